@@ -1,6 +1,6 @@
 """Facts about allocations, in life order. Stream: `allocation-<allocation_id>`.
 
-The stream of an allocation contains its complete timeline, so that the next due action is derived from this stream
+The stream of an allocation contains its complete timeline, so that its next due action is derived from this stream
 alone. Facts about its ingress rules are defined in `events.ingress`.
 """
 
@@ -98,8 +98,8 @@ class AllocationReplaced(Fact, frozen=True):
 
 
 class SliceStarting(Fact, frozen=True):
-    """The node started to apply the order for one slot; after an interruption or a start, it started the slice
-    again.
+    """The node began to apply the order of one slot, or began to start its slice again after an interruption or a start
+    request.
     """
 
     allocation_id: AllocationId
@@ -124,7 +124,7 @@ class SliceAddressObserved(Fact, frozen=True):
 
 
 class SliceReady(Fact, frozen=True):
-    """The readiness check on the management interface passed."""
+    """The slice passed its readiness check on the management interface."""
 
     allocation_id: AllocationId
     slot_id: SlotId
@@ -137,7 +137,9 @@ class SliceReady(Fact, frozen=True):
 
 
 class AllocationActivated(Fact, frozen=True):
-    """All slices are ready. Recorded the first time, and again after each interruption and each start."""
+    """All slices of the allocation are ready. Recorded the first time, and again after each interruption and each
+    start.
+    """
 
     allocation_id: AllocationId
 
@@ -183,7 +185,7 @@ class SliceStopped(Fact, frozen=True):
 
 
 class AllocationStopped(Fact, frozen=True):
-    """All slices are off."""
+    """All slices of the allocation are off."""
 
     allocation_id: AllocationId
 
@@ -224,7 +226,9 @@ class LeaseEnded(Fact, frozen=True):
 
 
 class SliceRemovalIncomplete(Fact, frozen=True):
-    """The node still found remains of the slice; the removal is retried until it is proved complete."""
+    """The node still found remains of the slice after its removal; the removal is retried until it is proved
+    complete.
+    """
 
     allocation_id: AllocationId
     slot_id: SlotId

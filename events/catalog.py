@@ -1,6 +1,6 @@
 """The only table that maps fact classes to their stored names.
 
-A stored name is permanent; a class name may change. Names have the form `<thing>.<what_happened>`, and the schema
+A stored name is permanent; a class name may change. Names have the form `<object>.<past participle>`, and the schema
 version numbers the shapes of one name. Payloads are canonical JSON: sorted keys, no white space, UTF-8. The types of a
 stream are listed in life order, which is also the order in docs/events.md.
 

@@ -1,7 +1,7 @@
-"""Claims that facts take and free (LED-3): each (kind, value) has at most one holder.
+"""Claims that facts take and free (LED-3): each claim, a (kind, value) pair, has at most one holder.
 
-The holder is the stream on which the fact is recorded. Append writes the claim rows and a rebuild derives them again
-from the facts, so no other code may change them.
+The holder is the stream on which the fact is recorded. The append writes the claim rows and a rebuild derives them
+again from the facts, so no other code may change them.
 """
 
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -19,7 +19,7 @@ Text = TypeVar("Text", str, "ColumnElement[str]")
 
 
 class Claim(NamedTuple):
-    """An object that at most one stream holds, identified by kind and value."""
+    """Claim on an object (slot, MAC, address, subnet), identified by kind and value, which at most one stream holds."""
 
     kind: str
     value: str
@@ -96,15 +96,17 @@ def ingress_claim(mapping: IngressRule) -> Claim:
 
 
 def port_claim_value(protocol: str, address: Text, port: int) -> Text:
-    """Return the value of the claim on one port of a public address."""
+    """Return the value by which a claim on one port of a public address is identified."""
     return f"{protocol}/" + address + f":{port}"
 
 
 def port_claim_bounds(protocol: str, address: Text) -> tuple[Text, Text]:
-    """Return the bounds of the values of all claims on ports of a public address; no other claim lies between them."""
+    """Return two bounds between which the values of all claims on ports of a public address sort, and no other
+    claim's value.
+    """
     return f"{protocol}/" + address + ":", f"{protocol}/" + address + ";"
 
 
 def address_claim_bounds(address: Text) -> tuple[tuple[Text, Text], ...]:
-    """Return pairs of inclusive bounds; all claims on a public address or its ports lie within one of them."""
+    """Return pairs of inclusive bounds for the values of all claims on a public address, as a whole or by port."""
     return (address, address), port_claim_bounds("tcp", address), port_claim_bounds("udp", address)

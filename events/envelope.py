@@ -1,4 +1,4 @@
-"""The envelope of a fact: its actor, reason and times, and its place in the ledger (LED-5).
+"""The envelope of a fact: its actor, reason and times, and its position in the ledger (LED-5).
 
 A `Cause` is made once for a command and shared by all facts of its append. `leads_to` makes the cause of the facts
 that follow from a recorded fact, so that every event can be traced to the request that began it.
@@ -20,7 +20,7 @@ class Cause(msgspec.Struct, frozen=True, gc=False):
     """Actor, reason and time of facts that are about to be recorded.
 
     `actor` is the acting principal or program (`caller:alice`, `node:lab-a`, `process:allocations`), `why` the request
-    id or a one-word reason, `observed_at` when it happened (with a zone), `trace_context` a W3C `traceparent`.
+    id or a one-word reason, `observed_at` the time of the event (with a zone), `trace_context` a W3C `traceparent`.
     """
 
     actor: str
@@ -45,7 +45,7 @@ class Recorded(msgspec.Struct, Generic[F], frozen=True, gc=False):
     epoch: Epoch
 
     def leads_to(self, *, actor: str, reason: str, observed_at: datetime) -> Cause:
-        """Return the cause of facts that `actor` records because of this fact."""
+        """Return the cause for facts that `actor` records as a consequence of this fact."""
         return Cause(
             actor=actor,
             reason=reason,

@@ -12,7 +12,7 @@ import msgspec
 # Frozen and made of values, facts form no reference cycles. `gc=False` keeps them out of the garbage collector, which
 # would otherwise scan millions of them over and over (a rebuild takes half the time).
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A part of a fact."""
+    """Base class of structured values within a fact."""
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -32,7 +32,8 @@ class Unreadable(Fact, frozen=True):
     """A placeholder for a stored fact that this release cannot read, because a newer one wrote it or its row is
     damaged.
 
-    It is never written. Code that displays events displays it as stored; code that decides by events must stop at it.
+    The placeholder is never written. Code that displays events shows the stored row; code that decides by events must
+    stop at the placeholder.
     """
 
     type: str

@@ -45,21 +45,21 @@ class IngressReserved(Fact, frozen=True):
 
 
 class IngressPublished(Fact, frozen=True):
-    """The node verified that the rule forwards to the slice."""
+    """The node verified that the ingress rule forwards traffic to the slice."""
 
     allocation_id: AllocationId
     ingress_id: IngressId
 
 
 class IngressLost(Fact, frozen=True):
-    """The node found that the rule no longer forwards to the slice, and could not repair it."""
+    """The node found that the ingress rule no longer forwards traffic to the slice, and could not repair the rule."""
 
     allocation_id: AllocationId
     ingress_id: IngressId
 
 
 class IngressWithdrawn(Fact, frozen=True):
-    """The rule is to be removed. Its public address and port stay claimed until the removal is proved."""
+    """The ingress rule is to be removed. Its public address and port stay claimed until the removal is proved."""
 
     allocation_id: AllocationId
     slot_id: SlotId
@@ -68,7 +68,7 @@ class IngressWithdrawn(Fact, frozen=True):
 
 
 class IngressRemoved(Fact, frozen=True):
-    """The rule is gone: proved by the node, or declared by an admin that force-released the slot without proof."""
+    """The ingress rule no longer exists: the node proved it, or an admin force-released the slot without proof."""
 
     allocation_id: AllocationId
     ingress_id: IngressId

@@ -9,10 +9,10 @@ from events.values import AllocationId, Ipv4Address, Ipv4Subnet, NodeId, SlotId
 
 
 class NodeRegistered(Fact, frozen=True):
-    """An admin registered a node by name and opened a one-time enrolment token for it.
+    """An admin registered a node by name and issued a one-time enrolment token for it.
 
-    The node-local subnet is reserved here: the node's slots get their addresses from it. Removing the registration
-    before the node enrols frees the subnet; after enrolment it stays reserved permanently.
+    The registration also reserves the node's subnet: the node's slots get their addresses from it. Removing the
+    registration before the node enrols frees the subnet; after enrolment it stays reserved permanently.
     """
 
     node_id: NodeId
@@ -27,7 +27,7 @@ class NodeRegistered(Fact, frozen=True):
 
 
 class EnrolmentReopened(Fact, frozen=True):
-    """An admin opened another one-time enrolment token: the first was lost, or the node lost its disk."""
+    """An admin issued another one-time enrolment token, because the first was lost or the node lost its disk."""
 
     node_id: NodeId
     token_sha256: str
@@ -50,7 +50,7 @@ class NodeRemoved(Fact, frozen=True):
 class NodeEnrolled(Fact, frozen=True):
     """The node presented its enrolment token, and proved that it holds the private key of a key pair that it generated.
 
-    Any agent that enrolled earlier under this name is refused from now on.
+    Any agent that enrolled earlier under this node name is refused from now on.
     """
 
     node_id: NodeId
@@ -132,8 +132,8 @@ class NodeAddressesChanged(Fact, frozen=True):
 
 
 class NodeDegraded(Fact, frozen=True):
-    """Something that all slots of the node need differs from its desired state and could not be repaired. Nothing is
-    placed there while blocking drift is open.
+    """Something that all slots of the node need differs from its desired state and could not be repaired. No slice
+    is placed on the node while blocking drift is open.
     """
 
     node_id: NodeId
@@ -164,7 +164,7 @@ class NodeBringUpFailed(Fact, frozen=True):
 
 
 class NodeBringUpSucceeded(Fact, frozen=True):
-    """A slice came up on the node after failures there, which resets the count of consecutive failures to 0. Recorded
+    """A slice came up on the node after failed bring-ups, which resets the count of consecutive failures to 0. Recorded
     only if there were failures.
     """
 
@@ -176,8 +176,8 @@ class NodeBringUpSucceeded(Fact, frozen=True):
 
 
 class NodeExcluded(Fact, frozen=True):
-    """Consecutive bring-ups failed in several slots of the node. Nothing is placed there until the node is
-    readmitted.
+    """The node was excluded from placement, because consecutive bring-ups failed in several of its slots. No slice is
+    placed on the node until it is readmitted.
     """
 
     node_id: NodeId

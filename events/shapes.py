@@ -3,10 +3,10 @@
 A type has versions 1 to n, and all are readable: the newest directly into its class, an older one through its chain of
 upcasters. An unknown version was written by a newer release.
 
-Old and new releases run side by side during an upgrade, and an old release cannot read unknown shapes. So a release
-that introduces a new shape reads it and continues to write the previous one (`Shape.still_written`); the next release
-writes the new shape. A fact written in the older shape is read back at once: if the older shape would lose information,
-the fact is refused instead of truncated.
+Old and new releases run side by side during an upgrade, and an old release cannot read the shapes of a new one. So a
+release that introduces a new shape reads it and continues to write the previous one (`Shape.still_written`); the next
+release writes the new shape. A fact written in the older shape is read back at once: if the older shape would lose
+information, the fact is refused instead of truncated.
 """
 
 import re
@@ -30,9 +30,9 @@ MISREAD: Final = (ArithmeticError, AttributeError, LookupError, TypeError, Value
 
 
 class Shape(NamedTuple):
-    """The newest shape of one type: its version and its class.
+    """The newest shape of one event type: its version and its class.
 
-    `still_written`, if given, converts it to the previous version, which is the one that this release writes.
+    `still_written`, if given, converts a fact to the previous version, which is the one that this release writes.
     """
 
     version: int
@@ -41,12 +41,12 @@ class Shape(NamedTuple):
 
     @property
     def written(self) -> int:
-        """The version that this release writes."""
+        """Schema version in which this release writes the event type."""
         return self.version if self.still_written is None else self.version - 1
 
 
 class UnknownFact(LookupError):
-    """The ledger has a type or version that is unknown to this release; a newer release wrote it."""
+    """The ledger has an event type or version that is unknown to this release; a newer release wrote the event."""
 
     def __init__(self, type_: str, schema_version: int) -> None:
         super().__init__(f"a newer release wrote the unknown event type {type_!r} version {schema_version}")
@@ -72,7 +72,7 @@ class NotYetWritable(ValueError):
 
 
 class BrokenCatalog(ValueError):
-    """The table of shapes and the table of upcasters are inconsistent; `objections` lists every problem."""
+    """The table of event shapes and the table of upcasters are inconsistent; `objections` lists every problem."""
 
     def __init__(self, objections: Sequence[str]) -> None:
         super().__init__("; ".join(objections))
@@ -163,7 +163,7 @@ def _objections(catalog: Mapping[str, Shape], upcasts: Mapping[tuple[str, int], 
         if name not in catalog:
             yield f"there is an upcaster of {name}, which is not in the catalog"
         elif not 1 <= older < catalog[name].version:
-            yield f"{name} has an upcaster from version {older}, and its newest is {catalog[name].version}"
+            yield f"{name} has an upcaster from version {older}, and its newest version is {catalog[name].version}"
 
 
 def _objections_to(name: str, shape: Shape) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The states of a slot: discovered -> free -> claimed -> releasing (-> quarantined) -> free.
 
-Each state carries only its own data. The union is closed: every match on it ends in `assert_never`, so that a state
-that is not handled does not type-check. Rows store a state as its name, its holder and its reason.
+Each state carries only its own data. The union of the states is closed: every match on it ends in `assert_never`, so
+that code that does not handle a state fails the type check. Rows store a state as its name, its holder and its reason.
 """
 
 from dataclasses import dataclass
@@ -33,14 +33,16 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Releasing:
-    """The desired state of the slot is empty, and its node has not proved yet that the slice of `by` is removed."""
+    """The desired state of the slot is empty, and its node has not proved yet that the slice of allocation `by` is
+    removed.
+    """
 
     by: AllocationId
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """The node still finds parts of the slice of `by`; `reason` describes them."""
+    """The node still finds remains of the slice of the allocation `by` in the slot; `reason` describes them."""
 
     by: AllocationId
     reason: Reason | None
@@ -50,7 +52,7 @@ SlotState = Discovered | Free | Claimed | Releasing | Quarantined
 
 
 def slot_state(name: SlotStateName, holder: AllocationId | None, reason: Reason | None) -> SlotState:
-    """Return the state that a row stores. Raises `ValueError` if a state that needs a holder has none."""
+    """Return the state of a slot that a row stores. Raises `ValueError` if a state that needs a holder has none."""
     match name:
         case "discovered":
             return Discovered()
@@ -73,7 +75,7 @@ def _holder(name: SlotStateName, holder: AllocationId | None) -> AllocationId:
 
 
 def slot_state_name(state: SlotState) -> SlotStateName:
-    """Return the name of a state, as rows and views show it."""
+    """Return the name of a slot's state, as rows store it and the API shows it."""
     match state:
         case Discovered():
             return "discovered"
@@ -90,7 +92,9 @@ def slot_state_name(state: SlotState) -> SlotStateName:
 
 
 def holder_of(state: SlotState) -> AllocationId | None:
-    """Return the allocation that has the slot, or had it until its slice is proved removed; None if there is none."""
+    """Return the allocation that holds the slot, or that left a slice in it which is not proved removed yet; None if
+    there is none.
+    """
     match state:
         case Claimed(by=by) | Releasing(by=by) | Quarantined(by=by):
             return by

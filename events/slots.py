@@ -102,7 +102,9 @@ class SlotDevicesGranted(Fact, frozen=True):
 
 
 class SlotClaimed(Fact, frozen=True):
-    """The slot was chosen for an allocation, in the append that placed it. No other allocation can claim it now."""
+    """The slot was chosen for an allocation, in the append that placed the allocation. No other allocation can claim
+    it now.
+    """
 
     slot_id: SlotId
     allocation_id: AllocationId
@@ -126,8 +128,8 @@ class SlotQuarantined(Fact, frozen=True):
 
 
 class SlotReleased(Fact, frozen=True):
-    """The slot is free: a fresh survey found nothing left. `absent` lists the kinds of objects that were searched
-    for.
+    """The slot is free: a fresh survey found no remains of the slice. `absent` lists the kinds of objects that were
+    searched for.
     """
 
     slot_id: SlotId
@@ -148,8 +150,8 @@ class SlotForceReleased(Fact, frozen=True):
 
 
 class SlotDegraded(Fact, frozen=True):
-    """Something in the slot differs from its desired state and could not be repaired. Nothing is placed there while
-    blocking drift is open.
+    """Something in the slot differs from its desired state and could not be repaired. No slice is placed in the slot
+    while blocking drift is open.
     """
 
     slot_id: SlotId
@@ -180,7 +182,7 @@ class SlotBringUpFailed(Fact, frozen=True):
 
 
 class SlotBringUpSucceeded(Fact, frozen=True):
-    """A slice came up in the slot after failures there, which resets the count of consecutive failures to 0. Recorded
+    """A slice came up in the slot after failed bring-ups, which resets the count of consecutive failures to 0. Recorded
     only if there were failures.
     """
 
@@ -190,7 +192,9 @@ class SlotBringUpSucceeded(Fact, frozen=True):
 
 
 class SlotExcluded(Fact, frozen=True):
-    """Consecutive bring-ups failed in the slot. Nothing is placed there until the slot is readmitted."""
+    """The slot was excluded from placement, because consecutive bring-ups failed in it. No slice is placed in the
+    slot until it is readmitted.
+    """
 
     slot_id: SlotId
     reason: Reason

@@ -31,7 +31,7 @@ MAX_LENGTH: Final = 8192
 
 
 def ssh_public_key(raw: str) -> SshPublicKey:
-    """Return a validated key line. A comment may follow the key; control characters are refused.
+    """Validate and return an OpenSSH public key line. A comment may follow the key; control characters are refused.
 
     Raises `InvalidValue`.
     """
@@ -41,12 +41,12 @@ def ssh_public_key(raw: str) -> SshPublicKey:
     if len(line) > MAX_LENGTH or not line.isprintable():
         raise _refusal(raw, f"use one printable line of at most {MAX_LENGTH} characters")
     if kind not in KEY_TYPES:
-        raise _refusal(raw, f"the first word must be one of {', '.join(sorted(KEY_TYPES))}")
+        raise _refusal(raw, f"the first word of the key must be one of {', '.join(sorted(KEY_TYPES))}")
     try:
         base64.b64decode(blob, validate=True)  # the library skips characters that sshd refuses
         load_ssh_public_key(f"{kind} {blob}".encode())
-    except (ValueError, NotImplementedError):  # the latter for a compressed point of a curve
-        raise _refusal(raw, f"the second word is not a key of type {kind}; paste the complete key") from None
+    except (ValueError, NotImplementedError):  # the library does not implement compressed points
+        raise _refusal(raw, f"the second word of the key is not a key of type {kind}; paste the complete key") from None
     return SshPublicKey(f"{kind} {blob} {comment}".rstrip(" "))
 
 

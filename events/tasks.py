@@ -11,7 +11,7 @@ from events.values import AllocationId, NodeId, SlotId
 
 
 class TaskRequested(Fact, frozen=True):
-    """An admin requested one operation on a node, or on a slot as an allocation held it at that time."""
+    """An admin requested one operation on a node, or on a slot; then the allocation that held the slot is recorded."""
 
     task_id: UUID
     """Id of the task, the same for all its attempts."""
@@ -37,7 +37,7 @@ class TaskSucceeded(Fact, frozen=True):
 
 
 class TaskFailed(Fact, frozen=True):
-    """An attempt failed."""
+    """An attempt of the task failed."""
 
     task_id: UUID
     """Id of the task."""

@@ -2,13 +2,13 @@
 
 A fact is stored in the shape that was current at the time and never changed. When the shape of a type changes, its
 version rises by one, and the function that converts the old shape to the new one is entered here; reading an old row
-applies all functions from its version on. So each function handles two neighbouring shapes, and none is ever changed or
-removed.
+applies all functions from its version on. So each function converts one shape to the next, and no function is ever
+changed or removed.
 
 A function gets the decoded JSON object, which it may modify, and returns one. It is pure: no clock, no database, no
 other event. It accepts everything that the old release could write. It may rename or split a field and define the
-meaning of an absent one; it may not guess. One fact stays one fact. A type that is no longer written keeps its entry in
-`events.catalog` and the class that it is read as.
+meaning of an absent field, but it must not guess values. One fact stays one fact. A type that is no longer written
+keeps its entry in `events.catalog` and the class that it is read as.
 
 At program start `events.shapes` refuses a table with a missing or an unneeded entry. docs/events.md describes the
 rollout of a new shape.
@@ -20,7 +20,9 @@ from events.shapes import JsonObject, Rewrite
 
 
 def _every_request_is_replaced_on_failure(shape: JsonObject) -> JsonObject:
-    """Accept a request of version 1 unchanged: it has no node and always permits a placement on another node."""
+    """Accept an allocation request of version 1 unchanged: it names no node and always permits a placement on
+    another node.
+    """
     return shape
 
 

@@ -95,7 +95,7 @@ def sku_name(raw: str) -> SkuName:
 
 def slot_index(raw: int) -> SlotIndex:
     if not 0 <= raw < MAX_SLOTS:
-        raise InvalidValue("slot index", raw, f"use 0 to {MAX_SLOTS - 1}")
+        raise InvalidValue("slot index", raw, f"use an index from 0 to {MAX_SLOTS - 1}")
     return SlotIndex(raw)
 
 
@@ -125,7 +125,7 @@ def allocation_id(raw: str) -> AllocationId:
 
 
 def allocation_of(uuid: UUID) -> AllocationId:
-    """Return the allocation id that encodes a UUID; the inverse is `correlation_of`."""
+    """Return the allocation id that encodes the UUID; `correlation_of` is the inverse function."""
     return AllocationId(f"alc-{_digits(uuid)}")
 
 
@@ -157,11 +157,14 @@ def new_uuid() -> UUID:
 def mac_address(raw: str) -> MacAddress:
     mac = raw.lower()
     if not _MAC.fullmatch(mac):
-        raise InvalidValue("MAC address", raw, "use six hexadecimal pairs joined by ':'")
+        valid = "use six pairs of hexadecimal digits joined by ':', such as 52:54:00:12:34:56"
+        raise InvalidValue("MAC address", raw, valid)
     if int(mac[:2], 16) & 1:
-        raise InvalidValue("MAC address", raw, "the multicast bit is set; use a unicast address")
+        raise InvalidValue(
+            "MAC address", raw, "the multicast bit of the MAC address is set; use a unicast address"
+        )
     if mac == "00:00:00:00:00:00":
-        raise InvalidValue("MAC address", raw, "an address of all zeros is reserved; use another")
+        raise InvalidValue("MAC address", raw, "the MAC address of all zeros is reserved; use another")
     return MacAddress(mac)
 
 

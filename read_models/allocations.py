@@ -1,4 +1,4 @@
-"""`read.allocation` lists allocations, `read.story` the events that belong to each. Written by the projector.
+"""`read.allocation` lists allocations, `read.story` the events that belong to each. The projector writes both tables.
 
 The state of an allocation is folded from its own stream; these tables only index the streams and events.
 """
@@ -39,7 +39,7 @@ TIMELINE_ROWS: Final = (
 
 
 def request(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, AllocationId, str]]:
-    """Return the row of `read.allocation` for a request."""
+    """Return the row of `read.allocation` for the request of an allocation."""
     return [(recorded.position, recorded.fact.allocation_id, recorded.fact.project)]
 
 
@@ -53,7 +53,7 @@ class Requested(NamedTuple):
 async def page(
     conn: AsyncConnection, *, project: str | None, before: Position | None, limit: int
 ) -> list[Requested]:
-    """Return the requests of allocations, newest first."""
+    """Return one page of the requests of allocations, newest first."""
     query = sa.select(allocation).order_by(allocation.c.position.desc()).limit(limit)
     if project is not None:
         query = query.where(allocation.c.project == project)

@@ -27,12 +27,12 @@ BringUpFact = (
 
 
 def bring_up_columns() -> tuple[sa.Column[Any], sa.Column[Any]]:
-    """Return new columns for the failures and the exclusion, to add to one table."""
+    """Return new column objects for the consecutive failures and the exclusion, to add to one table."""
     return sa.Column("failures", JSONB(none_as_null=True)), sa.Column("excluded", JSONB(none_as_null=True))
 
 
 def bring_up_values(fact: BringUpFact) -> dict[str, object]:
-    """Return the values of `failures` and `excluded` that a fact assigns."""
+    """Return the values that a fact assigns to the columns `failures` and `excluded`."""
     match fact:
         case NodeBringUpFailed(failures=failures) | SlotBringUpFailed(failures=failures):
             return {"failures": msgspec.to_builtins(failures) or None}

@@ -1,8 +1,8 @@
 """`read.checkpoint`: the position of each follower of the ledger, and the event that stopped it, if any.
 
-A follower's effects and its checkpoint commit together, and the checkpoint is a compare-and-set: if two runners both
-act as leader, one commits, and the other gets `CheckpointSuperseded` and writes nothing. A stop names the event that
-could not be processed, so that people can see it; advancing the checkpoint clears it.
+A follower's effects and its checkpoint commit together, and the checkpoint is advanced by compare-and-set: if two
+runners both act as leader, one commits, and the other gets `CheckpointSuperseded` and writes nothing. A stop names the
+event that could not be processed, so that people can see it; advancing the checkpoint clears it.
 """
 
 from datetime import datetime
@@ -38,12 +38,12 @@ class CheckpointSuperseded(Exception):
     """Another runner of the same follower has advanced the checkpoint."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"another runner of {name} has advanced the checkpoint; stop this one")
+        super().__init__(f"another runner of follower {name} has advanced its checkpoint; stop this runner")
         self.name = name
 
 
 class Stop(NamedTuple):
-    """The event that a follower could not process, the time, and the error."""
+    """Stop of a follower: the event that it could not process, the time, and the error."""
 
     at: Position
     since: datetime
@@ -51,7 +51,9 @@ class Stop(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The last processed position, the event that stopped the follower, and what it waits for while not stopped."""
+    """Checkpoint of a follower: the last processed position, and the event that stopped it or the reason why it
+    waits.
+    """
 
     position: Position
     stop: Stop | None
@@ -59,7 +61,7 @@ class Checkpoint(NamedTuple):
 
 
 async def load(conn: AsyncConnection, name: str) -> Position:
-    """Return the last position that the follower `name` has processed; 0 before the first."""
+    """Return the last position that the follower `name` has processed; 0 before the first event."""
     await conn.execute(insert(checkpoint).values(name=name, position=0).on_conflict_do_nothing())
     found = await conn.scalar(sa.select(checkpoint.c.position).where(checkpoint.c.name == name))
     return Position(found or 0)
@@ -76,14 +78,14 @@ async def find(conn: AsyncConnection, name: str, *, lock: bool = False) -> Check
 
 
 async def advance(conn: AsyncConnection, name: str, *, was: Position, now: Position) -> None:
-    """Advance the checkpoint in the caller's transaction. Raises `CheckpointSuperseded`."""
+    """Advance a follower's checkpoint in the caller's transaction. Raises `CheckpointSuperseded`."""
     moved = await conn.execute(_ADVANCE, {"of": name, "was": was, "now": now})
     if moved.rowcount != 1:
         raise CheckpointSuperseded(name)
 
 
 async def stop(conn: AsyncConnection, name: str, *, was: Position, at: Position, error: str) -> None:
-    """Record that the event at a position cannot be processed. Raises `CheckpointSuperseded`."""
+    """Record that a follower is stopped by an event that it cannot process. Raises `CheckpointSuperseded`."""
     update = (
         sa.update(checkpoint)
         .where(checkpoint.c.name == name, checkpoint.c.position == was)
@@ -94,13 +96,17 @@ async def stop(conn: AsyncConnection, name: str, *, was: Position, at: Position,
 
 
 async def wait(conn: AsyncConnection, name: str, reason: str) -> None:
-    """Record what a follower waits for if no event has stopped it; advancing the checkpoint clears it."""
+    """Record the reason why a follower waits, unless an event has stopped it; advancing the checkpoint clears the
+    reason.
+    """
     not_stopped = sa.and_(checkpoint.c.name == name, checkpoint.c.stopped_at.is_(None))
     await conn.execute(sa.update(checkpoint).where(not_stopped).values(error=reason))
 
 
 async def begin(conn: AsyncConnection, name: str, position: Position) -> None:
-    """Set the checkpoint to a position unconditionally, after its tables were emptied or swapped."""
+    """Set a follower's checkpoint to a position unconditionally, after the follower's tables were emptied or
+    swapped.
+    """
     values = {"position": position, **_RUNNING}
     statement = insert(checkpoint).values(name=name, **values)
     await conn.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))

@@ -1,5 +1,5 @@
-"""Columns about open drift in the rows of nodes and slots: all open drift (null for none), and whether any of it
-blocks.
+"""Columns about open drift in the rows of nodes and slots: all open drift (null for none), and whether any
+of it blocks placement.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from events.drift import OpenDrift
 
 
 def drift_columns(drift: tuple[OpenDrift, ...]) -> dict[str, object]:
-    """Return the values of the columns `drift` and `blocked`."""
+    """Return the values of the columns `drift` and `blocked` for the given open drift."""
     return {"drift": msgspec.to_builtins(drift) or None, "blocked": any(each.blocks for each in drift)}
 
 

@@ -1,9 +1,9 @@
 """The two sets of tables of every read model: the live set, and the idle set, which a rebuild fills.
 
-Both have the same table names, in the schemas `read` and `idle`. All code names `read`; on a connection that is turned
-to the idle set, the same statements use the idle tables. A swap exchanges a read model's tables between the schemas, so
-that readers need no change. Rows written in a transaction that is rolled back are visible only inside it: the
-comparison with a replay uses this.
+Both have the same table names, in the schemas `read` and `idle`. All code names the schema `read`; on a connection that
+is switched to the idle set, the same statements use the idle tables. A swap exchanges a read model's tables between the
+schemas, so that readers need no change. Rows written in a transaction that is rolled back are visible only inside this
+transaction, which the comparison of a read model with a replay uses.
 """
 
 from typing import Final
@@ -18,19 +18,19 @@ IDLE: Final = "idle"
 
 
 async def use_table_set(conn: AsyncConnection, generation: str) -> None:
-    """Make statements on this connection use the tables of the given set from now on."""
+    """Make later statements on this connection use the tables of the given set, live or idle."""
     await conn.execution_options(schema_translate_map={LIVE: generation})
 
 
 def generation_of(conn: AsyncConnection) -> str:
-    """Return the set of tables that the connection uses."""
-    assert conn.sync_connection is not None, "the connection is open"
+    """Return the name of the set of tables, live or idle, that the connection uses."""
+    assert conn.sync_connection is not None, "the database connection must be open"
     translated = conn.sync_connection.get_execution_options().get("schema_translate_map", {})
     return str(translated.get(LIVE, LIVE))
 
 
 def idle_metadata() -> sa.MetaData:
-    """Return the tables of the idle set, for the comparison with the migrations."""
+    """Return the definitions of the idle tables, for the comparison with the migrations."""
     copies = sa.MetaData(schema=IDLE)
     for table in metadata.tables.values():
         if table.schema == LIVE:

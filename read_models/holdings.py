@@ -35,7 +35,7 @@ class Holding(NamedTuple):
 
 
 def changes(recorded: Recorded[Fact]) -> list[tuple[str, str, Position, StreamId | None]]:
-    """Return the holdings that an event adds: one for each claim that it takes or frees."""
+    """Return the rows of `read.holding` that an event adds: one for each claim that it takes or frees."""
     takes, frees = claims_of(recorded.fact)
     position, stream = recorded.position, recorded.stream
     freed = [(kind, value, position, None) for kind, value in frees]
@@ -50,7 +50,9 @@ async def holders_of_claim(conn: AsyncConnection, claim: Claim, *, upto: Positio
 async def holders_by_suffix(
     conn: AsyncConnection, kind: str, ending: str, *, upto: Position
 ) -> list[Holding]:
-    """Return all holders of every claim of a kind with the value `<anything>/<ending>`: an address in any subnet."""
+    """Return all holders of every claim of a kind with the value `<anything>/<ending>`, such as an address in any
+    subnet.
+    """
     return await _find(
         conn, holding.c.kind == kind, holding.c.value.endswith(f"/{ending}", autoescape=True), upto=upto
     )

@@ -1,6 +1,7 @@
-"""Read models that decisions need immediately: they are written in the append's own transaction, before the append.
+"""Inline read models, which decisions need immediately: they are written in the append's transaction, before the
+append.
 
-A rebuild derives the same patches from the same facts, as for any other read model.
+A rebuild derives the same changes of rows from the same facts, as for any other read model.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ KEYS: Final = Patched(keys.api_key, (ApiKeyIssued,), keys.patch)
 
 
 async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
-    """Apply facts, each with its version in its stream, to every inline read model."""
+    """Apply facts to the rows of every inline read model. Each fact comes with its version in its stream."""
     numbered = list(facts)
     for each in (NODES, SLOTS, KEYS):
         await write(conn, each.table, each.patches(numbered))

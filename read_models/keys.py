@@ -1,4 +1,6 @@
-"""`read.api_key`: the API keys. Written in the append's transaction, so that a key works as soon as it is committed."""
+"""`read.api_key`: the API keys. The table is written in the append's transaction, so that a key works as soon as it
+is committed.
+"""
 
 from typing import NamedTuple
 
@@ -28,13 +30,13 @@ class Principal(NamedTuple):
 
 
 def patch(_version: int, fact: AccessFact) -> Patch:
-    """Return the patch of a key's row; a key has only one fact, its issue."""
+    """Return the patch that inserts an API key's row; a key has only one fact, its issue."""
     fields = {name: getattr(fact, name) for name in fact.__struct_fields__ if name != "key_id"}
     return Patch(fact.key_id, {}, fields)
 
 
 async def principal(conn: AsyncConnection, key_sha256: str) -> Principal | None:
-    """Return the holder of the key with this SHA-256 (hex); None for an unknown key."""
+    """Return the holder of the API key with this SHA-256 (hex); None for an unknown key."""
     query = sa.select(api_key.c.key_id, api_key.c.role).where(api_key.c.key_sha256 == key_sha256)
     row = (await conn.execute(query)).one_or_none()
     return None if row is None else Principal(f"key:{row.key_id}", row.role)

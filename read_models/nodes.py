@@ -74,14 +74,15 @@ REMOVED: Final = "removed"
 
 
 class NodeRow:
-    """The row of a node. States: expected, enrolled, revoked, removed.
+    """The row of a node in `read.node`. States: registered, enrolled, revoked, removed.
 
-    The row of a removed registration stays, because its stream continues if the name is registered again. `public_key`
-    and `key_thumbprint` are None while the node has no access; `missing` (what the host lacks) is None before the first
-    description. `drift` is the open drift that concerns all of its slots; `public_addresses` were assigned by an admin.
-    `failures` are the consecutive failed bring-ups on it; `excluded` is the reason why it is excluded from placement.
-    `superseded_session` and `superseded_at` describe the last refused copy of its disk since it enrolled; `revoked` is
-    the reason why its access was revoked. `throttled_at` is when it exceeded its report budget; None while it does not.
+    The row of a removed registration is kept, because its stream continues if the name is registered again.
+    `public_key` and `key_thumbprint` are None while the node has no access; `missing` (capabilities that the host
+    lacks) is None before the node first described itself. `drift` is the open drift that concerns all of its slots;
+    `public_addresses` were assigned by an admin. `failures` are the consecutive failed bring-ups on the node;
+    `excluded` is the reason why the node is excluded from placement. `superseded_session` and `superseded_at` describe
+    the last refused copy of its disk since it enrolled; `revoked` is the reason why its access was revoked.
+    `throttled_at` is the time at which the node exceeded its report budget; None while it is not throttled.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
@@ -109,7 +110,7 @@ class NodeRow:
 
 
 def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
-    """Return the patch that a fact, at its version in its stream, applies to its node's row."""
+    """Return the patch that a fact applies to the row of its node. `version` is the fact's version in its stream."""
     match fact:
         case NodeRegistered():
             fields = {name: getattr(fact, name) for name in fact.__struct_fields__ if name != "node_id"}
@@ -146,7 +147,7 @@ def _described(
     | NodeReportsThrottled
     | NodeReportsResumed,
 ) -> Patch:
-    """Return the patch of a fact about the node itself, as opposed to its access."""
+    """Return the patch of a node's row by a fact about the node itself, as opposed to a fact about its access."""
     match fact:
         case NodeInspected():
             described = _patch(fact, version, "hostname", "agent_version", "simulated")
@@ -178,7 +179,7 @@ async def find(conn: AsyncConnection, node_id: NodeId, *, lock: bool = False) ->
 
 
 async def last_registration(conn: AsyncConnection, node_id: NodeId, *, lock: bool = False) -> NodeRow | None:
-    """Return the last registration of a name, also if it was removed; None if the name was never registered."""
+    """Return the row of a node even if its registration was removed; None if the name was never registered."""
     query = sa.select(node).where(node.c.node_id == node_id)
     found = await conn.execute(query.with_for_update() if lock else query)
     row = found.mappings().one_or_none()
@@ -186,7 +187,8 @@ async def last_registration(conn: AsyncConnection, node_id: NodeId, *, lock: boo
 
 
 async def held(conn: AsyncConnection, node_id: NodeId) -> NodeRow:
-    """Return a registered node, locked against changes until the transaction ends; other readers may lock it too."""
+    """Return a registered node and lock its row against changes until the transaction ends. Other transactions may take
+    the same shared lock."""
     query = sa.select(node).where(node.c.node_id == node_id).with_for_update(read=True)
     return NodeRow((await conn.execute(query)).mappings().one())
 
@@ -194,7 +196,9 @@ async def held(conn: AsyncConnection, node_id: NodeId) -> NodeRow:
 async def page(
     conn: AsyncConnection, *, after: NodeId | None, limit: int, removed: bool = False
 ) -> list[NodeRow]:
-    """Return registered nodes by name. With `removed`, removed nodes are included, for views of the past."""
+    """Return one page of registered nodes, ordered by name. With `removed`, removed nodes are included, for past
+    states.
+    """
     query = sa.select(node).order_by(node.c.node_id).limit(limit)
     if not removed:
         query = query.where(node.c.state != REMOVED)
@@ -210,8 +214,8 @@ async def subnets(conn: AsyncConnection) -> set[Ipv4Subnet]:
 
 
 async def enrolled(conn: AsyncConnection) -> list[NodeId]:
-    """Return every node with a valid key, by id. After its enrolment was reopened, a node keeps its key until it enrols
-    again.
+    """Return the ids of all nodes with a valid key, in order. A node keeps its key after its enrolment is reopened,
+    until it enrols again.
 
     Only ids are returned: there may be thousands, and some callers query every few seconds.
     """

@@ -26,7 +26,7 @@ _JSON: Final = msgspec.json.Encoder()
 
 
 class Patch(NamedTuple):
-    """The effect of a fact on the row of `key`.
+    """Change of the row with the key `key` by a fact.
 
     `columns` are assigned to an existing row. `born` contains the additional values of a new row; it is None if the
     fact requires the row to exist.
@@ -42,7 +42,7 @@ PatchOf = Callable[[int, Any], Patch]
 
 
 class RowMissing(LookupError):
-    """A fact changes a row that does not exist."""
+    """A fact changes a row of a read model that does not exist."""
 
     def __init__(self, table: str, keys: Iterable[str]) -> None:
         super().__init__(
@@ -52,7 +52,7 @@ class RowMissing(LookupError):
 
 
 def folded(table: sa.Table, patches: Iterable[Patch]) -> dict[str, Any] | None:
-    """Return the row that patches of one key produce, or None if there are none. Raises `RowMissing`."""
+    """Return the row that results from patches of the same key, or None without patches. Raises `RowMissing`."""
     row: dict[str, Any] | None = None
     for patch in patches:
         if row is None:
@@ -77,11 +77,13 @@ class Gathered(Protocol):
         """Add the effect of the next event that concerns the table."""
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
-        """Apply the collected effects. Raises `RowMissing`, and errors of the table's constraints."""
+        """Write the collected effects to the table. Raises `RowMissing`, and errors of the table's constraints."""
 
 
 class Patched(NamedTuple):
-    """A table with one row per object: the facts that concern it, and the patch of each."""
+    """A table with one row per object. `facts` are the facts that concern the table, `patch` returns the patch of
+    each.
+    """
 
     table: sa.Table
     facts: tuple[type[Fact], ...]
@@ -91,14 +93,16 @@ class Patched(NamedTuple):
         return _Patches(self)
 
     def patches(self, numbered: Iterable[tuple[int, Fact]]) -> list[Patch]:
-        """Return the patches of facts, each with its version in its stream."""
+        """Return the patches of those facts that concern the table. `numbered` pairs each fact with its version in
+        its stream.
+        """
         facts, patch = self.facts, self.patch
         return [patch(version, fact) for version, fact in numbered if isinstance(fact, facts)]
 
 
 class Inserted(NamedTuple):
-    """A table of immutable rows: the facts that concern it, and the rows that an event adds, with all columns in the
-    table's order.
+    """A table of immutable rows. `facts` are the facts that concern the table; `rows` returns the rows that an event
+    adds, with all columns in the table's order.
     """
 
     table: sa.Table
@@ -110,7 +114,9 @@ class Inserted(NamedTuple):
 
 
 class Selected(NamedTuple):
-    """A table with one row per event: a select on `ledger.event` returns the parts of the envelope that it stores."""
+    """A table with one row per event: a query on `ledger.event` returns the parts of the envelope that the table
+    stores.
+    """
 
     table: sa.Table
     envelope: sa.Select[Any]
@@ -153,7 +159,7 @@ class _Selection:
 
     def add(self, recorded: Recorded[Any]) -> None:
         raise AssertionError(
-            f"table {self._source.table.name} is filled from envelopes; do not pass it facts"
+            f"table {self._source.table.name} is filled from the envelopes of events; do not add facts to it"
         )
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
@@ -163,7 +169,9 @@ class _Selection:
 
 
 async def write(conn: AsyncConnection, table: sa.Table, patches: Iterable[Patch]) -> None:
-    """Apply patches in their order. Raises `RowMissing`, and errors of the table's constraints."""
+    """Write patches to the rows of a table, in their order. Raises `RowMissing`, and errors of the table's
+    constraints.
+    """
     merged: dict[str, Patch] = {}
     for patch in patches:
         _merge(merged, patch)
@@ -188,8 +196,8 @@ async def _write(conn: AsyncConnection, table: sa.Table, merged: Iterable[Patch]
 def _statement(
     generation: str, table: sa.Table, types: Mapping[str, str], columns: Sequence[str], *, makes: bool
 ) -> sql.Composed:
-    """Build one statement for any number of rows, passed as one JSON text: one statement per row takes five times as
-    long.
+    """Build one statement that writes any number of rows, passed as one JSON text: one statement per row takes five
+    times as long.
 
     `types` are the types of all columns in the rows; `columns` are those assigned to an existing row.
     """

@@ -85,10 +85,11 @@ _NETWORK: Final = SlotNetwork.__struct_fields__
 
 
 class SlotRow:
-    """The row of a slot; `drift` is the open drift of the slot.
+    """The row of a slot in `read.slot`; `drift` is the open drift of the slot.
 
-    `devices` are the PCI functions that its node describes, and `granted` those that it was approved with. `failures`
-    are the consecutive failed bring-ups in it; `excluded` is the reason why it is excluded from placement.
+    `devices` are the PCI functions that the node describes for the slot, and `granted` those that an admin approved.
+    `failures` are the consecutive failed bring-ups in the slot; `excluded` is the reason why it is excluded from
+    placement.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
@@ -114,7 +115,7 @@ class SlotRow:
 
 
 def patch(version: int, fact: SlotFact) -> Patch:
-    """Return the patch that a fact, at its version in its stream, applies to its slot's row."""
+    """Return the patch that a fact applies to the row of its slot. `version` is the fact's version in its stream."""
     match fact:
         case SlotDiscovered(slot_id=slot_id, node_id=node_id, hardware=hardware):
             described = {
@@ -168,7 +169,9 @@ def _device_columns(fact: SlotDevicesDescribed | SlotDevicesGranted) -> dict[str
 
 
 async def locked(conn: AsyncConnection, slot_ids: Sequence[SlotId]) -> dict[SlotId, SlotRow]:
-    """Return rows by id, locked in the one order in which every transaction locks them: by node and index."""
+    """Lock the rows of slots in the order of node and index, in which every transaction locks them; return them by
+    slot id.
+    """
     query = (
         sa.select(slot)
         .where(slot.c.slot_id.in_(slot_ids))

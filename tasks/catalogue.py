@@ -1,8 +1,9 @@
 """The catalogue of all task types with their bounds (TSK-1, TSK-2).
 
-There are two sorts: an *order* sets the desired state of a slot, an *operation* is executed once. The catalogue is
-closed: both sides refuse any other type. `docs/tasks.md` is generated from it. A type's version rises when its shape
-changes; a node announces the versions that it supports, and only these operations can be requested of it.
+There are two kinds of tasks: an *order* sets the desired state of a slot, an *operation* is executed once. The
+catalogue is closed: both sides refuse any other type. `docs/tasks.md` is generated from it. A type's version rises when
+its shape changes; a node announces the versions that it supports, and only supported operations can be requested on the
+node.
 
 Every bound is enforced: `payload_bytes` by sender and receiver (`tasks.wire`, `tasks.reading`), `time_limit` by the
 node and by its tasks' deadlines, `maximum_age` by the signature's expiry, `credit` by the task sender, `retries` by the
@@ -33,7 +34,7 @@ that they cancel."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The limits of a task type."""
+    """Limits of a task type: time, retries, age, size and lane."""
 
     time_limit: timedelta
     """Maximum run time on the node, including the wait for its slot."""
@@ -74,18 +75,18 @@ class TaskType:
 
     @property
     def kind(self) -> str:
-        """Name of the type in the queue, which is the name of its actor."""
+        """Name of the task type in the queue, which is the name of its Dramatiq actor."""
         kind: str = self.body.model_fields["kind"].default
         return kind
 
     @property
     def announced(self) -> str:
-        """Identifier with which a node announces that it supports this type and version."""
+        """Identifier by which a node announces that it supports this task type and version."""
         return f"{self.kind}/{self.version}"
 
     @property
     def retryable(self) -> frozenset[str]:
-        """Codes in `failures` after which the task is retried."""
+        """Failure codes of the task type after which a task is retried."""
         return _RETRYABLE.intersection(self.failures) if self.bounds.retries else frozenset()
 
 
@@ -278,10 +279,10 @@ def type_of(kind: str) -> TaskType:
 
 
 def bounds_of(kind: str) -> Bounds:
-    """Return the bounds of a kind. Raises `NotInCatalogue`."""
+    """Return the limits of the task type of a kind. Raises `NotInCatalogue`."""
     return type_of(kind).bounds
 
 
 def is_order(kind: str) -> bool:
-    """Return whether the kind is an order; an unknown kind counts as an operation."""
+    """Return whether a task kind is an order; an unknown kind counts as an operation."""
     return kind in CATALOGUE and CATALOGUE[kind].bounds.lane == "orders"

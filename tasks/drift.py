@@ -1,8 +1,9 @@
-"""The catalogue of drift: every difference between desired and observed state of a node, and its policy (NOD-4 to -9).
+"""The catalogue of drift: every kind of difference between the desired and the observed state of a node, with its
+policy (NOD-4 to NOD-9).
 
 The catalogue is closed, like that of the tasks: a node reports no other kind, `docs/drift.md` is generated from it, and
-the tests produce each kind with another program. The `scope` of a kind limits its evidence: the tap of a slot is
-evidence about that slot only, the node's uplink is evidence about every slot.
+the tests produce each kind with another program. The `scope` of a kind limits its effect: drift of a slot's tap
+affects that slot only, drift of the node's uplink affects every slot.
 """
 
 from collections.abc import Mapping
@@ -57,7 +58,7 @@ class TimedEvidence(Evidence):
 
 
 class LocatedEvidence(TimedEvidence):
-    """Evidence of drift with its time and its place on a node."""
+    """Evidence of drift with the time of its detection and the affected slot, if it concerns one slot."""
 
     slot: int | None = Field(ge=0, le=63)
     """The slot that it concerns; null if it concerns the whole node."""
@@ -85,12 +86,12 @@ class DriftType:
 
     @property
     def blocks(self) -> bool:
-        """Whether placement avoids its scope while the drift lasts."""
+        """Whether placement avoids the affected node or slot while drift of this kind is open."""
         return self.policy != "report"
 
     def is_of(self, slot: int | None) -> bool:
-        """Return whether the kind can apply to this slot (None: to the node). Slot drift never applies to the node, and
-        node drift never to a slot.
+        """Return whether this kind of drift can apply to the slot, or to the node if `slot` is None. A kind with the
+        scope of a slot or ingress never applies to the node, and the reverse.
         """
         return (self.scope == "node") == (slot is None)
 
@@ -101,7 +102,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-8: acts only on a complete snapshot",
         means="a daemon of the host does not respond, so desired and observed state cannot be compared",
-        evidence="that it responds; the failed request and its error",
+        evidence="desired: a response of the daemon; observed: the failed request and its error",
         source="survey",
         policy="block",
     ),
@@ -110,7 +111,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-6: expected bridge present",
         means="the bridge of the slices was deleted",
-        evidence="the bridge; that it does not exist",
+        evidence="desired: the bridge; observed: that the bridge does not exist",
         source="ovsdb",
         policy="repair",
     ),
@@ -121,7 +122,8 @@ TYPES: Final = (
         means="the bridge forwards by itself, has no datapath, or another datapath type, address or set of protocols, or has a mirror, a "
         "controller or a collector of samples; or any other setting of it or of its own port differs (spanning tree, multicast "
         "snooping, policing, QoS), or its switch drops fragments or blocks its own port",
-        evidence="its settings; those that differ, and the foreign mirrors, controllers and collectors, by name",
+        evidence="desired: the bridge's settings; observed: the settings that differ, and the foreign mirrors, "
+        "controllers and collectors, by name",
         source="ovsdb",
         policy="repair",
     ),
@@ -130,7 +132,8 @@ TYPES: Final = (
         scope="node",
         serves="NOD-3: east-west denied by default",
         means="another program set flows or meters on the bridge that belong to no slot",
-        evidence="only flows and meters of slots; the cookies and numbers of the others",
+        evidence="desired: only flows and meters of slots; observed: the cookies of the foreign flows and the "
+        "numbers of the foreign meters",
         source="openflow",
         policy="repair",
     ),
@@ -140,7 +143,7 @@ TYPES: Final = (
         serves="NOD-3: east-west denied by default",
         means="the bridge has a port that is not a slot's: an internal port, a patch, a tunnel or a network card. The bridge is "
         "managed by the agent alone, and such a port bypasses the rules that isolate slots, so it is removed",
-        evidence="only ports of slots; the names of the others",
+        evidence="desired: only ports of slots; observed: the names of the foreign ports",
         source="ovsdb",
         policy="repair",
     ),
@@ -149,7 +152,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-6: host health",
         means="the bridge's own link has lost the gateway's address, has another, or is down",
-        evidence="the addresses and the state of the link",
+        evidence="desired: the addresses and state of the bridge's link; observed: its actual addresses and state",
         source="rtnetlink",
         policy="repair",
     ),
@@ -157,8 +160,9 @@ TYPES: Final = (
         kind="gateway.forwarding",
         scope="node",
         serves="NOD-6: IP forwarding on",
-        means="the host no longer forwards IPv4, or does not forward what arrives from the bridge or at the uplink",
-        evidence="forwarding on; for which links it is off, or for all",
+        means="the host no longer forwards IPv4, or does not forward packets that arrive from the bridge or at the uplink",
+        evidence="desired: IPv4 forwarding on; observed: the links for which forwarding is off, or that it is off "
+        "for all",
         source="rtnetlink",
         policy="repair",
     ),
@@ -169,7 +173,8 @@ TYPES: Final = (
         means="the node's own tables of nftables differ from their declaration: a rule is missing, in another place or "
         "foreign, a chain has another hook, priority, device or policy, a table is dormant, or there is a set, a map or "
         "another object",
-        evidence="the number of rules; which are missing and which are foreign, by their chains, and what else differs",
+        evidence="desired: the number of nftables rules; observed: the missing and the foreign rules, by their "
+        "chains, and other differences",
         source="nfnetlink",
         policy="repair",
     ),
@@ -179,7 +184,8 @@ TYPES: Final = (
         serves="NOD-6: host health",
         means="the DHCP server has ended, is stopped by a signal, or is not the one that was started for this network; or a file "
         "among its reservations does not belong to a slot, or their folder has another mode",
-        evidence="the network that is served; that it is not, or the files",
+        evidence="desired: the network that the DHCP server serves; observed: that the server does not serve the "
+        "network, or the foreign files",
         source="pidfd",
         policy="repair",
     ),
@@ -189,7 +195,8 @@ TYPES: Final = (
         serves="NOD-6: host health",
         means="the bridge's own link has another MAC or MTU, answers no ARP request, or has additions of another program: "
         "a queueing discipline, a filter, an XDP program, a setting that drops or leaks traffic",
-        evidence="the settings of the link; the differing settings and the additions, by their names",
+        evidence="desired: the settings of the bridge's link; observed: the settings that differ and the additions, "
+        "by name",
         source="rtnetlink",
         policy="repair",
     ),
@@ -198,7 +205,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-6: host health",
         means="a route that the kernel makes for the gateway's address was deleted or replaced",
-        evidence="the routes to the subnet and to the gateway's address; those that are missing",
+        evidence="desired: the routes to the subnet and to the gateway's address; observed: the missing routes",
         source="rtnetlink",
         policy="repair",
     ),
@@ -207,7 +214,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-6: host health",
         means="a static neighbour entry was set on the bridge, so the host does not resolve the MACs of slices by ARP",
-        evidence="only learned neighbours; the static entries",
+        evidence="desired: only learned neighbour entries; observed: the static neighbour entries",
         source="rtnetlink",
         policy="repair",
     ),
@@ -216,7 +223,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-6: default-route uplink",
         means="no default route leaves by the uplink, or the uplink has no carrier",
-        evidence="the uplink; the links that have a carrier by which default routes leave",
+        evidence="desired: the uplink; observed: the links with a carrier that have a default route",
         source="rtnetlink",
         policy="block",
     ),
@@ -226,7 +233,7 @@ TYPES: Final = (
         serves="NOD-6: default-route uplink",
         means="the gateway of the default route over the uplink does not answer the ARP requests that the kernel sends "
         "for the agent",
-        evidence="a gateway that answers; its address",
+        evidence="desired: a gateway that answers ARP requests; observed: the address of the unresponsive gateway",
         # The kernel sends no event until an entry fails, and entries of booting slices fail all the time.
         source="survey",
         policy="block",
@@ -237,7 +244,7 @@ TYPES: Final = (
         serves="NOD-6: default-route uplink",
         means="the uplink has another MAC or MTU than when the agent started, or its ARP is off; a restart of the agent "
         "accepts the change",
-        evidence="the uplink as it was; as it is",
+        evidence="desired: the uplink's settings when the agent started; observed: the uplink's present settings",
         source="rtnetlink",
         policy="report",
     ),
@@ -246,7 +253,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-6: host health",
         means="a route of another program sends packets for the slices' subnet elsewhere, or drops them",
-        evidence="only routes over the bridge; the others, with their links and gateways",
+        evidence="desired: only routes over the bridge; observed: the foreign routes, with their links and gateways",
         source="rtnetlink",
         policy="report",
     ),
@@ -256,7 +263,8 @@ TYPES: Final = (
         serves="NOD-6: host health",
         means="a policy rule of another program drops packets from or to slices or routes them by a table that sends them "
         "elsewhere, or the rule for the table local or main is missing",
-        evidence="routing by the tables local and main; the rules, with their priorities",
+        evidence="desired: routing by the tables local and main; observed: the foreign rules, with their "
+        "priorities, and missing rules for these tables",
         source="rtnetlink",
         policy="report",
     ),
@@ -265,7 +273,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-6: host health",
         means="a link of another program (macvlan, VLAN) is stacked on the bridge's own link",
-        evidence="no such link; its kind and name",
+        evidence="desired: no link on top of the bridge's link; observed: the kind and name of the link found",
         source="rtnetlink",
         policy="report",
     ),
@@ -274,7 +282,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-6: default-route uplink",
         means="a foreign queueing discipline, filter or XDP program on the uplink may delay, drop or redirect packets",
-        evidence="none of these; their kinds and what they do",
+        evidence="desired: no foreign queueing discipline, filter or XDP program; observed: the kinds and effects of those found",
         source="rtnetlink",
         policy="report",
     ),
@@ -283,7 +291,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-6: BF3 tmfifo present",
         means="a device named in the settings does not exist",
-        evidence="the device; that it does not exist",
+        evidence="desired: the device; observed: that the device does not exist",
         source="rtnetlink",
         policy="block",
     ),
@@ -292,7 +300,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-7, signal 3: lease as intended",
         means="another program listens for DHCP requests on the slices' bridge and may answer them; the agent does not stop it",
-        evidence="one server; the other, by its process",
+        evidence="desired: one DHCP server; observed: the other DHCP server, by its process",
         source="survey",
         policy="report",
     ),
@@ -302,7 +310,7 @@ TYPES: Final = (
         serves="NOD-3: east-west denied by default",
         means="Open vSwitch accepts database changes from a manager, over the network or another socket; the agent keeps "
         "the manager, and reverts its changes to the bridge",
-        evidence="no manager; the managers, by their targets",
+        evidence="desired: no manager of Open vSwitch; observed: the managers, by their targets",
         source="ovsdb",
         policy="report",
     ),
@@ -312,7 +320,8 @@ TYPES: Final = (
         serves="NOD-7, signal 4: NAT and firewall as exposed",
         means="a rule of another table, or a chain's policy, can match packets of slices at its hook and drops, rejects, "
         "queues, translates, diverts, copies, rewrites or does not track them, or translates a destination into their network",
-        evidence="no such rule; its table, chain, hook and handle or number, and what it does",
+        evidence="desired: no foreign rule that affects packets of slices; observed: the rule's table, chain, hook, "
+        "handle or number, and effect",
         source="nfnetlink",
         policy="report",
     ),
@@ -321,7 +330,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-7, signal 7: endpoints reachable as exposed",
         means="an IPsec policy of another program drops or transforms packets from or to the slices' network",
-        evidence="no such policy; what it does, its networks and its direction",
+        evidence="desired: no foreign IPsec policy; observed: the policy's effect, networks and direction",
         source="xfrm",
         policy="report",
     ),
@@ -330,7 +339,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
         means="the slice's tap was deleted, or its virtual function has no representor any more",
-        evidence="the link; that there is no such link",
+        evidence="desired: the link; observed: that the link does not exist",
         source="rtnetlink",
         policy="repair",
     ),
@@ -340,7 +349,7 @@ TYPES: Final = (
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
         means="the link is down, has another MTU, owner or name, answers ARP or IPv6 for the host, is foreign, or is a port of "
         "another bridge as well; or another program added an address or a queueing discipline, or changed its MAC",
-        evidence="the link's settings",
+        evidence="desired: the link's settings; observed: the link's actual settings",
         source="rtnetlink",
         policy="repair",
     ),
@@ -350,7 +359,8 @@ TYPES: Final = (
         serves="NOD-3: east-west denied by default",
         means="frames of the slice's link can leave or enter past the switch: a filter mirrors or redirects them, a BPF "
         "or XDP program handles them, or a macvlan, macvtap, ipvlan or VLAN link is stacked on it, which is deleted",
-        evidence="the link's settings; those and what diverts its frames, by its target or name",
+        evidence="desired: the link's settings; observed: these settings and the object that diverts the link's "
+        "frames, by its target or name",
         source="rtnetlink",
         policy="repair",
     ),
@@ -360,7 +370,7 @@ TYPES: Final = (
         serves="NOD-7, signal 3: lease as intended",
         means="the DHCP server does not have the slot's reservation: its file was edited or removed, or has another mode or "
         "owner, or is not a file",
-        evidence="the reservation; that it does not exist, or what differs",
+        evidence="desired: the DHCP reservation; observed: that the reservation does not exist, or how it differs",
         source="inotify",
         policy="repair",
     ),
@@ -369,7 +379,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 3: lease as intended",
         means="another reservation has the slot's name, MAC address or IP address",
-        evidence="the reservation; the other one",
+        evidence="desired: the slot's DHCP reservation; observed: the conflicting reservation",
         source="inotify",
         policy="repair",
     ),
@@ -378,7 +388,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-4: a foreign lease is drift and never frees or moves an address",
         means="the slot's MAC address has a lease of another IP address, or another MAC address has a lease of the slot's IP address",
-        evidence="the MAC address that the IP address is reserved for; the lease",
+        evidence="desired: the MAC address for which the IP address is reserved; observed: the conflicting DHCP lease",
         source="inotify",
         policy="repair",
     ),
@@ -387,7 +397,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-4: an expired lease is drift and never frees or moves an address",
         means="the guest of a slice has no valid lease: the guest did not renew it, or the server lost it; the address stays reserved",
-        evidence="a valid lease; that it has ended",
+        evidence="desired: a valid DHCP lease; observed: that the lease has ended",
         source="survey",
         policy="report",
     ),
@@ -396,7 +406,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
         means="the slice's port was removed from the switch",
-        evidence="the port; that it does not exist",
+        evidence="desired: the switch port; observed: that the port does not exist",
         source="ovsdb",
         policy="repair",
     ),
@@ -406,7 +416,7 @@ TYPES: Final = (
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
         means="the slice's port was moved to another bridge, has another number or a VLAN, or leads to a device "
         "that no longer exists; or any other setting of it differs (policing, QoS, a bond), or the switch blocks it",
-        evidence="the port's bridge, number and VLANs, and settings that differ",
+        evidence="desired: the port's bridge, number, VLANs and settings; observed: the values that differ",
         source="ovsdb",
         policy="repair",
     ),
@@ -415,7 +425,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 2: MAC as approved",
         means="flows that guard the slice's port were deleted, or foreign flows were added with its cookie",
-        evidence="the number of flows; how many are missing and how many are foreign",
+        evidence="desired: the number of flows; observed: the numbers of missing and foreign flows",
         source="openflow",
         policy="repair",
     ),
@@ -424,7 +434,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-3: QoS per vNIC",
         means="a meter of the slice was changed or added, or deleted together with its flows",
-        evidence="the meters with their rates; the meters found",
+        evidence="desired: the meters with their rates; observed: the meters found",
         # The flow monitor reports no meters, only flows that were deleted together with one.
         source="survey",
         policy="repair",
@@ -434,7 +444,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 4: NAT and firewall as exposed",
         means="a rule of the slot is missing or duplicated, or a foreign rule has its name",
-        evidence="the number of rules; which are missing and which are foreign, by their chains",
+        evidence="desired: the number of nftables rules; observed: the missing and the foreign rules, by their chains",
         source="nfnetlink",
         policy="repair",
     ),
@@ -443,7 +453,7 @@ TYPES: Final = (
         scope="ingress",
         serves="NOD-7, signals 4 and 7: NAT as exposed, endpoints reachable as exposed",
         means="the rules of one ingress are missing or changed, so that permitted sources are blocked or others are let in",
-        evidence="the number of rules; which are missing and which are foreign, by their chains",
+        evidence="desired: the number of nftables rules; observed: the missing and the foreign rules, by their chains",
         source="nfnetlink",
         policy="repair",
     ),
@@ -452,7 +462,8 @@ TYPES: Final = (
         scope="slot",
         serves="ING-1: stale mappings are drift",
         means="rules of an ingress exist that the slot does not have, or connections that were established through such rules",
-        evidence="only the ordered rules; the ingresses of the other rules, or the number of connections",
+        evidence="desired: only the ordered ingress rules; observed: the ingresses of the other rules, or the number "
+        "of connections",
         source="nfnetlink",
         policy="repair",
     ),
@@ -461,7 +472,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 6: readiness reached before active",
         means="the slice's machine does not run: it was destroyed, or its guest or its process ended",
-        evidence="the machine, running; its actual state",
+        evidence="desired: the running machine; observed: the machine's actual state",
         source="libvirt",
         policy="repair",
         restarts=True,
@@ -471,7 +482,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 6: readiness reached before active",
         means="another program paused the slice's machine",
-        evidence="the machine, running; its state",
+        evidence="desired: the running machine; observed: the machine's actual state",
         source="libvirt",
         policy="repair",
     ),
@@ -480,7 +491,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 6: readiness reached before active",
         means="a signal stopped the process of the slice's machine, which libvirt still reports as running",
-        evidence="the machine, running; the process, stopped",
+        evidence="desired: the running machine; observed: that its process is stopped",
         source="survey",
         policy="repair",
     ),
@@ -488,10 +499,10 @@ TYPES: Final = (
         kind="machine.changed",
         scope="slot",
         serves="NOD-7, signal 2: MAC as approved",
-        means="the machine under the slot's name differs from the order: its network card, size, image, owner or boot "
+        means="the machine with the slot's name differs from the order: its network card, size, image, owner or boot "
         "source; or its card's link is down, its display accepts connections, it is throttled, or it has an additional "
         "device; or its process has an internet socket, a card or another device that libvirt does not show",
-        evidence="the machine as ordered; as it is",
+        evidence="desired: the machine as ordered; observed: the machine's actual properties",
         source="libvirt",
         policy="repair",
         restarts=True,
@@ -501,7 +512,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
         means="the tap was deleted while the slice's machine used it; the machine stays disconnected even if the tap is recreated",
-        evidence="the machine; that no process holds its tap",
+        evidence="desired: the machine; observed: that no process holds its tap",
         source="rtnetlink",
         policy="repair",
         restarts=True,
@@ -511,7 +522,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
         means="another guest of this agent uses the slot's tap or card, or a process outlived its machine",
-        evidence="only the slot's own machine; the other one",
+        evidence="desired: only the slot's own machine; observed: the other machine or process",
         source="libvirt",
         policy="repair",
     ),
@@ -520,7 +531,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 5: fabric device on the right VM",
         means="the slice's machine has PCI devices that were not ordered, or lacks an ordered one",
-        evidence="the devices as ordered; the devices that it has",
+        evidence="desired: the PCI devices as ordered; observed: the PCI devices that the machine has",
         source="libvirt",
         policy="repair",
         restarts=True,
@@ -530,7 +541,8 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-12: NUMA and IRQ locality",
         means="the machine's virtual CPUs are not pinned to the host CPUs of the slot",
-        evidence="one host CPU for each virtual CPU; the CPUs that they may run on",
+        evidence="desired: one host CPU for each virtual CPU; observed: the host CPUs on which the virtual CPUs may "
+        "run",
         source="libvirt",
         policy="repair",
     ),
@@ -539,7 +551,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-8: repair touches only what differs",
         means="the boot data or the device list of the guest is missing in the slot's folder",
-        evidence="the file; that it does not exist",
+        evidence="desired: the file; observed: that the file does not exist",
         source="survey",
         policy="repair",
     ),
@@ -549,7 +561,7 @@ TYPES: Final = (
         serves="NOD-7, signal 5: fabric device on the right VM",
         means="a PCI device that the settings assign to the slot does not exist or cannot be read: it failed, has "
         "another address, or is a virtual function without a representor",
-        evidence="the device; that it does not exist",
+        evidence="desired: the PCI device; observed: that the device does not exist",
         source="survey",
         policy="block",
     ),
@@ -558,7 +570,7 @@ TYPES: Final = (
         scope="slot",
         serves="ALC-2, LED-3: a PCI function has one holder, and a change of topology is an explicit act",
         means="the node's settings assign other PCI devices to the slot than it was approved with; approving it again grants them",
-        evidence="the devices that it was approved with; those that the node describes",
+        evidence="desired: the PCI devices granted to the slot; observed: the PCI devices that the node describes",
         source="survey",
         policy="block",
     ),
@@ -567,7 +579,7 @@ TYPES: Final = (
         scope="slot",
         serves="ALC-8, ALC-11: nothing runs in a slot that is off or empty",
         means="remains of a slice were found in a slot that had been proved stopped or empty",
-        evidence="nothing that runs or can be reached; what was found",
+        evidence="desired: nothing of a slice that runs or can be reached; observed: the remains that were found",
         source="survey",
         policy="repair",
     ),
@@ -576,7 +588,7 @@ TYPES: Final = (
         scope="slot",
         serves="ALC-2: a change of topology is an explicit act",
         means="the node's settings no longer contain the slot",
-        evidence="the slot; that the node does not describe it",
+        evidence="desired: the slot; observed: that the node does not describe the slot",
         source="survey",
         policy="block",
     ),
@@ -585,7 +597,8 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-3: east-west denied by default",
         means="a rule of another table copies or sends frames to the slice's link, or this slice's frames to another link",
-        evidence="no such rule; its table, chain, hook and handle, and the target of the frames",
+        evidence="desired: no rule that copies or redirects frames of slices; observed: the rule's table, chain, "
+        "hook and handle, and the target of the frames",
         source="nfnetlink",
         policy="block",
     ),
@@ -596,7 +609,8 @@ TYPES: Final = (
         means="the slice does not answer probes: from the gateway at its readiness port, or, if that answers, from "
         "the uplink's side of the packet filter at one of its ingresses; anything on the path can be the cause, "
         "including the tenant",
-        evidence="an answer, and on which path; what was found, with the hop that failed: gateway, address, port or ingress",
+        evidence="desired: an answer to the probe, and its path; observed: the result, with the hop that "
+        "failed: gateway, address, port or ingress",
         source="probe",
         policy="report",
     ),

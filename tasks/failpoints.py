@@ -1,4 +1,5 @@
-"""Failpoints: named places where a process can be killed or stopped, for tests that prove that nothing is lost there.
+"""Failpoints: named places where a process can be killed or stopped, for tests that prove that no data is lost at such
+a place.
 
 `failpoint("intake.taken")` does nothing unless `SLICEPLANE_FAILPOINTS` armed that name before the process started
 (`arm_from` reads it once, in each program's main). An armed failpoint kills the process as `kill -9` would, at the
@@ -17,7 +18,7 @@ from tasks.workflows import FAILPOINTS, Failpoint, Side, StepName, step_point
 
 @dataclass
 class Armed:
-    """The signal that the process sends to itself, and the number of visits until then."""
+    """An armed failpoint: the signal that the process sends to itself, and the visit at which it does."""
 
     signal: signal.Signals
     visit: int
@@ -28,7 +29,7 @@ _STOP: Final = "stop:"
 
 
 class UnknownFailpoint(ValueError):
-    """The setting contains an unknown failpoint or an invalid visit number."""
+    """The setting SLICEPLANE_FAILPOINTS contains an unknown failpoint or an invalid visit number."""
 
     def __init__(self, word: str) -> None:
         super().__init__(
@@ -40,7 +41,7 @@ class UnknownFailpoint(ValueError):
 def arm_from(setting: str) -> None:
     """Arm the failpoints in `setting`: `name`, `name@visit` or `stop:name@visit`, comma separated; visits count from 1.
 
-    Raises `UnknownFailpoint` and then arms none.
+    If it raises `UnknownFailpoint`, no failpoint is armed.
     """
     _armed.update([_read(word) for word in filter(None, setting.split(","))])
 
@@ -54,12 +55,12 @@ def _read(word: str) -> tuple[str, Armed]:
 
 
 def failpoint(name: Failpoint) -> None:
-    """Kill or stop the process here if this failpoint is armed."""
+    """Kill or stop the process at this call if the named failpoint is armed."""
     _visit(name)
 
 
 def step_failpoint(step: StepName, side: Side) -> None:
-    """Kill or stop the process on this side of a step if its failpoint is armed."""
+    """Kill or stop the process before or after a step (the `side`) if the failpoint of that side is armed."""
     if _armed:
         _visit(step_point(step, side))
 

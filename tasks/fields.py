@@ -46,27 +46,31 @@ Moment = Annotated[
 
 
 def is_none(value: object) -> bool:
-    """Return whether a field is None and so omitted from messages: a reader refuses fields unknown to it."""
+    """Return whether a field is None. Such fields are omitted from messages, because older readers refuse unknown
+    fields.
+    """
     return value is None
 
 
 def is_empty(value: tuple[object, ...]) -> bool:
-    """Return whether a list is empty and so omitted from messages: a reader refuses fields unknown to it."""
+    """Return whether a list is empty. Such fields are omitted from messages, because older readers refuse unknown
+    fields.
+    """
     return not value
 
 
 def line(text: str) -> str:
-    """Return the text, truncated to the length of a `Line`."""
+    """Return the text, truncated to the maximum length of the field type `Line`."""
     return text[:_LINE]
 
 
 def sentence(text: str) -> str:
-    """Return the text on one line, truncated to the length of a `Sentence`."""
+    """Return the text on one line, truncated to the maximum length of the field type `Sentence`."""
     visible = "".join(each if each.isprintable() else " " for each in text)
     return " ".join(visible.split())[:_SENTENCE]
 
 
 class Wire(BaseModel):
-    """The base of all wire types: frozen, and refusing unknown fields."""
+    """The base of all wire types, which are immutable and refuse unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)

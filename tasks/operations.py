@@ -2,10 +2,10 @@
 
 An order sets the desired state of a slot; an operation does not change it. An operation on a slot contains the complete
 current order of the slot. The node passes this order through the fence first, so an operation is never executed on a
-slot that has a newer order, and needs no other input.
+slot that has a newer order, and the operation needs no other input.
 
 Each operation ends in exactly one report: a result of its own type, or a reason with a code that its type declares. A
-second execution finds nothing left to do. Each attempt of a task is a separate operation.
+second execution of an operation changes nothing. Each attempt of a task is a separate operation.
 """
 
 from typing import Annotated, Literal
@@ -34,7 +34,7 @@ class NodeVerify(Wire):
 
 
 class VnicAttach(_OfSlot):
-    """Create the slice's link, or verify its settings."""
+    """Create the slice's network link, or verify its settings."""
 
     kind: Literal["vnic.attach"] = "vnic.attach"
     version: Literal[1] = 1
@@ -62,7 +62,7 @@ class IngressApply(_OfSlot):
 
 
 class IngressRemove(_OfSlot):
-    """Remove ingress rules and DHCP reservation of a slot that should be empty, and verify their absence."""
+    """Remove the ingress rules and the DHCP reservation of a slot that should be empty, and verify their absence."""
 
     kind: Literal["ingress.remove"] = "ingress.remove"
     version: Literal[1] = 1
@@ -116,7 +116,9 @@ OperationBody = Annotated[
 
 
 class Operation(Wire):
-    """The envelope of an operation. `operation_id` is the same however often it is sent, and differs per attempt."""
+    """The envelope of an operation. Its `operation_id` is the same however often the operation is sent; every attempt
+    of a task has another id.
+    """
 
     schema_version: Literal[1] = 1
     operation_id: UUID
@@ -136,7 +138,7 @@ class Operation(Wire):
 
 
 class Check(Wire):
-    """The check of one prerequisite of a node."""
+    """Result of checking one prerequisite of a node."""
 
     name: Word
     """`switch`, `forwarding`, `uplink`, `translation`, `dhcp`, `images`, `vf`, `bf3` or `pci`."""
@@ -147,7 +149,7 @@ class Check(Wire):
 
 
 class NodeVerified(Wire):
-    """The checks of all prerequisites. The operation succeeds even if a check fails."""
+    """Results of checking all prerequisites of a node. The operation succeeds even if a check fails."""
 
     kind: Literal["node.verify"] = "node.verify"
     checks: tuple[Check, ...] = Field(min_length=1, max_length=64)
@@ -160,31 +162,31 @@ class _Repaired(Wire):
 
 
 class VnicAttached(_Repaired):
-    """The slice's link is in the desired state."""
+    """Result: the slice's network link is in the desired state."""
 
     kind: Literal["vnic.attach"] = "vnic.attach"
 
 
 class PortReconciled(_Repaired):
-    """The slice's port and its flows are in the desired state."""
+    """Result: the slice's switch port and its flows are in the desired state."""
 
     kind: Literal["port.reconcile"] = "port.reconcile"
 
 
 class LeaseApplied(_Repaired):
-    """The DHCP server offers the reserved address, and has no conflicting reservation or lease."""
+    """Result: the DHCP server offers the slice's reserved address, and has no conflicting reservation or lease."""
 
     kind: Literal["lease.apply"] = "lease.apply"
 
 
 class IngressApplyResult(_Repaired):
-    """The slice's rules are in the desired state."""
+    """Result: the slice's address translation and firewall rules are in the desired state."""
 
     kind: Literal["ingress.apply"] = "ingress.apply"
 
 
 class IngressRemoveResult(_Repaired):
-    """A fresh check found nothing of the kinds in `absent`."""
+    """Result: after the removal, a fresh check found no object of the kinds listed in `absent`."""
 
     kind: Literal["ingress.remove"] = "ingress.remove"
     absent: tuple[Word, ...] = Field(min_length=1, max_length=16)
@@ -192,7 +194,9 @@ class IngressRemoveResult(_Repaired):
 
 
 class AddressReported(Wire):
-    """The slice's address (NOD-5), and the port at which it responds; null while it does not."""
+    """Result: the slice's address (NOD-5), and the port at which the slice responds, which is null while it does
+    not.
+    """
 
     kind: Literal["address.report"] = "address.report"
     mac: MacAddress
@@ -208,7 +212,7 @@ class AddressReported(Wire):
 
 
 class ReadinessPolled(Wire):
-    """The slice passed its readiness check at its reserved address."""
+    """Result: the slice passed its readiness check at its reserved address."""
 
     kind: Literal["readiness.poll"] = "readiness.poll"
     address: Ipv4Address
@@ -231,7 +235,7 @@ class Drift(Wire):
 
 
 class DriftReported(Wire):
-    """The differences from the desired state; empty if there are none."""
+    """Result: the differences of a slot from its desired state; empty if there are none."""
 
     kind: Literal["drift.report"] = "drift.report"
     drift: tuple[Drift, ...] = Field(max_length=16)
@@ -252,7 +256,9 @@ class MachineInspected(Wire):
 
 
 class OperationCancelled(Wire):
-    """The cancellation was handled. An operation that had ended before it keeps its outcome."""
+    """Result: the cancellation of another operation was handled. An operation that had already ended keeps its
+    outcome.
+    """
 
     kind: Literal["operation.cancel"] = "operation.cancel"
     was_running: bool

@@ -1,7 +1,8 @@
 """Orders: desired states that the control plane sends to nodes. The catalogue is closed; no order runs a command.
 
 An order contains the complete desired state of one slot and the fence token of the fact that last changed it. A second
-execution changes nothing; a node refuses an older token, and the same token with other content.
+execution of an order changes nothing; a node refuses an order with an older token, and the same token with other
+content.
 """
 
 import hashlib
@@ -60,7 +61,7 @@ class SliceNetwork(Wire):
 
 
 class Machine(Wire):
-    """The virtual machine: sizes, image, and data for its first boot."""
+    """The virtual machine of a slice: sizes, image, and data for its first boot."""
 
     vcpus: int = Field(ge=1, le=256)
     """Virtual processors."""
@@ -79,7 +80,7 @@ LONGEST_BANNER: Final = 64
 
 
 class Readiness(Wire):
-    """The condition for a ready slice: `port` sends a line that starts with `banner`."""
+    """Condition under which a slice is ready: its TCP `port` sends a line that starts with `banner`."""
 
     port: Port = 22
     """TCP port of the guest."""
@@ -122,7 +123,7 @@ MOST_MAPPINGS: Final = 16
 
 
 class ApplySlice(Wire):
-    """Run this slice in the slot and make it reachable."""
+    """Order to run a slice in the slot and make it reachable."""
 
     kind: Literal["slice.apply"] = "slice.apply"
     network: SliceNetwork
@@ -141,14 +142,14 @@ class ApplySlice(Wire):
 def network_mode_of(ingress: tuple[Mapping, ...]) -> NetworkMode:
     """Return the network mode of a slice with these ingress rules.
 
-    Orders do not contain the mode, because on a node the two modes differ only in the rules: a slice without any is the
-    same in both. A mode that differs in anything else needs a field of its own in `SliceNetwork`.
+    Orders do not contain the mode, because on a node the two modes differ only in the rules: a slice without
+    rules is the same in both. A mode that differs in anything else needs a field of its own in `SliceNetwork`.
     """
     return "public-nat" if ingress else "private-nat"
 
 
 class StopSlice(Wire):
-    """Stop the slice: it neither runs nor can be reached, and its DHCP reservation stays."""
+    """Order to stop a slice: it neither runs nor can be reached, and its DHCP reservation stays."""
 
     kind: Literal["slice.stop"] = "slice.stop"
     network: SliceNetwork
@@ -157,14 +158,14 @@ class StopSlice(Wire):
 
 
 class RemoveSlice(Wire):
-    """Empty the slot and prove it with a fresh survey. `network` identifies the remains to search for."""
+    """Order to empty the slot and prove it with a fresh survey. `network` identifies the remains to search for."""
 
     kind: Literal["slice.remove"] = "slice.remove"
     network: SliceNetwork
 
 
 class Order(Wire):
-    """The envelope of an order. `order_id` is the same however often it is sent."""
+    """The envelope of an order. Its `order_id` is the same however often the order is sent."""
 
     schema_version: Literal[1] = 1
     order_id: UUID
@@ -185,6 +186,6 @@ class Order(Wire):
     body: Annotated[ApplySlice | StopSlice | RemoveSlice, Field(discriminator="kind")]
 
     def content_digest(self) -> str:
-        """Return the SHA-256 (hex) of the desired state, which does not depend on when the order was sent."""
+        """Return the SHA-256 (hex) of the desired state in the order, which does not depend on the time of sending."""
         content = self.model_dump_json(include={"node_id", "slot_id", "allocation_id", "token", "body"})
         return hashlib.sha256(content.encode()).hexdigest()

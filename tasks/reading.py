@@ -1,7 +1,7 @@
 """Parsing of tasks: a task is accepted as a whole or refused as a whole, with a code and every reason.
 
-Kind, version and length are checked first. Only then is the text parsed as that type, so that the task of a newer
-release is refused as `unsupported` and not as `malformed`.
+Kind, version and length are checked first. Only then is the text parsed as a task of that type, so that the task of a
+newer release is refused as `unsupported` and not as `malformed`.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ _MOST_REASONS: Final = 20
 
 
 class TaskRefused(ValueError):
-    """A task that is refused without effect, with a code of `tasks.reasons.RefusalCode`."""
+    """Refusal of a task, which has no effect on the host, with a code of `tasks.reasons.RefusalCode`."""
 
     def __init__(self, code: RefusalCode, reason: str) -> None:
         super().__init__(reason)
@@ -42,10 +42,10 @@ class _Envelope(msgspec.Struct):
 
 
 def type_in(text: bytes) -> TaskType:
-    """Return the type of a task if this release supports its version. Raises `TaskRefused`."""
+    """Return the type of the task in a JSON text if this release supports its version. Raises `TaskRefused`."""
     if len(text) > _MOST_BYTES:
         raise TaskRefused(
-            "oversized", f"the text has {len(text)} bytes; the maximum for any task is {_MOST_BYTES}"
+            "oversized", f"the task has {len(text)} bytes; the maximum for any task is {_MOST_BYTES}"
         )
     try:
         envelope = msgspec.json.decode(text, type=_Envelope)
@@ -61,15 +61,18 @@ def type_in(text: bytes) -> TaskType:
     if (envelope.schema_version, envelope.body.version) != supported:
         raise TaskRefused(
             "unsupported",
-            f"{kind} has version {envelope.schema_version}.{envelope.body.version}; this release supports {supported[0]}.{supported[1]}",
+            f"task {kind} has version {envelope.schema_version}.{envelope.body.version}; this release supports version "
+            f"{supported[0]}.{supported[1]}",
         )
     if len(text) > (bound := type_.bounds.payload_bytes):
-        raise TaskRefused("oversized", f"the text has {len(text)} bytes; the maximum for {kind} is {bound}")
+        raise TaskRefused("oversized", f"the task has {len(text)} bytes; the maximum for {kind} is {bound}")
     return type_
 
 
 def read_task(text: bytes) -> Task:
-    """Return the parsed task. Raises `TaskRefused` with `malformed`, `oversized` or `unsupported`."""
+    """Parse a task from its JSON text and validate it. Raises `TaskRefused` with `malformed`, `oversized` or
+    `unsupported`.
+    """
     kind = type_in(text).kind
     form: type[Order] | type[Operation] = Order if is_order(kind) else Operation
     try:
@@ -83,5 +86,5 @@ def read_task(text: bytes) -> Task:
 
 
 def id_of(task: Task) -> UUID:
-    """Return the id under which the task is queued."""
+    """Return the id under which a task is queued: its order id or operation id."""
     return task.order_id if isinstance(task, Order) else task.operation_id

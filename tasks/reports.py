@@ -78,7 +78,8 @@ class FoundSlot(Wire):
 
 
 class NodeSurveyed(Wire):
-    """Description of the node. Sent whenever something in it changed, and when the control plane may have lost it."""
+    """Description of the node. The node sends it whenever the description changed, and when the control plane may have
+    lost it."""
 
     kind: Literal["node.surveyed"] = "node.surveyed"
     hostname: Word
@@ -142,8 +143,8 @@ class SliceReady(_OfSlice):
 
 
 class SliceIngressObserved(_OfSlice):
-    """The ingress rules of a ready slice differ from its order and cannot be repaired; or they match the order
-    again.
+    """The ingress rules on the host differ from the order of a ready slice and cannot be repaired, or they match the
+    order again.
     """
 
     kind: Literal["slice.ingress_observed"] = "slice.ingress_observed"
@@ -177,7 +178,7 @@ class SliceStopped(_OfSlice):
 
 
 class SliceRemoved(_OfSlice):
-    """A fresh survey found nothing of the slice; `absent` lists the kinds of objects that were searched for."""
+    """A fresh survey found no remains of the slice; `absent` lists the kinds of objects that were searched for."""
 
     kind: Literal["slice.removed"] = "slice.removed"
     absent: tuple[Line, ...] = Field(min_length=1, max_length=64)
@@ -193,7 +194,7 @@ class SliceNotRemoved(_OfSlice):
 
 
 class OrderRefused(Wire):
-    """The node refused the order; the codes are `tasks.reasons.RefusalCode`.
+    """The node refused an order; its reason has a code of `tasks.reasons.RefusalCode`.
 
     If the signature of a copy could not be verified, `order_id` comes from the unsigned message and is not trustworthy,
     and `slot_id` is null.
@@ -206,7 +207,7 @@ class OrderRefused(Wire):
 
 
 class OperationDone(Wire):
-    """The operation succeeded. It may have been executed again; the first result counts."""
+    """An operation succeeded. If it was executed more than once, the first reported result counts."""
 
     kind: Literal["operation.done"] = "operation.done"
     operation_id: UUID
@@ -214,7 +215,9 @@ class OperationDone(Wire):
 
 
 class OperationFailed(Wire):
-    """The operation was refused before it began, or failed after it began. The catalogue declares its codes."""
+    """An operation was refused before it began, or failed after it began. `tasks.catalogue` declares the possible
+    codes.
+    """
 
     kind: Literal["operation.failed"] = "operation.failed"
     operation_id: UUID
@@ -241,7 +244,7 @@ ReportBody = Annotated[
 
 
 class Report(Wire):
-    """One report, with its position in its spool."""
+    """One report of a node, with its position in the node's spool."""
 
     sequence: int = Field(ge=1, lt=2**63)
     """Position in the spool, without gaps."""
@@ -261,6 +264,7 @@ class ReportBatch(Wire):
 
 
 class ReportsTaken(Wire):
-    """All reports up to and including `sequence` are in the ledger; the spool may delete them."""
+    """Response to a batch of reports: all reports up to and including `sequence` are in the ledger, and the node may
+    delete them from its spool."""
 
     sequence: int

@@ -31,7 +31,7 @@ def namespace_of(node_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """The names of one queue's keys."""
+    """Names of the Redis keys of one node's queue."""
 
     waiting: str
     messages: str

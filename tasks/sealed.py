@@ -44,13 +44,13 @@ class _Sealed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def seal(signer: Signer, task: str, expires_at: datetime) -> str:
-    """Sign a task's JSON; a node may begin it until `expires_at`."""
+    """Return a task's JSON as a signed text; a node may begin the task until `expires_at`."""
     moment = expires_at.astimezone(UTC).isoformat()
     return signer.sign("order+jws", f'{{"expires_at":"{moment}","order":{task}}}'.encode())
 
 
 def unseal(text: str, keys: Mapping[str, OKPKey]) -> Unsealed:
-    """Return the task in a signed text. The caller checks the expiry. Raises `BadCopy`."""
+    """Verify a signed text and return the task in it. The caller checks the expiry. Raises `BadCopy`."""
     try:
         payload = verify(text, "order+jws", keys)
         sealed = msgspec.json.decode(payload, type=_Sealed)
@@ -58,10 +58,10 @@ def unseal(text: str, keys: Mapping[str, OKPKey]) -> Unsealed:
         # A text that is not a signed text was altered on its way as well, so both count as forged.
         raise BadCopy("unknown_key" if bad.code == "unknown_key" else "forged", bad.reason) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadCopy("forged", f"the signed payload is not a task with its expiry: {error}") from None
+        raise BadCopy("forged", f"the signed text does not contain a task with its expiry: {error}") from None
     return Unsealed(bytes(sealed.order), sealed.expires_at, text)
 
 
 def task_in(verified: str) -> bytes:
-    """Return the task's text in a signed text that was verified before; it is not verified again."""
+    """Return the JSON of the task in a signed text, which the caller has already verified."""
     return bytes(msgspec.json.decode(payload_of(verified), type=_Sealed).order)

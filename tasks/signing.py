@@ -1,4 +1,4 @@
-"""Signed texts between the control plane and its nodes.
+"""Signing and verification of texts between the control plane and its nodes.
 
 An order is signed each time it is sent, together with the time until which a node may begin it, so that a copy taken
 from a queue is worthless later. A node signs only to prove its identity. The two kinds cannot be confused: the header
@@ -40,7 +40,7 @@ class BadSignature(ValueError):
 
 @dataclass(frozen=True)
 class Signer:
-    """A signer with one private key."""
+    """A signer with one Ed25519 private key."""
 
     key: OKPKey = field(repr=False)
 
@@ -55,7 +55,7 @@ class Signer:
 
     @cached_property
     def kid(self) -> str:
-        """The key id, by which readers select the public key."""
+        """Id of the signing key, by which readers select its public key."""
         return self.key.thumbprint()
 
     @cached_property
@@ -74,11 +74,11 @@ class Signer:
 
     @cached_property
     def public(self) -> str:
-        """The public key as PEM, as `public_key` reads it."""
+        """The public key in PEM format, which the function `public_key` reads."""
         return self.key.as_pem(private=False).decode("ascii")
 
     def sign(self, type_: Type, payload: bytes) -> str:
-        """Return the payload as a compact JWS."""
+        """Sign the payload and return it as a compact JWS."""
         # Assembled here, because every order is signed each time it is sent, and joserfc's checks of our own header
         # cost a third of the signature.
         text = self._headers[type_] + b"." + _segment(payload)
@@ -92,7 +92,7 @@ def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
     """
     # Check the length before parsing: a deeply nested header would exceed the parser's recursion limit.
     if len(text) > MAX_SIGNED or not 0 < text.find(".") <= _MAX_HEADER:
-        raise BadSignature("malformed", f"the text is not a signed text of at most {MAX_SIGNED} characters")
+        raise BadSignature("malformed", f"the text is not a compact JWS of at most {MAX_SIGNED} characters")
     try:
         found = jws.extract_compact(text.encode("ascii"))
         # Exactly these fields: others, such as `crit` and `jwk`, have no meaning here and must have no effect.
@@ -100,31 +100,34 @@ def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
             case {"alg": "Ed25519", "kid": str(kid), "typ": str(typ), **rest} if typ == type_ and not rest:
                 pass
             case _:
-                raise BadSignature("malformed", f"the header is not that of a {type_} with Ed25519")
+                raise BadSignature(
+                    "malformed", f"the JWS header is not that of type {type_} with algorithm Ed25519"
+                )
         if kid not in keys:
-            raise BadSignature("unknown_key", f"the key {kid[:64]!r} is not one of the trusted keys")
+            raise BadSignature(
+                "unknown_key",
+                f"the signing key {kid[:64]!r} is not one of the trusted keys",
+            )
         if not jws.validate_compact(found, keys[kid], registry=_REGISTRY):
-            raise BadSignature("forged", "the signature does not match the content")
+            raise BadSignature("forged", "the signature of the text does not match its content")
     except (JoseError, UnicodeEncodeError, ValueError) as error:
         if isinstance(error, BadSignature):
             raise
         code: Literal["forged", "malformed"] = (
             "forged" if isinstance(error, BadSignatureError) else "malformed"
         )
-        raise BadSignature(code, f"the text is not a signed text: {error}") from None
+        raise BadSignature(code, f"the text is not a valid compact JWS: {error}") from None
     return found.payload
 
 
 def payload_of(verified: str) -> bytes:
-    """Return the payload of a compact JWS that was verified before."""
+    """Return the payload of a compact JWS, which the caller has already verified."""
     payload = verified.split(".")[1]
     return urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
 
 
 def public_key(pem: str) -> OKPKey:
-    """Return the public key in a PEM text, as written by `Signer.public`. Raises `BadSignature`, also for a private
-    key.
-    """
+    """Return the Ed25519 public key in a PEM text. Raises `BadSignature` for any other text, a private key included."""
     key = _imported(pem.encode())
     if not isinstance(key.raw_value, Ed25519PublicKey):
         raise BadSignature("malformed", "the key is not an Ed25519 public key")

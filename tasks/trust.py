@@ -1,4 +1,4 @@
-"""Verification of TLS servers: the trusted CA, and the reason of a failure in one sentence.
+"""Verification of TLS servers: the trusted CA, and a description of a failure in one sentence.
 
 A server is trusted if its certificate is signed by the given CA, names the requested host or address, and is valid
 according to this machine's clock. With a given CA only that CA counts; without one the system's CAs count. TLS below
@@ -56,7 +56,7 @@ CaPem = Annotated[str, Field(max_length=_LIMIT), AfterValidator(_readable)]
 
 
 def why_untrusted(error: BaseException) -> str | None:
-    """Return the TLS cause of a failed connection; None if the cause is not TLS."""
+    """Return a sentence with the TLS error that failed a connection; None if TLS was not the cause."""
     for each in _causes(error):
         if isinstance(each, ssl.SSLCertVerificationError):
             return _unverified(each)
@@ -94,4 +94,4 @@ def _broken(error: ssl.SSLError) -> str:
         return "the server does not support TLS"
     if error.reason in _OLD_TLS:
         return "the server does not support TLS 1.2 or newer, which is required"
-    return f"TLS failed: {error.reason or error}"
+    return f"the TLS connection failed: {error.reason or error}"

@@ -1,8 +1,8 @@
 """The bytes of an order in a queue: Dramatiq's message format, restricted to the parts that are used.
 
-The order is one JSON string. Its exact bytes are kept, so that a signature over them can be verified. Everything around
-it is unsigned and parsed strictly: one argument, no keyword arguments, no options. An option could control a worker
-from the queue (`eta` delays, `time_limit` extends) beyond the content of the order.
+The order is one JSON string. Its exact bytes are kept, so that a signature over them can be verified. The rest of the
+message is unsigned and parsed strictly: one argument, no keyword arguments, no options. An option could control a
+worker from the queue (`eta` delays, `time_limit` extends) beyond the content of the order.
 
 Operations are encoded in the same way.
 """
@@ -36,7 +36,7 @@ class MalformedMessage(ValueError):
     """Bytes in a queue that are not a valid order message."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"not an order message: {reason}")
+        super().__init__(f"the queue contains bytes that are not an order message: {reason}")
         self.reason = reason
 
 
@@ -62,7 +62,9 @@ class OrderMessage:
 
 
 def encode_order(message: OrderMessage, *, sent_at: datetime, queue: str = DEFAULT_QUEUE) -> bytes:
-    """Return the bytes to enqueue. `sent_at` (the database's time) is informative only. Raises `OrderTooLarge`."""
+    """Return the bytes of an order message for a queue. `sent_at` (the database's time) is informative only. Raises
+    `OrderTooLarge`.
+    """
     if (size := len(message.order.encode())) > (bound := sealed_bytes(message.actor)):
         raise OrderTooLarge(message.order_id, size, bound)
     sent = _Message(
@@ -83,7 +85,9 @@ def refuse_too_large(order_id: UUID, kind: str, order: str) -> None:
 
 @lru_cache(maxsize=64)  # bounded, because a node may invent any number of unknown kinds
 def sealed_bytes(kind: str) -> int:
-    """Return the maximum length of the signed text of a task of this kind; for an unknown kind, that of any task."""
+    """Return the maximum length of the signed text of a task of this kind; for an unknown kind, the maximum of all
+    kinds.
+    """
     types = (CATALOGUE[kind],) if kind in CATALOGUE else CATALOGUE.values()
     # Base64 encodes three bytes as four characters.
     return (max(type_.bounds.payload_bytes for type_ in types) + 2) // 3 * 4 + _SEAL_BYTES
@@ -94,7 +98,7 @@ def decode_message(data: bytes) -> Message[Any]:
     try:
         message: Message[Any] = Message.decode(data)
     except DecodeError:
-        raise MalformedMessage("the bytes are not the JSON of a message") from None
+        raise MalformedMessage("the bytes in the queue are not the JSON of a Dramatiq message") from None
     order_of(message)
     return message
 
@@ -106,7 +110,7 @@ def order_of(message: Message[Any]) -> OrderMessage:
             not kwargs and not options
         ):
             return OrderMessage(_order_id(message.message_id), _actor(message.actor_name), order)
-    raise MalformedMessage("a message must carry one string, no keyword arguments and no options")
+    raise MalformedMessage("the message must have one string argument, no keyword arguments and no options")
 
 
 def _order_id(raw: object) -> UUID:

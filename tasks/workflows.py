@@ -84,13 +84,13 @@ SIDES: Final[tuple[Side, ...]] = get_args(Side)
 
 
 def step_point(step: StepName, side: Side) -> str:
-    """Return the name of a step's failpoint."""
+    """Return the name of the failpoint before or after a step."""
     return f"agent.{step}.{side}"
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A failpoint, the work it belongs to, and the programs that reach it."""
+    """Declaration of a failpoint: its name, the work it belongs to, and the programs that reach it."""
 
     name: str
     work: str

@@ -1,4 +1,4 @@
-"""Commands that stop, start and release an existing allocation, and those that a deadline or the lease triggers."""
+"""Commands that stop, start and release an allocation, and commands that run when its deadline or its lease ends."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -34,7 +34,10 @@ def release_allocation(allocation: AllocationId, origin: Origin, reason: Reason)
 
 
 def stop_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -> Command:
-    """Switch the allocation's slices off. A repeated command changes nothing. Raises `Conflict` if an agent cannot."""
+    """Switch the allocation's slices off. A repeated command changes nothing.
+
+    Raises `Conflict` if the agent of one of its nodes does not support stopping a slice.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         loaded = await load(transaction.conn, allocation)
@@ -71,7 +74,10 @@ def expire_lease(allocation: AllocationId) -> Command:
 
 
 def miss_deadline(allocation: AllocationId, *, unreachable_after: timedelta) -> Command:
-    """Fail the allocation if its deadline is over and no reachable node still has reports to deliver."""
+    """Fail an allocation if its deadline has passed, or withdraw those of its ingress rules that are overdue.
+
+    Nothing changes while a reachable node of the allocation still has reports to deliver.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         loaded = await load(transaction.conn, allocation)
@@ -94,7 +100,8 @@ def miss_deadline(allocation: AllocationId, *, unreachable_after: timedelta) -> 
 async def _counted(
     transaction: Transaction, loaded: LoadedAllocation, reason: Reason, unreachable_after: timedelta
 ) -> tuple[Change, ...]:
-    """Count a missed deadline as a node fault if the node accepted the order, sends heartbeats and reported no result.
+    """Return the changes that count an allocation's missed deadline as a node fault: only if the node accepted the
+    order, sends heartbeats and reported no result.
 
     The agent's own deadline is shorter, so a working agent reports the failure first.
     """
@@ -113,7 +120,7 @@ def _nodes(loaded: LoadedAllocation) -> set[NodeId]:
 def _timed_decision(
     loaded: LoadedAllocation, decided: tuple[AllocationFact, ...], now: datetime, reason: str
 ) -> Decision:
-    """Return the decision that time alone triggered; its cause is the fact that set the time."""
+    """Return a decision that a deadline or the end of a lease triggered; its cause is the fact that set this time."""
     cause = _deadline_fact(loaded, decided).leads_to(
         actor="process:allocation", reason=reason, observed_at=now
     )
@@ -121,7 +128,9 @@ def _timed_decision(
 
 
 def _deadline_fact(loaded: LoadedAllocation, decided: tuple[AllocationFact, ...]) -> Recorded[AllocationFact]:
-    """Return the fact that set the deadline of a decision that time alone triggered."""
+    """Return the fact that set the time at which a decision was due: the request of an overdue ingress rule, or else
+    the last fact that changed the desired state of all slots.
+    """
     match decided:
         case (IngressWithdrawn(ingress_id=name), *_):
             return next(

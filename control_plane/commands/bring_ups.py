@@ -1,4 +1,4 @@
-"""Commands that count bring-ups failed by node faults, and exclude or readmit slots and nodes."""
+"""Commands that count bring-ups failed by node faults, and exclude slots and nodes from placement or readmit them."""
 
 from collections.abc import Iterable
 
@@ -40,7 +40,7 @@ async def success_changes(
     in_slot = slot_succeeded(row.slot_id, allocation, row.failures, row.excluded)
     own = (Change(stream_of_slot(row.slot_id), row.version, in_slot),) if in_slot else ()
     node = await nodes.find(conn, row.node_id)
-    assert node is not None, "the node of a slot exists"
+    assert node is not None, "a slot must belong to a registered node"
     if not node.failures and node.excluded is None:
         # Usually no lock is needed: a concurrent failure on another slot counts as the later event of the two.
         return own
@@ -54,7 +54,7 @@ def _node_change(node: NodeRow, facts: tuple[NodeFact, ...]) -> tuple[Change, ..
 
 
 def merged_by_stream(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Merge changes of the same stream into one, keeping the order of their facts."""
+    """Merge all changes of the same ledger stream into one change, keeping the order of their facts."""
     by_stream: dict[StreamId, Change] = {}
     for each in changes:
         before = by_stream.get(each.stream)

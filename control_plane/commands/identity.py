@@ -1,4 +1,6 @@
-"""Commands about node identity: enrol a node, renew its session, revoke it, record that a copy of it was refused.
+"""Commands about node identity: enrol a node, renew its session, revoke its access, record a refused copy.
+
+A copy is an agent that runs from a copied or restored disk of the node.
 
 Enrolment and revocation are facts, recorded in the transaction that also changes the session. A renewal is not a fact:
 it happens every few minutes, and only its refusal is worth recording.
@@ -32,7 +34,7 @@ from tasks.signing import BadSignature, public_key, verify
 
 @dataclass(frozen=True, slots=True)
 class VerifiedEnrolment:
-    """An enrolment with a verified proof that its sender has the private key of the public key it sent."""
+    """Enrolment of a node with a verified proof that the node has the private key of the public key that it sent."""
 
     claims: EnrolmentClaims
     token_sha256: str
@@ -41,12 +43,12 @@ class VerifiedEnrolment:
 
     @property
     def holder(self) -> Holder:
-        """The node and the key that the session belongs to."""
+        """Node and key for which the enrolment begins a session."""
         return Holder(self.claims.node_id, self.thumbprint)
 
 
 def verify_enrolment(enrolment: Enrolment) -> VerifiedEnrolment:
-    """Verify an enrolment. Raises `Unauthorised` unless the proof is signed by the key and made for this token."""
+    """Verify a node's enrolment. Raises `Unauthorised` unless its proof is signed with its key and names its token."""
     try:
         key = public_key(enrolment.public_key)
         pem = str(key.as_pem(private=False).decode("ascii"))
@@ -56,13 +58,13 @@ def verify_enrolment(enrolment: Enrolment) -> VerifiedEnrolment:
         raise _wrong_proof(error) from None
     token_sha256 = sha256(enrolment.token.encode()).hexdigest()
     if not hmac.compare_digest(claims.token_sha256, token_sha256):
-        raise Unauthorised(Objection("wrong_proof", "the proof was made for another token"))
+        raise Unauthorised(Objection("wrong_proof", "the proof was made for another enrolment token"))
     return VerifiedEnrolment(claims, token_sha256, pem, key.thumbprint())
 
 
 def _wrong_proof(error: BadSignature | ValidationError) -> Unauthorised:
-    reason = error.reason if isinstance(error, BadSignature) else "its content is invalid"
-    return Unauthorised(Objection("wrong_proof", f"the proof cannot be verified: {reason}"))
+    reason = error.reason if isinstance(error, BadSignature) else "the content of the proof is invalid"
+    return Unauthorised(Objection("wrong_proof", f"the node's signed proof cannot be verified: {reason}"))
 
 
 def enrol_node(asked: VerifiedEnrolment, origin: Origin, lifetime: timedelta) -> Command:
@@ -72,15 +74,16 @@ def enrol_node(asked: VerifiedEnrolment, origin: Origin, lifetime: timedelta) ->
         claims = asked.claims
         node = await nodes.find(transaction.conn, claims.node_id, lock=True)
         if node is None or not hmac.compare_digest(node.token_sha256, asked.token_sha256):
-            raise Unauthorised(Objection("wrong_token", "no registered node has this one-time token"))
+            raise Unauthorised(
+                Objection("wrong_token", "no registered node has this one-time enrolment token")
+            )
         session_request = _session_request(claims, transaction.now + lifetime)
         if node.state != "registered":
             number = await _repeated_enrolment(transaction.conn, node, asked.holder, session_request)
             return Decision((), origin.at(transaction.now), granted(number, node.subnet))
         if node.token_expires_at <= transaction.now:
-            raise Unauthorised(
-                Objection("token_expired", f"the token expired at {node.token_expires_at.isoformat()}")
-            )
+            expired = f"the enrolment token expired at {node.token_expires_at.isoformat()}"
+            raise Unauthorised(Objection("token_expired", f"{expired}; reopen the enrolment for a new token"))
         number = await sessions.begin(transaction.conn, asked.holder, session_request)
         fact = NodeEnrolled(
             node_id=claims.node_id,
@@ -98,7 +101,7 @@ def enrol_node(asked: VerifiedEnrolment, origin: Origin, lifetime: timedelta) ->
 async def _repeated_enrolment(
     conn: AsyncConnection, node: NodeRow, holder: Holder, asked: SessionRequest
 ) -> int:
-    """Return the session of a repeated enrolment, which must have the same key and secrets. Raises `Unauthorised`."""
+    """Return the session number of a repeated enrolment. Raises `Unauthorised` if its key or its secrets changed."""
     if node.state == "revoked":
         raise Unauthorised(
             Objection("revoked", f"the access of node {node.node_id} was revoked: {node.revoked}")
@@ -107,7 +110,8 @@ async def _repeated_enrolment(
     if node.key_thumbprint == holder.key_thumbprint:
         number = await sessions.repeated(conn, holder, asked)
     if number is None:
-        raise Unauthorised(Objection("token_used", f"the token of node {node.node_id} was already used"))
+        message = f"the enrolment token of node {node.node_id} was already used; reopen the enrolment for a new token"
+        raise Unauthorised(Objection("token_used", message))
     return number
 
 
@@ -153,16 +157,18 @@ def _renewal_claims(renewal: Renewal, pem: str) -> RenewalClaims:
     except (BadSignature, ValidationError) as error:
         raise _wrong_proof(error) from None
     if claims.node_id != renewal.node_id:
-        raise Unauthorised(Objection("wrong_proof", "the proof names another node"))
+        raise Unauthorised(
+            Objection("wrong_proof", "the renewal's proof names another node than the renewal itself")
+        )
     return claims
 
 
 def record_superseded(superseded: Superseded, origin: Origin) -> Command:
     """Record, once per presented session, that a copied or restored agent was refused, and end its queue access.
 
-    Its queue password, that of the session before the newest, is invalidated in the same transaction. A session that
-    the node never had is recorded only once per node, because an attacker can invent any number. The answer is empty if
-    the refusal was recorded before.
+    The queue password of the session before the newest, which the copy may know, is invalidated in the same
+    transaction. Session numbers that the node never had are recorded only once per node, because an attacker can invent
+    any number. The command's answer is empty if the refusal was recorded before.
     """
 
     async def command(transaction: Transaction) -> Decision:

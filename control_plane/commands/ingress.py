@@ -1,6 +1,7 @@
 """Commands about ingress rules: set the public addresses of a node, reserve an ingress rule, and withdraw it.
 
-Public addresses and ports are free by the ledger's claims. If one is taken concurrently, the command runs again.
+The claims in the ledger decide which public addresses and ports are free. If another command claims the chosen address
+or port at the same time, the command runs again.
 """
 
 from collections import Counter
@@ -60,7 +61,7 @@ def change_addresses(
 ) -> Command:
     """Set the public addresses of a node.
 
-    Raises `UnknownName`, and `Conflict` for an address that is in use or in the network of slices.
+    Raises `UnknownName`, and `Conflict` for an address that ingress rules use or that is in the slice networks.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -75,7 +76,7 @@ def change_addresses(
 
 
 async def _used(conn: AsyncConnection, addresses: list[Ipv4Address]) -> set[Ipv4Address]:
-    """Return which of these public addresses have claimed ports."""
+    """Return those of the given public addresses that ingress rules have claimed, as a whole or by port."""
     address = sa.func.unnest(sa.cast(addresses, ARRAY(sa.Text))).column_valued("address")
     held = (
         sa.select(sa.true()).where(claim.c.kind == "port", claim.c.value.between(*span)).limit(1)
@@ -88,7 +89,7 @@ async def _used(conn: AsyncConnection, addresses: list[Ipv4Address]) -> set[Ipv4
 def open_ingress(
     allocation: AllocationId, name: IngressId, request: IngressRequest, origin: Origin
 ) -> Command:
-    """Reserve an ingress rule for a slice, under this id. Raises `UnknownName`, `Malformed`, `Conflict`."""
+    """Reserve an ingress rule with the given id for a slice. Raises `UnknownName`, `Malformed`, `Conflict`."""
 
     async def command(transaction: Transaction) -> Decision:
         loaded = await load(transaction.conn, allocation)
@@ -128,9 +129,9 @@ def close_ingress(allocation: AllocationId, name: IngressId, origin: Origin, rea
 
 
 def has_free_ingress(requests: Iterable[IngressRequest]) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield SQL conditions that a node in `nodes.node` has unclaimed addresses and ports for all of the requests.
+    """Yield SQL conditions for nodes with enough unclaimed public addresses and ports for all ingress requests.
 
-    They are never false for a node on which `reserve` would succeed.
+    None of the conditions is false for a node on which `reserve` would succeed.
     """
     wanted = list(requests)
     if whole := sum(isinstance(request.to, AddressRequest) for request in wanted):
@@ -148,7 +149,9 @@ def has_free_ingress(requests: Iterable[IngressRequest]) -> Iterator[sa.ColumnEl
 def _of_addresses(
     expression: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]
 ) -> sa.ScalarSelect[int]:
-    """Return a subquery that evaluates an expression over a node's addresses that meet the conditions."""
+    """Return a subquery with the value of an aggregate over those public addresses of a node that meet the
+    conditions.
+    """
     return sa.select(expression).select_from(_GIVEN).where(*conditions).scalar_subquery()
 
 
@@ -184,8 +187,8 @@ async def reserve(
 async def _free(
     conn: AsyncConnection, node: NodeRow, request: IngressRequest, start: int, chosen: Collection[str]
 ) -> IngressRule:
-    """Return the first public address and port (or name) for the requested ingress that are neither claimed nor in
-    `chosen`. Raises a refusal if the node has none left.
+    """Return the first ingress rule that satisfies the request and has a public address and port that are neither
+    claimed nor in `chosen`. Raises `Conflict` if the node has none.
     """
     left = candidates(request, node.public_addresses, start)
     while window := {ingress_claim(each).value: each for each in islice(left, _AT_ONCE)}:

@@ -1,4 +1,4 @@
-"""Locked state that commands decide on: an allocation with its slots, or a node."""
+"""Load and lock the state that a command decides on: an allocation with its slots, or a node."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,7 +41,9 @@ class LoadedAllocation:
     rows: dict[SlotId, SlotRow]
 
     def changes(self, facts: tuple[AllocationFact, ...], *slot_changes: Change) -> tuple[Change, ...]:
-        """Return changes that append facts to the allocation; if it ends or moves, its claimed slots are released."""
+        """Return changes that append facts to the allocation's stream, and release its slots if a fact ends or moves
+        it.
+        """
         if not facts:
             return slot_changes
         stream = stream_of_allocation(self.state.request.allocation_id)
@@ -49,7 +51,7 @@ class LoadedAllocation:
         return own, *(self._releases() if _ends_claims(facts) else ()), *slot_changes
 
     def slot_change(self, slot: SlotId, facts: tuple[SlotFact, ...]) -> tuple[Change, ...]:
-        """Return the change that appends facts to a slot; empty without facts."""
+        """Return the change that appends facts to a slot's stream; an empty tuple if there are no facts."""
         return (Change(stream_of_slot(slot), self.rows[slot].version, facts),) if facts else ()
 
     @property
@@ -58,11 +60,11 @@ class LoadedAllocation:
         return ingress_states_of(recorded.fact for recorded in self.history)
 
     def is_new(self, fact: SliceAddressObserved | SliceRemovalIncomplete) -> bool:
-        """Return whether the reported fact differs from the last one of its kind."""
+        """Return whether a reported fact differs from the last recorded fact of its type about the same slot."""
         return life.is_new(tuple(recorded.fact for recorded in self.history), fact)
 
     def leftovers(self, slot: SlotId) -> tuple[str, ...]:
-        """Return what the node last reported to be left of a slice to be removed; empty without a report."""
+        """Return the remains of the slice in a slot that the node reported last; empty if it has reported none."""
         facts = (recorded.fact for recorded in reversed(self.history))
         remains = (
             fact for fact in facts if isinstance(fact, SliceRemovalIncomplete) and fact.slot_id == slot
@@ -85,7 +87,7 @@ def _ends_claims(facts: tuple[AllocationFact, ...]) -> bool:
 
 
 async def load(conn: AsyncConnection, allocation: AllocationId) -> LoadedAllocation:
-    """Return an allocation with its slots locked. Raises `UnknownName`."""
+    """Load an allocation and lock the rows of its slots. Raises `UnknownName` if it does not exist."""
     history = await allocation_history(conn, allocation)
     state = fold(tuple(recorded.fact for recorded in history))
     if state is None or isinstance(state, Requested):
@@ -95,7 +97,7 @@ async def load(conn: AsyncConnection, allocation: AllocationId) -> LoadedAllocat
 
 
 async def locked_node(conn: AsyncConnection, node: NodeId) -> NodeRow:
-    """Return a node with its row locked; lock slots first. Raises `UnknownName`."""
+    """Return a node and lock its row. Rows of slots must be locked before it. Raises `UnknownName`."""
     row = await nodes.find(conn, node, lock=True)
     if row is None:
         raise UnknownName(Objection("unknown_node", f"no node is named {node}"))
@@ -103,7 +105,7 @@ async def locked_node(conn: AsyncConnection, node: NodeId) -> NodeRow:
 
 
 async def check_supported(conn: AsyncConnection, nodes_to_check: Iterable[NodeId], announced: str) -> None:
-    """Check that every node's agent supports the task type or feature `announced`. Raises `Conflict` for the others."""
+    """Raise `Conflict` unless the agent of every given node supports the task type or feature `announced`."""
     against = [
         objection
         for node in sorted(set(nodes_to_check))

@@ -36,10 +36,10 @@ TOKEN_LIFETIME: Final = timedelta(hours=1)
 
 
 def register_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv4Network) -> Command:
-    """Register a node by name: reserve a /24 of `among` and issue a one-time token, of which only the hash is stored.
+    """Register a node by name: reserve a /24 subnet and issue a one-time token, of which only the hash is stored.
 
-    A node that is already registered keeps its subnet, and this token replaces the earlier one. Raises `Conflict` for a
-    node that has enrolled.
+    The subnet is taken from the network `among`. If the node is already registered, it keeps its subnet and the new
+    token replaces the earlier one. Raises `Conflict` for a node that has enrolled.
     """
     attempts = count()
 
@@ -63,7 +63,7 @@ def register_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv
 
 
 def reopen_enrolment(node: NodeId, token: str, origin: Origin) -> Command:
-    """Issue another token for a node that lost its token or its disk. Existing access stays valid until it enrols."""
+    """Issue another token for a node that lost its token or its disk. Its present access ends when it enrols again."""
 
     async def command(transaction: Transaction) -> Decision:
         return _opened(await locked_node(transaction.conn, node), token, origin, transaction.now)
@@ -83,8 +83,8 @@ def _opened(row: NodeRow, token: str, origin: Origin, now: datetime) -> Decision
 
 
 def remove_node(node: NodeId, origin: Origin) -> Command:
-    """Remove a registration that was never enrolled, with the claims on its subnet and its public addresses. A repeated
-    removal changes nothing. Raises `UnknownName` and `Conflict`.
+    """Remove the registration of a node that never enrolled, with its claims on a subnet and on public addresses. A
+    repeated removal changes nothing. Raises `UnknownName` and `Conflict`.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -106,7 +106,7 @@ def _registration(row: NodeRow) -> Registration:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A node's reported description of itself, and the cause of the report."""
+    """Description of itself that a node reported, and the cause of the facts that are recorded from it."""
 
     node_id: NodeId
     body: NodeSurveyed
@@ -114,7 +114,7 @@ class Survey:
 
 
 async def inspect_node(transaction: Transaction, survey: Survey) -> Decision:
-    """Record what is new about a node and its slots; known values are not recorded again."""
+    """Record the differences between a node's survey and the recorded state of the node and its slots."""
     found = await slots.of_node(transaction.conn, survey.node_id, lock=True)
     node, known = await locked_node(transaction.conn, survey.node_id), {slot.index: slot for slot in found}
     described = () if (inspected := _inspected(survey)) == _recorded(node) else (inspected,)
@@ -171,7 +171,7 @@ def _drift_in(survey: Survey, slot: SlotIndex | None) -> Iterator[LocatedEvidenc
 async def take_repair(
     transaction: Transaction, node_id: NodeId, body: DriftRepaired, cause: Cause
 ) -> Decision:
-    """Record what a node repaired by itself. Nothing is recorded for a slot that the node never described."""
+    """Record drift that a node repaired by itself. Nothing is recorded for a slot that the node never described."""
     repaired = drift.repaired_drift(body.drift, None if body.slot is None else SlotIndex(body.slot))
     if not repaired:
         return Decision((), cause)

@@ -1,4 +1,4 @@
-"""The command that creates an allocation: find a place for it and claim its slots.
+"""The command that creates an allocation: find free slots for it on one node, and claim them.
 
 It locks rows of free slots and skips rows that other transactions have locked, so that many callers do not wait for
 each other. A skipped row may become free again when its holder rolls back, so the command waits for such rows before it
@@ -54,9 +54,9 @@ def create_allocation(
 ) -> Command:
     """Create an allocation: choose and claim its slots and ingress rules. Raises `Conflict` if there is no capacity.
 
-    `check` is how its slices are found ready; `render` makes the caller's answer from the allocation's first facts and
-    their time. A node without heartbeat for `unreachable_after` gets nothing new (PLT-3), and a simulated node only
-    requests that name it, unless `simulated_allowed`.
+    `check` is the readiness check of its slices; `render` makes the caller's response from the allocation's first facts
+    and their time. A node without heartbeat for `unreachable_after` is not chosen (PLT-3). A simulated node is chosen
+    only if the request names it, unless `simulated_allowed`.
     """
 
     wanted = PlacementRequest(request, ingress_rules, unreachable_after, simulated_allowed=simulated_allowed)
@@ -89,10 +89,10 @@ def create_allocation(
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """A request to be placed, with its ingress rules, on a node that is not in `except_nodes`.
+    """A request for slots and ingress rules on one node, which must not be in `except_nodes`.
 
-    Nodes without heartbeat for `unreachable_after` are left out, and so are simulated ones that the request does not
-    name, unless `simulated_allowed`.
+    Placement ignores nodes without heartbeat for `unreachable_after`. It ignores a simulated node too, unless the
+    request names this node or `simulated_allowed` is set.
     """
 
     request: AllocationRequested
@@ -117,9 +117,10 @@ class Place:
 
 
 async def find_place(transaction: Transaction, wanted: PlacementRequest) -> Place:
-    """Find and lock slots for a request, all on one node. Raises `Conflict`.
+    """Find and lock free slots for a request, all on one node. Raises `Conflict` or `UnknownName` if there are none.
 
-    With `Transaction.wait_for_locked`, rows that other transactions have locked are waited for; else they are skipped.
+    With `Transaction.wait_for_locked`, the query waits for rows that other transactions have locked; else it skips
+    them.
     """
     conn, wait_for_locked, request = transaction.conn, transaction.wait_for_locked, wanted.request
     query = _candidates(wanted)
@@ -139,7 +140,7 @@ async def find_place(transaction: Transaction, wanted: PlacementRequest) -> Plac
 
 
 async def _refuse_for_its_node(conn: AsyncConnection, wanted: PlacementRequest) -> None:
-    """Raise `Conflict` or `UnknownName` if the named node is the reason, or if only simulated nodes have capacity."""
+    """Raise the refusal if the requested node is unknown or blocked, or if only simulated nodes have capacity."""
     request = wanted.request
     if request.node is None:
         simulated = _candidates(replace(wanted, ingress_rules=(), simulated_allowed=True))
@@ -161,9 +162,9 @@ async def _chosen(
     request: AllocationRequested,
     ingress_rules: Sequence[tuple[IngressId, IngressRequest]],
 ) -> tuple[tuple[SlotId, ...], tuple[IngressReserved, ...]]:
-    """Choose slots on the first node, in placement order, that also has the requested ingress free.
+    """Choose slots on the first node, in placement order, that also has the requested public addresses and ports free.
 
-    Raises `Conflict`.
+    Raises `Conflict` if there is no such node.
     """
     left, refusal = dict(rows), None
     failures = {slot: len(row.failures) for slot, row in rows.items() if row.failures}
@@ -187,7 +188,7 @@ async def _chosen(
 async def _with_exclusions(
     conn: AsyncConnection, request: AllocationRequested, lacking: Conflict
 ) -> Conflict:
-    """Return the refusal, extended by free nodes and slots that are excluded after failed bring-ups."""
+    """Return the refusal for lack of capacity, and add the names of excluded nodes and slots with free capacity."""
     slot, node = slots.slot, nodes.node
     free = sa.and_(slot.c.state == _FREE, slot.c.sku == request.sku)
     has_free = sa.select(sa.true()).where(slot.c.node_id == node.c.node_id, free).limit(1).scalar_subquery()
@@ -204,7 +205,7 @@ async def _with_exclusions(
 
 
 def _placed(row: SlotRow) -> PlacedSlot:
-    assert row.network is not None, "a free slot was approved, and approval fixes its network"
+    assert row.network is not None, "a free slot must have a network, which its approval sets"
     return PlacedSlot(row.slot_id, row.network)
 
 
@@ -216,7 +217,7 @@ async def _free_slots(
 
 
 def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
-    """Leave out the slots of the last node if the query's limit was reached: that node may have more of them."""
+    """Omit the slots of the last node if the query reached its row limit, which may have cut off slots of that node."""
     cut = found[-1].node_id if len(found) == CANDIDATES else None
     return (row for row in found if row.node_id != cut)
 
@@ -224,10 +225,11 @@ def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
 def _candidates(
     wanted: PlacementRequest, *, require_free_ingress: bool = True
 ) -> sa.Select[tuple[object, ...]]:
-    """Select free slots of reachable nodes that are fit and have the image and, unless disabled, free ingress rules.
+    """Return the query for free slots on nodes that are reachable, fit for placement and have the requested image.
 
-    The rows come in the order of their index. Conditions on the node are scalar subqueries: the planner would turn an
-    `exists` into joins over all slots and nodes.
+    With `require_free_ingress`, the node also has the requested public addresses and ports free. Rows are ordered by
+    node and slot. Conditions on the node are scalar subqueries: the planner would turn an `exists` into joins over all
+    slots and nodes.
     """
     slot, request, ingress_requests = slots.slot, wanted.request, wanted.ingress_requests
     which = [
@@ -268,7 +270,7 @@ def _fit(wanted: PlacementRequest, ingress_requests: Sequence[IngressRequest]) -
 
 
 def _free_beside(request: AllocationRequested) -> sa.ScalarSelect[int]:
-    """Return a subquery for the number of free slots on the slot's node, including the slot itself."""
+    """Return a subquery that counts the usable free slots of the requested SKU on a slot's node, itself included."""
     free = slots.slot.alias("free")
     alike = sa.and_(
         free.c.node_id == slots.slot.c.node_id,

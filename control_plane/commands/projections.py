@@ -1,4 +1,4 @@
-"""Commands about projections of read models: rebuild one, and skip or retry the event that stopped one."""
+"""Commands about read models (projections): rebuild a read model, and skip or retry the event that stopped it."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,13 +19,13 @@ from read_models.projections import PROJECTIONS, Projection
 
 
 async def projection_history(conn: AsyncConnection, name: str) -> tuple[Recorded[ProjectionFact], ...]:
-    """Return all orders given for a projection (rebuild, skip, retry) and their results, oldest first."""
+    """Return all requests about a read model (rebuild, skip, retry) and their results, oldest first."""
     recorded = await read_stream(await ledger_connection(conn), stream_of_projection(name))
     return projection_facts(recorded)
 
 
 async def stops(conn: AsyncConnection, name: str) -> dict[str, checkpoints.Checkpoint | None]:
-    """Return the checkpoints of a projection's live and idle tables, by the name of the table set."""
+    """Return the checkpoints of a read model's live and idle tables, by the name of the table set."""
     found = {}
     for generation in (IDLE, LIVE):
         await use_table_set(conn, generation)
@@ -34,7 +34,7 @@ async def stops(conn: AsyncConnection, name: str) -> dict[str, checkpoints.Check
 
 
 def order_rebuild(name: str, origin: Origin) -> Command:
-    """Return the command that orders a rebuild of a projection; a repeated order changes nothing."""
+    """Return the command that requests a rebuild of a read model; a repeated request changes nothing."""
 
     async def command(transaction: Transaction) -> Decision:
         history = await _history(transaction.conn, name)
@@ -45,7 +45,7 @@ def order_rebuild(name: str, origin: Origin) -> Command:
 
 
 def skip_event(name: str, position: Position, reason: str, origin: Origin) -> Command:
-    """Let a stopped projection skip the event. Raises `Conflict` if the projection is not stopped by it."""
+    """Let a stopped read model skip the event at `position`. Raises `Conflict` unless this event stopped it."""
 
     async def command(transaction: Transaction) -> Decision:
         history = await _history(transaction.conn, name)
@@ -56,7 +56,7 @@ def skip_event(name: str, position: Position, reason: str, origin: Origin) -> Co
 
 
 def retry(name: str, origin: Origin) -> Command:
-    """Let a stopped projection retry the event. Raises `Conflict` if it is not stopped."""
+    """Let a stopped read model retry the event that stopped it. Raises `Conflict` if it is not stopped."""
 
     async def command(transaction: Transaction) -> Decision:
         history = await _history(transaction.conn, name)
@@ -67,11 +67,11 @@ def retry(name: str, origin: Origin) -> Command:
 
 
 def named(name: str) -> Projection:
-    """Return the projection with this name. Raises `UnknownName`."""
+    """Return the read model with this name. Raises `UnknownName`."""
     if name not in PROJECTIONS:
         known = ", ".join(PROJECTIONS)
         raise UnknownName(
-            Objection("unknown_projection", f"no projection is named {name!r}; choose one of {known}")
+            Objection("unknown_projection", f"no read model is named {name!r}; choose one of {known}")
         )
     return PROJECTIONS[name]
 

@@ -1,7 +1,7 @@
 """Place an allocation on another node after its bring-up failed due to a node fault.
 
-This runs in the transaction that stores the node's report: the allocation gets other slots in it, or fails. The old
-slots are emptied like those of any allocation that ends, and become free once their node proves that they are empty.
+The transaction that stores the node's report also assigns other slots to the allocation, or fails it. The old slots are
+emptied like those of any allocation that ends, and become free once their node proves that they are empty.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,10 @@ from events.values import SlotId, ingress_of, new_uuid, node_of
 
 @dataclass(frozen=True, slots=True)
 class Replacing:
-    """Handling of a failed bring-up: place its allocation on another node. It may run again in another transaction.
+    """Handler of a failed bring-up, which places the allocation on another node or fails it.
 
-    The first run skips slots that other transactions have locked, the next waits for them (see `placing`).
+    The handler first skips slots that other transactions have locked. If it finds no others, it runs again in another
+    transaction and waits for them (see `placing`).
     """
 
     unreachable_after: timedelta
@@ -35,7 +36,9 @@ class Replacing:
     async def __call__(
         self, transaction: Transaction, loaded: LoadedAllocation, slot: SlotId, reason: Reason
     ) -> tuple[Change, ...]:
-        """Place the allocation on another node, or fail it. Raises `RetryWithoutLocks` to wait for locked slots."""
+        """Place an allocation with a failed bring-up on another node, or fail it. Raises `RetryWithoutLocks` to wait
+        for locked slots.
+        """
         state = loaded.state
         if not (
             isinstance(state, Provisioning)
@@ -77,5 +80,5 @@ def _facts(
 
 
 def _both(reason: Reason, nowhere: Conflict) -> Reason:
-    """Return the failure reason, extended by the reason why the allocation is not placed on another node."""
+    """Return the reason of a failed bring-up, extended by why the allocation is not placed on another node."""
     return Reason(reason.code, f"{reason.message}; not placed on another node: {nowhere}")

@@ -1,4 +1,4 @@
-"""Commands about slots: approve one for use, and force-release one that its node cannot prove empty."""
+"""Commands about slots: approve a slot for use, and force-release a slot that its node cannot prove empty."""
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -27,7 +27,7 @@ from read_models import nodes, slots
 
 def approve_slot(slot: SlotId, origin: Origin) -> Command:
     """Approve a discovered slot: its MAC and IP are reserved permanently (ALC-2 to ALC-4), and its PCI functions
-    until its node describes others. After that, a free slot can be approved again and gets the new functions.
+    until its node describes other functions. A free slot can then be approved again and gets the new functions.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -50,8 +50,8 @@ def approve_slot(slot: SlotId, origin: Origin) -> Command:
 
 
 def force_release(slot: SlotId, reason: str, origin: Origin) -> Command:
-    """Force-release a slot that its node does not prove empty (ALC-11). The node is still ordered to empty it until
-    it is claimed again. Raises `UnknownName`, and `Conflict` for a slot that does not wait for proof.
+    """Force-release a slot that its node does not prove empty (ALC-11). Until the slot is claimed again, its node is
+    still ordered to empty it. Raises `UnknownName`, and `Conflict` for a slot that does not await this proof.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -76,7 +76,9 @@ def _unknown(slot: SlotId) -> UnknownName:
 
 
 async def _taken_macs(conn: AsyncConnection, slot: SlotId, l2_domain: str) -> set[str]:
-    """MACs derived for this slot that are already claimed. If one is taken concurrently, the command runs again."""
+    """Return the MACs derived for a slot that are already claimed. If one is claimed concurrently, the command
+    reruns.
+    """
     values = [f"{l2_domain}/{mac}" for mac in derived_macs(slot)]
     query = sa.select(claim.c.value).where(claim.c.kind == "mac", claim.c.value.in_(values))
     return {value.rpartition("/")[2] for value in await conn.scalars(query)}

@@ -1,8 +1,8 @@
 """Commands about tasks: request, retry and cancel one, and end one that timed out.
 
 A task is either one that an administrator requested, with a stream of its own, or the order of an allocation, which
-belongs to the allocation's stream and is identified by the order's id. A command on either adds a fact there; the rows
-only follow.
+belongs to the allocation's stream and is identified by the order's id. A command adds a fact to this stream, and
+adapts the rows of `work.task` to it.
 """
 
 from datetime import timedelta

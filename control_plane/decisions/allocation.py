@@ -1,4 +1,4 @@
-"""Decisions about an allocation: each takes its state and returns facts, or raises a refusal.
+"""Decisions about an allocation: each takes the allocation's state and returns facts, or raises a refusal.
 
 A slot is released by a fact of its own stream, recorded in the same append as the fact of the allocation.
 """
@@ -70,7 +70,7 @@ def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
                 )
             )
         case Requested():
-            raise AssertionError("a request is placed in the append that records it")
+            raise AssertionError("a recorded allocation request must be placed in the same append")
         case _:
             assert_never(state)
 
@@ -87,7 +87,7 @@ def expire(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
 
 
 def fail(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
-    """Fail the allocation; an allocation that has ended or is being released returns no facts."""
+    """Fail the allocation; return no facts if it has ended or is being released."""
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             return _ending(state, AllocationFailed(state.request.allocation_id, reason))
@@ -96,7 +96,9 @@ def fail(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
 
 
 def fail_slice(state: Allocation, slot: SlotId, reason: Reason) -> tuple[AllocationFact, ...]:
-    """Return the facts for a slice that could not be created; none if the slot is not one of the allocation."""
+    """Return the facts that fail an allocation because one of its slices could not be created; none if the slot is
+    not one of its current slots.
+    """
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped() if slot in slot_ids(state.slots):
             return fail(state, reason)
@@ -144,9 +146,10 @@ def miss_deadline(state: Allocation, now: datetime) -> tuple[AllocationFact, ...
 
 
 def hung_slot(state: Allocation) -> SlotId | None:
-    """Return the first slot for which the node accepted the first order but reported no result, or None.
+    """Return the first slot in which a slice started to be created but did not become ready; None if there is none.
 
-    A second placement has only the time that the first one left, so a missed deadline proves nothing about its node.
+    Always None after a second placement: it has only the rest of the deadline, so missing the deadline proves nothing
+    about its node.
     """
     match state:
         case Provisioning(started=started, ready=up, former=former) if not former.slots:
@@ -156,20 +159,22 @@ def hung_slot(state: Allocation) -> SlotId | None:
 
 
 def stop(state: Allocation, reason: Reason, deadline: datetime) -> tuple[AllocationFact, ...]:
-    """Stop the slices; a repeated request returns no facts. Raises `Conflict` unless the allocation is in use."""
+    """Stop an allocation's slices; a repeated request returns no facts. Raises `Conflict` unless it is active or
+    starting.
+    """
     match state:
         case Active() | Starting():
             return (AllocationStopping(state.request.allocation_id, reason, deadline),)
         case Stopping() | Stopped():
             return ()
         case Requested() | Provisioning() | Releasing() | Released() | Failed():
-            raise Conflict(_wrong_state(state, "an active allocation can be stopped"))
+            raise Conflict(_wrong_state(state, "only an active or starting allocation can be stopped"))
         case _:
             assert_never(state)
 
 
 def start(state: Allocation, reason: Reason, deadline: datetime) -> tuple[AllocationFact, ...]:
-    """Start the slices of a stopped allocation. An allocation that runs or is starting returns no facts.
+    """Start the slices of a stopped allocation; return no facts if the allocation is active or starting.
 
     Raises `Conflict` in every other state.
     """
@@ -179,13 +184,13 @@ def start(state: Allocation, reason: Reason, deadline: datetime) -> tuple[Alloca
         case Active() | Starting():
             return ()
         case Requested() | Provisioning() | Stopping() | Releasing() | Released() | Failed():
-            raise Conflict(_wrong_state(state, "a stopped allocation can be started"))
+            raise Conflict(_wrong_state(state, "only a stopped allocation can be started"))
         case _:
             assert_never(state)
 
 
 def _wrong_state(state: Allocation, requirement: str) -> Objection:
-    reason = f"allocation {state.request.allocation_id} is {state_name(state)}; only {requirement}"
+    reason = f"allocation {state.request.allocation_id} is {state_name(state)}; {requirement}"
     return Objection("wrong_state", reason)
 
 
@@ -205,7 +210,9 @@ def start_slice(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
 
 
 def observe_address(state: Allocation, seen: SliceAddressObserved) -> tuple[AllocationFact, ...]:
-    """Record an observed address while slices may run. The node reports an address only when it changed."""
+    """Record the address of a slice that its node observed, if slices of the allocation may run. Otherwise return no
+    facts.
+    """
     match state:
         case Provisioning() | Active() | Starting() if seen.slot_id in slot_ids(state.slots):
             return (seen,)
@@ -214,8 +221,8 @@ def observe_address(state: Allocation, seen: SliceAddressObserved) -> tuple[Allo
 
 
 def slice_ready(state: Allocation, ready: SliceReady, now: datetime) -> tuple[AllocationFact, ...]:
-    """Record that a slice is ready. The last one makes the allocation active, and the first activation grants the
-    lease.
+    """Record that a slice is ready. The last slice of an allocation to become ready makes the allocation active, and
+    the first activation grants the lease.
     """
     allocation = ready.allocation_id
     match state:
@@ -245,7 +252,7 @@ def interrupt_slice(state: Allocation, interrupted: SliceInterrupted) -> tuple[A
 
 
 def slice_stopped(state: Allocation, slot: SlotId, *, forced: bool) -> tuple[AllocationFact, ...]:
-    """Record that a slice is proved to be off. The last one makes the allocation stopped."""
+    """Record the proof that a slice is off. The proof of the last slice makes the allocation stopped."""
     match state:
         case Stopping(on=on) if slot in on:
             allocation = state.request.allocation_id
@@ -274,27 +281,31 @@ def slice_removal_incomplete(
 
 
 def retry_removal(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
-    """Empty a slot again. Raises `Conflict` unless the slot awaits the proof that it is empty."""
+    """Return the fact that orders a slot to be emptied again. Raises `Conflict` unless its node has yet to prove it
+    empty.
+    """
     _check_awaiting_proof(state, slot)
     return (SliceRemovalRetried(state.request.allocation_id, slot),)
 
 
 def override_removal(state: Allocation, slot: SlotId, reason: str) -> tuple[AllocationFact, ...]:
-    """Continue as if the slot was proved empty. Raises `Conflict` unless the slot awaits that proof."""
+    """Return the facts that treat a slot as empty without proof. Raises `Conflict` unless its node has yet to prove it
+    empty.
+    """
     _check_awaiting_proof(state, slot)
     return _emptied(state, SliceRemovalOverridden(state.request.allocation_id, slot, reason))
 
 
 def _check_awaiting_proof(state: Allocation, slot: SlotId) -> None:
     if slot not in awaiting_proof(state):
-        reason = (
-            f"allocation {state.request.allocation_id} does not await the removal of a slice from slot {slot}"
-        )
+        reason = f"allocation {state.request.allocation_id} has no slice that is still to be removed from slot {slot}"
         raise Conflict(Objection("not_awaiting_removal", reason))
 
 
 def cancel(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
-    """Cancel the bring-up: the allocation fails. Raises `Conflict` if it has ended or is ending."""
+    """Cancel the bring-up of an allocation, which fails it. Raises `Conflict` if the allocation has ended or is
+    ending.
+    """
     if facts := fail(state, reason):
         return facts
     raise Conflict(
@@ -305,7 +316,9 @@ def cancel(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
 
 
 def is_new(history: tuple[AllocationFact, ...], fact: SliceAddressObserved | SliceRemovalIncomplete) -> bool:
-    """Return whether an observation differs from the last one of its type that was recorded for the slot."""
+    """Return whether a reported observation differs from the last recorded observation of its type about the same
+    slot.
+    """
     previous = (
         each for each in reversed(history) if type(each) is type(fact) and each.slot_id == fact.slot_id
     )

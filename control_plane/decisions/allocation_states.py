@@ -57,7 +57,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """Slots of earlier placements that failed to come up; those in `remaining` are not proved empty yet."""
+    """Slots of an allocation's earlier placements, in which its slices failed to come up. Slots in `remaining` are
+    not proved empty yet.
+    """
 
     slots: tuple[PlacedSlot, ...] = ()
     remaining: frozenset[SlotId] = frozenset()
@@ -71,14 +73,16 @@ _NONE: Final = Former()
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """Requested and not placed yet. Exists only within the append that also places the allocation."""
+    """State of an allocation that is requested and not placed. It exists only within the append that also places it."""
 
     request: AllocationRequested
 
 
 @dataclass(frozen=True, slots=True)
 class Provisioning:
-    """Slots are claimed and slices are being created; `started` and `ready` are slots by their slices' progress."""
+    """State of an allocation with claimed slots, while its slices are being created. `started` and `ready` are
+    the slots in which a slice has started or is ready.
+    """
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
@@ -99,7 +103,9 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """The allocation was active and then interrupted or stopped; slices in the `down` slots do not run again yet."""
+    """State of an allocation that was active and then interrupted or stopped, and starts again. The slices in the
+    slots `down` are not ready again yet.
+    """
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
@@ -111,7 +117,9 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The slices are being stopped; those in the `on` slots are not proved to be off yet."""
+    """State of an allocation while its slices are being stopped. The slices in the slots `on` are not proved to be off
+    yet.
+    """
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
@@ -123,7 +131,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """All slices are off. The allocation keeps its slots and addresses until it is started or ends."""
+    """State of an allocation with all slices off. It keeps its slots and addresses until it ends."""
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
@@ -133,7 +141,9 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Releasing:
-    """The `remaining` slots, those of earlier placements included, are still being emptied."""
+    """State of an allocation that is being released. The slots in `remaining`, which include slots of earlier
+    placements, are still being emptied.
+    """
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
@@ -145,7 +155,9 @@ class Releasing:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Final for the caller; `remaining` slots, those of earlier placements included, are still being emptied."""
+    """State of a failed allocation, which is final for its caller. The slots in `remaining`, which include slots of
+    earlier placements, are still being emptied.
+    """
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
@@ -207,7 +219,7 @@ def evolve(state: Allocation | None, fact: AllocationFact) -> Allocation:
 
 
 def _after(state: Allocation | None, fact: AllocationFact) -> Allocation | None:
-    """Return the next state, or None if the fact does not change the state."""
+    """Return an allocation's state after a fact, or None if the fact does not change it."""
     match state:
         case None:
             return Requested(fact) if isinstance(fact, AllocationRequested) else None
@@ -303,7 +315,9 @@ def _after_stopped(state: Stopped, fact: AllocationFact) -> Allocation | None:
 
 
 def _after_end(state: Living, fact: AllocationFact) -> Allocation | None:
-    """Apply a fact that is possible in every living state: the end, or the proof that a former slot is empty."""
+    """Apply a fact that can follow in every state of an allocation before its end: its end, or the proof that a slot
+    of an earlier placement is empty.
+    """
     remaining, former = slot_ids(state.slots) | state.former.remaining, Former(state.former.slots)
     match fact:
         case AllocationReleasing(reason=reason):
@@ -329,7 +343,7 @@ def _after_removal(state: Releasing | Failed, fact: AllocationFact) -> Allocatio
 
 
 def awaiting_proof(state: Allocation) -> frozenset[SlotId]:
-    """Return the slots that await the proof by their node that they are empty."""
+    """Return those slots of an allocation that are being emptied and that their node has not proved empty yet."""
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             return state.former.remaining
@@ -342,13 +356,13 @@ def awaiting_proof(state: Allocation) -> frozenset[SlotId]:
 
 
 def lease_of(state: Placed) -> Lease | None:
-    """Return the lease, or None before the first activation."""
+    """Return an allocation's lease, or None before the allocation first became active."""
     return None if isinstance(state, Provisioning) else state.lease
 
 
 def end_of_lease(state: Active | Starting | Stopping | Stopped) -> datetime:
-    """Return when the lease expires and the allocation is released, in whichever of these states it is then."""
-    assert state.lease is not None, "the grant is recorded with the activation"
+    """Return the time at which an allocation's lease expires and the allocation is released."""
+    assert state.lease is not None, "an activated allocation must have a lease"
     return state.lease.expires_at
 
 
@@ -360,7 +374,7 @@ def fold(facts: tuple[AllocationFact, ...]) -> Allocation | None:
 
 
 def state_name(state: Allocation) -> str:
-    """Return the name of a state as defined by ALC-8."""
+    """Return the name of an allocation's state as defined by requirement ALC-8."""
     match state:
         case Requested():
             return "requested"
@@ -385,7 +399,7 @@ def state_name(state: Allocation) -> str:
 
 
 def ready_slots(state: Placed) -> frozenset[SlotId]:
-    """Return the slots with a slice that can be used now."""
+    """Return the slots of an allocation in which the slice is ready."""
     match state:
         case Provisioning(ready=ready):
             return ready

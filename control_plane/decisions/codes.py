@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class RefusalClass(StrEnum):
-    """Class of a refusal code: whether another state, caller or time could make the request succeed."""
+    """Class of a refusal code: whether another state, another caller or a later time could make the request succeed."""
 
     IMPOSSIBLE = "impossible anywhere"
     NOT_PERMITTED = "not permitted for this caller"
@@ -20,7 +20,7 @@ class RefusalClass(StrEnum):
 
 
 class CodeMeaning(NamedTuple):
-    """The class of a code, and one sentence that describes it."""
+    """Class of a refusal code, and one sentence that describes the code."""
 
     refusal_class: RefusalClass
     meaning: str
@@ -28,7 +28,7 @@ class CodeMeaning(NamedTuple):
 
 _IMPOSSIBLE: Final = {
     "address_of_slices": "The public address lies in the networks of slices.",
-    "duplicate_address": "The list names an address twice.",
+    "duplicate_address": "The list of public addresses contains an address twice.",
     "fabric_only_refused": "The network mode gives a slice no management access, so that its readiness cannot be checked.",
     "idempotency_key_reused": "The idempotency key was used with a different request.",
     "in_the_future": "The time lies in the future.",
@@ -47,7 +47,7 @@ _IMPOSSIBLE: Final = {
     "not_requestable": "Tasks of this kind are created by the control plane only.",
     "number_out_of_range": "The number does not fit into 64 bits.",
     "out_of_range": "The number is outside the permitted range.",
-    "range_reversed": "The end of the range lies before its beginning.",
+    "range_reversed": "The end of the requested range of positions lies before its beginning.",
     "required": "A required field or parameter is missing.",
     "content_too_large": "The body is larger than any request needs.",
     "too_long": "The text or list is too long.",
@@ -140,7 +140,7 @@ _UNHEALTHY: Final = {
     "internal_error": "The control plane has a defect.",
     "projection_stopped": "A read model is stopped at an event that it cannot apply.",
     "queues_unavailable": "Redis does not respond.",
-    "unreadable_event": "An event that the answer needs cannot be read.",
+    "unreadable_event": "An event that the response needs cannot be read.",
 }
 _TABLES: Final = {
     RefusalClass.IMPOSSIBLE: _IMPOSSIBLE,

@@ -1,7 +1,7 @@
-"""Decisions about reported drift: compare the drift that is open now with the drift that was recorded as open.
+"""Decisions about reported drift: compare the drift that a node now reports as open with the drift recorded as open.
 
-Two drifts are the same if kind, desired state and ingress are equal. The observed state is not compared, because its
-description may change from survey to survey while the drift stays the same.
+Two reports of drift mean the same drift if their kind, desired state and ingress are equal. The observed state is not
+compared, because its description may change from survey to survey while the drift stays the same.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -18,21 +18,25 @@ UNGRANTED: Final = "slot.ungranted"
 
 
 def of_node(node: NodeId, recorded: Sequence[OpenDrift], found: Sequence[OpenDrift]) -> tuple[NodeFact, ...]:
-    """Return the facts about drift that concerns all slots of the node; none if nothing changed."""
+    """Return the facts that record a change of a node's open drift that concerns all of its slots; none if nothing
+    changed.
+    """
     if _subjects(recorded) == _subjects(found):
         return ()
     return (NodeDegraded(node, tuple(found)) if found else NodeRecovered(node),)
 
 
 def of_slot(slot: SlotId, recorded: Sequence[OpenDrift], found: Sequence[OpenDrift]) -> tuple[SlotFact, ...]:
-    """Return the facts about drift that concerns one slot; none if nothing changed."""
+    """Return the facts that record a change of a slot's open drift; none if nothing changed."""
     if _subjects(recorded) == _subjects(found):
         return ()
     return (SlotDegraded(slot, tuple(found)) if found else SlotRecovered(slot),)
 
 
 def open_drift(reported: Iterable[TimedEvidence], slot: SlotIndex | None) -> tuple[OpenDrift, ...]:
-    """Return the open drift that a node reported for a slot, or for itself if `slot` is None, as it is recorded."""
+    """Return the open drift that a node reported about a slot, or about itself if `slot` is None, in the form that
+    facts store.
+    """
     return tuple(
         OpenDrift(each.kind, each.desired, each.observed, each.since, each.ingress_id, blocks=_blocks(each))
         for each in _of_place(reported, slot)
@@ -40,7 +44,9 @@ def open_drift(reported: Iterable[TimedEvidence], slot: SlotIndex | None) -> tup
 
 
 def repaired_drift(reported: Iterable[TimedEvidence], slot: SlotIndex | None) -> tuple[DriftFound, ...]:
-    """Return the repaired drift that a node reported for a slot, or for itself if `slot` is None, as it is recorded."""
+    """Return the repaired drift that a node reported about a slot, or about itself if `slot` is None, in the form
+    that facts store.
+    """
     return tuple(
         DriftFound(each.kind, each.desired, each.observed, each.since, each.ingress_id)
         for each in _of_place(reported, slot)
@@ -48,19 +54,21 @@ def repaired_drift(reported: Iterable[TimedEvidence], slot: SlotIndex | None) ->
 
 
 def vanished(slot: SlotId, since: datetime) -> OpenDrift:
-    """Return the drift of a slot that its node no longer describes. The node does not survey it, so no other is
-    known.
+    """Return the only open drift of a slot that its node no longer describes: its absence. The node does not survey
+    such a slot, so it reports no other drift of it.
     """
     type_ = CATALOGUE["slot.absent"]
     return OpenDrift(
-        type_.kind, f"slot {slot}", "the node describes no such slot", since, blocks=type_.blocks
+        type_.kind, f"slot {slot}", f"the node no longer describes slot {slot}", since, blocks=type_.blocks
     )
 
 
 def ungranted(
     slot: SlotId, granted: Collection[PciAddress], devices: Collection[SlotDevice], since: datetime
 ) -> tuple[OpenDrift, ...]:
-    """Return the drift if the node describes PCI functions for a slot that differ from the approved ones."""
+    """Return the drift of a slot if the PCI functions that its node describes differ from the granted ones; else
+    none.
+    """
     found = sorted(each.address for each in devices)
     if found == sorted(granted):
         return ()
@@ -70,13 +78,15 @@ def ungranted(
 
 
 def granted_now(slot: SlotId, recorded: Sequence[OpenDrift]) -> tuple[SlotFact, ...]:
-    """Return the facts after an admin granted the described PCI functions: the drift of kind `UNGRANTED` ends."""
+    """Return the facts that end a slot's drift of kind `UNGRANTED`, after an admin granted the described PCI
+    functions.
+    """
     return of_slot(slot, recorded, [each for each in recorded if each.kind != UNGRANTED])
 
 
 def scope_of(drift: DriftFound, slot: SlotId | None) -> Scope:
-    """Return the scope of a drift. For a kind that this release does not have, it follows from where it was
-    reported.
+    """Return the scope of a drift: node, slot or ingress. For a kind that this release does not know, the scope
+    follows from the object for which the node reported the drift.
     """
     if (type_ := CATALOGUE.get(drift.kind)) is not None:
         return type_.scope
@@ -86,9 +96,9 @@ def scope_of(drift: DriftFound, slot: SlotId | None) -> Scope:
 
 
 def _of_place(reported: Iterable[TimedEvidence], slot: SlotIndex | None) -> Iterator[TimedEvidence]:
-    """Select the drift of one slot, or of the node if `slot` is None.
+    """Select the reported drift of one slot, or of the node if `slot` is None.
 
-    A kind that concerns one slot is never counted as drift of the node (NOD-8), and the reverse.
+    A kind of drift that concerns one slot is never counted as drift of the node (NOD-8), and the reverse.
     """
     for each in reported:
         type_ = CATALOGUE.get(each.kind)
@@ -97,7 +107,7 @@ def _of_place(reported: Iterable[TimedEvidence], slot: SlotIndex | None) -> Iter
 
 
 def _blocks(drift: TimedEvidence) -> bool:
-    """Return whether a drift blocks placement. A kind that this release does not have, of a newer agent, does."""
+    """Return whether a drift blocks placement. An unknown kind, which a newer agent reported, blocks it."""
     type_ = CATALOGUE.get(drift.kind)
     return type_ is None or type_.blocks
 

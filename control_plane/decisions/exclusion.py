@@ -9,7 +9,7 @@ of that report decides whether it counts:
     lease_mismatch   yes      another card holds the slice's reservation: another program interferes
     no_lease         no       the guest did not request an address: the image may not boot
     not_reachable    no       the guest has its address but does not respond: due to its image or the caller's content
-    any other        no       a newer agent reports it, and this release cannot attribute it
+    any other        no       a newer agent reports this code, and this release cannot attribute it
 
 A missed deadline (`deadline_missed`) is counted if the node accepted the order, sends heartbeats, has no reports to
 deliver, and reported no result: its agent hangs, or crashes repeatedly on the order. An agent that works reports a
@@ -55,8 +55,8 @@ def is_of_node(reason: Reason) -> bool:
 def slot_failed(
     failure: FailedBringUp, before: Sequence[FailedBringUp], excluded: Reason | None
 ) -> tuple[SlotFact, ...]:
-    """Return the facts about the slot in which a bring-up failed; `before` are the consecutive failures before this
-    one.
+    """Return the facts that count a failed bring-up against its slot and exclude the slot at the limit. `before` are
+    the consecutive failures before this one.
     """
     failures = (*before, failure)[-KEPT:]
     failed = SlotBringUpFailed(failure.slot_id, failures)
@@ -68,8 +68,8 @@ def slot_failed(
 def node_failed(
     node: NodeId, failure: FailedBringUp, before: Sequence[FailedBringUp], excluded: Reason | None
 ) -> tuple[NodeFact, ...]:
-    """Return the facts about the node on which a bring-up failed; `before` are the consecutive failures before this
-    one.
+    """Return the facts that count a failed bring-up against its node and exclude the node at the limit. `before` are
+    the consecutive failures before this one.
     """
     failures = (*before, failure)[-KEPT:]
     failed = NodeBringUpFailed(node, failures)
@@ -94,7 +94,7 @@ def _exclusion(failures: Sequence[FailedBringUp]) -> Reason:
 def slot_succeeded(
     slot: SlotId, allocation: AllocationId, before: Sequence[FailedBringUp], excluded: Reason | None
 ) -> tuple[SlotFact, ...]:
-    """Return the facts about a slot in which a slice came up; none if no failure preceded it."""
+    """Return the facts that reset the failures of a slot in which a slice came up; none if no failure preceded."""
     if not before and excluded is None:
         return ()
     succeeded = SlotBringUpSucceeded(slot, allocation)
@@ -110,7 +110,7 @@ def node_succeeded(
     before: Sequence[FailedBringUp],
     excluded: Reason | None,
 ) -> tuple[NodeFact, ...]:
-    """Return the facts about a node on which a slice came up; none if no failure preceded it."""
+    """Return the facts that reset the failures of a node on which a slice came up; none if no failure preceded."""
     if not before and excluded is None:
         return ()
     succeeded = NodeBringUpSucceeded(node, slot, allocation)

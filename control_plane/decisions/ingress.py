@@ -1,10 +1,10 @@
 """The states of an ingress rule: reserved -> published (<-> lost) -> withdrawn -> removed (ING-1).
 
     reserved    its address and port are claimed, and the slot's order contains it
-    published   the node found it in place: it is shown as an endpoint while its slice runs
-    lost        the node found it missing and could not repair it
+    published   the node found the rule in place: the rule is shown as an endpoint while its slice runs
+    lost        the node found the rule missing and could not repair it
     withdrawn   the slot's order no longer contains it
-    removed     the node found nothing of it, and no rule that was not ordered: the claim is released
+    removed     the node found no remains of the rule, and no rule that was not ordered: the claim is released
 
 The proof that its slice is off makes a rule reserved; when the slice is ready again, the rule has its former state. The
 facts of ingress rules are in the allocation's stream and are folded separately: none changes the allocation's state.
@@ -92,7 +92,9 @@ IngressStates = Mapping[IngressId, IngressState]
 
 
 def ingress_states_of(facts: Iterable[AllocationFact]) -> IngressStates:
-    """Return the state of every ingress rule that the allocation has or had, in the order of their requests."""
+    """Return the state of every ingress rule that an allocation has or had, in the order in which they were
+    requested.
+    """
     ingresses: dict[IngressId, IngressState] = {}
     for fact in facts:
         match fact:
@@ -112,7 +114,7 @@ def ingress_states_of(facts: Iterable[AllocationFact]) -> IngressStates:
 
 
 def _with_its_slice(ingresses: IngressStates, fact: AllocationFact) -> IngressStates:
-    """Return the rules that a fact about their slice changes, in their new state."""
+    """Return the new states of those ingress rules that a fact about their slice changes."""
     match fact:
         case (
             AllocationPlaced(deadline=up) | AllocationReplaced(deadline=up) | AllocationStarting(deadline=up)
@@ -133,7 +135,7 @@ def _of_slot(ingresses: IngressStates, slot: SlotId) -> IngressStates:
 
 
 def _waiting(ingresses: IngressStates, until: datetime) -> IngressStates:
-    """Return the reserved rules with a new deadline."""
+    """Return the reserved ingress rules with a new deadline."""
     return {
         name: replace(ingress, until=until)
         for name, ingress in ingresses.items()
@@ -142,7 +144,9 @@ def _waiting(ingresses: IngressStates, until: datetime) -> IngressStates:
 
 
 def _switched_off(ingresses: IngressStates, slot: SlotId) -> IngressStates:
-    """Return the rules of a slice that is proved to be off: reserved, so that they are kept for its next start."""
+    """Return the ingress rules of a slice that is proved to be off, in state reserved, which keeps them for its next
+    start.
+    """
     return {
         name: Reserved(
             ingress.asked, None, was_published=not isinstance(ingress, Reserved) or ingress.was_published
@@ -153,8 +157,8 @@ def _switched_off(ingresses: IngressStates, slot: SlotId) -> IngressStates:
 
 
 def _published_again(ingresses: IngressStates, slot: SlotId) -> IngressStates:
-    """Return the rules that were published before their slice was stopped: published, because every order since has
-    them.
+    """Return the ingress rules that were published before their slice was stopped, in state published again: every
+    order since then contains them.
     """
     return {
         name: Published(ingress.asked)
@@ -164,7 +168,7 @@ def _published_again(ingresses: IngressStates, slot: SlotId) -> IngressStates:
 
 
 def ordered_ingress_of(ingresses: IngressStates, slot: SlotId) -> tuple[IngressReserved, ...]:
-    """Return the rules that the order of a slot contains."""
+    """Return the ingress rules that the newest order of a slot contains."""
     return tuple(
         ingress.asked
         for ingress in ingresses.values()
@@ -173,14 +177,14 @@ def ordered_ingress_of(ingresses: IngressStates, slot: SlotId) -> tuple[IngressR
 
 
 def slots_with_unconfirmed_ingress(ingresses: IngressStates) -> frozenset[SlotId]:
-    """Return the slots with a rule for which the node has not confirmed the desired state yet."""
+    """Return the slots with an ingress rule that is added or withdrawn without confirmation by the node so far."""
     return frozenset(
         ingress.asked.slot_id for ingress in ingresses.values() if isinstance(ingress, Reserved | Withdrawn)
     )
 
 
 def first_deadline(ingresses: IngressStates) -> datetime | None:
-    """Return the earliest deadline of the reserved rules, or None."""
+    """Return the earliest deadline of the reserved ingress rules; None if none has a deadline."""
     return min(
         (ingress.until for ingress in ingresses.values() if isinstance(ingress, Reserved) and ingress.until),
         default=None,
@@ -188,7 +192,9 @@ def first_deadline(ingresses: IngressStates) -> datetime | None:
 
 
 def ingress_deadline(state: Allocation, now: datetime) -> datetime | None:
-    """Return the deadline of a rule that is requested now; None if it is set later, when its slice is started."""
+    """Return the deadline of an ingress rule that is requested now; None if the start of its slice sets the deadline
+    later.
+    """
     match state:
         case Provisioning(deadline=up) | Starting(deadline=up):
             return up + IN_PLACE_WITHIN
@@ -199,7 +205,9 @@ def ingress_deadline(state: Allocation, now: datetime) -> datetime | None:
 
 
 def check_ingress_limit(state: Allocation, ingresses: IngressStates, slot: SlotId) -> None:
-    """Check that another ingress rule can be requested for a slot. Raises `Conflict`."""
+    """Check that a slot can get another ingress rule. Raises `Conflict` if the allocation ends or the slot has the
+    maximum.
+    """
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             pass
@@ -218,9 +226,9 @@ def check_ingress_limit(state: Allocation, ingresses: IngressStates, slot: SlotI
 def withdraw(
     state: Allocation, ingresses: IngressStates, name: IngressId, reason: Reason
 ) -> tuple[IngressFact, ...]:
-    """Withdraw a rule; a repeated request returns no facts. If its slice is off, the rule is removed at once.
+    """Withdraw an ingress rule; a repeated request returns no facts. If its slice is off, the rule is removed at once.
 
-    Raises `UnknownName`.
+    Raises `UnknownName` if the allocation has no such rule.
     """
     match ingresses.get(name):
         case None:
@@ -234,7 +242,7 @@ def withdraw(
 
 
 def withdraw_all(ingresses: IngressStates, reason: Reason) -> tuple[IngressFact, ...]:
-    """Withdraw all open ingress rules, because their slots are replaced by slots on another node."""
+    """Withdraw all ingress rules of an allocation, because its slots are replaced by slots on another node."""
     return tuple(
         IngressWithdrawn(ingress.asked.allocation_id, ingress.asked.slot_id, name, reason)
         for name, ingress in ingresses.items()
@@ -243,9 +251,9 @@ def withdraw_all(ingresses: IngressStates, reason: Reason) -> tuple[IngressFact,
 
 
 def ingress_requests_of(ingresses: IngressStates, slots: Sequence[SlotId]) -> tuple[IngressRequest, ...]:
-    """Return requests for the same ingress rules on another node, on which the slots have the same order.
+    """Return requests that repeat an allocation's ingress rules on another node. `slots` are its slots in their order.
 
-    The public address is one of the other node. The public port is kept, because the caller may have chosen it.
+    The other node provides the public addresses. A public port is kept, because the caller may have chosen it.
     """
     return tuple(
         IngressRequest(
@@ -268,7 +276,7 @@ def _target_of(mapping: IngressRule) -> PortRequest | AddressRequest:
 
 
 def _is_off(state: Allocation, slot: SlotId) -> bool:
-    """Return whether the slice of a slot is proved to be off, and its desired state is off."""
+    """Return whether the slice of a slot is proved to be off while its desired state is off."""
     match state:
         case Stopping(on=on):
             return slot not in on
@@ -277,7 +285,7 @@ def _is_off(state: Allocation, slot: SlotId) -> bool:
 
 
 def withdraw_overdue(state: Allocation, ingresses: IngressStates, now: datetime) -> tuple[IngressFact, ...]:
-    """Withdraw the rules of an active allocation that were not in place by their deadline."""
+    """Withdraw those ingress rules of an active allocation that were not in place by their deadline."""
     if not isinstance(state, Active):
         return ()
     return tuple(
@@ -298,7 +306,7 @@ def _overdue(ingresses: IngressStates, now: datetime) -> Iterator[tuple[IngressR
 
 
 def applied(ingresses: IngressStates, slot: SlotId) -> tuple[IngressFact, ...]:
-    """Record that the node applied the slot's newest order: exactly the rules in this order are in place."""
+    """Record that a node applied a slot's newest order: exactly the ingress rules in this order are in place."""
     facts: list[IngressFact] = []
     for name, ingress in ingresses.items():
         match ingress:
@@ -316,8 +324,9 @@ def observe(
 ) -> tuple[IngressFact, ...]:
     """Record a node's observation of the ingress rules of a slot: those in `lost` are missing, the others are in place.
 
-    `newest`: the observation refers to the slot's newest order; otherwise it applies only to rules that were published
-    before. `others`: rules that are not in that order may still exist; otherwise withdrawn rules are removed.
+    With `newest`, the observation refers to the slot's newest order; without it, it applies only to rules that were
+    published before. With `others`, rules that are not in that order may still exist; without it, withdrawn rules are
+    removed.
     """
     facts: list[IngressFact] = []
     for name, ingress in ingresses.items():
@@ -336,7 +345,7 @@ def observe(
 
 
 def closed(ingresses: IngressStates, slot: SlotId) -> tuple[IngressFact, ...]:
-    """Record that the slice of a slot is proved to be off: its withdrawn rules are removed."""
+    """Record the removal of the withdrawn ingress rules of a slot after its slice was proved to be off."""
     return tuple(
         _removed(ingress.asked)
         for ingress in ingresses.values()
@@ -345,7 +354,7 @@ def closed(ingresses: IngressStates, slot: SlotId) -> tuple[IngressFact, ...]:
 
 
 def emptied(ingresses: IngressStates, slot: SlotId) -> tuple[IngressFact, ...]:
-    """Record that a slot is proved empty or was force-released: all of its rules are removed."""
+    """Record the removal of all ingress rules of a slot that is proved empty or was force-released."""
     return tuple(
         _removed(ingress.asked)
         for ingress in ingresses.values()

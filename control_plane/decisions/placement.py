@@ -17,7 +17,7 @@ _NO_FAILURES: Final[Mapping[SlotId, int]] = MappingProxyType({})
 
 
 def fits(candidates: Iterable[SlotId], count: int) -> bool:
-    """Return whether at least one node has `count` of the candidates."""
+    """Return whether at least one node has `count` of the candidate slots."""
     return max(map(len, _by_node(candidates)), default=0) >= count
 
 
@@ -29,11 +29,10 @@ def choose(
     *,
     node: NodeId | None = None,
 ) -> tuple[SlotId, ...]:
-    """Choose `count` of the candidates, which are free slots of the SKU, on one node. Raises `Conflict` if none has
-    enough.
+    """Choose `count` of the candidates (free slots of the SKU) on one node. Raises `Conflict` if no node has enough.
 
-    `failures` counts the consecutive failed bring-ups of slots that have any. `node` is the node that the request
-    names; then all candidates are slots of that node.
+    `failures` maps a slot to the number of its consecutive failed bring-ups, if it has any. If the request names a
+    `node`, all candidates are slots of that node.
     """
     enough = [slots for slots in _by_node(candidates) if len(slots) >= count]
     if not enough:
@@ -45,7 +44,9 @@ def choose(
 
 
 def only_simulated_left(count: int, sku: SkuName) -> Conflict:
-    """Return the refusal if only simulated nodes have free slots and the deployment requires naming such a node."""
+    """Return the refusal of a request for which only simulated nodes have free slots, although it names no such
+    node.
+    """
     what = "a free slot" if count == 1 else f"{count} free slots"
     reason = (
         f"only simulated nodes have {what} of SKU {sku}, and this deployment does not place slices on them; "
@@ -55,13 +56,13 @@ def only_simulated_left(count: int, sku: SkuName) -> Conflict:
 
 
 def node_blocked(node: NodeId, blocked_by: str) -> Conflict:
-    """Return the refusal if the node that the request names is blocked for placement."""
+    """Return the refusal of a request that names a node on which no slices are placed now."""
     reason = f"node {node} is not schedulable now: {blocked_by}; see sliceplane nodes show {node}, or name another node"
     return Conflict(Objection("node_blocked", reason, "/node"))
 
 
 def unknown_node(node: NodeId) -> UnknownName:
-    """Return the refusal if the node that the request names is not registered."""
+    """Return the refusal of a request that names a node that is not registered."""
     reason = f"no node is named {node}; see sliceplane nodes list"
     return UnknownName(Objection("unknown_node", reason, "/node"))
 

@@ -18,7 +18,7 @@ from events.values import Position
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceState:
-    """Maintenance state of a read model: events to skip, and the requested rebuild that is not finished yet."""
+    """Maintenance state of a read model: the events to skip, and the requested rebuild that is not finished yet."""
 
     skipped: frozenset[Position] = frozenset()
     rebuild_order: Recorded[ProjectionFact] | None = None
@@ -46,20 +46,22 @@ def fold(history: Iterable[Recorded[ProjectionFact]]) -> MaintenanceState:
 
 
 def order_rebuild(projection: str, kept: MaintenanceState) -> tuple[ProjectionFact, ...]:
-    """Request a rebuild; while a requested rebuild is unfinished, return no facts."""
+    """Request a rebuild of a read model; return no facts while a requested rebuild is unfinished."""
     return () if kept.rebuild_order else (ProjectionRebuildOrdered(projection),)
 
 
 def skip(
     projection: str, position: Position, reason: str, stopped_at: frozenset[Position]
 ) -> ProjectionEventSkipped:
-    """Skip an event. Raises `Conflict` unless this event stops the read model."""
+    """Return the fact that makes a read model skip an event. Raises `Conflict` unless this event stopped it."""
     _refuse_unless_stopped(projection, position, stopped_at)
     return ProjectionEventSkipped(projection, position, reason)
 
 
 def retry(projection: str, stopped_at: frozenset[Position]) -> tuple[ProjectionRetried, ...]:
-    """Retry the events that stop the live tables or a rebuild. Raises `Conflict` if the read model is not stopped."""
+    """Return facts that make a read model retry the events that stopped its live tables or its rebuild. Raises
+    `Conflict` if it is not stopped.
+    """
     if not stopped_at:
         raise Conflict(
             Objection("projection_not_stopped", f"read model {projection} is not stopped; nothing to retry")

@@ -22,7 +22,7 @@ _THIS_NETWORK: Final = IPv4Network("0.0.0.0/8")
 
 @dataclass(frozen=True, slots=True)
 class PortRequest:
-    """Request for one public port: `public_port`, or any free one if it is None."""
+    """Request for one public port: the port `public_port`, or any free port if it is None."""
 
     protocol: str
     port: int
@@ -36,7 +36,9 @@ class AddressRequest:
 
 @dataclass(frozen=True, slots=True)
 class IngressRequest:
-    """Request for an ingress rule from these sources to the slice in slot number `slot` of the allocation."""
+    """Request for an ingress rule that admits the networks `sources` to the slice in slot number `slot` of an
+    allocation.
+    """
 
     slot: int
     to: PortRequest | AddressRequest
@@ -51,7 +53,9 @@ def normalized_sources(sources: Iterable[Ipv4Subnet]) -> tuple[Ipv4Subnet, ...]:
 def candidates(
     request: IngressRequest, addresses: Sequence[PublicAddress], start: int
 ) -> Iterator[IngressRule]:
-    """Yield every mapping that satisfies the request, once each. Ports begin with number `start` of the range."""
+    """Yield every ingress rule that satisfies a request, once each, with ports in order from offset `start` of the
+    port range.
+    """
     match request.to:
         case AddressRequest():
             for each in addresses:
@@ -75,7 +79,7 @@ def _ports(to: PortRequest, address: PublicAddress, start: int) -> Iterator[int]
 
 
 def no_free_address_on_node(request: IngressRequest, node: NodeId) -> Conflict:
-    """Return the refusal if the node has no free address or port that satisfies the request."""
+    """Return the refusal of a request for an ingress rule on a node without a suitable free public address or port."""
     match request.to:
         case AddressRequest():
             what = "free public address that can be assigned as a whole"
@@ -89,33 +93,34 @@ def no_free_address_on_node(request: IngressRequest, node: NodeId) -> Conflict:
 
 
 def no_free_address_anywhere() -> Conflict:
-    """Return the refusal if no node with enough free slots has the requested public addresses or ports free."""
+    """Return the refusal of a request for which no node with enough free slots has the public addresses or ports
+    free.
+    """
     reason = "no node with enough free slots has the requested public addresses or ports free"
     return Conflict(Objection("no_public_address", reason, "/ingress"))
 
 
 def host_address(raw: str) -> str:
-    """Return the address if it can be the address of a host. Raises `Malformed`."""
+    """Return the address if it can be the public address of a host. Raises `Malformed` if it cannot."""
     address = IPv4Address(raw)
     local = address in _THIS_NETWORK or address.is_loopback or address.is_link_local
     # The last /4 is reserved; it includes the broadcast address.
     if local or address.is_multicast or address.is_reserved:
         raise Malformed(
             Objection(
-                "no_host_address", f"{raw} is not an address by which a host can be reached from outside"
+                "no_host_address",
+                f"{raw} cannot be the public address of a host; use a routable unicast address",
             )
         )
     return raw
 
 
 def refuse_slice_addresses(wanted: Iterable[PublicAddress], slice_networks: IPv4Network) -> None:
-    """Check that no public address is in the networks of the slices, where its traffic would be misrouted.
-
-    Raises `Conflict`.
-    """
+    """Raise `Conflict` if a public address is in the networks of the slices, where its traffic would be misrouted."""
     inside = [each.address for each in wanted if IPv4Address(each.address) in slice_networks]
     if inside:
-        reason = f"{', '.join(inside)}: inside {slice_networks}, which is reserved for the networks of slices"
+        found = f"public addresses {', '.join(inside)} are inside {slice_networks}"
+        reason = f"{found}, which is reserved for the networks of slices; choose others"
         raise Conflict(Objection("address_of_slices", reason, "/addresses"))
 
 

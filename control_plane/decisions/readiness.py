@@ -1,8 +1,8 @@
 """The readiness check of a slice (ALC-9): its SSH banner, unless its image defines another check.
 
-The check of the image is fixed for an allocation at its creation, by a fact of its own. Orders are derived from facts
-again and again, and a node refuses different content under the same token: a later change of the image's check applies
-to later allocations only.
+The check of the image is fixed for an allocation at its creation, by a fact of its own, so that a later
+change of the image's check applies to later allocations only. Orders are derived from facts again and again, and a node
+refuses different content under the same fence token.
 """
 
 from collections.abc import Iterable
@@ -36,10 +36,10 @@ SSH: Final = Check(22, _SSH_VERSION)
 
 
 def named(allocation: AllocationId, check: Check) -> tuple[ReadinessCheckSet, ...]:
-    """Return the fact that sets the readiness check; none for `SSH`, the default of an allocation without the fact."""
+    """Return the fact that sets an allocation's readiness check; none for the check `SSH`, which is the default."""
     return () if check == SSH else (ReadinessCheckSet(allocation, check.port, check.banner),)
 
 
 def check_of(facts: Iterable[AllocationFact]) -> Check:
-    """Return the readiness check of an allocation's slices."""
+    """Return the readiness check of an allocation's slices, from its facts."""
     return next((Check(fact.port, fact.banner) for fact in facts if isinstance(fact, ReadinessCheckSet)), SSH)

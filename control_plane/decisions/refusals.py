@@ -52,7 +52,7 @@ class Gone(Refused):
 
 
 class NotYetKnown(Refused):
-    """The answer is not available yet, but will be soon."""
+    """The response to the request is not available yet; the caller may repeat the request soon."""
 
 
 class Throttled(Refused):

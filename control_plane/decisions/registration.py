@@ -1,4 +1,4 @@
-"""Decisions about the registration of a node: whether it can be repeated, and whether it can be removed.
+"""Decisions about the registration of a node: whether the registration can be repeated or removed.
 
 A node that never enrolled has no key, no slots and no orders, so its registration is a name, a token and a subnet, and
 can be removed without a trace on any host. After the enrolment slots have addresses of the subnet and a host may carry
@@ -13,7 +13,7 @@ from events.values import Ipv4Address, Ipv4Subnet, NodeId
 
 
 class Registration(NamedTuple):
-    """A registered node; `has_enrolled` stays true after a revocation, and while another enrolment is awaited."""
+    """Registration of a node; `has_enrolled` stays true after a revocation and after the enrolment is reopened."""
 
     node_id: NodeId
     subnet: Ipv4Subnet
@@ -22,7 +22,7 @@ class Registration(NamedTuple):
 
 
 def check_repeatable(node: Registration) -> None:
-    """Check that the registration can be repeated with a new token. Raises `Conflict` if the node has enrolled."""
+    """Check that a node can be registered again with a new token. Raises `Conflict` if the node has enrolled."""
     if node.has_enrolled:
         reason = (
             f"node {node.node_id} is registered and has enrolled; to let a host that lost its disk enrol again, "
@@ -32,7 +32,7 @@ def check_repeatable(node: Registration) -> None:
 
 
 def removal(node: Registration) -> tuple[NodeFact, ...]:
-    """Return the facts that remove the registration with its claims. Raises `Conflict` if the node has enrolled."""
+    """Return the facts that remove a node's registration and its claims. Raises `Conflict` if the node has enrolled."""
     if node.has_enrolled:
         reason = (
             f"node {node.node_id} has enrolled, and its host may carry slices with addresses of {node.subnet}; "

@@ -1,4 +1,4 @@
-"""Checks of an allocation request before capacity is considered. Each check concerns one field."""
+"""Checks of an allocation request that do not depend on free capacity. Each check concerns one field."""
 
 from collections.abc import Iterable
 from typing import Final, assert_never, get_args
@@ -20,16 +20,16 @@ def sku_offered(raw: str) -> SkuName:
 
 
 def image_offered(raw: str, images: Images) -> ImageName:
-    """Return the image name if it is one of the images. Raises `UnknownName`."""
+    """Return the image name if the deployment offers this image. Raises `UnknownName`."""
     if (name := ImageName(raw)) not in images:
         raise UnknownName(Objection("unknown_image", f"unknown image {raw!r}; choose one of {_list(images)}"))
     return name
 
 
 def network_mode_offered(raw: str) -> NetworkMode:
-    """Return the network mode if it is offered.
+    """Return the network mode if this release offers it.
 
-    Raises `Malformed` for an unknown mode, and `Conflict` for a mode that is refused (ALC-7).
+    Raises `Malformed` for an unknown mode, and `Conflict` for a known mode that is not offered (ALC-7).
     """
     if raw == "fabric-only":
         reason = (

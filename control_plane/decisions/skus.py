@@ -1,7 +1,7 @@
 """The SKUs that can be requested: slice sizes and their time limits. They are part of the release.
 
 An SKU that was ever allocated must not change: orders are derived from it again and again, and a node refuses different
-content under the same token.
+content under the same fence token.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from events.values import ImageName, SkuName
 
 @dataclass(frozen=True, slots=True)
 class Sku:
-    """A size of slice. `provisioning` is how long a node waits until the slice is ready; `rate_mbit` limits its traffic
-    in each direction, in Mbit/s (NOD-3), None means no limit.
+    """Size of a slice. `provisioning` is the time after which a node fails a slice that is not ready. `rate_mbit`
+    limits the traffic of the slice in each direction, in Mbit/s (NOD-3); None means no limit.
     """
 
     name: SkuName
@@ -28,8 +28,8 @@ class Sku:
 
     @property
     def ready_within(self) -> timedelta:
-        """How long the allocation waits: longer than the node, so that the node's report of the failure arrives
-        first.
+        """Time from placement to the allocation's deadline. It is longer than the time that the node waits, so that the
+        node's report of a failure arrives first.
         """
         return self.provisioning + DELIVERY_LIMIT
 
@@ -58,6 +58,6 @@ IMAGES: Final[Images] = {ImageName("lab-guest"): SSH}
 
 
 def best_fit(hardware: SlotHardware) -> Sku | None:
-    """Return the largest SKU that fits the hardware, or None if none does."""
+    """Return the largest SKU that the hardware of a slot can carry, or None if it can carry none."""
     fitting = [sku for sku in SKUS.values() if sku.fits(hardware)]
     return max(fitting, key=lambda sku: (sku.memory_mib, sku.vcpus), default=None)

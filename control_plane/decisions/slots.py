@@ -1,9 +1,9 @@
-"""Decisions about a slot: each takes its state (`events.slot_states`) and returns facts, or raises a refusal.
+"""Decisions about a slot: each takes the slot's state (`events.slot_states`) and returns facts, or raises a refusal.
 
-The state of a slot is in its row, which changes in the append that records the reason; this module decides which change
-is allowed in which state. The MAC is derived from the slot's id (ALC-3) and the IP address from its index in the node's
-subnet, so both are permanent. Among tens of thousands of slots some derive the same MAC: the slot that is approved
-later uses its next derived MAC.
+The state of a slot is in its row, which changes in the append that records the reason; this module decides which
+changes are allowed in which state. The MAC is derived from the slot's id (ALC-3) and the IP address from its index in
+the node's subnet, so both are permanent. Among tens of thousands of slots some derive the same MAC: the slot that is
+approved later uses its next derived MAC.
 """
 
 import hashlib
@@ -65,7 +65,9 @@ _TAIL: Final = 3
 def discover(
     node: NodeId, known: dict[SlotIndex, SlotHardware], found: dict[SlotIndex, SlotHardware]
 ) -> tuple[SlotDiscovered, ...]:
-    """Return the discovery of slots that are new or have different hardware. A slot that vanished is drift instead."""
+    """Return facts for the slots that are new or have different hardware. A slot that the node no longer describes is
+    drift instead.
+    """
     return tuple(
         SlotDiscovered(slot_of(node, index), node, hardware)
         for index, hardware in sorted(found.items())
@@ -85,8 +87,8 @@ def awaits_approval(state: SlotState) -> bool:
 
 
 def approve(slot: SlotId, state: SlotState, hardware: SlotHardware, network: SlotNetwork) -> SlotApproved:
-    """Approve a slot, which fixes its SKU and addresses. Raises `Conflict` unless it awaits approval and fits an
-    SKU.
+    """Approve a slot, which fixes its SKU and addresses. Raises `Conflict` if the slot is approved already or smaller
+    than every SKU.
     """
     if not awaits_approval(state):
         reason = f"slot {slot} is {slot_state_name(state)}, not awaiting approval"
@@ -102,14 +104,16 @@ def described(
     known: Described,
     found: Described,
 ) -> tuple[SlotDevicesDescribed, ...]:
-    """Return the described PCI functions of a slot as a fact; none if they did not change."""
+    """Return the fact that records a slot's PCI functions and NUMA node as its node describes them; none if
+    unchanged.
+    """
     return () if known == found else (SlotDevicesDescribed(slot, *found),)
 
 
 def grant(
     slot: SlotId, granted: Collection[PciAddress], devices: Collection[SlotDevice]
 ) -> tuple[SlotFact, ...]:
-    """Grant the slot the PCI functions that its node describes; return no facts if it has exactly those."""
+    """Grant the slot the PCI functions that its node describes; return no facts if the slot has exactly these."""
     wanted = tuple(sorted(each.address for each in devices))
     added = tuple(each for each in wanted if each not in granted)
     withdrawn = tuple(sorted(each for each in granted if each not in wanted))
@@ -119,7 +123,7 @@ def grant(
 
 
 def network_of(slot: SlotId, subnet: Ipv4Subnet, l2_domain: str, taken: Collection[str] = ()) -> SlotNetwork:
-    """Return the network identity of a slot, with its first derived MAC that is not in `taken`.
+    """Return the network identity of a slot, with the first MAC derived from its id that is not in `taken`.
 
     Raises `Conflict` if all derived MACs are taken.
     """
@@ -153,7 +157,7 @@ def claim(slot: SlotId, allocation: AllocationId) -> SlotFact:
 
 
 def begin_release(slot: SlotId, state: SlotState, by: AllocationId) -> tuple[SlotFact, ...]:
-    """Start the release of a slot by its allocation: its desired state becomes empty."""
+    """Begin the release of a slot that the allocation `by` holds: its desired state becomes empty."""
     match state:
         case Claimed(by=holder):
             return (SlotReleasing(slot, by),) if holder == by else ()
@@ -166,7 +170,7 @@ def begin_release(slot: SlotId, state: SlotState, by: AllocationId) -> tuple[Slo
 def quarantine(
     slot: SlotId, state: SlotState, by: AllocationId, leftovers: tuple[str, ...]
 ) -> tuple[SlotFact, ...]:
-    """Quarantine a slot because its node still finds parts of the slice."""
+    """Quarantine a slot because its node still finds remains of the slice."""
     if _awaiting_proof_for(state) != by:
         return ()
     reason = Reason(
@@ -176,19 +180,21 @@ def quarantine(
 
 
 def free(slot: SlotId, state: SlotState, by: AllocationId, absent: tuple[str, ...]) -> tuple[SlotFact, ...]:
-    """Free a slot because its node proved it empty; `absent` is what the node did not find."""
+    """Free a slot because its node proved it empty; `absent` lists the kinds of objects that the node did not find."""
     return (SlotReleased(slot, by, absent),) if _awaiting_proof_for(state) == by else ()
 
 
 def force_release_slot(
     slot: SlotId, state: SlotState, reason: str, leftovers: tuple[str, ...]
 ) -> SlotForceReleased:
-    """Force-release a slot that is not proved empty (ALC-11). Raises `Conflict` unless it awaits only that proof."""
+    """Force-release a slot that is not proved empty (ALC-11). Raises `Conflict` unless it is releasing or
+    quarantined.
+    """
     return SlotForceReleased(slot, holder_awaiting_proof(slot, state), reason, leftovers)
 
 
 def holder_awaiting_proof(slot: SlotId, state: SlotState) -> AllocationId:
-    """Return the allocation of the slice that the node has not proved removed yet. Raises `Conflict` if there is
+    """Return the allocation for which the slot awaits the proof that it is empty. Raises `Conflict` if there is
     none.
     """
     holder = _awaiting_proof_for(state)

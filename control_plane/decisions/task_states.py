@@ -1,11 +1,11 @@
 """The states of a row of `work.task`: what ends an order or a try, and whether an order may be cancelled or retried.
 
-A row is one order, one try of a task, or the cancellation of a try, on its way to a node:
+Each row is one order, one try of a task, or the cancellation of a try, on its way to a node:
 
     stateDiagram-v2
         state open {
             due --> sent: the task sender puts it into the queue of its node
-            sent --> due: the queue did not take it at the first send
+            sent --> due: the queue did not accept the task at the first send
         }
         [*] --> sent: derived; it is listed in `work.unsent` until the first send
         [*] --> due: derived while the credit of its node is used up
@@ -54,7 +54,7 @@ REMOVE: Final[str] = RemoveSlice.model_fields["kind"].default
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of an order: the new state of its row, with the reason or the result (JSON)."""
+    """End of an order or operation: the new state of its row in `work.task`, with the reason or the result (JSON)."""
 
     state: EndState
     reason: Reason | None = None
@@ -66,19 +66,19 @@ SUPERSEDED: Final = End("superseded")
 
 
 def failure(reason: Reason) -> End:
-    """Return the end of an order that failed for this reason; the code decides the state."""
+    """Return the end of an order or operation that failed for the given reason. The code decides the state."""
     if reason.code == POISONED:
         return End("poisoned", reason)
     return End("expired" if reason.code == NO_ANSWER else "failed", reason)
 
 
 def refusal(reason: Reason) -> End:
-    """Return the end of an order that the node refused; one that repeatedly killed its agent is poisoned."""
+    """Return the end of an order that the node refused; an order that repeatedly killed the agent is poisoned."""
     return End("poisoned" if reason.code == POISONED else "refused", reason)
 
 
 def end_of(fact: TaskFact) -> End | None:
-    """Return how the fact ends the row of its try, or None if it does not end it."""
+    """Return how a fact about a task ends the row of the current try, or None if the fact does not end it."""
     match fact:
         case TaskSucceeded(result=result):
             return End("done", result=result)
@@ -96,7 +96,7 @@ def end_of(fact: TaskFact) -> End | None:
 
 @dataclass(frozen=True, slots=True)
 class OrderRow:
-    """The row of an order, as far as a request to cancel or retry it depends on it."""
+    """Columns of an order's row in `work.task` that decide whether the order can be cancelled or retried."""
 
     order_id: UUID
     kind: str
@@ -114,25 +114,28 @@ def against_cancelling(row: OrderRow) -> Iterator[Objection]:
     if row.kind == STOP:
         yield Objection(
             "stop_not_cancellable",
-            f"a stop cannot be cancelled; start the allocation of {row.slot_id} after it",
+            f"a stop cannot be cancelled; start the allocation of slot {row.slot_id} again when it has stopped",
         )
     if row.state not in ("due", "sent"):
         yield Objection("task_finished", f"the task is {row.state}; it has ended")
 
 
 def against_retrying(row: OrderRow) -> Iterator[Objection]:
-    """Yield every reason why the order cannot be retried, whatever its allocation."""
+    """Yield every reason why the order cannot be retried, except reasons that depend on the state of its allocation."""
     if row.kind == APPLY:
         message = (
             f"a failed bring-up is not retried; create another allocation in place of {row.allocation_id}"
         )
         yield Objection("not_retriable", message)
     if row.kind == STOP:
-        message = f"allocation {row.allocation_id} fails unless it is off in time; release it, or wait"
+        outcome = f"allocation {row.allocation_id} fails unless it stops in time"
+        message = f"a stop cannot be retried; {outcome}; release the allocation, or wait"
         yield Objection("stop_not_cancellable", message)
     if row.state in ("due", "sent"):
         yield Objection("task_in_progress", f"the task is {row.state}, and is sent again automatically")
     if row.state == "done":
-        yield Objection("task_succeeded", "the task has succeeded")
+        yield Objection("task_succeeded", "the task has succeeded and cannot be retried")
     if row.state == "superseded":
-        yield Objection("task_superseded", f"slot {row.slot_id} has a newer order")
+        yield Objection(
+            "task_superseded", f"the task cannot be retried, because slot {row.slot_id} has a newer order"
+        )

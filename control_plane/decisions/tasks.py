@@ -55,7 +55,9 @@ CANCEL: Final[str] = OperationCancel.model_fields["kind"].default
 
 @dataclass(frozen=True, slots=True)
 class Trying:
-    """Attempt number `attempt` is due or in progress since `since`; `first` is the first attempt of its round."""
+    """State of a task with attempt number `attempt` due or in progress since `since`. `first` is the first
+    attempt of the current round.
+    """
 
     asked: TaskRequested
     attempt: int
@@ -67,7 +69,7 @@ class Trying:
 
 @dataclass(frozen=True, slots=True)
 class Cancelling:
-    """The cancellation of the current attempt is being sent to the node."""
+    """State of a task for which the cancellation of the current attempt is being sent to the node."""
 
     of: Trying
 
@@ -156,7 +158,7 @@ def state_name(state: Task) -> str:
 
 
 def kind_requestable(kind: str) -> str:
-    """Return the kind if tasks of this kind may be requested. Raises `Malformed`."""
+    """Return a task kind if an admin may request tasks of this kind. Raises `Malformed` if not."""
     if kind in REQUESTABLE:
         return kind
     if kind in _ORDER_KINDS:
@@ -172,10 +174,10 @@ def kind_requestable(kind: str) -> str:
 def ask(
     requested: TaskRequested, newest: Order | None, supported: frozenset[str] | None, type_: TaskType
 ) -> TaskRequested:
-    """Return the fact that the task was requested. Raises `Conflict` with all reasons against it.
+    """Return the fact that a task was requested. Raises `Conflict` with every reason why it cannot be requested.
 
-    `newest` is the slot's newest order, `supported` the features that the agent supports; None if it has not reported
-    them yet.
+    `newest` is the newest order of the task's slot. `supported` are the features that the node's agent supports; None
+    if the agent has not reported them yet.
     """
     objections = [
         *_objections_to_slot(requested, newest),
@@ -203,14 +205,16 @@ def _objections_to_slot(requested: TaskRequested, newest: Order | None) -> Itera
 def unsupported_by_agent(
     node: NodeId, supported: frozenset[str] | None, announced: str, field: str | None = None
 ) -> Iterable[Objection]:
-    """Yield an objection if the node's agent is too old for a task; none while the supported features are unknown."""
+    """Yield an objection if a node's agent does not support the feature `announced`; none while its features are
+    unknown.
+    """
     if supported is not None and announced not in supported:
         reason = f"the agent on node {node} does not support {announced}; upgrade it"
         yield Objection("unsupported_by_agent", reason, field)
 
 
 def done(state: Task, attempt: int, result: str) -> tuple[TaskFact, ...]:
-    """Record that the node completed an attempt, even if its cancellation was requested."""
+    """Record that the node completed an attempt of a task, even if the task's cancellation was requested."""
     match state:
         case Trying() | Cancelling() if state.attempt == attempt:
             return (TaskSucceeded(state.asked.task_id, attempt, result),)
@@ -219,7 +223,9 @@ def done(state: Task, attempt: int, result: str) -> tuple[TaskFact, ...]:
 
 
 def reported(state: Task, kind: str, attempt: int, outcome: OperationResult | Reason) -> tuple[TaskFact, ...]:
-    """Return the facts that follow from the result or the failure of an operation of this kind."""
+    """Return the facts about a task that follow from the result or the failure of one of its operations of kind
+    `kind`.
+    """
     if kind == CANCEL:
         if isinstance(outcome, OperationCancelled):
             return stopped(state, attempt, was_running=outcome.was_running)
@@ -233,12 +239,12 @@ def reported(state: Task, kind: str, attempt: int, outcome: OperationResult | Re
 
 
 def canonical(result: OperationResult) -> str:
-    """Return the JSON of a result with sorted keys, as facts and rows store it."""
+    """Return an operation's result as JSON with sorted keys, which is the form that facts and rows store."""
     return msgspec.json.encode(result.model_dump(mode="json"), order="sorted").decode()
 
 
 def failed(state: Task, attempt: int, reason: Reason, type_: TaskType) -> tuple[TaskFact, ...]:
-    """Record a failed attempt. Another follows if the failure is transient and the type's retry limit allows it."""
+    """Record a failed attempt of a task. Another follows if the failure is transient and the retry limit allows it."""
     match state:
         case Trying(asked=asked, first=first) if state.attempt == attempt:
             retried = reason.code in type_.retryable and attempt - first < type_.bounds.retries
@@ -252,7 +258,7 @@ def failed(state: Task, attempt: int, reason: Reason, type_: TaskType) -> tuple[
 
 
 def stopped(state: Task, attempt: int, *, was_running: bool) -> tuple[TaskFact, ...]:
-    """Record that the node received a cancellation. An attempt that was running ends with a report of its own."""
+    """Record that a node received a cancellation. A running attempt ends later, with its own report."""
     match state:
         case Cancelling(asked=asked) if state.attempt == attempt and not was_running:
             return (
@@ -265,19 +271,19 @@ def stopped(state: Task, attempt: int, *, was_running: bool) -> tuple[TaskFact, 
 
 
 def begins(state: Trying) -> datetime:
-    """Return the earliest time at which a try is sent."""
+    """Return the earliest time at which a task's current attempt is sent."""
     earlier_tries = state.attempt - state.first
     return state.since + (_PAUSE * 2 ** (earlier_tries - 1) if earlier_tries else timedelta())
 
 
 def deadline_of(state: Trying) -> datetime:
-    """Return the time after which a try can neither be started nor still be running."""
+    """Return the time after which a task's current attempt can neither begin nor still be running."""
     bounds = CATALOGUE[state.asked.kind].bounds
     return begins(state) + bounds.maximum_age + bounds.time_limit
 
 
 def time_out(state: Task, now: datetime) -> tuple[TaskFact, ...]:
-    """End a task if the node reported no result of an attempt within the longest time that it can take."""
+    """End a task if the node reported no result of the current attempt within the maximum time that it can take."""
     match state:
         case Trying(asked=asked, attempt=attempt) if deadline_of(state) <= now:
             return (TaskFailed(asked.task_id, attempt, _no_answer(state), final=True),)
@@ -311,18 +317,23 @@ def cancel(state: Task, *, never_sent: bool) -> tuple[TaskFact, ...]:
 
 
 def withdrawn(state: Task, attempt: int) -> tuple[TaskFact, ...]:
-    """Record that the attempt was removed from the node's queue before the node fetched it."""
+    """Record that a cancelled attempt was removed from the node's queue before the node fetched it."""
     match state:
         case Cancelling(asked=asked) if state.attempt == attempt:
             return (
-                TaskCancelled(asked.task_id, Reason(CANCELLED, "the task was removed from the node's queue")),
+                TaskCancelled(
+                    asked.task_id,
+                    Reason(CANCELLED, "the task was removed from the node's queue before it began"),
+                ),
             )
         case _:
             return ()
 
 
 def retry(state: Task) -> tuple[TaskFact, ...]:
-    """Begin a new round of attempts. Raises `Conflict` unless the task failed or was cancelled."""
+    """Return the fact that begins a new round of attempts of a task. Raises `Conflict` unless it failed or was
+    cancelled.
+    """
     match state:
         case Failed(asked=asked) | Cancelled(asked=asked):
             return (TaskRetried(asked.task_id),)
@@ -331,6 +342,7 @@ def retry(state: Task) -> tuple[TaskFact, ...]:
                 Objection("task_in_progress", f"the task is {state_name(state)}; wait until it ends")
             )
         case Succeeded():
-            raise Conflict(Objection("task_succeeded", "the task is done; request a new one"))
+            reason = "the task has succeeded and cannot be retried; request a new one"
+            raise Conflict(Objection("task_succeeded", reason))
         case _:
             assert_never(state)

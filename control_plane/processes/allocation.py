@@ -1,6 +1,6 @@
-"""What is due next for an allocation, derived only from its own history.
+"""Derive the due orders and commands of an allocation from its own history alone.
 
-Deriving it twice yields the same orders with the same ids, so a crash between deciding and sending is repaired by
+Deriving them twice yields the same orders with the same ids, so a crash between deciding and sending is repaired by
 deriving again. The id of an order is made from the fact that caused it, and the position of that fact is its fence
 token.
 """
@@ -75,7 +75,7 @@ _ORDERS = UUID("5a0c5f0e-6f39-5d7a-9f3c-0f6f3a3a1c55")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing is due before `until` unless a fact arrives; users read `what`, the awaited event."""
+    """State in which nothing is due before `until` unless a fact arrives; `what` names the awaited event for users."""
 
     what: str
     until: datetime | None = None
@@ -83,12 +83,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class MissDeadline:
-    """Command: the deadline of an allocation, or of one of its ingress rules, is over."""
+    """Due command to fail an allocation, or withdraw its ingress rules, because their deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Command: the lease of an allocation is over."""
+    """Due command to release an allocation, because its lease has ended."""
 
 
 Due = Order | Wait | MissDeadline | Expire
@@ -110,7 +110,9 @@ _CHANGES_OF_ONE_SLOT: Final[dict[type, tuple[type[SlotDesiredStateFact], ...]]] 
 
 
 def due(history: Sequence[Recorded[AllocationFact]], now: datetime) -> tuple[Due, ...]:
-    """Return the orders that must be executed, a command that is due now, or what is awaited."""
+    """Return what is due for an allocation: orders for its nodes and the awaited event, or one command that is due
+    now.
+    """
     facts = tuple(recorded.fact for recorded in history)
     state, ingress_rules = fold(facts), ingress_states_of(facts)
     if state is None or isinstance(state, Requested | Released):
@@ -139,7 +141,9 @@ def _timed_command(
 
 
 def _unconfirmed(state: Unfinished) -> frozenset[SlotId]:
-    """Return the slots with a node that has not reported yet that their desired state is reached."""
+    """Return the slots of an allocation that have not reached their desired state according to the reports of their
+    node.
+    """
     match state:
         case Provisioning(ready=up):
             return slot_ids(state.slots) - up | awaiting_proof(state)
@@ -161,7 +165,7 @@ def _wait(state: Unfinished, ingress_deadline: datetime | None) -> Wait:
         case Active():
             return Wait("the end of the lease", end_of_lease(state))
         case Starting(deadline=deadline):
-            return Wait("readiness after the start", min(deadline, end_of_lease(state)))
+            return Wait("readiness of the slices after their start", min(deadline, end_of_lease(state)))
         case Stopping(deadline=deadline):
             return Wait("proof that the slices are off", min(deadline, end_of_lease(state)))
         case Stopped():
@@ -178,7 +182,7 @@ def last_placement_fact(history: Sequence[Recorded[AllocationFact]]) -> Recorded
 
 
 def newest_order_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Order | None:
-    """Return the newest order of a slot that the allocation has or had; None while it is not placed."""
+    """Return the newest order of a slot that an allocation has or had; None while the allocation is not placed."""
     state = fold(tuple(recorded.fact for recorded in history))
     if state is None or isinstance(state, Requested):
         return None
@@ -186,12 +190,12 @@ def newest_order_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -
 
 
 def is_newest(history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID) -> bool:
-    """Return whether the id is that of the slot's newest order."""
+    """Return whether `order_id` is the id of the slot's newest order."""
     return order_id == _order_id(slot, _cause_for_slot(history, slot))
 
 
 def is_superseded(history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID) -> bool:
-    """Return whether the id is that of an order of the slot that a newer one superseded."""
+    """Return whether `order_id` is the id of an order of the slot that a newer order superseded."""
     source = _cause_of_order(history, slot, order_id)
     return source is not None and source.position < _cause_for_placement(history, slot).position
 
@@ -199,7 +203,9 @@ def is_superseded(history: Sequence[Recorded[AllocationFact]], slot: SlotId, ord
 def cause_of_report(
     history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID | None
 ) -> Recorded[AllocationFact]:
-    """Return the fact that caused the reported order, or the slot's newest order if the reported one is unknown."""
+    """Return the fact that caused the order to which a report refers; if the order is unknown, the fact that caused
+    the slot's newest order.
+    """
     named = None if order_id is None else _cause_of_order(history, slot, order_id)
     return named or _cause_for_slot(history, slot)
 
@@ -215,7 +221,7 @@ def _cause_of_order(
 def _orders(
     state: Placed, history: Sequence[Recorded[AllocationFact]], slots: frozenset[SlotId]
 ) -> tuple[Order, ...]:
-    """Return the newest order of each of the slots, in the order of the allocation's slots."""
+    """Return the newest order of each of the given slots, in the sequence of the allocation's slots."""
     if not slots:
         return ()
     facts = [recorded.fact for recorded in history]
@@ -291,7 +297,9 @@ def _body(
         case AllocationReplaced() | AllocationReleasing() | AllocationFailed() | SliceRemovalRetried():
             return RemoveSlice(network=_network(slot))
         case _:
-            raise AssertionError(f"{type(source).__name__} does not define the desired state of a slot")
+            raise AssertionError(
+                f"a fact of type {type(source).__name__} does not define the desired state of a slot"
+            )
 
 
 def _order_id(slot: SlotId, source: Recorded[AllocationFact]) -> UUID:
@@ -318,7 +326,9 @@ def _apply(
 
 
 def _mappings(mode: NetworkMode, ingress_rules: tuple[IngressReserved, ...]) -> tuple[Mapping, ...]:
-    """Return the ingress rules of an order. The order does not contain the mode: see `ApplySlice.network_mode`."""
+    """Return the ingress rules of an order. The order does not contain the network mode: see
+    `ApplySlice.network_mode`.
+    """
     match mode:
         case "private-nat":
             return ()

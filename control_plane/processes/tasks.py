@@ -1,8 +1,8 @@
-"""What is due next for a task that an administrator requested, derived from its history and the slot's newest order.
+"""Derive the due operation or command of a requested task from its history and the newest order of its slot.
 
 Each try is an operation with an id that follows from the task and the number of the try, so deriving it twice yields
-the same one. A try that failed temporarily is followed by the next after a pause that doubles. Every try has a
-deadline: the time after which it can no longer be started, and could no longer be running if it had been.
+the same operation. After a try that failed temporarily, the next try follows after a pause, which doubles each time.
+Every try has a deadline, after which it can neither begin nor still be running.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _BODY: Final[TypeAdapter[OperationBody]] = TypeAdapter(OperationBody)
 
 @dataclass(frozen=True, slots=True)
 class TimeOut:
-    """Command: the deadline of a task's try is over."""
+    """Due command to end a task, because the deadline of its current try has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ Due = Try | Wait | TimeOut
 
 
 def due(history: Sequence[Recorded[TaskFact]], now: datetime, order: Order | None) -> tuple[Due, ...]:
-    """Return the operation that must be executed, what is waited for, or the command that is due now.
+    """Return what is due for a task: its operation, the awaited event, or a command that is due now.
 
     `order` is the newest order of the task's slot, or None if the task is about the node.
     """
@@ -67,13 +67,13 @@ def due(history: Sequence[Recorded[TaskFact]], now: datetime, order: Order | Non
         case Cancelling(of=trying):
             if deadline_of(trying) <= now:
                 return (TimeOut(),)
-            return _stop(history, trying), Wait("the node to stop", deadline_of(trying))
+            return _stop(history, trying), Wait("the end of the cancelled try", deadline_of(trying))
         case _:
             assert_never(state)
 
 
 def operation_id(task: UUID, attempt: int) -> UUID:
-    """Return the operation id of a try."""
+    """Return the operation id of try number `attempt` of a task."""
     return uuid5(task, f"try {attempt}")
 
 
@@ -106,6 +106,6 @@ def _operation(identity: UUID, source: Recorded[TaskFact], state: Trying, body: 
 
 
 def over(history: Sequence[Recorded[TaskFact]]) -> str | None:
-    """Return the name of the task's final state, or None while it goes on."""
+    """Return the name of the task's final state, or None if the task has not ended."""
     state = fold(history)
     return None if state is None or isinstance(state, Trying | Cancelling) else state_name(state)

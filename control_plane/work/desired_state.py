@@ -2,7 +2,8 @@
 
 The newest order of each slot is at the end of the index `task_of_slot`, however many orders preceded it. The query
 compares digests inside the database, so a node on which nothing changed costs neither a transferred row nor a
-signature. Orders of emptied slots count too: their tokens are the fence of a node that lost its disk.
+signature. Orders of emptied slots are compared too: a node that lost its disk refuses outdated orders by their fence
+tokens.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ order by slot_index
 
 @dataclass(frozen=True, slots=True)
 class MissingOrder:
-    """The newest order of a slot, which the node does not hold."""
+    """The newest order of a slot that its node should hold and does not."""
 
     kind: str
     text: str
@@ -45,9 +46,10 @@ class MissingOrder:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The slots with different orders on the node and here.
+    """Slots with an order on the node that differs from their newest order in the control plane.
 
-    `unknown` lists slots with an order that is newer than any here.
+    `wanted` are the newest orders that the node lacks. `unknown` lists slots for which the node holds an order that is
+    newer than every order of the control plane.
     """
 
     wanted: tuple[MissingOrder, ...]
@@ -55,7 +57,7 @@ class Differences:
 
 
 async def differences(conn: AsyncConnection, node: NodeId, held: Sequence[HeldOrder]) -> Differences:
-    """Return the slots of a node that do not hold their newest order."""
+    """Compare the orders that a node holds with the newest orders of its slots, and return the differences."""
     digests = {
         "indexes": [each.index for each in held],
         "epochs": [each.epoch for each in held],

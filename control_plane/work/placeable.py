@@ -1,8 +1,8 @@
 """Conditions for placing a new slice in a slot, each with the reason code that is reported if it does not hold.
 
-Placement checks all of them and lists report the first that fails, from one definition: what is listed as free is what
-placement takes. In addition, placement checks the request itself: its image, its ingress rules, and that the agent
-supports these and the rate of its SKU.
+Placement checks all conditions, and the lists of the API report the first that fails. Both use this one definition, so
+that every slot listed as free can be used. In addition, placement checks the request itself: its image, its ingress
+rules, and that the agent supports these and the rate of its SKU.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,7 +23,7 @@ _BLOCKING: Final = "$[*] ? (@.blocks == true).kind"
 class Need(NamedTuple):
     """An SQL condition for placement and its reason code.
 
-    `holds` may be null while it is unknown; it then counts as false.
+    `holds` evaluates to null while the value is unknown, which counts as false.
     """
 
     holds: sa.ColumnElement[bool]
@@ -63,26 +63,26 @@ def heartbeat(unreachable_after: timedelta) -> tuple[Need, ...]:
 
 
 def kind(*, simulated_allowed: bool) -> Need:
-    """Return the condition that a node is real.
+    """Return the condition that a node is not simulated.
 
-    A deployment can switch it off, and a request that names the node skips it. A simulated node accepts every order but
-    runs no guest, so its slices are of no use to callers.
+    A deployment can switch the condition off, and a request that names the node skips it. A simulated node accepts
+    every order but runs no guest, so its slices are of no use to callers.
     """
     real = nodes.node.c.simulated.is_not(sa.true())
     return Need(sa.true() if simulated_allowed else real, sa.literal("simulated"))
 
 
 def all_hold(needs: Sequence[Need]) -> sa.ColumnElement[bool]:
-    """Return an SQL expression that is true if every condition holds."""
+    """Return an SQL expression that is true if every one of the placement conditions holds."""
     return sa.and_(*(need.holds for need in needs))
 
 
 async def hosts_blocked(
     conn: AsyncConnection, names: Collection[NodeId], unreachable_after: timedelta, *, simulated_allowed: bool
 ) -> dict[NodeId, str]:
-    """Return the nodes among `names` on which nothing new is placed now, each with the reason code.
+    """Return the nodes among `names` on which no new slice is placed now, each with the code of the first reason.
 
-    `simulated` comes last: a request that names the node checks every other condition.
+    The reason `simulated` comes last: a request that names the node checks every other condition.
     """
     node, (access, *sound) = nodes.node, HOST
     needs = (access, *heartbeat(unreachable_after), *sound, kind(simulated_allowed=simulated_allowed))
@@ -100,7 +100,9 @@ async def hosts_blocked(
 async def slots_blocked(
     conn: AsyncConnection, names: Collection[SlotId], unreachable_after: timedelta, *, simulated_allowed: bool
 ) -> dict[SlotId, str]:
-    """Return the slots among `names` in which nothing new is placed now, free or not, each with the reason code."""
+    """Return the slots among `names` in which no new slice could be placed now even if they were free, with reason
+    codes.
+    """
     node_names = {node_of(name) for name in names}
     hosts = await hosts_blocked(conn, node_names, unreachable_after, simulated_allowed=simulated_allowed)
     query = sa.select(slots.slot.c.slot_id, _first_reason(SLOT).label("code")).where(

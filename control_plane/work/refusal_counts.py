@@ -23,7 +23,7 @@ class Refusal:
 
 
 async def is_first(conn: AsyncConnection, refusal: Refusal, now: datetime) -> bool:
-    """Count a refusal; return whether it is the first with this node, subject and code."""
+    """Count a refusal; return whether it is the first refusal with this node, subject and code."""
     row = tables.refusal
     key = {"node_id": refusal.node_id, "about": refusal.about, "code": refusal.code}
     statement = (

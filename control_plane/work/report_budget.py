@@ -7,12 +7,12 @@ reports pays for each.
 
 When a tenth of the budget is spent, descriptions of the host are merged: the newest one is held in the row and recorded
 once the budget allows it, or after `HELD_AT_MOST`. When all of it is spent, reports are refused until tokens are back,
-and stay in the node's spool in their order. Neither loses the newest state. Session renewals take from the same
-budget and may overdraw it by `SESSIONS`, so that a throttled node keeps its session.
+and stay in the node's spool in their order. Neither measure loses the newest description. Session renewals take from
+the same budget and may overdraw it by `SESSIONS`, so that a throttled node keeps its session.
 
-The row is shared by all processes of the API. It is locked before anything else, so reports of one node take turns,
-and a refused one costs a single statement. The first excess begins an episode, which is one fact, and its end another;
-in between, the row only counts.
+The row is shared by all processes of the API. It is locked before anything else, so the reports of one node are
+processed one after another, and a refused report costs a single statement. The first excess begins an episode, which is
+one fact, and its end another; in between, the row only counts.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ _LONGEST_WAIT: Final = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Numbers of tokens that a report budget holds and regains per minute."""
+    """Limits of a report budget: the number of tokens that it holds, and the number that it regains per minute."""
 
     burst: int = 1000
     per_minute: int = 60
@@ -62,17 +62,17 @@ class Limits:
 
     @property
     def state(self) -> timedelta:
-        """The part of `full` that may be spent before host descriptions are held."""
+        """Part of the time `full` that may be spent before descriptions of the host are held."""
         return self.full / _STATE_SHARE
 
     @property
     def wait(self) -> timedelta:
-        """How long a refused node waits, so that several reports are accepted afterwards."""
+        """Time that a refused node waits before it retries, so that several reports are accepted afterwards."""
         return min(_LONGEST_WAIT, max(timedelta(seconds=1), min(_WAIT_TOKENS, self.burst) * self.token))
 
 
 class Budget(NamedTuple):
-    """A node's report budget after one token was taken."""
+    """State of a node's report budget after one token was taken from it."""
 
     spent_until: datetime
     throttled_at: datetime | None
@@ -120,7 +120,9 @@ async def _take(
 
 
 def cost_of(changes: tuple[Change, ...]) -> int:
-    """Tokens that the facts of a report cost. The first facts of a slot are free, because a node has few slots."""
+    """Return the number of tokens that the changes of a report cost. The first facts of a slot are free, because a
+    node has few slots.
+    """
     return max(1, sum(len(change.facts) for change in changes if change.expected_version))
 
 
@@ -132,16 +134,18 @@ async def charge(conn: AsyncConnection, node: NodeId, limits: Limits, tokens: in
 
 
 def may_record(budget: Budget, limits: Limits, now: datetime) -> bool:
-    """Return whether a host description is recorded now, instead of held."""
+    """Return whether a node's description of its host is recorded now; otherwise it is held until the budget allows
+    it.
+    """
     if budget.held_at is not None and now - budget.held_at >= HELD_AT_MOST:
         return True
     return budget.spent_until - now <= limits.state
 
 
 async def hold(conn: AsyncConnection, node: NodeId, text: str, now: datetime) -> bool:
-    """Hold a host description in place of the one held before.
+    """Hold a node's description of its host for later recording, in place of an earlier held description.
 
-    Return whether an episode of throttling begins with it.
+    Return whether an episode of throttling begins with this description.
     """
     merged = row.c.merged + sa.case((row.c.held.is_not(None), 1), else_=0)
     values = {"held": text, "held_at": sa.func.coalesce(row.c.held_at, now), "merged": merged}
@@ -149,7 +153,7 @@ async def hold(conn: AsyncConnection, node: NodeId, text: str, now: datetime) ->
 
 
 async def count_refused(conn: AsyncConnection, node: NodeId, times: int, now: datetime) -> bool:
-    """Count refused requests of a throttled node; return whether an episode of throttling begins with them."""
+    """Count refused requests of a throttled node; return whether an episode of throttling begins with these."""
     return await _exceeded(conn, node, now, {"refused": row.c.refused + times})
 
 
@@ -162,19 +166,19 @@ async def _exceeded(conn: AsyncConnection, node: NodeId, now: datetime, values: 
 
 
 async def count_merged(conn: AsyncConnection, node: NodeId, times: int) -> None:
-    """Count host descriptions that a later one in the same request replaced."""
+    """Count descriptions of a host that a later description in the same request replaced."""
     statement = sa.update(row).where(row.c.node_id == node)
     await conn.execute(statement.values(merged=row.c.merged + times))
 
 
 async def held(conn: AsyncConnection, node: NodeId) -> str | None:
-    """Return a node's held host description, if any; the row stays locked."""
+    """Return a node's held description of its host, or None, and lock the row of its report budget."""
     query = sa.select(row.c.held).where(row.c.node_id == node).with_for_update()
     return (await conn.execute(query)).scalar_one_or_none()
 
 
 async def release(conn: AsyncConnection, node: NodeId, *, replaced: bool) -> None:
-    """Remove a node's held host description, because it is recorded now or `replaced` by a newer one."""
+    """Remove a node's held description of its host, because it is recorded now or was `replaced` by a newer one."""
     statement = sa.update(row).where(row.c.node_id == node, row.c.held.is_not(None))
     merged = row.c.merged + int(replaced)
     await conn.execute(statement.values(held=None, held_at=None, merged=merged))
@@ -189,7 +193,7 @@ class Episode(NamedTuple):
 
 
 async def end_episode(conn: AsyncConnection, node: NodeId, limits: Limits, now: datetime) -> Episode | None:
-    """End the node's episode and reset its counts, if the episode is over; else return None."""
+    """End and return a node's episode of throttling and reset its counts, if the episode is over; else return None."""
     query = sa.select(row.c.throttled_at, row.c.refused, row.c.merged)
     mine = query.where(row.c.node_id == node, _over(limits, now)).with_for_update()
     found = (await conn.execute(mine)).one_or_none()
@@ -201,7 +205,9 @@ async def end_episode(conn: AsyncConnection, node: NodeId, limits: Limits, now: 
 
 
 class Due(NamedTuple):
-    """Nodes with a held description that may be recorded, and nodes with an episode that is over."""
+    """Throttled nodes that need attention: `held` have a held description that may be recorded, `over` an episode
+    that is over.
+    """
 
     held: list[NodeId]
     over: list[NodeId]

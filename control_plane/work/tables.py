@@ -1,12 +1,13 @@
 """The schema `work`: operational state of work in progress, outside the ledger; a rebuild does not restore it.
 
-A task is one order on its way to a node; `control_plane.decisions.task_states` draws its states. A row is inserted as
-`sent` so that it need not be written twice; its task is due as long as it is listed in `unsent`. `due_at` is when the
-task sender looks at the task next.
+A row of `work.task` is one order or operation on its way to a node; `control_plane.decisions.task_states` draws its
+states. A row is inserted as `sent` so that it need not be written twice; its task is due as long as it is listed in
+`work.unsent`. `due_at` is the time at which the task sender next checks the task.
 
-Rows commit with the dispatcher's checkpoint, so rows that a server crash loses are derived again from the ledger.
-Rows that are deleted while the checkpoint stays are not: the order of an active slot is derived when it is placed and
-never after that. So `control_plane.dispatcher.pruning` keeps the newest order of each slot, and every open task.
+Rows commit with the dispatcher's checkpoint, so rows that a server crash loses are derived again from the ledger. Rows
+that are deleted while the checkpoint stays are not derived again: the order of an active slot is derived when its slice
+is placed and never after that. So `control_plane.dispatcher.pruning` keeps the newest order of each slot, and every
+open task.
 
 A task is an order of an allocation, with its fence token (`epoch`, `position`), or an operation: one try (`attempt`) of
 a task that an administrator requested (`task_id`), or the cancellation of such a try.

@@ -1,4 +1,4 @@
-"""Changes of rows in `work.task` by commands and reports, each in the transaction of the facts that cause it.
+"""Changes of rows in `work.task` by commands and reports, each in the transaction that records the facts behind it.
 
 Order ids can be guessed, so a node's report only changes rows of that node.
 """
@@ -21,7 +21,7 @@ from events.values import NodeId
 
 @dataclass(frozen=True, slots=True)
 class TryRow:
-    """The row of an operation: the try of a task that it is, or that it cancels."""
+    """Row of an operation in `work.task`: a try of a task, or the cancellation of a try."""
 
     operation_id: UUID
     node_id: NodeId
@@ -33,7 +33,7 @@ class TryRow:
 
 
 async def find_try(conn: AsyncConnection, operation_id: UUID, node: NodeId) -> TryRow | None:
-    """Return the operation with this id, if it belongs to the node."""
+    """Return the row of the operation with this id; None if it does not exist or belongs to another node."""
     query = _TRIED.where(task.c.order_id == operation_id, task.c.node_id == node)
     row = (await conn.execute(query)).mappings().one_or_none()
     return None if row is None else TryRow(**row)
@@ -66,13 +66,13 @@ _TRIED: Final = sa.select(
 
 
 async def end(conn: AsyncConnection, node: NodeId, order_id: UUID, how: End, now: datetime) -> bool:
-    """End an order of the node and delete its progress; return whether it was still open."""
+    """End an open order or operation of the node and delete its progress rows; return whether it was still open."""
     mine = task.c.order_id == order_id, task.c.node_id == node
     return await _end(conn, sa.and_(*mine), how, now)
 
 
 async def end_tries(conn: AsyncConnection, task_id: UUID, how: End, now: datetime) -> None:
-    """End all open rows of a task: its try, and the operation that cancels it."""
+    """End all open rows of a requested task: the rows of its tries, and of the operations that cancel them."""
     await _end(conn, sa.and_(task.c.task_id == task_id, task.c.kind != CANCEL), how, now)
     await _end(conn, sa.and_(task.c.task_id == task_id, task.c.kind == CANCEL), SUPERSEDED, now)
 

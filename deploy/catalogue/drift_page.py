@@ -106,5 +106,5 @@ def _section(scope: Scope, types: list[DriftType]) -> str:
         )
         for each in types
     )
-    head = ("kind", "difference", "evidence: desired; observed", "detected by", "action", "requirement")
+    head = ("kind", "difference", "evidence", "detected by", "action", "requirement")
     return f"## {SCOPES[scope]}\n\n{table(head, rows)}"

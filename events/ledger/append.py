@@ -1,4 +1,4 @@
-"""Append one command to the ledger, as the control plane calls it.
+"""Append the facts of one command to the ledger, through the SQL function `ledger.append`.
 
 Order within one transaction: `take_key` first, then all reads and locks of the command, `append` last. The caller
 owns the connection and the transaction and commits it. A refusal (`events.ledger.errors`) leaves the transaction
@@ -45,7 +45,8 @@ class StoredAnswer(NamedTuple):
 
 
 async def take_key(conn: psycopg.AsyncConnection, key: CommandKey) -> StoredAnswer | None:
-    """Take the key for this transaction, as its first statement; or return the stored response of an earlier request.
+    """Take an idempotency key as the first statement of a transaction, or return the response stored for an earlier
+    request.
 
     Waits for a concurrent request with the same key. Raises `KeyReused` if the key was used with another body, and
     `KeyBusy` after five seconds of waiting.

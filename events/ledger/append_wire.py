@@ -71,7 +71,7 @@ class _Claim(msgspec.Struct, omit_defaults=True):
 
 
 class WireKey(msgspec.Struct):
-    """An idempotency key as it is sent to the server."""
+    """An idempotency key in the form that is sent to the server."""
 
     principal: str
     route: str
@@ -81,7 +81,7 @@ class WireKey(msgspec.Struct):
 
 
 class WireCommand(msgspec.Struct, omit_defaults=True):
-    """The arguments of `ledger.append`."""
+    """The arguments of the SQL function `ledger.append`."""
 
     events: list[_Event]
     lock_order: list[int] | None = None
@@ -101,17 +101,17 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def encoded(wire: object) -> str:
-    """Return the JSON of a wire object."""
+    """Return the JSON of a wire object, such as `WireCommand`."""
     return _ENCODER.encode(wire).decode()
 
 
 def wire_key(key: CommandKey, answer: str | None) -> WireKey:
-    """Return the key as it is sent to the server; `answer` is the response to store."""
+    """Return an idempotency key in the form that is sent to the server; `answer` is the response to store with it."""
     return WireKey(key.principal, key.route, key.key, key.body_hash.hex(), answer)
 
 
 def wire_command(command: LedgerCommand) -> WireCommand:
-    """Return the command as it is sent to the server.
+    """Return the arguments of an append in the form that is sent to the server.
 
     Raises `ClaimHeld` or `ClaimNotHeld` if the command's facts contradict each other, and `ValueError` for a change
     without facts or a time without a zone.
@@ -119,7 +119,7 @@ def wire_command(command: LedgerCommand) -> WireCommand:
     changes, cause, key, answer = command
     if cause.observed_at.tzinfo is None:
         raise ValueError(
-            f"observed_at {cause.observed_at} has no time zone; pass an aware datetime, or the ledger would guess the zone"
+            f"observed_at {cause.observed_at} has no time zone; pass a datetime with a time zone"
         )
     events = [event for change in changes for event in _events(change, cause)]
     return WireCommand(
@@ -166,9 +166,11 @@ def _lock_order(events: Sequence[_Event]) -> list[int]:
 
 
 def _net_claims(changes: Sequence[Change]) -> list[_Claim]:
-    """Return what all facts together take and free, in the one order in which append locks the claims.
+    """Return the claims that all facts of an append together take and free, in the order in which the append locks
+    claims.
 
-    A claim freed on one stream and taken on another moves. A fact cannot free a claim that the same append takes.
+    A claim that one stream frees and another takes changes its holder. A fact cannot free a claim that the same append
+    takes.
     """
     net: dict[Claim, _Claim] = {}
     for stream, fact in [(change.stream, fact) for change in changes for fact in change.facts]:

@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 async def ledger_connection(conn: AsyncConnection) -> psycopg.AsyncConnection[tuple[object, ...]]:
-    """Return the psycopg connection for the ledger's own calls, such as COPY; `conn` begins and ends its
+    """Return the psycopg connection under a SQLAlchemy connection, for calls such as COPY. Only `conn` begins and ends
     transactions.
     """
     driver = (await conn.get_raw_connection()).driver_connection
@@ -31,7 +31,7 @@ async def fetch_row(
     *,
     prepare: bool | None = None,
 ) -> R | None:
-    """Return the first row of a query, or None. `made` takes the columns by name."""
+    """Return the first row of a query, or None. `made` creates the row object from the columns, passed by name."""
     cursor = conn.cursor(row_factory=kwargs_row(made))
     return await (await cursor.execute(query, parameters, prepare=prepare)).fetchone()
 
@@ -44,7 +44,7 @@ async def fetch_rows(
     *,
     prepare: bool | None = None,
 ) -> list[R]:
-    """Return all rows of a query. `made` takes the columns of each row by name."""
+    """Return all rows of a query. `made` creates a row object from the columns, passed by name."""
     cursor = conn.cursor(row_factory=kwargs_row(made))
     return await (await cursor.execute(query, parameters, prepare=prepare)).fetchall()
 

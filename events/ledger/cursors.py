@@ -2,8 +2,8 @@
 
 A cursor is the `<epoch>.<position>` of an event that its reader has received. A position alone is ambiguous after a
 restore: a ledger restored from a backup assigns the same positions to other events, in a later epoch. So a cursor is
-valid only if the ledger has an event, or a dead position, of its epoch at its position. `position:N` is for people, to
-choose a starting point without having read anything; it is valid up to the last position that was drawn.
+valid only if the ledger has an event, or a dead position, of its epoch at its position. With `position:N`, a
+user chooses a starting point without having read an event; it is valid up to the last position that was assigned.
 """
 
 import re
@@ -26,13 +26,13 @@ _LAST: Final = "select position, epoch, recorded_at from ledger.event where posi
 
 
 def parse_position(raw: str) -> Position | None:
-    """Return the position in `position:N`; None for any other text."""
+    """Return the number N of a cursor written as `position:N`; None for any other text."""
     found = _POSITION.fullmatch(raw)
     return Position(int(found[1])) if found else None
 
 
 class Cursor(NamedTuple):
-    """The place after the event at `position`; `epoch` is None if the cursor was written as `position:N`."""
+    """Cursor after the event at `position`; `epoch` is None if the cursor was written as `position:N`."""
 
     position: Position
     epoch: Epoch | None = None
@@ -56,7 +56,7 @@ BEGINNING: Final = Cursor(Position(0))
 
 
 class Last(NamedTuple):
-    """The last event at or before some position."""
+    """The last event at or before a given position of the ledger."""
 
     position: Position
     epoch: Epoch
@@ -68,7 +68,7 @@ class Last(NamedTuple):
 
 
 async def holds(conn: psycopg.AsyncConnection, cursor: Cursor) -> bool:
-    """Return whether the ledger can continue after the cursor without skipping an event."""
+    """Return whether a reader can continue after the cursor without skipping an event."""
     if cursor.position == 0:
         return True
     if cursor.epoch is None:
@@ -77,10 +77,10 @@ async def holds(conn: psycopg.AsyncConnection, cursor: Cursor) -> bool:
 
 
 async def drawn(conn: psycopg.AsyncConnection) -> Position:
-    """Return the last position that was drawn; positions up to it may not be final yet."""
+    """Return the last position that the ledger assigned; positions up to it may not be final yet."""
     return Position(await fetch_value(conn, _DRAWN))
 
 
 async def last_up_to(conn: psycopg.AsyncConnection, position: Position) -> Last | None:
-    """Return the last event at or before a position; the position itself may have no event."""
+    """Return the last event at or before a position; None if there is none. The position itself may have no event."""
     return await fetch_row(conn, Last, _LAST, [position], prepare=True)

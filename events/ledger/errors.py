@@ -1,6 +1,6 @@
 """Refusals of the ledger as exception types. Its SQL functions raise SQLSTATEs of class SP; this is their only table.
 
-Every refusal aborts its transaction: nothing of it is stored, a taken key included.
+Every refusal aborts its transaction: nothing of the transaction is stored, not even its idempotency key.
 """
 
 import json
@@ -19,23 +19,25 @@ class VersionConflict(LedgerRefusal):
     """Another command changed the stream first; decide again on its newer state."""
 
     def __init__(self, stream: StreamId, expected: int, actual: int) -> None:
-        super().__init__(f"{stream} is at version {actual}, not {expected}")
+        super().__init__(f"stream {stream} is at version {actual}, not {expected}")
         self.stream, self.expected, self.actual = stream, expected, actual
 
 
 class ClaimHeld(LedgerRefusal):
-    """A claim that the fact takes already has a holder; `holder` is None if it freed the claim in the meantime."""
+    """A claim that a fact takes already has a holder; `holder` is None if the holder freed the claim in the
+    meantime.
+    """
 
     def __init__(self, claim: Claim, holder: StreamId | None) -> None:
-        super().__init__(f"{claim.kind} {claim.value} is held by {holder or 'another command'}")
+        super().__init__(f"the claim on {claim.kind} {claim.value} is held by {holder or 'another command'}")
         self.claim, self.holder = claim, holder
 
 
 class ClaimNotHeld(LedgerRefusal):
-    """The fact frees a claim that its stream does not hold."""
+    """A fact frees a claim that its stream does not hold."""
 
     def __init__(self, claim: Claim, stream: StreamId) -> None:
-        super().__init__(f"{claim.kind} {claim.value} is not held by {stream}")
+        super().__init__(f"the claim on {claim.kind} {claim.value} is not held by stream {stream}")
         self.claim, self.stream = claim, stream
 
 
@@ -44,7 +46,7 @@ class KeyReused(LedgerRefusal):
 
 
 class KeyTaken(LedgerRefusal):
-    """The key was taken in another transaction; `answer` is the response stored there."""
+    """The idempotency key was taken by another transaction; `answer` is the response that it stored."""
 
     def __init__(self, answer: str) -> None:
         super().__init__("a request with this idempotency key already has a stored response")
@@ -52,7 +54,7 @@ class KeyTaken(LedgerRefusal):
 
 
 class KeyBusy(LedgerRefusal):
-    """A command with the same key is still running after five seconds; retry later."""
+    """A command with the same idempotency key is still running after five seconds; retry later."""
 
 
 class MalformedAppend(LedgerRefusal):
@@ -60,7 +62,7 @@ class MalformedAppend(LedgerRefusal):
 
 
 class NotYetFinal(LedgerRefusal):
-    """An event may still be written at a position, so it cannot be marked as dead."""
+    """An event may still be written at a position, so the position cannot be marked as dead."""
 
 
 class UnreadableEvent(Exception):
@@ -72,7 +74,7 @@ class UnreadableEvent(Exception):
 
 
 def refusal(error: psycopg.Error) -> LedgerRefusal | None:
-    """Return the typed refusal for a database error, or None if the error is not a refusal."""
+    """Return the typed refusal for a database error, or None if the error is not a refusal of the ledger."""
     # A lock timeout on a stream's head or on a claim has the same SQLSTATE but is not the key's fault; only the
     # context of the error distinguishes the two.
     if isinstance(error, psycopg.errors.LockNotAvailable) and "ledger.hold_key(" in (

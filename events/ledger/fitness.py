@@ -1,4 +1,4 @@
-"""The start-up check that refuses a server on which the ledger's guarantees do not hold."""
+"""The start-up check that refuses a Postgres server on which the ledger's guarantees do not hold."""
 
 from typing import Final, NamedTuple
 
@@ -26,7 +26,7 @@ class _Server(NamedTuple):
 
 
 class UnfitServer(RuntimeError):
-    """The server must not store the ledger; `reasons` lists everything that is wrong with it."""
+    """The Postgres server is unfit to store the ledger; `reasons` lists every problem."""
 
     def __init__(self, reasons: tuple[str, ...]) -> None:
         super().__init__("; ".join(reasons))
@@ -34,13 +34,13 @@ class UnfitServer(RuntimeError):
 
 
 async def refuse_unfit_server(conn: psycopg.AsyncConnection) -> None:
-    """Raise `UnfitServer` with every reason if the server is unfit. Reads only."""
+    """Raise `UnfitServer` with every reason if the Postgres server is unfit to store the ledger. Reads only."""
     server = await fetch_row(conn, _Server, _LOOK)
     assert server is not None
     reasons = (
         (
             server.standby,
-            "it is a standby: the holders of the fence are visible on the primary only; connect to the primary",
+            "the server is a standby: the holders of the fence are visible on the primary only; connect to the primary",
         ),
         (
             server.prepared > 0,
@@ -50,7 +50,7 @@ async def refuse_unfit_server(conn: psycopg.AsyncConnection) -> None:
             server.encoding != "UTF8",
             f"the database's encoding is {server.encoding}, but Merkle leaves need UTF8; recreate it with UTF8",
         ),
-        (server.version < OLDEST, "it is older than PostgreSQL 15; upgrade it"),
+        (server.version < OLDEST, "the server is older than PostgreSQL 15; upgrade it"),
         (
             not server.has_schema,
             "the database has no schema: run sliceplane-server migrate first",

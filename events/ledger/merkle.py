@@ -56,12 +56,12 @@ class DeadRow(NamedTuple):
 
 
 def leaf_of(row: EventRow | DeadRow) -> bytes:
-    """Return the 32 bytes of the row's `leaf` column."""
+    """Return the Merkle leaf of a row of the ledger: the 32 bytes of its column `leaf`."""
     return sha256(b"\x00" + encoding_of(row)).digest()
 
 
 def encoding_of(row: EventRow | DeadRow) -> bytes:
-    """Return the bytes that are hashed into the leaf, before the prefix of RFC 6962 is added."""
+    """Return the bytes of a row that are hashed into its Merkle leaf, before the prefix of RFC 6962 is added."""
     kind, fields = (EVENT, _event_fields(row)) if isinstance(row, EventRow) else (DEAD, _dead_fields(row))
     fields = (*fields, _field(_BYTEA, None))
     return VERSION + kind + pack(">i", len(fields)) + b"".join(fields)

@@ -1,17 +1,17 @@
-"""Map a time to a position in the ledger: the last event recorded at or before it, exactly (LED-8).
+"""Map a time to a position in the ledger, exactly: that of the last event recorded at or before the time (LED-8).
 
-An appender takes the fence, reads the clock, draws positions, and commits. So two questions are answered, in this
-order.
+An appender takes the fence (a shared lock), reads the clock, draws positions, and commits. So two questions are
+answered, in this order.
 
 The first is whether the time is *settled*: whether all transactions that recorded something up to that time have ended.
 An ended transaction no longer holds the fence; a current holder with a transaction that began later records a later
-time. One query of the holders gives a time before which everything is settled, and a hanging appender delays only the
-times since it began.
+time. One query of the holders gives a time before which everything is settled; an appender that hangs delays only the
+times after its own begin.
 
 The second is the position. Positions and times ascend together, except for appenders that were slow between reading the
-clock and drawing positions: a binary search finds the first event recorded `SLACK` later than the time, behind which no
-event of that time can be, and the search walks back from there. There is no index on the time, because every append
-would pay for it.
+clock and drawing positions: a binary search finds the first event recorded `SLACK` later than the time. No later
+position can have an event of that time, so the search walks back from there. There is no index on the time, because
+every append would pay for it.
 """
 
 from datetime import datetime, timedelta
@@ -52,8 +52,8 @@ select coalesce(
 
 
 class Settled(NamedTuple):
-    """`now` is the server's clock. Everything recorded before `before` is committed; None if that cannot be
-    determined.
+    """State of the ledger at the server time `now`: all events recorded before the time `before` are committed.
+    `before` is None if it cannot be determined.
     """
 
     now: datetime
@@ -61,14 +61,14 @@ class Settled(NamedTuple):
 
 
 class _Oldest(NamedTuple):
-    """Begin of the oldest transaction that holds the fence, and whether the begin of any of them is unknown."""
+    """Begin of the oldest transaction that holds the fence, and whether the begin of any holder is unknown."""
 
     began: datetime | None
     unknown: bool
 
 
 async def settled(conn: psycopg.AsyncConnection) -> Settled:
-    """Return the time up to which the ledger is settled.
+    """Return the server time, and the time before which all events of the ledger are committed.
 
     The connection's transaction must be fresh: PostgreSQL reads the activity of other sessions once per transaction.
     """
@@ -80,6 +80,6 @@ async def settled(conn: psycopg.AsyncConnection) -> Settled:
 
 
 async def position_at(conn: psycopg.AsyncConnection, moment: datetime) -> Position:
-    """Return the last position recorded at or before a settled time; 0 if there is none."""
+    """Return the position of the last event recorded at or before a settled time; 0 if there is none."""
     parameters = {"moment": moment, "late": moment + SLACK}
     return Position(await fetch_value(conn, _PLACE, parameters, prepare=True))

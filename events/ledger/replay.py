@@ -49,7 +49,7 @@ async def replay(
     for a batch size below 1, and `psycopg.OperationalError` if the server is unavailable.
     """
     if batch < 1:
-        raise ValueError(f"a batch holds at least one event, not {batch}")
+        raise ValueError(f"batch is {batch}, but a batch holds at least one event")
     rows: list[Row] = []
     streamed = conn.cursor().stream(_RANGE, [after, upto, list(without)], binary=True, size=batch)
     assert isinstance(streamed, AsyncGenerator)
@@ -66,8 +66,8 @@ async def replay(
 
 @asynccontextmanager
 async def _in_index_order(conn: psycopg.AsyncConnection) -> AsyncGenerator[None, None]:
-    """Disable sorting. Without statistics, as after a restore, the planner would sort the whole range before its first
-    row.
+    """Context in which the planner does not sort. Without statistics, as after a restore, it would sort the whole range
+    before it returns the first row.
     """
     await conn.execute("set enable_sort = off")
     try:
@@ -79,8 +79,8 @@ async def _in_index_order(conn: psycopg.AsyncConnection) -> AsyncGenerator[None,
 
 
 def _typed(rows: Sequence[Row]) -> list[Recorded[Fact]]:
-    """Return the same as `recorded` for each row, without a call per row. Unreadable rows fall back to `recorded`,
-    which stores the error.
+    """Convert rows to the same events as `recorded` does, without a call per row. For unreadable rows, `recorded` is
+    called, which stores the error.
     """
     try:
         return [

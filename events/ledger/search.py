@@ -1,9 +1,9 @@
 """Search for events by attributes of their envelopes: stream, type, project, actor, correlation id.
 
 The ledger has one index by position and one by stream, and gets no others: each would cost every append. So streams are
-read by their index, beginning at the version that each had at the reader's position. For all other attributes the
-ledger is scanned one window of positions at a time: each statement is short however rare the matching events are, and
-the caller can track its progress. This module does not determine which events are final.
+read by their index, beginning at the version that each stream had at the reader's position. For all other attributes
+the ledger is scanned one window of positions at a time: each statement is short however rare the matching events are,
+and the caller can track its progress. This module does not determine which events are final.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,9 @@ def attributes_of(recorded: Recorded[Fact]) -> EventAttributes:
 
 
 class EventFilter(NamedTuple):
-    """A filter for events: an event matches if each attribute has one of the given values; an empty set matches all."""
+    """A filter for events: an event matches if each attribute has one of the values given for it; an empty set of
+    values matches all.
+    """
 
     streams: frozenset[StreamId] = frozenset()
     types: frozenset[str] = frozenset()
@@ -66,7 +68,9 @@ class EventFilter(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Matching events in order, and the position to continue from: up to it there are no other matches."""
+    """Matching events in order, and the position up to which there are no other matches: the search continues after
+    it.
+    """
 
     events: tuple[Recorded[Fact], ...]
     reached: Position
@@ -75,8 +79,8 @@ class Found(NamedTuple):
 async def find(
     conn: AsyncConnection, pick: EventFilter, *, after: Position, upto: Position, limit: int
 ) -> Found:
-    """Return the next matching events after one position and up to another; possibly none, with `reached` below
-    `upto`.
+    """Return the next matching events after one position and up to another. A search may find no events and still end
+    before `upto`; it continues after the position `reached`.
     """
     if pick.streams:
         begun = await versions_at(await ledger_connection(conn), pick.streams, after)
@@ -98,7 +102,7 @@ def _of_streams(
 ) -> sa.Select[Any]:
     """Build the query for events after the given version of each stream.
 
-    The cost of a page depends on its events only, not on the length of the stream before them.
+    The cost of a query depends on the events that it returns, not on the length of the stream before them.
     """
     names = sa.column("stream_id", event.c.stream_id.type), sa.column("version", event.c.version.type)
     asked = sa.values(*names, name="asked").data(list(begun.items()))

@@ -125,7 +125,7 @@ def recorded(row: tuple[Any, ...]) -> Recorded[Fact]:
 
 
 def fact_of(type_: str, schema_version: int, data: str) -> Fact:
-    """Return the fact of a stored payload, or `Unreadable`."""
+    """Return the fact of a stored payload, or `Unreadable` if this release cannot read it."""
     try:
         return decode(type_, schema_version, data)
     except (UnknownFact, UnreadableFact) as error:

@@ -1,15 +1,15 @@
 """Follow the ledger without ever skipping an event, however late its commit (LED-4).
 
-Appenders draw positions under a shared lock that they hold until commit. A reader therefore queries, in this order: the
-last drawn position, the holders of the lock, and then, *in a statement begun after that*, the events. Without a holder
-everything up to that position is final; otherwise only everything up to the first gap is. A gap is dead if the
-transactions that held the lock when the gap was first observed have all ended and a later statement still finds it. It
-is recorded as dead so that every reader agrees. Reading the bound and the events in one statement or snapshot loses
-events.
+Appenders draw positions under a shared lock, the fence, that they hold until commit. A reader therefore queries, in
+this order: the last drawn position, the holders of the lock, and then, *in a statement begun after that*, the events.
+Without a holder everything up to that position is final; otherwise only everything up to the first gap is. A gap is
+dead if the transactions that held the lock when the gap was first observed have all ended and a later statement still
+finds it. It is recorded as dead so that every reader agrees. Reading the bound and the events in one statement or
+snapshot loses events.
 
 The server does not trust readers and checks itself which transactions could still write a gap. So a lasting gap is
-registered with the server while its suspects are few: otherwise every later appender that idles would prolong the wait
-(promise P29).
+registered with the server early, while few transactions could still write it: otherwise every later appender that idles
+would prolong the wait (promise P29).
 
 Use one `Tail` per process: it owns one connection, which it re-establishes after an error. Its data about pending gaps
 is valid for one server only and is discarded on reconnect.
@@ -48,8 +48,8 @@ _SNAPSHOTS_KEPT: Final = 64
 
 
 class Batch(NamedTuple):
-    """Events in order, and the position up to which no event can appear any more: the position to continue from. `at`
-    is the database's time of the read.
+    """Events in order, and the position `final`, up to which no further event can appear and after which the reader
+    continues. `at` is the database's time of the read.
     """
 
     events: tuple[Recorded[Fact], ...]
@@ -64,8 +64,8 @@ class _Fence(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """Transactions that may still write the gap: those that held the fence when the gap was first observed or when it
-    was registered with the server.
+    """A gap in the positions. `suspects` are the transactions that may still write it: they held the fence when the gap
+    was first observed or when it was registered with the server.
     """
 
     suspects: frozenset[str]
@@ -85,7 +85,9 @@ class Tail:
         self._known = Position(0)
 
     async def batch(self, after: Position, limit: int) -> Batch:
-        """Return the next final events after a position. Raises `psycopg.OperationalError` if the server is away."""
+        """Return the next final events after a position. Raises `psycopg.OperationalError` if the server is
+        unavailable.
+        """
         async with self._turn:
             try:
                 return await self._batch(await self._connection(), after, limit)
@@ -94,11 +96,11 @@ class Tail:
                 raise
 
     async def final(self) -> Position:
-        """Return a position up to which the ledger is final, at most milliseconds old while no appender hangs.
+        """Return a position up to which the ledger is final; 0 if it is unknown.
 
-        Returns 0 if it is unknown. It reads no event: the positions drawn when the fence was read are final once the
-        holders of that time have ended. Positions after the last event are excluded: after a crash the server may draw
-        them again.
+        Unless an appender hangs, the position is at most milliseconds old. This method reads no event: the positions
+        drawn when the fence was read are final once all transactions that held it then have ended. Positions after the
+        last event are excluded: after a crash the server may draw them again.
         """
         async with self._turn:
             try:
@@ -126,7 +128,7 @@ class Tail:
         events: Sequence[Recorded[Fact]],
         holders: frozenset[str],
     ) -> Position:
-        """Return the last position up to which every position is an event or dead."""
+        """Return the last position up to which every position has an event or is dead."""
         if len(events) == end - after:
             return end
         gaps = set(range(after + 1, end + 1)).difference(event.position for event in events)
@@ -144,8 +146,8 @@ class Tail:
     async def _remember(
         self, conn: psycopg.AsyncConnection, gaps: Sequence[Position], holders: frozenset[str]
     ) -> None:
-        """Record all gaps at once: recorded one by one, each gap would also wait for the transactions that began while
-        the previous one was open.
+        """Record the transactions that may write each gap, for all gaps at once. If gaps were recorded one by one, each
+        gap would also wait for the transactions that began while the previous gap was open.
         """
         now = asyncio.get_running_loop().time()
         for gap in gaps:
@@ -188,7 +190,7 @@ class Tail:
             fence = await _fence(conn)
 
     async def _settle(self, conn: psycopg.AsyncConnection, holders: frozenset[str]) -> None:
-        """Use the newest fence snapshot that has no remaining holders.
+        """Advance the known final position to the newest fence snapshot of which all holders have ended.
 
         Waiting for one particular snapshot would add up the waits for several appenders.
         """
@@ -222,7 +224,8 @@ class Tail:
 async def _fence_and_events(
     conn: psycopg.AsyncConnection, after: Position, limit: int
 ) -> tuple[_Fence, tuple[Recorded[Fact], ...]]:
-    """Read the fence, and in a statement begun after that the events; some may have been drawn since.
+    """Read the fence, and then the events in a later statement. Some of these events may have positions drawn after the
+    fence was read.
 
     Both statements are sent in one pipeline.
     """
@@ -251,7 +254,7 @@ async def _fetch_fence(cursor: psycopg.AsyncCursor[_Fence]) -> _Fence:
 
 
 async def _written(conn: psycopg.AsyncConnection, drawn: Position) -> Position:
-    """Return the last drawn position that survives a crash.
+    """Return the last drawn position that the server does not draw again after a crash, at most `drawn`.
 
     A draw becomes durable with the commit of an event or of a dead mark at or after it.
     """

@@ -106,7 +106,7 @@ def test_every_program_refuses_a_postgres_server_with_prepared_transactions(
 
 
 def test_every_program_refuses_a_postgres_standby_server(standby: PostgresServer) -> None:
-    check_all_refuse(standby, "it is a standby")
+    check_all_refuse(standby, "the server is a standby")
 
 
 def test_standby_server_that_the_tests_start_follows_its_primary(standby: PostgresServer) -> None:
