@@ -58,9 +58,9 @@ REFUSED: Final = {
         line("ecdsa-sha2-nistp256", b"nistp256", point("nistp256", PublicFormat.CompressedPoint)),
         "not a key of type ecdsa-sha2-nistp256",
     ),
-    "DSA": ("ssh-dss AAAAB3NzaC1kc3M=", "the first word must be one of ecdsa-sha2-nistp256, "),
-    "certificate": ("ssh-ed25519-cert-v01@openssh.com AAAA", "the first word must be one of"),
-    "options": (f'command="id" {ED25519}', "the first word must be one of"),
+    "DSA": ("ssh-dss AAAAB3NzaC1kc3M=", "the first word of the key must be one of ecdsa-sha2-nistp256, "),
+    "certificate": ("ssh-ed25519-cert-v01@openssh.com AAAA", "the first word of the key must be one of"),
+    "options": (f'command="id" {ED25519}', "the first word of the key must be one of"),
     "two lines": (f"{ED25519}\n{ED25519}", "use one printable line"),
     "long comment": (f"{ED25519} {'x' * MAX_LENGTH}", "use one printable line of at most 8192 characters"),
 }
