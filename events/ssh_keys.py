@@ -46,7 +46,9 @@ def ssh_public_key(raw: str) -> SshPublicKey:
         base64.b64decode(blob, validate=True)  # the library skips characters that sshd refuses
         load_ssh_public_key(f"{kind} {blob}".encode())
     except (ValueError, NotImplementedError):  # the library does not implement compressed points
-        raise _refusal(raw, f"the second word of the key is not a key of type {kind}; paste the complete key") from None
+        raise _refusal(
+            raw, f"the second word of the key is not a key of type {kind}; paste the complete key"
+        ) from None
     return SshPublicKey(f"{kind} {blob} {comment}".rstrip(" "))
 
 
