@@ -1,4 +1,4 @@
-"""Facts about allocations, in life order. Stream: `allocation-<allocation_id>`.
+"""Facts about allocations, in the order of their life cycle. Stream: `allocation-<allocation_id>`.
 
 The stream of an allocation contains its complete timeline, so that its next due action is derived from this stream
 alone. Facts about its ingress rules are defined in `events.ingress`.

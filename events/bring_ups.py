@@ -1,4 +1,4 @@
-"""A failed bring-up caused by a node fault: a part of facts about nodes and slots."""
+"""Record of a slice that could not be brought up because of a node fault. Facts about nodes and slots contain it."""
 
 from datetime import datetime
 

@@ -2,7 +2,7 @@
 
 A stored name is permanent; a class name may change. Names have the form `<object>.<past participle>`, and the schema
 version numbers the shapes of one name. Payloads are canonical JSON: sorted keys, no white space, UTF-8. The types of a
-stream are listed in life order, which is also the order in docs/events.md.
+stream are listed in the order of its life cycle, which is also the order in docs/events.md.
 
 A stored event stays readable permanently, so no line is ever removed. When a type is no longer written, its class stays
 for reading; when its shape changes, its version rises and `events.upcasts` gets a function.

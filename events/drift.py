@@ -1,4 +1,4 @@
-"""Drift that a node observed: a part of facts about nodes and slots."""
+"""Records of drift that a node observed. Facts about nodes and slots contain them."""
 
 from datetime import datetime
 

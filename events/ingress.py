@@ -1,4 +1,4 @@
-"""Facts about ingress rules, in life order. Stream: `allocation-<allocation_id>`.
+"""Facts about ingress rules, in the order of their life cycle. Stream: `allocation-<allocation_id>`.
 
 An ingress rule changes the desired state of one of the allocation's slots, as the allocation's own facts do, so that
 both are recorded in one stream (ING-1).

@@ -1,4 +1,4 @@
-"""Facts about nodes, in life order. Stream: `node-<node_id>`."""
+"""Facts about nodes, in the order of their life cycle. Stream: `node-<node_id>`."""
 
 from datetime import datetime
 

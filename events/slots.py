@@ -1,4 +1,4 @@
-"""Facts about slots, in life order. Stream: `slot-<node>/<index>`.
+"""Facts about slots, in the order of their life cycle. Stream: `slot-<node>/<index>`.
 
 A slot is claimed for an allocation, and stays claimed until the node proves that nothing is left in it.
 """

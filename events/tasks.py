@@ -1,4 +1,4 @@
-"""Facts about requested tasks, in life order. Stream: `task-<task_id>`.
+"""Facts about requested tasks, in the order of their life cycle. Stream: `task-<task_id>`.
 
 A task is attempted until it succeeds, is cancelled, or fails with an error that a retry cannot fix. Each attempt is a
 separate operation for the node; an admin may start a new round of attempts.
@@ -11,7 +11,7 @@ from events.values import AllocationId, NodeId, SlotId
 
 
 class TaskRequested(Fact, frozen=True):
-    """An admin requested one operation on a node, or on a slot; then the allocation that held the slot is recorded."""
+    """An admin requested one operation on a node or a slot. For a slot, the allocation that held it is recorded too."""
 
     task_id: UUID
     """Id of the task, the same for all its attempts."""

@@ -74,7 +74,7 @@ class Gathered(Protocol):
     """The effects of a range of the ledger on one table, collected in memory until they are written."""
 
     def add(self, recorded: Recorded[Any]) -> None:
-        """Add the effect of the next event that concerns the table."""
+        """Collect the effect of one event on the table. The caller adds events that concern the table, in order."""
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
         """Write the collected effects to the table. Raises `RowMissing`, and errors of the table's constraints."""

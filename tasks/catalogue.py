@@ -34,7 +34,7 @@ that they cancel."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Limits of a task type: time, retries, age, size and lane."""
+    """Limits of a task type: time, retries, age and size. Tasks of its `lane` share a limit per node, the `credit`."""
 
     time_limit: timedelta
     """Maximum run time on the node, including the wait for its slot."""
@@ -49,7 +49,7 @@ class Bounds:
 
     @property
     def credit(self) -> int:
-        """Maximum number of tasks of its lane that a node may have queued and in flight."""
+        """Maximum number of tasks of the same `lane`, such as all orders, that a node may have queued and in flight."""
         return CREDIT[self.lane]
 
 

@@ -60,7 +60,7 @@ def failpoint(name: Failpoint) -> None:
 
 
 def step_failpoint(step: StepName, side: Side) -> None:
-    """Kill or stop the process before or after a step (the `side`) if the failpoint of that side is armed."""
+    """Kill or stop the process before or after (`side`) a change of the host, if the failpoint there is armed."""
     if _armed:
         _visit(step_point(step, side))
 

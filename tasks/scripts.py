@@ -1,9 +1,10 @@
 """The Lua scripts that move orders in Redis, and the keys that they use.
 
 A node's queue consists of five keys of its namespace. `slices` is the list of waiting order ids, oldest first;
-`slices.messages` maps an id to its bytes from enqueueing to settlement; `slices.held` maps an id to the worker that
-fetched it; `slices.deliveries` counts the deliveries of each id, and maps `reply:<worker>` to the ids of the worker's
-last reply that it has not settled yet; `workers` contains the live workers, scored by their last heartbeat.
+`slices.messages` maps an id to its bytes from enqueueing until the task is finished or withdrawn; `slices.held` maps an
+id to the worker that fetched it; `slices.deliveries` counts the deliveries of each id, and maps `reply:<worker>` to the
+ids of the worker's last fetch that it has neither finished nor requeued; `workers` contains the live workers, scored by
+their last heartbeat.
 
 Each script is one atomic step, so a crash leaves an id waiting, held, or gone, and never in between. The time is always
 that of Redis: no other clock decides whether a worker is dead. Scripts get every key that they use in KEYS, because a

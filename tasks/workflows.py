@@ -1,8 +1,8 @@
-"""Declarations of all failpoints, each with the work it belongs to and the programs that do this work.
+"""Declarations of all failpoints, each with the kind of work it belongs to and the programs that do this work.
 
 Each name is written once, here. mypy checks the types at each call of `failpoint` and at each `Step`; the table built
-from them serves arming and the tests that kill each program at each of its failpoints. A new step adds its name to the
-type of its work; a new work adds a type and a line in `WORKS`.
+from them serves arming and the tests that kill each program at each of its failpoints. A new failpoint adds its name to
+the type of its kind of work; a new kind of work adds a type and a line in `WORKS`.
 """
 
 from collections.abc import Iterator
@@ -84,13 +84,13 @@ SIDES: Final[tuple[Side, ...]] = get_args(Side)
 
 
 def step_point(step: StepName, side: Side) -> str:
-    """Return the name of the failpoint before or after a step."""
+    """Return the name of the failpoint before or after a step, which is one change of a host."""
     return f"agent.{step}.{side}"
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Declaration of a failpoint: its name, the work it belongs to, and the programs that reach it."""
+    """Declaration of a failpoint: its name, the kind of work it belongs to, and the programs that reach it."""
 
     name: str
     work: str

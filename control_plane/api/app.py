@@ -68,7 +68,7 @@ for _router in (
 
 
 def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
-    """Create the HTTP application on the connections of one process."""
+    """Create the HTTP application of one API process, with its connections to Postgres and Redis in `plane`."""
     # The documentation page serves its own script and style sheet, so that it works without internet access.
     app = FastAPIOffline(
         redoc_url=None,

@@ -20,7 +20,7 @@ _KEYED: Final = ("verify-ca", "verify-full")
 
 @dataclass(frozen=True, slots=True)
 class KnownNodes:
-    """Number of nodes with access, and of admitted nodes that have not enrolled yet."""
+    """Number of nodes with access, and of registered nodes (`expected`) that have not enrolled yet."""
 
     with_access: int
     expected: int

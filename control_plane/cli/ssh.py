@@ -139,8 +139,8 @@ def ssh_arguments(
 
 
 def entered(login: Login, namespaces: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the command prefix that enters the network namespace from which the lab's endpoint is reached; empty for
-    a node that is not in a lab on this machine. Raises `Refused`.
+    """Return the command prefix that enters the network namespace from which the slice's address is reachable; empty
+    if its node is not one that `./dev up` runs on this machine. Raises `Refused`.
     """
     named = namespaces.get(login.node_id, {}).get(login.via)
     if named is None:

@@ -1,7 +1,7 @@
 """The timeline of an allocation, computed from its events one by one: its states and when each began.
 
-Only events of the allocation's own stream change the state. The steps have ledger times, so that the displayed time of
-a state does not depend on when its event arrived.
+Only events of the allocation's own stream change the state. A state begins at the ledger's time of its event, so that
+the displayed time does not depend on when the event arrived.
 """
 
 from dataclasses import dataclass, replace

@@ -100,8 +100,8 @@ def miss_deadline(allocation: AllocationId, *, unreachable_after: timedelta) -> 
 async def _counted(
     transaction: Transaction, loaded: LoadedAllocation, reason: Reason, unreachable_after: timedelta
 ) -> tuple[Change, ...]:
-    """Return the changes that count an allocation's missed deadline as a node fault: only if the node accepted the
-    order, sends heartbeats and reported no result.
+    """Return the ledger changes that count an allocation's missed deadline as a node fault; none unless the node
+    accepted the order, sends heartbeats and reported no result.
 
     The agent's own deadline is shorter, so a working agent reports the failure first.
     """
@@ -120,7 +120,7 @@ def _nodes(loaded: LoadedAllocation) -> set[NodeId]:
 def _timed_decision(
     loaded: LoadedAllocation, decided: tuple[AllocationFact, ...], now: datetime, reason: str
 ) -> Decision:
-    """Return a decision that a deadline or the end of a lease triggered; its cause is the fact that set this time."""
+    """Return the outcome of a command that a deadline or a lease's end triggered. Its cause is the fact that set it."""
     cause = _deadline_fact(loaded, decided).leads_to(
         actor="process:allocation", reason=reason, observed_at=now
     )
@@ -128,8 +128,8 @@ def _timed_decision(
 
 
 def _deadline_fact(loaded: LoadedAllocation, decided: tuple[AllocationFact, ...]) -> Recorded[AllocationFact]:
-    """Return the fact that set the time at which a decision was due: the request of an overdue ingress rule, or else
-    the last fact that changed the desired state of all slots.
+    """Return the fact that set the time at which the command became due: the request of an overdue ingress rule, or
+    else the last fact that changed the desired state of all slots.
     """
     match decided:
         case (IngressWithdrawn(ingress_id=name), *_):

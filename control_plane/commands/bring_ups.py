@@ -26,7 +26,7 @@ from read_models.slots import SlotRow
 
 
 async def failure_changes(conn: AsyncConnection, row: SlotRow, failure: FailedBringUp) -> tuple[Change, ...]:
-    """Return the changes that count a failed bring-up against its slot and node. The slot's row must be locked."""
+    """Return the ledger changes that count a failed bring-up against slot and node. The slot's row must be locked."""
     node = await locked_node(conn, row.node_id)
     in_slot = slot_failed(failure, row.failures, row.excluded)
     on_node = node_failed(row.node_id, failure, node.failures, node.excluded)
@@ -36,7 +36,7 @@ async def failure_changes(conn: AsyncConnection, row: SlotRow, failure: FailedBr
 async def success_changes(
     conn: AsyncConnection, row: SlotRow, allocation: AllocationId
 ) -> tuple[Change, ...]:
-    """Return the changes that reset nonzero failure counts of a slot and its node. The slot's row must be locked."""
+    """Return the ledger changes that reset nonzero failure counts of slot and node. The slot's row must be locked."""
     in_slot = slot_succeeded(row.slot_id, allocation, row.failures, row.excluded)
     own = (Change(stream_of_slot(row.slot_id), row.version, in_slot),) if in_slot else ()
     node = await nodes.find(conn, row.node_id)

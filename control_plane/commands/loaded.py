@@ -41,8 +41,8 @@ class LoadedAllocation:
     rows: dict[SlotId, SlotRow]
 
     def changes(self, facts: tuple[AllocationFact, ...], *slot_changes: Change) -> tuple[Change, ...]:
-        """Return changes that append facts to the allocation's stream, and release its slots if a fact ends or moves
-        it.
+        """Return the ledger changes that append facts to the allocation's stream. They also release its slots if a fact
+        ends the allocation or moves it to another node.
         """
         if not facts:
             return slot_changes
@@ -51,7 +51,7 @@ class LoadedAllocation:
         return own, *(self._releases() if _ends_claims(facts) else ()), *slot_changes
 
     def slot_change(self, slot: SlotId, facts: tuple[SlotFact, ...]) -> tuple[Change, ...]:
-        """Return the change that appends facts to a slot's stream; an empty tuple if there are no facts."""
+        """Return the ledger change that appends facts to a slot's stream; an empty tuple if there are no facts."""
         return (Change(stream_of_slot(slot), self.rows[slot].version, facts),) if facts else ()
 
     @property

@@ -106,7 +106,7 @@ def _registration(row: NodeRow) -> Registration:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Description of itself that a node reported, and the cause of the facts that are recorded from it."""
+    """A node's reported description of its host and slots, and the cause of the facts that are recorded from it."""
 
     node_id: NodeId
     body: NodeSurveyed

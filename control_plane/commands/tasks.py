@@ -105,7 +105,7 @@ def retry_task(task_id: UUID, origin: Origin) -> Command:
 
 
 def record_withdrawal(task_id: UUID, attempt: int, origin: Origin) -> Command:
-    """Record that a try that was to be cancelled was taken out of its node's queue."""
+    """Record that a cancelled attempt of a task was removed from its node's queue before the node fetched it."""
 
     async def command(transaction: Transaction) -> Decision:
         history = await task_history(transaction.conn, task_id)
@@ -115,8 +115,8 @@ def record_withdrawal(task_id: UUID, attempt: int, origin: Origin) -> Command:
 
 
 def time_out_task(task_id: UUID, *, unreachable_after: timedelta) -> Command:
-    """End a try that timed out, unless its node is reachable and still has reports to deliver, which may contain the
-    result. The cause is the fact that set the deadline.
+    """End an attempt of a task that timed out, unless its node is reachable and still has reports to deliver, which may
+    contain the result. The recorded cause is the fact that set the deadline.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -143,7 +143,7 @@ async def _requested(
     facts: tuple[TaskFact, ...],
     origin: Origin,
 ) -> Decision:
-    """Return the decision that a caller requested and that adds these facts."""
+    """Return the outcome of a caller's command on a task, which appends `facts` to the task's stream."""
     return await changed(
         transaction, history, facts, Decision((), origin.within(history[0].cause).at(transaction.now))
     )
@@ -155,7 +155,7 @@ async def changed(
     facts: tuple[TaskFact, ...],
     decision: Decision,
 ) -> Decision:
-    """Return `decision` extended by facts about a task, and end the rows of the task that these facts end."""
+    """Add facts about a task to a command's outcome (`decision`), and end the `work.task` rows that these facts end."""
     if not facts:
         return decision
     request = history[0].fact

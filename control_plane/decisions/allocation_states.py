@@ -210,7 +210,7 @@ def slot_ids(slots: tuple[PlacedSlot, ...]) -> frozenset[SlotId]:
 
 
 def evolve(state: Allocation | None, fact: AllocationFact) -> Allocation:
-    """Return the allocation's state after a fact. Raises `AssertionError` on a history that no decision can create."""
+    """Return the allocation's state after a fact. Raises `AssertionError` on a history that no command can create."""
     following = _after(state, fact)
     if following is None and state is not None and isinstance(fact, _NOTES):
         return state

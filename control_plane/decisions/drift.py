@@ -18,8 +18,8 @@ UNGRANTED: Final = "slot.ungranted"
 
 
 def of_node(node: NodeId, recorded: Sequence[OpenDrift], found: Sequence[OpenDrift]) -> tuple[NodeFact, ...]:
-    """Return the facts that record a change of a node's open drift that concerns all of its slots; none if nothing
-    changed.
+    """Return the facts that record how a node's own open drift changed, the drift that concerns all of its slots; none
+    if it did not change.
     """
     if _subjects(recorded) == _subjects(found):
         return ()
@@ -54,8 +54,8 @@ def repaired_drift(reported: Iterable[TimedEvidence], slot: SlotIndex | None) ->
 
 
 def vanished(slot: SlotId, since: datetime) -> OpenDrift:
-    """Return the only open drift of a slot that its node no longer describes: its absence. The node does not survey
-    such a slot, so it reports no other drift of it.
+    """Return the drift `slot.absent` of a slot that its node no longer describes. The slot then has no other open
+    drift, because the node does not survey it.
     """
     type_ = CATALOGUE["slot.absent"]
     return OpenDrift(

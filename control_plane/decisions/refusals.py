@@ -1,6 +1,6 @@
 """Refusals: the exceptions with which a decision refuses a request, with all reasons at once and without any change.
 
-`control_plane.api.requests.problems` is the one table from these classes to HTTP responses.
+`control_plane.api.requests.problems` is the only mapping of these classes to HTTP responses.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
-"""The states of a row of `work.task`: what ends an order or a try, and whether an order may be cancelled or retried.
+"""The states of a row of `work.task`: what ends an order or an attempt, and when an order may be cancelled or retried.
 
-Each row is one order, one try of a task, or the cancellation of a try, on its way to a node:
+Each row is one order, one attempt of a task, or the cancellation of an attempt, on its way to a node:
 
     stateDiagram-v2
         state open {
@@ -11,14 +11,14 @@ Each row is one order, one try of a task, or the cancellation of a try, on its w
         [*] --> due: derived while the credit of its node is used up
         [*] --> superseded: derived again after a newer order of its slot
         open --> done: the node reported success
-        open --> waiting: the try failed temporarily, and another one follows
+        open --> waiting: the attempt failed temporarily, and another one follows
         open --> failed: the node reported a failure
-        open --> expired: no result within the longest time that the try can take
+        open --> expired: no result within the longest time that the attempt can take
         open --> poisoned: it repeatedly killed its agent
         open --> refused: the node refused the order
         open --> cancelled: an administrator cancelled it
-        open --> superseded: a newer order of its slot, or the end of the try that it cancels
-        ended --> superseded: a newer try of the same task
+        open --> superseded: a newer order of its slot, or the end of the attempt that it cancels
+        ended --> superseded: a newer attempt of the same task
 
 `open` stands for due and sent, `ended` for every other state except superseded. A row in the queue of an unreachable
 node stays `sent` without a due time. `control_plane.dispatcher.pruning` deletes rows that ended, after a time.
@@ -78,7 +78,7 @@ def refusal(reason: Reason) -> End:
 
 
 def end_of(fact: TaskFact) -> End | None:
-    """Return how a fact about a task ends the row of the current try, or None if the fact does not end it."""
+    """Return how a fact about a task ends the row of its current attempt, or None if the fact does not end the row."""
     match fact:
         case TaskSucceeded(result=result):
             return End("done", result=result)

@@ -107,7 +107,7 @@ Task = Trying | Cancelling | Succeeded | Failed | Cancelled
 
 
 def evolve(state: Task | None, recorded: Recorded[TaskFact]) -> Task:
-    """Return the task's state after a fact. Raises `AssertionError` on a history that no decision can create."""
+    """Return the task's state after a fact. Raises `AssertionError` on a history that no command can create."""
     following = _after(state, recorded)
     assert following is not None, f"{type(recorded.fact).__name__} cannot follow {type(state).__name__}"
     return following

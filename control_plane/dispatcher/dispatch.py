@@ -4,7 +4,7 @@ For every stream with new facts in a batch of the ledger, its process (`control_
 is due: orders become task rows, and due times become timers. A crash between the commit and the send loses nothing,
 because the task rows remain; only the task sender sends tasks, the first time and every other time.
 
-Decisions that time alone triggers wait for their timer, even if it is long past: the ledger reports what happened while
+Commands that time alone triggers wait for their timer, even if it is overdue: the ledger reports what happened while
 the dispatcher was down, and more facts may be on the way. When a timer fires, the stream is evaluated with all facts
 that are recorded by then, and its command goes through `Handle` while the dispatcher has no transaction open, so that
 it never waits for a transaction that waits for the dispatcher.

@@ -207,8 +207,8 @@ class TaskSender:
     async def withdraw_stranded(self, turn: int) -> None:
         """Remove ended tasks that dead workers still hold; other tasks of dead workers are sent again anyway.
 
-        Each turn covers one in `TIDY_ROUND` nodes, and nodes with a restarted agent. The queue of a node that flooded
-        it is deleted: tasks that were sent to it are found missing when they are due again, and re-sent.
+        Each call (`turn`) covers one in `TIDY_ROUND` nodes, and nodes of which the agent may have restarted. The queue
+        of a node that flooded it is deleted: its tasks are found missing when they are due again, and re-sent.
         """
         try:
             async with self.engine.connect() as conn:
@@ -244,7 +244,7 @@ class TaskSender:
 
 
 def _as_written(row: _Due, outcome: Outcome) -> bool:
-    """Return whether a task's row was already written with this outcome of the send."""
+    """Return whether a task's row needs no correction, because it already matches this outcome of sending the task."""
     match outcome:
         case Enqueued() | Requeued():
             return not row.fresh
@@ -257,7 +257,9 @@ def _as_written(row: _Due, outcome: Outcome) -> bool:
 
 
 def _corrected(row: _Due, outcome: Outcome) -> tuple[UUID, str, timedelta | None, datetime | None, int]:
-    """Return the corrected values of a task's row: id, state, pause, time of the last send, and number of sends."""
+    """Return corrected values for a task's row: id, state, time until the next check, time of the last send, and
+    number of sends.
+    """
     pause = _pause(row, outcome)
     if isinstance(outcome, QueueFull | Rejected):
         return row.order_id, row.was, pause, row.sent_at, row.sends
@@ -312,7 +314,7 @@ def _has_its_turn(node: NodeId, turn: int) -> bool:
 
 
 async def _restarted(conn: AsyncConnection, session_lifetime: timedelta) -> frozenset[NodeId]:
-    """Return the nodes with a session that began one worker timeout ago; some of them only renewed their session."""
+    """Return the nodes that began a session one worker timeout ago: at a restart of the agent or only at a renewal."""
     ledger = await ledger_connection(conn)
     found = await fetch_values(ledger, _RESTARTED, [session_lifetime, *_WORKER_TIMEOUT_AGO], prepare=True)
     return frozenset(map(NodeId, found))

@@ -39,7 +39,7 @@ class RedisWake:
 class Waiter:
     """Waits for a wake-up or the next poll. The poll interval is short after traffic, then doubles up to `IDLE_POLL`.
 
-    With `spare` the interval is `IDLE_POLL` at once, for a caller with other work.
+    A `wait` with `spare` polls only after `IDLE_POLL`, for a caller that has more urgent work.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Derive the due operation or command of a requested task from its history and the newest order of its slot.
 
-Each try is an operation with an id that follows from the task and the number of the try, so deriving it twice yields
-the same operation. After a try that failed temporarily, the next try follows after a pause, which doubles each time.
-Every try has a deadline, after which it can neither begin nor still be running.
+Each attempt is an operation with an id that follows from the task and the number of the attempt, so deriving it twice
+yields the same operation. After an attempt that failed temporarily, the next one follows after a pause, which doubles
+each time. Every attempt has a deadline, after which it can neither begin nor still be running.
 """
 
 from collections.abc import Sequence
@@ -35,12 +35,12 @@ _BODY: Final[TypeAdapter[OperationBody]] = TypeAdapter(OperationBody)
 
 @dataclass(frozen=True, slots=True)
 class TimeOut:
-    """Due command to end a task, because the deadline of its current try has passed."""
+    """Due command to end a task, because the deadline of its current attempt has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """The operation that executes a try of a task, or that cancels it; `attempt` counts tries from 1."""
+    """The operation that executes an attempt of a task, or that cancels the attempt. `attempt` counts from 1."""
 
     operation: Operation
     attempt: int
@@ -73,7 +73,7 @@ def due(history: Sequence[Recorded[TaskFact]], now: datetime, order: Order | Non
 
 
 def operation_id(task: UUID, attempt: int) -> UUID:
-    """Return the operation id of try number `attempt` of a task."""
+    """Return the operation id of attempt number `attempt` of a task."""
     return uuid5(task, f"try {attempt}")
 
 

@@ -2,7 +2,7 @@
 
 A batch's rows and the checkpoints commit together. A batch that fails is processed again in smaller parts, down to the
 one event that cannot be processed: everything before it is applied, nothing of it is, and the stop is stored with its
-checkpoint until an operator orders a retry or a skip. The same steps fill live tables and the tables of a rebuild; a
+checkpoint until an operator requests a retry or a skip. The same code fills live tables and the tables of a rebuild; a
 long range of final events is streamed.
 """
 
@@ -39,7 +39,7 @@ each batch took longer than the one before."""
 
 
 class Advance:
-    """Projections that process the ledger together, in one table set, starting at one position.
+    """Advances several projections along the ledger together, in one table set and from one position.
 
     `batch` is the number of events per commit.
     """

@@ -1,4 +1,4 @@
-"""Gathering of events, which projections then write to their tables at once; and the error that stops a projection."""
+"""Collection of events in memory, to write their effects to read models at once; and the error that stops one."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -51,8 +51,8 @@ class Gathering:
     async def write(self, conn: AsyncConnection, span: Span, *, patches: bool = True) -> None:
         """Write the gathered events to the connection's table set, which then has all events up to the end of `span`.
 
-        If `patches` is false, updates of existing rows are not written but gathered further: all updates of one row
-        are merged into one. Raises `Stopped`.
+        If `patches` is false, updates of existing rows are not written yet but stay gathered, so that all updates of
+        one row are merged into one. Raises `Stopped`.
         """
         self.events = 0
         for projection, part, gathered in self._parts:

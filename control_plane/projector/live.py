@@ -52,7 +52,10 @@ async def _follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, projection: P
 async def wait_for_order(
     engine: AsyncEngine, name: str, known: int, between: Callable[[], Awaitable[None]] | None = None
 ) -> None:
-    """Wait until a projection has more than `known` recorded facts (retry, skip); run `between` after each check."""
+    """Wait until a projection has more than `known` facts, because an operator requested a retry or a skip.
+
+    Run `between` after each check.
+    """
     while True:
         try:
             if await count_orders(engine, name) > known:

@@ -2,7 +2,7 @@
 
 One projector process leads, by a lock that its session holds; another one waits for the lock. Two that act as leader at
 the same time do no damage, because checkpoints are advanced by compare-and-set. Requests run one after the other,
-because there is only one idle table set: first all ordered rebuilds, in one pass over the ledger.
+because there is only one idle table set: first all requested rebuilds, in one pass over the ledger.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Rebuilding read models: fill their idle tables from the whole ledger, and swap them with the live ones.
 
-The order is: empty the idle set; fill it until few events are missing; then, in one transaction that holds appends
+The sequence is: empty the idle set; fill it until few events are missing; then, in one transaction that holds appends
 back, apply the rest, swap the tables, and write the live checkpoint and the event that records the rebuild. A crash
-before that transaction leaves the order open and the live tables unchanged, and the next run begins again. A swap that
+before that transaction leaves the request open and the live tables unchanged; the next run begins again. A swap that
 does not get its locks in time gives way to appends, notes this in the idle checkpoint, and is retried with growing
 pauses, because each try holds appends back for a moment.
 """
@@ -64,8 +64,8 @@ class Rebuild:
     async def __call__(self, projections: Sequence[Projection]) -> None:
         """Rebuild projections in the idle tables, and swap these with the live ones.
 
-        If an event stops it, wait (without limit) for an operator's order. Raises `CheckpointSuperseded` if another
-        process has executed one of these rebuilds.
+        If an event stops a rebuild, wait without a time limit until an operator requests a retry or a skip of it.
+        Raises `CheckpointSuperseded` if another process has executed one of these rebuilds.
         """
         ordered = await self._ordered(projections)
         await self._empty(projections)
@@ -105,7 +105,7 @@ class Rebuild:
                 return
 
     async def _ordered(self, projections: Sequence[Projection]) -> dict[Projection, Position]:
-        """Return the position of each projection's open rebuild order. Raises `CheckpointSuperseded` without one."""
+        """Return the position of each projection's open rebuild request. Raises `CheckpointSuperseded` without one."""
         async with self.handle.engine.connect() as conn:
             return {
                 each: _open_order(each, await projection_history(conn, each.name)).position
@@ -113,16 +113,16 @@ class Rebuild:
             }
 
     async def _refuse_unless_open(self, ordered: Mapping[Projection, Position]) -> None:
-        """Check that these rebuild orders are still open. Raises `CheckpointSuperseded` if another process has executed
-        one, even if a newer rebuild is ordered: the idle tables then have the former live rows, or those of another
-        rebuild.
+        """Check that these rebuild requests are still open. Raises `CheckpointSuperseded` if another process has
+        executed one, even if a newer rebuild is requested: the idle tables then have the former live rows, or those of
+        another rebuild.
         """
         for each, order in (await self._ordered([*ordered])).items():
             if order != ordered[each]:
                 raise checkpoints.CheckpointSuperseded(each.name)
 
     async def _swapped(self, projection: Projection, order: Position) -> bool:
-        """Swap the idle tables with the live ones; return whether it succeeded. The next fill finds a failing event."""
+        """Swap the idle and live tables; return whether it succeeded. If an event failed, the next fill finds it."""
         try:
             await self.handle(swap(projection, order))
         except (Stopped, TooMuchMissing, *DATABASE_UNAVAILABLE) as error:
@@ -140,7 +140,7 @@ class Rebuild:
 def _open_order(
     projection: Projection, history: Iterable[Recorded[ProjectionFact]]
 ) -> Recorded[ProjectionFact]:
-    """Return the unfinished rebuild order of a projection. Raises `CheckpointSuperseded` if there is none left."""
+    """Return the unfinished rebuild request of a projection. Raises `CheckpointSuperseded` if there is none."""
     order = fold(history).rebuild_order
     if order is None:
         raise checkpoints.CheckpointSuperseded(projection.name)
@@ -157,9 +157,9 @@ async def _fill_until_few_missing(advance: Advance) -> None:
 
 
 def swap(projection: Projection, order: Position) -> Command:
-    """Swap the idle tables, which were filled for the order at this position, with the live ones.
+    """Swap the live tables with the idle tables, which were filled for the rebuild request at the position `order`.
 
-    Raises a database error if its locks are not granted in time, and `CheckpointSuperseded` if the order is not open.
+    Raises a database error if its locks are not granted in time, and `CheckpointSuperseded` if the request is not open.
     """
 
     async def command(transaction: Transaction) -> Decision:

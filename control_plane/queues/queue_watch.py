@@ -2,7 +2,7 @@
 
 What a node writes under its own keys cannot be checked beforehand, and Redis' memory, time and connections are shared
 by all nodes. So each queue is measured once in two minutes, in turns, and all queues are measured at once when the data
-in Redis grew by a small part of a flood; connections are counted by the same two rules. The limits are above all that a
+in Redis grew by a small part of a flood; connections are counted by the same two rules. The limits exceed what a
 node can be sent or needs. Redis itself limits what a single connection can make it hold (`deploy.embedded.redis`). A
 command of a million words leaves no data behind and delays every client for seconds: the product's scripts refuse it,
 and the slow log names its sender. An endless stream of short commands is found by sampling commands while Redis is busy
@@ -85,7 +85,7 @@ class QueueWatch:
         self._time = TimeWatch(self.redis)
 
     async def look(self) -> None:
-        """Measure one share of all queues; call it once per second, and `ROUND` calls measure every queue.
+        """Measure a part of all queues. Called once per second, this method measures every queue within `ROUND` calls.
 
         An unavailable Redis is queried again at the next call.
         """

@@ -62,7 +62,7 @@ async def weights(client: Redis, node_ids: Sequence[NodeId]) -> Mapping[NodeId, 
 
 
 async def senders_of_long_commands(client: Redis) -> Mapping[NodeId, int]:
-    """Return the nodes that sent a command with more words than work needs, and how many; each is returned once.
+    """Return the nodes that sent a Redis command with too many words since the last call, and its number of words.
 
     Redis executes a command as a whole while every client waits: a command with a million words that name nothing takes
     seconds and leaves no data behind. Such commands are in the slow log, which is reset after they were found.
@@ -124,7 +124,9 @@ async def requires_password(client: Redis) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionReview:
-    """The evaluation of all Redis connections: those to end, the flooding nodes, and the number of usual ones."""
+    """The evaluation of all Redis connections: those to end, the nodes that flood Redis, and the number of connections
+    (`usual`) that are neither unauthenticated nor more than a node may keep.
+    """
 
     ended: Sequence[int]
     floods: Mapping[NodeId, str]

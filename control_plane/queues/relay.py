@@ -117,7 +117,7 @@ class Relay:
         return (await self.enqueue_many([Outgoing(node_id, order_id, message)]))[0]
 
     async def enqueue_many(self, orders: Sequence[Outgoing]) -> tuple[Outcome, ...]:
-        """Put orders on their nodes' queues; return one outcome per order, in the same order."""
+        """Put orders on their nodes' queues; return one outcome per order, in the given sequence."""
         return tuple([_outcome(answer) for answer in await self._enqueue_or_find(orders)])
 
     async def look(
@@ -125,7 +125,7 @@ class Relay:
     ) -> tuple[AlreadyQueued | NotQueued | Rejected, ...]:
         """Return whether orders are queued or in flight, without resending them.
 
-        One answer per order, in the same order.
+        The result has one entry per order, in the given sequence.
         """
         sought = [Outgoing(node_id, order_id, b"") for node_id, order_id in orders]
         return tuple([_where(answer) for answer in await self._enqueue_or_find(sought)])

@@ -1,11 +1,11 @@
 """Intake of reports: record each node report as facts, once, in the order of its spool.
 
 The cursor of a spool advances in the transaction that records the report's facts, so a report delivered twice is
-recorded once, and an acknowledged report is in the ledger or held. Every response contains the spool's cursor: a node
-with a restored disk detects by it that it repeats sequence numbers that were recorded before.
+recorded once, and an acknowledged report is in the ledger or stored for later. Every response contains the spool's
+cursor: a node with a restored disk detects by it that it repeats sequence numbers that were recorded before.
 
 All reports of a node share a budget (`control_plane.work.report_budget`). A description of the host that exceeds the
-budget is held and recorded later, in place of all earlier ones; any other report that exceeds it is refused, and its
+budget is stored and recorded later, in place of all earlier ones; any other report that exceeds it is refused, and its
 cursor stays where it is. A node keeps the cursors of its `KEPT_SPOOLS` newest spools. An agent has one spool at a time,
 so an older spool belongs to a disk that was replaced.
 """
@@ -50,24 +50,24 @@ KEPT_SPOOLS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A report to record, and the number of host descriptions directly before it that it replaces."""
+    """A report to record, and the number of host descriptions directly before it in the spool that it replaces."""
 
     report: Report
     replaced: int = 0
 
     @property
     def after(self) -> int:
-        """The sequence number of the last report that must be recorded before this step."""
+        """The sequence number of the spool's last report that must be recorded before this report."""
         return self.report.sequence - self.replaced - 1
 
 
 def single(batch: Sequence[Report]) -> Iterator[Step]:
-    """Return one step per report, for a node within its budget: no host descriptions are merged."""
+    """Return a `Step` for each report, for a node within its report budget: every report is recorded separately."""
     return map(Step, batch)
 
 
 def merged(batch: Sequence[Report]) -> Iterator[Step]:
-    """Merge consecutive host descriptions into the last one, for a node that exceeds its budget."""
+    """Return `Step`s for a node over its report budget: of consecutive host descriptions only the last is recorded."""
     replaced = 0
     for report, following in zip(batch, (*batch[1:], None), strict=True):
         if following is not None and _is_description(report) and _is_description(following):
@@ -117,7 +117,7 @@ def take_report(
 async def _record(
     transaction: Transaction, place: Place, report: Report, limits: Limits, replacing: Replacing
 ) -> Decision:
-    """Return the decision on a report, and charge the node's report budget for facts beyond the first one."""
+    """Return the facts to record for a report, and charge the node's report budget for each fact after the first."""
     if _is_description(report):
         await report_budget.release(transaction.conn, place.node, replaced=True)
     taken = await _decide(transaction, place, report, replacing)
@@ -140,7 +140,7 @@ async def _hold(transaction: Transaction, place: Place, report: Report, limits: 
 
 
 def refuse_reports(node: NodeId, limits: Limits, times: int, origin: Origin) -> Command:
-    """Return the command that counts a throttled node's refused requests and records the first of an episode."""
+    """Return the command that counts refused requests of a node, and records that its throttling begins with them."""
 
     async def command(transaction: Transaction) -> Decision:
         began = await report_budget.count_refused(transaction.conn, node, times, transaction.now)
@@ -160,7 +160,7 @@ async def _throttled(
 
 
 def record_held(node: NodeId, limits: Limits) -> Command:
-    """Return the command that records the host description of a node that was held due to its report budget."""
+    """Return the command that records a node's stored host description, which waited for its report budget."""
 
     async def command(transaction: Transaction) -> Decision:
         text = await report_budget.held(transaction.conn, node)
@@ -185,7 +185,7 @@ def record_held(node: NodeId, limits: Limits) -> Command:
 
 
 def resume_reports(node_id: NodeId, limits: Limits) -> Command:
-    """Return the command that records the end of an episode of throttling, if it is over."""
+    """Return the command that records the end of a node's throttling, once the node has stayed within its budget."""
 
     async def command(transaction: Transaction) -> Decision:
         cause = _own_cause(transaction, node_id)
@@ -200,7 +200,9 @@ def resume_reports(node_id: NodeId, limits: Limits) -> Command:
 
 
 async def settle(engine: AsyncEngine, handle: Handle, limits: Limits) -> None:
-    """Record held host descriptions once the report budgets allow it, and end throttling that is over."""
+    """Record the host descriptions that waited for report budgets, and end the throttling of nodes that again stay
+    within their budgets.
+    """
     async with engine.connect() as conn:
         due = await report_budget.due(conn, limits, await database_time(conn))
     for node in due.held:
@@ -244,7 +246,7 @@ async def _decide(transaction: Transaction, place: Place, report: Report, replac
 
 
 async def _advance(conn: AsyncConnection, place: Place, step: Step) -> bool:
-    """Advance the cursor of a spool if the step is the next one; return whether the step was.
+    """Advance the cursor of a spool to this report if the report is the next one; return whether it was.
 
     A concurrent duplicate waits here for the row lock and then finds that the cursor has moved.
     """

@@ -47,7 +47,7 @@ SliceReport = reports.SliceReady | reports.SliceFailed | _OtherReport
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The origin of a report: its node, and the spool of the node, by its incarnation."""
+    """The origin of a report: the node, and the incarnation id of the spool from which the node sent the report."""
 
     node: NodeId
     incarnation: UUID
@@ -80,7 +80,7 @@ def cause_of(place: Place, report: Report) -> Cause:
 async def take_slice(
     transaction: Transaction, place: Place, report: Report, body: SliceReport, replacing: Replacing
 ) -> Taken:
-    """Return the changes that follow from a report about a slice."""
+    """Return the facts that follow from a report about a slice, and end the order that the report completes."""
     try:
         loaded = await load(transaction.conn, body.allocation_id)
     except UnknownName:
@@ -113,7 +113,10 @@ async def take_slice(
 async def _came_up(
     transaction: Transaction, loaded: LoadedAllocation, body: reports.SliceReady, *, newest: bool
 ) -> tuple[Change, ...]:
-    """Return the changes for a ready slice; the first such report also resets the failure counts of slot and node."""
+    """Return the ledger changes for a report that a slice is ready.
+
+    The first such report also resets the failure counts of the slot and its node.
+    """
     slot, allocation = body.slot_id, body.allocation_id
     ready = facts.SliceReady(allocation, slot, body.address, body.port, body.banner)
     up = life.slice_ready(loaded.state, ready, transaction.now)
@@ -133,7 +136,9 @@ async def _failed(
     body: reports.SliceFailed,
     replacing: Replacing,
 ) -> tuple[Change, ...]:
-    """Return the changes for a failed slice: place its allocation again or fail it, and count a fault of the node."""
+    """Return the ledger changes for a report that a slice failed: its allocation is placed again or fails, and a node
+    fault is counted.
+    """
     slot, reason = body.slot_id, _reason(body.reason)
     changes = await replacing(transaction, loaded, slot, reason)
     if not changes or not is_of_node(reason):
@@ -147,7 +152,7 @@ async def _failed(
 def _slice_changes(
     transaction: Transaction, loaded: LoadedAllocation, body: _OtherReport, *, newest: bool
 ) -> tuple[Change, ...]:
-    """Return the changes for a report about a slice other than ready or failed.
+    """Return the ledger changes for a report about a slice, except reports that it is ready or failed.
 
     `newest` is whether the report belongs to the newest order of the slot.
     """
@@ -176,7 +181,7 @@ def _slice_changes(
 def _ended(
     loaded: LoadedAllocation, body: reports.SliceStopped | reports.SliceRemoved | reports.SliceNotRemoved
 ) -> tuple[Change, ...]:
-    """Return the changes for a report that a slice is stopped, removed, or only partly removed."""
+    """Return the ledger changes for a report that a slice is stopped, removed, or only partly removed."""
     state, slot, allocation = loaded.state, body.slot_id, body.allocation_id
     row, ingress_rules = loaded.rows[slot], loaded.ingress_rules
     match body:
@@ -207,7 +212,7 @@ def _reason(reason: reports.Reason) -> Reason:
 
 
 async def _follow_task(transaction: Transaction, place: Place, order_id: UUID, body: SliceReport) -> bool:
-    """End the order if the report ends it; return whether it was still open. Until then the order is sent again."""
+    """End the order to which a slice report belongs, if the report ends it; return whether the order was still open."""
     conn, now = transaction.conn, transaction.now
     match body:
         case reports.SliceReady() | reports.SliceStopped() | reports.SliceRemoved():

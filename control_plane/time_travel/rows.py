@@ -1,4 +1,4 @@
-"""Past rows of read models, computed from a stream up to a position, with the updates that also make the live row.
+"""Past rows of read models, computed from a stream up to a position by the same updates that maintain the live rows.
 
 A stream grows without limit, but its row follows from few of its facts. Every fact of a type assigns the same columns,
 so the last fact of each type is enough; the first fact of the stream creates the row. The database selects those few

@@ -32,7 +32,7 @@ _POLL_SECONDS: Final = 0.02
 
 
 class End(Protocol):
-    """The end of the ledger: the position up to which it is final, and a wait for later events."""
+    """Interface to the end of the ledger: the position up to which it is final, and a wait for later events."""
 
     @property
     def final(self) -> Position:
@@ -40,7 +40,7 @@ class End(Protocol):
         ...
 
     async def grows_past(self, place: Position, seconds: float) -> bool:
-        """Wait until the ledger is final beyond position `place`; return False if it is not within `seconds`."""
+        """Wait until the ledger is final beyond position `place`; return False after a timeout of `seconds`."""
         ...
 
 

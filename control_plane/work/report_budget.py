@@ -5,7 +5,7 @@ and regains them at a fixed rate. A report costs one token, and one more for eac
 task returns tokens, because the control plane requested the task. So requested work is free, and a node that invents
 reports pays for each.
 
-When a tenth of the budget is spent, descriptions of the host are merged: the newest one is held in the row and recorded
+When a tenth of the budget is spent, host descriptions are merged: the newest one is stored in the row, and recorded
 once the budget allows it, or after `HELD_AT_MOST`. When all of it is spent, reports are refused until tokens are back,
 and stay in the node's spool in their order. Neither measure loses the newest description. Session renewals take from
 the same budget and may overdraw it by `SESSIONS`, so that a throttled node keeps its session.
@@ -62,7 +62,7 @@ class Limits:
 
     @property
     def state(self) -> timedelta:
-        """Part of the time `full` that may be spent before descriptions of the host are held."""
+        """Part of the time `full` that may be spent before host descriptions are stored for later recording."""
         return self.full / _STATE_SHARE
 
     @property
@@ -93,7 +93,7 @@ async def take(conn: AsyncConnection, node: NodeId, limits: Limits, now: datetim
 
 
 async def take_for_session(conn: AsyncConnection, node: NodeId, limits: Limits, now: datetime) -> None:
-    """Take one token of a node's report budget for a session renewal. Raises `Throttled` when it is overdrawn."""
+    """Take one token of a node's report budget, or of its reserve, for a session renewal. Raises `Throttled`."""
     reserve = limits.full + SESSIONS * limits.token
     if await _take(conn, node, limits, now, reserve) is None:
         wait = int(limits.wait.total_seconds())
@@ -120,8 +120,8 @@ async def _take(
 
 
 def cost_of(changes: tuple[Change, ...]) -> int:
-    """Return the number of tokens that the changes of a report cost. The first facts of a slot are free, because a
-    node has few slots.
+    """Return the number of tokens that the ledger changes of a report cost. The first facts of a slot are free, because
+    a node has few slots.
     """
     return max(1, sum(len(change.facts) for change in changes if change.expected_version))
 
@@ -134,8 +134,8 @@ async def charge(conn: AsyncConnection, node: NodeId, limits: Limits, tokens: in
 
 
 def may_record(budget: Budget, limits: Limits, now: datetime) -> bool:
-    """Return whether a node's description of its host is recorded now; otherwise it is held until the budget allows
-    it.
+    """Return whether a node's description of its host may be recorded now. If not, it is stored until the report budget
+    allows it.
     """
     if budget.held_at is not None and now - budget.held_at >= HELD_AT_MOST:
         return True
@@ -143,7 +143,7 @@ def may_record(budget: Budget, limits: Limits, now: datetime) -> bool:
 
 
 async def hold(conn: AsyncConnection, node: NodeId, text: str, now: datetime) -> bool:
-    """Hold a node's description of its host for later recording, in place of an earlier held description.
+    """Store a node's description of its host, to be recorded later in place of an earlier description stored here.
 
     Return whether an episode of throttling begins with this description.
     """
@@ -172,13 +172,13 @@ async def count_merged(conn: AsyncConnection, node: NodeId, times: int) -> None:
 
 
 async def held(conn: AsyncConnection, node: NodeId) -> str | None:
-    """Return a node's held description of its host, or None, and lock the row of its report budget."""
+    """Return the stored, not yet recorded host description of a node, or None; lock the row of its report budget."""
     query = sa.select(row.c.held).where(row.c.node_id == node).with_for_update()
     return (await conn.execute(query)).scalar_one_or_none()
 
 
 async def release(conn: AsyncConnection, node: NodeId, *, replaced: bool) -> None:
-    """Remove a node's held description of its host, because it is recorded now or was `replaced` by a newer one."""
+    """Remove a node's stored host description, because it is recorded now or was `replaced` by a newer one."""
     statement = sa.update(row).where(row.c.node_id == node, row.c.held.is_not(None))
     merged = row.c.merged + int(replaced)
     await conn.execute(statement.values(held=None, held_at=None, merged=merged))
@@ -205,8 +205,8 @@ async def end_episode(conn: AsyncConnection, node: NodeId, limits: Limits, now: 
 
 
 class Due(NamedTuple):
-    """Throttled nodes that need attention: `held` have a held description that may be recorded, `over` an episode
-    that is over.
+    """Throttled nodes that need attention: `held` have a stored host description that may be recorded now, and the
+    throttling of `over` has ended.
     """
 
     held: list[NodeId]
@@ -214,7 +214,7 @@ class Due(NamedTuple):
 
 
 async def due(conn: AsyncConnection, limits: Limits, now: datetime) -> Due:
-    """Return the throttled nodes with a held description to record or an episode to end."""
+    """Return the throttled nodes with a stored host description to record, or with throttling to end."""
     ripe = sa.and_(
         row.c.held.is_not(None),
         sa.or_(row.c.spent_until <= now + limits.state, row.c.held_at <= now - HELD_AT_MOST),

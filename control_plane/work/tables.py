@@ -9,8 +9,8 @@ that are deleted while the checkpoint stays are not derived again: the order of 
 is placed and never after that. So `control_plane.dispatcher.pruning` keeps the newest order of each slot, and every
 open task.
 
-A task is an order of an allocation, with its fence token (`epoch`, `position`), or an operation: one try (`attempt`) of
-a task that an administrator requested (`task_id`), or the cancellation of such a try.
+A task is an order of an allocation, with its fence token (`epoch`, `position`), or an operation: one attempt
+(`attempt`) of a task that an administrator requested (`task_id`), or the cancellation of such an attempt.
 """
 
 from datetime import timedelta

@@ -21,7 +21,7 @@ from events.values import NodeId
 
 @dataclass(frozen=True, slots=True)
 class TryRow:
-    """Row of an operation in `work.task`: a try of a task, or the cancellation of a try."""
+    """Row of an operation in `work.task`: an attempt of a task, or the cancellation of an attempt."""
 
     operation_id: UUID
     node_id: NodeId
@@ -40,7 +40,7 @@ async def find_try(conn: AsyncConnection, operation_id: UUID, node: NodeId) -> T
 
 
 async def newest_try(conn: AsyncConnection, task_id: UUID) -> TryRow | None:
-    """Return the newest try of a task, with its row locked so that the task sender skips it; None if it has no row."""
+    """Return the row of a task's newest attempt, locked so that the task sender skips it; None if there is none."""
     # Lock the unsent row first, and wait for it: a task sender that is about to send it locks this row, then the other.
     unsent_too = _UNSENT.where(task.c.task_id == task_id).with_for_update(of=unsent)
     never_sent = set(await conn.scalars(unsent_too))
@@ -72,7 +72,7 @@ async def end(conn: AsyncConnection, node: NodeId, order_id: UUID, how: End, now
 
 
 async def end_tries(conn: AsyncConnection, task_id: UUID, how: End, now: datetime) -> None:
-    """End all open rows of a requested task: the rows of its tries, and of the operations that cancel them."""
+    """End all open rows of a requested task: the rows of its attempts, and of the operations that cancel them."""
     await _end(conn, sa.and_(task.c.task_id == task_id, task.c.kind != CANCEL), how, now)
     await _end(conn, sa.and_(task.c.task_id == task_id, task.c.kind == CANCEL), SUPERSEDED, now)
 

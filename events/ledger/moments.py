@@ -61,7 +61,7 @@ class Settled(NamedTuple):
 
 
 class _Oldest(NamedTuple):
-    """Begin of the oldest transaction that holds the fence, and whether the begin of any holder is unknown."""
+    """Begin of the oldest transaction that holds the fence (the appenders' lock), and whether any begin is unknown."""
 
     began: datetime | None
     unknown: bool
@@ -80,6 +80,9 @@ async def settled(conn: psycopg.AsyncConnection) -> Settled:
 
 
 async def position_at(conn: psycopg.AsyncConnection, moment: datetime) -> Position:
-    """Return the position of the last event recorded at or before a settled time; 0 if there is none."""
+    """Return the position of the last event recorded at or before a time; 0 if there is none.
+
+    The time must be settled: all events recorded before it are committed.
+    """
     parameters = {"moment": moment, "late": moment + SLACK}
     return Position(await fetch_value(conn, _PLACE, parameters, prepare=True))

@@ -74,7 +74,10 @@ async def read_range(
 
 
 async def send_range_query(conn: psycopg.AsyncConnection, after: Position, limit: int) -> psycopg.AsyncCursor:
-    """Send the query for at most `limit` events after a position; in a pipeline, before earlier results are read."""
+    """Send the query for at most `limit` events after a position, and return its cursor without reading the result.
+
+    In a pipeline, call this before the results of earlier queries are read.
+    """
     return await _send(conn, _RANGE, [after, _END, limit])
 
 

@@ -64,8 +64,8 @@ class _Fence(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """A gap in the positions. `suspects` are the transactions that may still write it: they held the fence when the gap
-    was first observed or when it was registered with the server.
+    """A gap in the positions. `suspects` are the transactions that may still write it: they held the appenders' lock
+    (fence) when the gap was first observed or when it was registered with the server.
     """
 
     suspects: frozenset[str]
@@ -190,7 +190,8 @@ class Tail:
             fence = await _fence(conn)
 
     async def _settle(self, conn: psycopg.AsyncConnection, holders: frozenset[str]) -> None:
-        """Advance the known final position to the newest fence snapshot of which all holders have ended.
+        """Advance the known final position to the newest snapshot of the appenders' lock (fence) of which all holders
+        have ended.
 
         Waiting for one particular snapshot would add up the waits for several appenders.
         """
@@ -224,8 +225,8 @@ class Tail:
 async def _fence_and_events(
     conn: psycopg.AsyncConnection, after: Position, limit: int
 ) -> tuple[_Fence, tuple[Recorded[Fact], ...]]:
-    """Read the fence, and then the events in a later statement. Some of these events may have positions drawn after the
-    fence was read.
+    """Read the fence (last drawn position, holders of the appenders' lock), and then the events in a later statement.
+    Some of these events may have positions drawn after the fence was read.
 
     Both statements are sent in one pipeline.
     """

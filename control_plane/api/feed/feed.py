@@ -1,8 +1,9 @@
 """One tailer of the ledger for all watchers of a process.
 
 Only the tailer reads how far the ledger is final, reads the new events and encodes them. It wakes the watchers, and
-each reads from the ring at its own position. After each poll it pauses briefly, so that a busy ledger arrives in small
-batches and fifty watchers are woken fifty times a second and not at every commit. A slow watcher delays no other.
+each reads from the ring of events in memory at its own position. After each poll it pauses briefly, so that a busy
+ledger arrives in small batches and fifty watchers are woken fifty times a second and not at every commit. A slow
+watcher delays no other.
 
 A crash leaves nothing behind: the tailer begins at the end of the ledger, and older events are read from the database.
 After an outage, the database may be a different one, restored from a backup. Then all watches end, and a cursor that
@@ -114,9 +115,9 @@ class Feed:
     async def _is_same_ledger(self) -> bool:
         """Return whether the database still has the ledger that this feed followed, and not one restored from a backup.
 
-        A wrong False only makes watchers reconnect. The check uses the last position that was read, and not the last
-        event before it: a restored ledger assigns unused positions after that event again, with a later epoch, and
-        the feed would skip these events.
+        A wrong False only makes watchers reconnect. The check uses the last position that was read, even if that
+        position has no event, and not the position of the last event: a restored ledger assigns the positions after
+        the last event again, with a later epoch, and the feed would skip these events.
         """
         if self.final == 0:
             return True

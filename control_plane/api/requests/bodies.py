@@ -43,7 +43,7 @@ MAX_LEASE_SECONDS: Final = 365 * 24 * 3600
 def _decided_by(decide: Callable[[str], str]) -> AfterValidator:
     """Return a Pydantic validator that checks a field with `decide`, a function that raises `Refused`.
 
-    The response then lists its objections together with those of the schema.
+    The response then lists the objection of `decide` together with those of the schema.
     """
 
     def check(value: str) -> str:

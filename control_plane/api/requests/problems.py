@@ -1,4 +1,4 @@
-"""The one table from refusals to HTTP responses: RFC 9457 `application/problem+json`, with every reason at once."""
+"""The only mapping of refusals to HTTP responses (RFC 9457 `application/problem+json`), which list every reason."""
 
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -217,7 +217,7 @@ def _install_outages(app: FastAPI) -> None:
 
 
 def _refusal(request: Request, refusals: list[Refused]) -> JSONResponse:
-    """Return all objections in one response. Its status is that of the refusal that ranks first in `KINDS`."""
+    """Return one response with the objections of all refusals; its status is that of the first one in `KINDS`."""
     worst = min((type(refusal) for refusal in refusals), key=list(KINDS).index)
     objections = [objection for refusal in refusals for objection in refusal.objections]
     waits = [refusal.retry_after for refusal in refusals if isinstance(refusal, Throttled)]

@@ -24,7 +24,7 @@ _MANY: Final = 1024
 
 @dataclass(slots=True)
 class _Refusal:
-    """The last refusal of a node by its report budget, and the number of requests refused since because of it."""
+    """The last refusal of a node's report by its report budget, and the number of requests that were refused since."""
 
     at: float
     until: float
@@ -65,7 +65,7 @@ class ReportGate:
         return node in self._refusals
 
     def refused(self, node: NodeId, seconds: int) -> int:
-        """Store a refusal by the node's report budget; return the number of requests refused since the last one."""
+        """Store a refusal by the node's report budget; return the number of requests refused since the previous one."""
         now, before = self._now(), self._refusals.get(node)
         if len(self._refusals) >= _MANY:
             self._refusals = {

@@ -1,4 +1,6 @@
-"""Accessors of a request's context: the process's connections and feed, the command's origin and idempotency key."""
+"""Accessors for HTTP request handlers: Postgres and Redis connections, event feed and signing keys of the API process,
+and the origin and idempotency key of the requested command.
+"""
 
 import re
 from hashlib import sha256

@@ -1,8 +1,9 @@
 """Progress of tasks, from nodes to the watchers of an allocation or a task in any process of the API.
 
 A process subscribes in Redis only to nodes with a watcher in this process, so idle allocations cost nothing. Each
-watcher has a mailbox with the newest step of each task; a slow watcher gets fewer steps and delays no other. In the
-stream of a watch a step is a `progress` message without an id, so that `Last-Event-ID` remains a ledger cursor.
+watcher has a mailbox with the newest progress report of each task; a slow watcher gets fewer of them and delays no
+other watcher. In the stream of a watch, progress is a `progress` message without an id, so that `Last-Event-ID` remains
+a ledger cursor.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ async def progress(request: Request, node: CallingNode, body: ProgressBatch) -> 
 
 
 class Mailbox:
-    """The newest unread step of each task that a watcher is interested in."""
+    """Mailbox of one watcher: the newest unread progress of each task that it watches."""
 
     def __init__(self, wants: Callable[[Step], bool]) -> None:
         self._wants = wants
@@ -60,7 +61,7 @@ class Mailbox:
                 self._filled.set()
 
     async def news(self) -> bytes:
-        """Wait for new progress steps of tasks; return them as server-sent events."""
+        """Wait for new progress of the watched tasks; return it as server-sent events."""
         await self._filled.wait()
         self._filled.clear()
         found, self._new = self._new, {}
@@ -70,7 +71,10 @@ class Mailbox:
 
 
 class Hub:
-    """The mailboxes of a process, by node, and its one Redis subscription. `run` must run beside the application."""
+    """The watchers' mailboxes of an API process, by node, and the one Redis subscription that fills them.
+
+    `run` must run beside the application.
+    """
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
@@ -80,7 +84,7 @@ class Hub:
 
     @contextlib.asynccontextmanager
     async def box(self, node: NodeId, wants: Callable[[Step], bool]) -> AsyncIterator[Mailbox]:
-        """Provide a mailbox for the progress that a node reports while the block runs."""
+        """Provide a mailbox for the progress that a node reports while the `with` block runs."""
         box = Mailbox(wants)
         self._boxes[node].add(box)
         self._wanted.set()
@@ -152,7 +156,7 @@ def hub_of(request: Request) -> Hub:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of a watch: its events after a position, and the progress of tasks of one node."""
+    """What a client watches: the events that match a filter after a position, and the progress of tasks of one node."""
 
     pick: EventFilter
     after: Position
@@ -163,7 +167,7 @@ class Subject:
 
 
 async def watch_both(request: Request, subject: Subject) -> AsyncIterator[bytes]:
-    """Yield the events of the subject as a watch, with progress messages between them, the newest stored ones first."""
+    """Yield a watch of the subject's events, with progress messages between them; the stored progress comes first."""
     async with hub_of(request).box(subject.node, subject.wants) as box:
         async with plane_of(request).engine.connect() as conn:
             box.put(await newest_of(conn, subject.which))

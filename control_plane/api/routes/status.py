@@ -77,7 +77,7 @@ class DriftCount(BaseModel):
 
 
 class TaskCount(BaseModel):
-    """Listed tasks that failed, by state, and streams that are parked because the dispatcher cannot process them."""
+    """Number of failed tasks in the task list, by state, and of parked streams, which the dispatcher cannot process."""
 
     failed: int
     poisoned: int

@@ -91,7 +91,7 @@ class _Watcher:
         self._unsent = cursor or self._unsent
 
     def _with_position(self, news: bytes) -> bytes:
-        """Return `news`, encoded events. If there are none, return a message with the position alone, if it is due."""
+        """Return the encoded events `news`. Without events, return a position message if one is due, else nothing."""
         if news:
             self._skipped, self._unsent = 0, None
             return news

@@ -81,7 +81,7 @@ class Subject(Protocol):
     def known_to(self) -> str | None: ...
 
     async def at(self, conn: AsyncConnection, position: Position) -> State | None:
-        """Return the state at a position, or None if the resource did not exist yet."""
+        """Return the state of the resource at a ledger position, or None if the resource did not exist yet."""
         ...
 
     async def steps(self, conn: AsyncConnection, after: Position, to: Position, limit: int) -> Steps:

@@ -249,7 +249,10 @@ def _device(device: SlotDevice) -> str:
 
 
 def _drift(found: Iterable[Drift], shown: str, now: datetime | None) -> Iterator[Row]:
-    """Yield the drift for the page of the resource `shown`. Drift of a part of the resource names the part (a slot)."""
+    """Yield the lines about drift on the page of the resource `shown`.
+
+    If drift concerns only a part of the resource (a slot, an ingress rule), its line names the part.
+    """
     for each in found:
         part = " ".join(name for name in (each.slot_id, each.ingress_id) if name and name != shown)
         what = Text(each.kind, "red" if each.blocks else "")
