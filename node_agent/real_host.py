@@ -122,7 +122,7 @@ def _machines(
 
 
 def sources_of(bridge: str, switch: OpenVSwitch, dhcp: DnsmasqLeases) -> dict[str, Source]:
-    """Return the notification sources of the host by name, which wake the survey when the host changes.
+    """Return the sources of change notifications of the host, by name. Each notification starts a survey.
 
     The names are the sources of the drift catalogue, and `neighbours` for rtnetlink's ARP notifications.
     """

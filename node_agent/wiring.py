@@ -183,7 +183,7 @@ class Agent:
         return self._trust.verify(text)
 
     def _use_session(self, kept: StoredSession) -> None:
-        """Use the queue password and the order keys of a new session from now on."""
+        """Use the queue password of a new session, and its keys for verifying tasks, from now on."""
         self._consumer.use_session(kept)
         self._trust.replace_keys(kept.granted.order_keys)
 

@@ -1,7 +1,7 @@
-"""State of the devices that a node's settings name beside the uplink (NOD-6, TSK-2).
+"""State of the network links and PCI devices in a node's settings, except the uplink (NOD-6, TSK-2).
 
-These are two links of the host, the parent of the virtual functions and the link to a BlueField card (`tmfifo_net0`),
-and the PCI devices of the slots' machines. A device that is not configured is not required.
+The links are the parent of the virtual functions and the link to a BlueField card (`tmfifo_net0`). The PCI devices
+belong to the slots' virtual machines. A device that is not configured is not required.
 """
 
 from collections.abc import Callable

@@ -235,7 +235,7 @@ class NodeFilter(Protocol):
     def ruleset(self) -> Ruleset: ...
 
     def foreign(self) -> ForeignTables:
-        """Return the packet filter tables of other programs; the same object as long as no table changes."""
+        """Return the packet filter tables of other programs; the same object until one of the tables changes."""
         ...
 
     def policies(self) -> tuple[XfrmPolicy, ...]:
@@ -253,7 +253,7 @@ class DhcpServers(Protocol):
     def serves(self, network: NodeNetwork) -> bool:
         """Return whether the node's DHCP server runs with exactly this network and is not stopped by a signal.
 
-        After this call, the end of the server's process wakes the survey.
+        After this call, a survey starts at once when the server's process ends.
         """
         ...
 
@@ -275,7 +275,7 @@ class DhcpServers(Protocol):
 
 
 class Gateway:
-    """Desired and observed network of the node. Reads raise `HostUnreadable`; steps also raise `HostRefused`."""
+    """Comparison and repair of the node's own network. Reads raise `HostUnreadable`, repairs also `HostRefused`."""
 
     def __init__(
         self,

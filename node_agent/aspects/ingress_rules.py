@@ -59,7 +59,7 @@ class Connection:
         return self.target == ip != self.destination
 
     def has(self, ip: Ipv4Address) -> bool:
-        """Whether any end of the connection has this address."""
+        """Whether the address is an endpoint of the connection, before or after translation."""
         return ip in (self.source, self.destination, self.target, self.answered_to)
 
 

@@ -1,7 +1,7 @@
-"""The lease aspect: one DHCP reservation per slot, and the observation of the leases that the server granted.
+"""The lease aspect: one DHCP reservation per slot, and the observation of the DHCP leases that the server granted.
 
-A reservation is intent and comes only from the control plane; the lease file is evidence (NOD-4). A lease never frees
-or moves an address: it is compared, reported, and cleared when its slot is released.
+A reservation is intent and comes only from the control plane; the lease file is evidence (NOD-4). A DHCP lease never
+frees or moves an address: it is compared, reported, and cleared when its slot is released.
 
 Reservations are withdrawn before leases are cleared: as long as a reservation exists, a guest could lease the address
 again. Both come before a new reservation, because an address may be reserved only once. A crash in between leaves a
@@ -37,7 +37,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLease:
-    """A lease in the DHCP server's lease file. `expired` is determined by the server's own clock."""
+    """A DHCP lease in the server's lease file. `expired` is determined by the server's own clock."""
 
     mac: MacAddress
     ip: Ipv4Address
@@ -46,7 +46,10 @@ class ObservedLease:
 
 @dataclass(frozen=True, slots=True)
 class ObservedAddress:
-    """Observed address and lease state of a slice, as in reports (NOD-5). `actual_ip` is None without a valid lease."""
+    """Observed address and DHCP lease state of a slice, as in reports (NOD-5).
+
+    `actual_ip` is None without a valid DHCP lease.
+    """
 
     actual_ip: Ipv4Address | None
     lease_state: LeaseState
@@ -121,8 +124,9 @@ def _by_name(reserved: Iterable[Reservation]) -> tuple[Reservation, ...]:
 
 
 def _foreign(desired: Reservation, leased: Iterable[ObservedLease]) -> tuple[ObservedLease, ...]:
-    """Return the leases that conflict with a reservation: its MAC with another address, or its address with another
-    MAC.
+    """Return the DHCP leases that conflict with the reservation `desired`.
+
+    Such a lease has the reservation's MAC with another address, or its address with another MAC.
     """
     return _sorted(lease for lease in leased if (lease.mac == desired.mac) != (lease.ip == desired.ip))
 
@@ -149,7 +153,7 @@ def _lease_words(lease: ObservedLease) -> str:
 
 
 class LeaseAspect:
-    """The lease aspect of all slots, which compares desired reservations with those of the DHCP server."""
+    """The lease aspect of all slots: compares the desired DHCP reservations with those of the DHCP server."""
 
     name = "lease"
 
@@ -184,7 +188,7 @@ class LeaseAspect:
         )
 
     def observe_address(self, network: SliceNetwork) -> ObservedAddress:
-        """Return the observed address and lease state of a slice (NOD-5). Raises `HostUnreadable`."""
+        """Return the observed address and DHCP lease state of a slice (NOD-5). Raises `HostUnreadable`."""
         return observe(network.mac, network.ip, self._leased(network))
 
     def _to_keep(self, network: SliceNetwork) -> tuple[Step, ...]:

@@ -22,7 +22,7 @@ from node_agent.host.slices import Difference
 
 
 def difference(change: Change, wanted: Guest, found: Found) -> Difference:
-    """Return the drift that a change in a machine's plan repairs."""
+    """Return the drift that this planned change of a slot's virtual machine repairs."""
     own = next((domain for domain in found.domains if domain.name == wanted.name), None)
     ordered = _describe_guest(wanted)
     match change:
@@ -109,7 +109,7 @@ def _describe_guest(guest: Guest) -> str:
 
 
 def _describe_place(place: Place) -> str:
-    """Describe a machine's host resources that have no drift kind of their own: queues, page size, memory node."""
+    """Describe a machine's host resources that have no drift kind of their own: queues, page size, NUMA node."""
     queues = f", {place.queues} queues" if place.queues > 1 else ""
     pages = f", huge pages of {place.hugepage_kib} KiB" if place.hugepage_kib is not None else ""
     node = f", memory of NUMA node {place.nodeset}" if place.nodeset is not None else ""

@@ -52,8 +52,8 @@ class Found:
     """Observed state of the machine of one slot.
 
     `domains` contains a foreign domain only if it has the slot's name; `Machines.remains` also reports foreign domains
-    that use the slot's tap. `plugged` is False if no process holds the tap. `process` is the QEMU process of the slot's
-    own machine.
+    that use the slot's tap. `plugged` is False if no process has the tap open. `process` is the QEMU process of the
+    slot's own machine.
     """
 
     domains: tuple[FoundDomain, ...]
@@ -64,55 +64,58 @@ class Found:
 
     @property
     def intact(self) -> bool:
-        """Whether the slot's machine can keep running if its domain is as desired: its tap and process are intact."""
+        """Whether the slot's tap, if any, is open in a process, and the machine's QEMU process uses no foreign objects.
+
+        Otherwise the machine is started again, even if its domain equals the desired one.
+        """
         return self.plugged and (self.process is None or not self.process.foreign)
 
 
 @dataclass(frozen=True, slots=True)
 class Destroy:
-    """Change of a plan: destroy a libvirt domain."""
+    """Planned change: destroy a libvirt domain."""
 
     domain: FoundDomain
 
 
 @dataclass(frozen=True, slots=True)
 class EndStray:
-    """Change of a plan: end a QEMU process that has no libvirt domain."""
+    """Planned change: end a QEMU process that has no libvirt domain."""
 
     process: FoundProcess
 
 
 @dataclass(frozen=True, slots=True)
 class ResetDevice:
-    """Change of a plan: reset a PCI function that a machine of the slot may have used."""
+    """Planned change: reset a PCI function that a machine of the slot may have used."""
 
     address: PciAddress
 
 
 @dataclass(frozen=True, slots=True)
 class WipeDisks:
-    """Change of a plan: wipe and delete the slot's folder, which contains the machine's files."""
+    """Planned change: wipe and delete the slot's folder, which contains the machine's files."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSeed:
-    """Change of a plan: write the seed image of the slot's guest."""
+    """Planned change: write the seed image of the slot's guest."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CheckDevices:
-    """Change of a plan: refuse to start a machine if one of its PCI devices cannot be used."""
+    """Planned change: refuse to start a machine if one of its PCI devices cannot be used."""
 
     guest: Guest
 
 
 @dataclass(frozen=True, slots=True)
 class NoteDevice:
-    """Change of a plan: record in the slot's folder that its machine may have used a PCI device."""
+    """Planned change: record in the slot's folder that its machine may have used a PCI device."""
 
     name: str
     address: PciAddress
@@ -120,28 +123,28 @@ class NoteDevice:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Change of a plan: start a guest."""
+    """Planned change: start a guest."""
 
     guest: Guest
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Change of a plan: resume a paused libvirt domain."""
+    """Planned change: resume a paused libvirt domain."""
 
     domain: FoundDomain
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Change of a plan: resume a QEMU process that a signal stopped."""
+    """Planned change: resume a QEMU process that a signal stopped."""
 
     process: FoundProcess
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Change of a plan: pin the virtual CPUs of a running libvirt domain to the host's CPUs."""
+    """Planned change: pin the virtual CPUs of a running libvirt domain to the host's CPUs."""
 
     domain: FoundDomain
     pins: tuple[str, ...]
@@ -219,7 +222,8 @@ def _emptying(slot: str, files: tuple[str, ...]) -> tuple[Removal, ...]:
 def matches_desired(found: Guest | None, wanted: Guest) -> bool:
     """Whether a running guest equals the desired one and may be kept.
 
-    CPU pinning is ignored, because it is repaired while the guest runs; a memory node is ignored if none is desired.
+    CPU pinning is ignored, because it is repaired while the guest runs; the memory's NUMA node is ignored if none is
+    desired.
     """
     if found is None:
         return False

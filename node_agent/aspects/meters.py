@@ -1,7 +1,7 @@
 """Rate limits of a slice (NOD-3): two OpenFlow meters per slot, one for each direction, if the order sets a rate.
 
 IP packets pass the meters (`flows`); packets above the rate are dropped. ARP and DHCP broadcasts bypass them: both end
-at the gateway, and a guest that has used up its rate would otherwise lose its ARP entry and its lease too.
+at the gateway, and a guest that has used up its rate would otherwise lose its ARP entry and its DHCP lease too.
 
 A flow cannot name a meter that does not exist: the switch refuses such a flow, and deleting a meter deletes its flows.
 So meters are added before the flows and deleted after them, and a slice without its meter is cut off, not unlimited.

@@ -1,4 +1,4 @@
-"""Checks of a slot's PCI functions before a machine gets them, and their reset after the machine is gone.
+"""Checks of a slot's PCI functions before a virtual machine gets them, and their reset after the machine is gone.
 
 From the start of its domain, a machine's functions can read and write its memory, and so can every function of the same
 IOMMU group. So all of them are read again and checked before each start, and all problems are reported together. When

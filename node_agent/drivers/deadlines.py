@@ -1,8 +1,8 @@
 """Deadlines for calls that may hang, such as calls into C libraries.
 
 A C call cannot be interrupted, so each call runs in its own thread, and the caller stops waiting at the deadline. The
-call itself continues and may still take effect. A hung call keeps its slot. When all slots are taken by hung calls, no
-further call is started, so that an unresponsive daemon occupies a bounded number of threads.
+call itself continues and may still take effect. A hung call counts as running until it returns. When the maximum number
+of calls is running, no further call is started, so that an unresponsive daemon occupies a bounded number of threads.
 """
 
 import threading
@@ -21,7 +21,7 @@ class DeadlineExceeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A started call with a deadline: `ends` in monotonic time, `seconds` after the start."""
+    """A started call. Its deadline is the monotonic time `ends`, which is `seconds` after the start."""
 
     outcome: Future[T]
     seconds: float

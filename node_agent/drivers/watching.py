@@ -1,4 +1,4 @@
-"""A watch for changes of the host: one thread receives events of the kernel and of the daemons.
+"""A watch for changes of the host: one thread receives events of the kernel and of Open vSwitch.
 
 The content of the events is not read: an event is only a hint that a survey should read the host. A superfluous event
 costs one survey, and a lost event delays the reaction until the next periodic survey. A source that ends is opened

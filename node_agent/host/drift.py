@@ -1,9 +1,9 @@
 """Drift of a node: differences between desired and observed state, either repaired at once or left open.
 
-Repaired drift is reported once, unless it recurs often: then it stays open, because its repair does not end it, and a
-node with a host that another program configures too must not fill the ledger. Open drift is in the node's description,
-which is reported as a whole when it changes: so the end of a drift cannot be missed, and drift that was open before the
-agent started keeps its age.
+Each repair of drift is reported. Drift that recurs often counts as open instead: its repair does not end it, and
+reports about each repair would fill the ledger if another program configures the host too. The node's description
+(`NodeSurveyed`) lists all open drift and is reported as a whole when it changes: so the end of a drift cannot be
+missed, and drift that was open before the agent started keeps its age.
 """
 
 import threading
@@ -144,9 +144,9 @@ class Drifts:
         self._notify_changed(slot, before, lasting)
 
     def record_blocking(self, lost: Mapping[SlotIndex, Iterable[Difference]]) -> None:
-        """Record the drift that blocks slots: lost PCI devices, and foreign rules that copy frames of slots.
+        """Record the drift that makes slots unusable: lost PCI devices, and foreign rules that copy frames of slots.
 
-        `lost` is the complete result of a survey.
+        `lost` contains all such drift that a survey found; other drift of these kinds has ended.
         """
         with self._lock:
             before, now = self._blocking, self._now()
@@ -198,8 +198,8 @@ class Drifts:
     def open(self) -> tuple[LocatedEvidence, ...]:
         """Return all open drift: first the drift of the node as a whole, then that of each slot.
 
-        If the drift exceeds the maximum of a report, each slot's share is cut, but at least one drift of every slot is
-        returned: a slot without reported drift counts as recovered.
+        If there is more drift than a report may contain, the list of each slot is shortened, but never to nothing: a
+        slot without reported drift counts as recovered.
         """
         with self._lock:
             open_ = {

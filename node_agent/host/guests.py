@@ -63,7 +63,7 @@ class Hosting:
 
 
 def guest_for(desired: Slice, place: Place = ANYWHERE) -> Guest:
-    """Return the desired guest of a slice. `place` describes the guest's share of the host
+    """Return the desired guest of a slice. `place` describes the host resources that are reserved for the guest
     (`node_agent.host.host_resources.place_for`)."""
     machine, network = desired.machine, desired.network
     return Guest(

@@ -1,4 +1,4 @@
-"""Interface of the agent's core to its host. Wiring provides the implementation, with real or simulated drivers."""
+"""Interface between the agent's core and its host. `node_agent.wiring` selects real or simulated drivers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ STARTING: Final = frozenset({"machine.start", "machine.resume"})
 
 
 class Observed(Protocol):
-    """A slice's address and lease state as the DHCP server's records show them (NOD-4: evidence, never intent)."""
+    """A slice's address and DHCP lease state as the DHCP server's records show them (NOD-4: evidence, never intent)."""
 
     @property
     def actual_ip(self) -> Ipv4Address | None: ...

@@ -1,4 +1,4 @@
-"""Host resources reserved for the machine of a slot: PCI functions, CPUs, memory node, huge pages.
+"""Host resources reserved for the machine of a slot: PCI functions, CPUs, NUMA node of its memory, huge pages.
 
 They come from the node's settings and belong to the slot, not to the order: the slot's tenant gets all of them, and a
 guest with other resources differs from the ordered one. Two slots never share a resource; such settings are refused.

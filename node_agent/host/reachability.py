@@ -159,7 +159,7 @@ class PathProbes:
             self.due = min(self.due, max(now, earliest))
 
     def restart(self, now: float) -> None:
-        """Start the time without an answer again from now, because another fault explains the time before."""
+        """Reset the start of the time without an answer to now, because another fault explains the time before."""
         if self.requested_at is not None:
             self.requested_at, self.tries, self.due = now, 0, now
 
@@ -187,7 +187,7 @@ class SliceProbes:
         self.findings: Findings = {}
 
     def update(self, paths: Iterable[Path], now: float) -> None:
-        """Probe exactly the given paths from now on. Known paths keep their state, and all other paths are dropped."""
+        """Probe exactly the given paths from now on. Paths that were already probed keep their state."""
         own, *ingresses = paths
         if own != self.gateway.path:
             self.gateway = PathProbes(own, now)

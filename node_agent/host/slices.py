@@ -66,7 +66,7 @@ class Difference:
 class Step:
     """One change of the host. `name` is static (`port.add`): failpoints, log lines and progress use it.
 
-    All steps of one repair have the same difference; steps that remove a slice have none.
+    `repairs` is the drift that the step repairs, which several steps can share; None for steps that remove a slice.
     """
 
     name: StepName

@@ -1,9 +1,9 @@
 """Execution of operations: one-off inspections and repairs, each of which ends with one report.
 
-An operation on a slot carries the order that the slot should hold. That order passes the fence first, like every order:
-an operation never reverts a newer order, and an order that is new to the node is stored and carried out as usual, by
-the slot's own work. Then an inspection runs concurrently with other work, and a repair runs with exclusive access to
-the slot.
+An operation on a slot contains the slot's newest order. That order passes the fence first, like every order: an
+operation never reverts a newer order, and an order that is new to the node is stored and carried out as usual, by the
+slot's own work. Then an inspection runs concurrently with other work, and a repair runs with exclusive access to the
+slot.
 
 An operation is not stored on disk. The queue keeps it until its result is spooled: an agent that crashes receives it
 again, and an agent that stops requeues it. A second execution finds less to do, and its result is reported too.
@@ -62,7 +62,7 @@ log = structlog.get_logger(__name__)
 class Operations:
     """Executor of the operations that the control plane sends to this node. Thread-safe.
 
-    `reconcile_slot` starts the slot's own work for a slot that holds a new order, and returns at once.
+    `reconcile_slot` starts to execute the new order that an operation brought to a slot, and returns at once.
     """
 
     node_id: NodeId
@@ -175,7 +175,7 @@ class Operations:
 
 
 def _check_not_superseded(slot: Slot, order: Order) -> None:
-    """Raise `Halted` if the slot holds a newer order than `order`."""
+    """Raise `Halted` if the slot has stored a newer order than `order`."""
     held = slot.held
     if held is None or held.order.token != order.token:
         raise Halted

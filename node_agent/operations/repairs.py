@@ -1,4 +1,4 @@
-"""Repair or removal of single aspects of a slice, as operations request it.
+"""Repair or removal of single aspects of a slice (such as its link, port or machine), as operations request it.
 
 All aspects of the host are read first, as for every repair: an operation on one aspect acts on a complete snapshot too,
 so it never repairs a port while the machine cannot be read. Only the steps of the requested aspects run.

@@ -1,9 +1,9 @@
 """Register of the operations that run on this node and of those that were cancelled.
 
-The number of running operations is limited, so that threads are left for orders and for cancels; the control plane's
-credit keeps it from sending more. A cancel that arrives before its operation is stored for as long as the operation may
-still arrive. The register is in memory only: after a restart, a cancelled operation that is still in the queue runs,
-which is harmless.
+The number of running operations is limited, so that threads are left for orders and for cancels; the control plane
+limits the operations that it sends at a time to the same number (credit). A cancel that arrives before its operation is
+stored for as long as the operation may still arrive. The register is in memory only: after a restart, a cancelled
+operation that is still in the queue runs, which is harmless.
 """
 
 import threading
@@ -23,7 +23,7 @@ _CANCEL_STORED_SECONDS: Final = max(type_.bounds.maximum_age for type_ in CATALO
 
 
 class OperationError(Exception):
-    """Failure of an operation, reported with a code that its type declares or a refusal code."""
+    """Failure of an operation, reported with a refusal code or a code that the operation's type declares."""
 
     def __init__(self, code: OperationFailureCode | RefusalCode, reason: str) -> None:
         super().__init__(reason)

@@ -7,7 +7,10 @@ from tasks.operations import Check, NodeVerified
 
 
 def verify_node(host: Host) -> NodeVerified:
-    """Check every prerequisite of the node without changing the host. An impossible check fails with its reason."""
+    """Check every prerequisite of the node without changing the host.
+
+    A prerequisite that cannot be read counts as unmet, with the error as its detail.
+    """
     found = (*host.gateway.prerequisites(), _images(host), *host.devices())
     return NodeVerified(
         checks=tuple(Check(name=each.name, ok=each.ok, detail=line(each.detail)) for each in found)

@@ -118,7 +118,7 @@ class ForeignTables:
 class Finding:
     """A foreign rule, or a foreign chain's policy, that can match packets of slices.
 
-    `does` is the effect on the packets. `slots` are the slots with isolation that the rule breaks.
+    `does` is the effect on the packets. The rule breaks the isolation of the slots in `slots`.
     """
 
     table: str
@@ -162,7 +162,7 @@ def _findings_of(table: ForeignTable, node: NodeView) -> set[Finding]:
 
 
 def reported(found: Sequence[Finding]) -> Difference | None:
-    """Return the drift `foreign.rules` of the node, or None: foreign rules that do not break isolation of slices."""
+    """Return the drift `foreign.rules` about rules that do not break the isolation of slices, or None."""
     return _difference("foreign.rules", [each for each in found if not each.slots])
 
 
@@ -281,7 +281,7 @@ class _Analysis:
         return self._sets.get(data[1:]) if isinstance(data, str) else data.get("set")
 
     def step(self) -> bool:
-        """Count a rule to evaluate. Return False, and add a finding, if the table has too many rules to analyze."""
+        """Count one more evaluated rule of the table. If there are too many, add a finding and return False."""
         self._steps -= 1
         if self._steps <= 0:
             self._found.add(
@@ -296,7 +296,7 @@ class _Analysis:
         return self._steps > 0
 
     def take(self, at: _Place, traffic: Traffic, name: str, argument: Any) -> None:
-        """Add a finding for a statement of a foreign rule that packets of `traffic` reach."""
+        """Add a finding for a statement of a foreign rule, which packets of `traffic` reach, if it affects them."""
         does, node = _DOES[name], self._node
         match name:
             case "notrack" if "untracked" in traffic.states:
@@ -332,7 +332,7 @@ class _Analysis:
 
 
 class _Outcome(NamedTuple):
-    """Result of an nftables rule: the share of packets that end at the rule, and the share that it returns."""
+    """Share of packets that an nftables rule decides, and share of packets that leave the chain by its `return`."""
 
     ends: Share
     returns: Share

@@ -1,4 +1,4 @@
-"""Model of the slices' traffic at each hook of the packet filter, and of which share of it a rule's conditions match.
+"""Model of the slices' traffic at each packet filter hook: computes whether a rule matches all, some or none of it.
 
 A kind of traffic has ranges (of addresses, ports, links, connection states), not values. So a condition matches all of
 its packets, some, or none. A condition that is not modelled, such as a rate, a length or an unlisted match of iptables,

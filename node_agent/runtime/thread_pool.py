@@ -1,8 +1,8 @@
-"""A thread pool that starts threads when all others are busy and ends threads that are idle for a while.
+"""A thread pool that starts a thread when all its threads are busy, and ends threads that are idle for a while.
 
 Work begins in the order of its arrival, at once while fewer than `most` threads are busy. If work raises an exception,
-its thread ends through `threading.excepthook`, which may end the process. Otherwise waiting work continues in another
-thread.
+its thread ends through `threading.excepthook`, which may end the process. If the process continues, other threads
+execute the waiting work.
 """
 
 import threading

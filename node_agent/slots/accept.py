@@ -1,8 +1,9 @@
 """Order acceptance: check that an order is for this node and passes the fence, store it on disk, then change the host.
 
-`accept` handles orders from the queue. Orders from the desired state are first all admitted (`admit`) and then executed
-(`carry_out`). `reconcile_slot` reconciles a slot with the order that it already stores (after a restart and in a
-survey). All three run the same work on the slot. A refused order is reported and has no effect.
+`accept` handles orders from the queue. Orders from an answer with the node's desired state are first all admitted
+(`admit`) and then executed (`carry_out`). `reconcile_slot` reconciles a slot with the order that it already stores
+(after a restart and in a survey). All three run the same work on the slot. A refused order is reported and has no
+effect.
 """
 
 from collections.abc import Callable, Iterator

@@ -50,7 +50,10 @@ def declare_actors(
 
 
 def read_for(kind: str, text: bytes) -> Task:
-    """Parse a signed task that the actor for `kind` received. Raises `TaskRefused`, and `BadCopy` for other kinds."""
+    """Parse a signed task that the actor for `kind` received.
+
+    Raises `TaskRefused`, and `BadCopy` for a task of another kind.
+    """
     task = read_task(text)
     if task.body.kind != kind:
         # The actor's name is not signed: it was changed on the way.

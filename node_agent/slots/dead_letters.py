@@ -4,9 +4,9 @@ A refusal ends an order for the control plane, so only an order that this node c
 that failed with an exception is not refused: if it was admitted, it is on disk and the survey resumes it; otherwise the
 control plane re-sends it. An operation is reported as failed in every case, because it is not stored on disk.
 
-The message's id and actor are not signed, so they are used only if the signed text contains the same. A bad copy is
-reported under the message's id, although that may be forged; this ends no task, and the control plane sends another
-copy.
+The message's id and actor are not signed, so they are used only if the signed text contains the same. A message without
+a valid signed text (`BadCopy`) is reported under its id, although the id may be forged; this ends no task, and the
+control plane sends the task again.
 
 The broker calls the handler before the task leaves the queue. The handler must not raise, or the task would stay in
 flight permanently.

@@ -1,10 +1,10 @@
-"""Preparation of the node for slices, and its description, which is reported to the control plane when it changes.
+"""Preparation of the node for slices, and reports that describe the node (images, slots, devices, open drift).
 
-The description that was reported last is stored on disk, so that a restarted agent reports nothing if nothing changed:
-otherwise a fleet that restarts would report all descriptions at once. The description is reported again after a new
-enrolment, and when the node or the control plane may have lost it. Before a changed description is reported, it is
-stored as not reported, because it contains the times since when drift is open. A crash before it is stored as reported
-leads to a duplicate report.
+The node's description is reported when it changes. The last reported description is stored on disk, so that a restarted
+agent reports nothing if nothing changed: otherwise all agents of a restarted fleet would report their descriptions at
+once. The description is reported again after a new enrolment, and when the node or the control plane may have lost it.
+Before a changed description is reported, it is stored as not reported, because it contains the times since when drift
+is open. A crash before it is stored as reported leads to a duplicate report.
 
 A fault of the node is reported and never fatal: running slices keep running, and the next survey tries a repair again.
 """
@@ -42,8 +42,8 @@ _NOT_REPORTED: Final = ""
 class LastDescription(Wire):
     """Content of `described.json`: the newest description of the node.
 
-    The description was reported under the enrolment by the token with the hash `token_sha256`. An empty hash means that
-    it may not have been reported.
+    `token_sha256` is the hash of the one-time token with which the node was enrolled when it reported the description.
+    It is empty if the description may not have been reported.
     """
 
     token_sha256: str
@@ -51,7 +51,7 @@ class LastDescription(Wire):
 
 
 class Inspection:
-    """Preparation and description of one node.
+    """Preparation of one node for slices, and reports of the node's description.
 
     Only `describe` and `report_again` are thread-safe. `enrolment` returns the hash of the token with which the node
     enrolled.

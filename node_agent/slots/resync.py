@@ -1,9 +1,9 @@
 """Fetching the desired state of all slots: at the start, and again after the node was disconnected.
 
-The node sends a digest of the order that each slot holds, and receives the orders of the slots that should hold another
-one. The received orders pass the same fence as every order, and then go to their slots' work; the other slots are
-neither written nor inspected. If the control plane has no record of an order that a slot holds (its ledger may have
-been restored), the node logs that and keeps the order.
+The node sends a digest of each slot's stored order, and receives an order for each slot for which the control plane has
+a different one. The received orders pass the same fence as every order and are then executed; the other slots are
+neither written nor inspected. If the control plane has no record of a stored order (its ledger may have been restored),
+the node logs that and keeps the order.
 
 While the control plane is unreachable, the node continues with the orders on its own disk: this restores slices after a
 reboot without outside help. It then repeats the request until it gets a response, because this is the only way to

@@ -1,7 +1,7 @@
 """Slice start: create the slice on the host, then probe it until it is ready or its deadline passes.
 
-A slice is ready when its readiness check passes and its lease is bound to the reserved address (ALC-9). The deadline
-counts from the start of the work, on the monotonic clock; the control plane has a deadline of its own.
+A slice is ready when its readiness check passes and its DHCP lease is bound to the reserved address (ALC-9). The
+deadline counts from the start of the work, on the monotonic clock; the control plane has a deadline of its own.
 """
 
 import time
@@ -37,7 +37,7 @@ class ReadinessObservation:
     def failure(self) -> tuple[UnreadyCode, str]:
         """Return the code and message of the reason why the slice is not ready.
 
-        A wrong lease takes precedence over a failed probe.
+        A wrong DHCP lease takes precedence over a failed probe.
         """
         match self.address.lease_state, self.probe_result:
             case ("foreign", _) if self.address.actual_ip is None:
@@ -57,7 +57,7 @@ class ReadinessObservation:
                 raise AssertionError("the slice is ready and has no failure")
 
     def is_ready(self) -> bool:
-        """Return whether the probe succeeded and the lease is bound to the reserved address."""
+        """Return whether the probe succeeded and the DHCP lease is bound to the reserved address."""
         return (
             isinstance(self.probe_result, Answered)
             and self.address.lease_state == "bound"
@@ -100,7 +100,7 @@ def look(order: Order, body: ApplySlice, host: Host) -> ReadinessObservation:
 
 
 def observe(order: Order, desired: Slice, host: Host) -> SliceAddress:
-    """Return the slice's address and lease state as the DHCP server's records show them (NOD-5).
+    """Return the slice's address and DHCP lease state as the DHCP server's records show them (NOD-5).
 
     Raises `HostUnreadable`.
     """

@@ -1,6 +1,6 @@
-"""Work on a slot, determined by the order it holds and the observed state: the same for orders, restarts and surveys.
+"""Work on a slot, determined by its stored order and the observed state: the same for orders, restarts and surveys.
 
-    held order         observed            action                              reports
+    stored order       observed            action                              reports
     apply, no outcome  anything            start the slice                     starting, ready or failed
     apply, ready       as ordered          none                                (ready, if asked)
     apply, ready       machine not running start the slice again               interrupted, starting, ready or failed
@@ -81,7 +81,7 @@ class SlotWork:
     """Receives the progress of each step."""
 
     def run(self, slot: Slot, held: FenceEntry, halt: Halt, *, asked: bool) -> None:
-        """Carry out the order that the slot holds, and report the result. Raises `OSError` if the disk fails."""
+        """Execute the slot's stored order, and report the result. Raises `OSError` if the disk fails."""
         try:
             self.outcomes.report_pending(slot, held)
             with reporting_progress(self.listener, held.order.order_id):
@@ -114,7 +114,7 @@ class SlotWork:
         return not held.reported or bool(self._due_work(held))
 
     def _due_work(self, held: FenceEntry) -> frozenset[str]:
-        """Return the names of the due steps, and words for due work without steps (`address`, `ingress`, `drift`)."""
+        """Return the names of due steps, and `address`, `ingress` or `drift` for due work that has no steps."""
         match held.order.body, held.outcome:
             case ApplySlice() as body, SliceReady():
                 wanted = slice_of(held.order, body, ingress_changed=not held.applied)
@@ -151,7 +151,7 @@ class SlotWork:
         return unreached(self.host.reachability.findings(wanted, body.readiness.port), wanted, open_)
 
     def _drift_changed(self, order: Order, lasting: tuple[Difference, ...]) -> set[str]:
-        """Return the word `drift` for due work if the slot's open drift differs from `lasting`, else an empty set."""
+        """Return `drift` as the due work if the slot's open drift differs from `lasting`, else an empty set."""
         return set() if self.drifts.has_exactly_open(index_of(order.slot_id), lasting) else {"drift"}
 
     def _carry_out(self, slot: Slot, held: FenceEntry, halt: Halt, *, asked: bool) -> None:

@@ -1,6 +1,6 @@
-"""The node's slots in memory: the order that each holds, and the locks for work on it.
+"""The node's slots in memory: the newest order that each slot stores, and the locks for work on the slot.
 
-Each slot has two locks. The *state lock* is held for moments: to compare an order with the held one, to write the held
+Each slot has two locks. The *state lock* is held for moments: to compare an order with the stored one, to store an
 order, and to report on it. The *work lock* is held as long as the host is being changed for the slot. A newer order
 takes the state lock at once, halts the older one's work, and then waits for the work lock; the older one is then
 superseded and reports nothing. No thread holds two state locks; the work lock is always taken before the state lock.
@@ -51,14 +51,14 @@ class Slot:
 
     @property
     def held(self) -> FenceEntry | None:
-        """The order that the slot holds, with its outcome; None before the first order."""
+        """The slot's newest order, with its outcome; None before the first order."""
         with self._state_lock:
             return self._held
 
     def admit(self, order: Order) -> Admission:
         """Check an order against the fence, store a newer one, and halt the work for the older order.
 
-        Raises `Refused`, and `OSError` if the disk fails; then nothing is admitted.
+        Raises `Refused`, and `OSError` if the disk fails. In both cases the order is not admitted.
         """
         with self._state_lock:
             if is_newer_order(self._held, order):
@@ -72,8 +72,8 @@ class Slot:
     def working(self, waiting: Order | None = None) -> Iterator[Halt | None]:
         """Hold the slot's work lock, and yield the halt flag of the work; None if the lock is taken or the agent stops.
 
-        With `waiting`, wait for the lock until that order is superseded: only the newest of several waiting orders
-        still has something to do, and each of the others would occupy a thread of the agent.
+        With an order `waiting`, wait for the lock until that order is superseded: only the newest of several waiting
+        orders still has something to do, and each of the others would occupy a thread of the agent.
         """
         if not self._acquired(waiting):
             yield None
@@ -105,7 +105,7 @@ class Slot:
             yield self._held if self._held is not None and self._held.order.token == order.token else None
 
     def keep(self, held: FenceEntry, *, durable: bool = True) -> None:
-        """Store the progress of the order that the slot holds. It may be called only inside `while_current`."""
+        """Store the changed outcome or progress of the slot's order. May be called only inside `while_current`."""
         assert self._state_lock.locked(), "the caller does not hold the slot's state lock; use while_current"
         self._write(held, durable=durable)
 

@@ -50,7 +50,7 @@ class TaskConsumer:
         self._worker.start()
 
     def stop(self, timeout: float) -> None:
-        """Stop fetching tasks, and wait up to `timeout` seconds for running tasks, and as long for Redis."""
+        """Stop fetching tasks. Wait up to `timeout` seconds for running tasks, and then as long for Redis requests."""
         self._worker.stop(timeout=int(timeout * 1000))
         self._broker.close()
 

@@ -293,7 +293,7 @@ def release_message(lease: ObservedLease, server: Ipv4Address) -> bytes:
 
 
 def _is_settled(state: FolderState, now: float) -> bool:
-    """Return whether the folder's newest change is old enough that no later change could have the same time stamp."""
+    """Return whether the newest file change in `state` is so old that no later change can have the same time stamp."""
     latest = max(changed for _, _, changed in state) / 1e9 if state else 0.0
     return abs(now - latest) >= SETTLED
 

@@ -131,14 +131,15 @@ EffectListener = Callable[[str, str], None]
 
 
 def ignore_effect(_effect: str, _of: str) -> None:
-    """Listener for effects of the drivers on a simulated host that does nothing."""
+    """Do nothing. This is the default for the listener that is called after each change of a simulated host."""
 
 
 class SimulatedHost:
     """A simulated host: `with host.look() as state` reads it, `with host.change(effect, of) as state` changes it.
 
     A change that raises is not rolled back, so a driver must refuse before it changes anything. The link `uplink` has a
-    default route. Changes by tests instead of drivers have no effect name and are not passed to the effect listener.
+    default route. `on_effect` is called after each change by a driver. A test that changes the host itself passes no
+    `effect`, and `on_effect` is not called.
     """
 
     def __init__(

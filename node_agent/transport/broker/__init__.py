@@ -4,9 +4,10 @@ Dramatiq provides the worker threads, the actors and the time limit. This packag
 the worker threads, for reasons measured in design section 4: no polling, no maintenance by workers, no delayed
 messages, no retries. A retry is a new order from the ledger, sent by the control plane.
 
-An order belongs to the queue until a worker fetches it, and then to this worker, until the worker settles the order or
-sends no heartbeat for `worker_timeout`. In the second case the order belongs to the queue again as soon as the control
-plane checks it. After a crash of the worker, its orders stay held, and their deliveries stay counted.
+An order belongs to the queue until a worker fetches it, and then to this worker, until the worker settles the order
+(removes it from the queue) or sends no heartbeat for `worker_timeout`. In the second case the order belongs to the
+queue again as soon as the control plane checks it. After a crash of the worker, its orders stay assigned to it until
+then, and their deliveries stay counted.
 """
 
 from node_agent.transport.broker.consumer import (

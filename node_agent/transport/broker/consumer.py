@@ -59,7 +59,7 @@ OnDeadLetter = Callable[[DeadLetter], None]
 
 
 class Delivered(MessageProxy):
-    """An order held by a worker thread, as Dramatiq message. It stores its handler's exception until it is settled."""
+    """The Dramatiq message of an order that a worker thread executes. It stores the exception of the handler."""
 
     def __init__(self, message: Message[Any]) -> None:
         super().__init__(message)

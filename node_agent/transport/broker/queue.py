@@ -58,7 +58,7 @@ class NodeQueue:
         self._held: set[str] = set()
 
     def fetch(self, room: int, known: Iterable[str]) -> tuple[Delivery, ...]:
-        """Fetch up to `room` waiting orders, and orders held for this worker that are not in `known`.
+        """Fetch up to `room` waiting orders, and orders already assigned to this worker that are not in `known`.
 
         Raises `QueueUnavailable`.
         """
