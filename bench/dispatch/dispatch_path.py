@@ -43,7 +43,7 @@ class CommitClock:
 
 @dataclass(frozen=True, slots=True)
 class DispatchPath:
-    """The running parts of a dispatch path: a `Plane` like the API's, Redis, the nodes' queues, and dispatchers."""
+    """The running parts of a dispatch path: database and Redis connections (`Plane`), Redis, queues, dispatchers."""
 
     plane: Plane
     redis: RedisServer

@@ -1,4 +1,4 @@
-"""Commands of the dispatch benchmark: placed allocations, from each of which the dispatcher derives one order."""
+"""Commands of the dispatch benchmark: each places an allocation, from which the dispatcher derives one order."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final

@@ -30,9 +30,9 @@ class QueueNodeSettings(msgspec.Struct, frozen=True):
 
 
 class HandlerStarted(msgspec.Struct, frozen=True):
-    """Report that a handler started: `at` is the time of its first line (`time.monotonic_ns`).
+    """Output line of the process: a handler started at the time `at` (its first line, by `time.monotonic_ns`).
 
-    All processes of the machine share this clock. A report with an empty allocation id means that the process is ready.
+    All processes of the machine share this clock. A line with an empty allocation id means that the process is ready.
     """
 
     allocation_id: str

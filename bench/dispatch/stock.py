@@ -1,7 +1,7 @@
 """The comparison side of the dispatch benchmark: Dramatiq's own Redis broker and worker, started as documented.
 
-As a program it is the consumer, with one actor. It reads the Redis URL from standard input and writes `HandlerStarted`
-lines like `bench.dispatch.queue_nodes`.
+Run as a program, this module is the consumer, with one actor. It reads the Redis URL from standard input and writes
+`HandlerStarted` lines like `bench.dispatch.queue_nodes`.
 """
 
 import sys

@@ -66,7 +66,7 @@ class Watch:
                 await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def until(self, allocation: str, ends: str) -> float:
-        """Wait for the event of type `ends` of an allocation, and return its time of arrival (`time.monotonic`).
+        """Wait for an allocation's event of the type `ends`, and return its time of arrival (`time.monotonic`).
 
         Raises `CallFailed` if the allocation fails, and `TimeoutError` if no final event arrives in time.
         """
@@ -117,7 +117,7 @@ async def running_watch(client: httpx.AsyncClient) -> AsyncIterator[Watch]:
 
 
 class Callers:
-    """Runs `at_once` allocations at the same time; requests alternate between all APIs."""
+    """API callers that keep `at_once` allocations in progress at the same time; requests alternate between all APIs."""
 
     def __init__(self, clients: Sequence[httpx.AsyncClient], watch: Watch, at_once: int) -> None:
         self._clients, self._watch, self._at_once = clients, watch, at_once

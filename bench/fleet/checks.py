@@ -94,7 +94,7 @@ def timeline_faults(found: Timelines, created: Iterable[str]) -> Iterator[str]:
 
 
 async def ledger_faults(conn: AsyncConnection) -> list[str]:
-    """Return unfinished work in the database: slots that are not free, unfinished orders, and streams with errors."""
+    """Return unfinished work in the database: slots in use, orders, event streams set aside with errors."""
     found: list[str] = []
     for what, query in _UNFINISHED.items():
         found += [f"{what} {' '.join(map(str, row))}" for row in await conn.execute(query)]
@@ -121,7 +121,7 @@ async def queue_faults(redis: Redis, nodes: Sequence[str]) -> list[str]:
 
 
 def host_faults(carried: Mapping[str, int], node: NodeState) -> Iterator[str]:
-    """Check that a node's host had each effect once per slice, and that nothing is left. Yield the faults.
+    """Check that a node's host was changed once per slice in each expected way, and nothing is left. Yield the faults.
 
     `carried` is the number of slices by slot.
     """

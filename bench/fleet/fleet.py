@@ -218,7 +218,7 @@ class _Fleet:
 
 
 def _part(progress: Progress, first: float, share: float) -> Progress:
-    """Return a progress function that maps the progress of a part to the progress of the whole."""
+    """Return the `Progress` callback of a part of a round, which has this share of the round and begins at `first`."""
     return lambda done: progress(first + share * done)
 
 

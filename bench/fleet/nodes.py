@@ -1,6 +1,6 @@
 """Simulated nodes of the fleet in a separate process, each with its own agent, session, queue and host.
 
-The process receives the nodes to start, and at the end stops them and returns what they hold (`bench.fleet.hosted`).
+The process receives the nodes to start, and at the end stops them and returns their final state (`bench.fleet.hosted`).
 """
 
 import time

@@ -1,13 +1,12 @@
 """`resync`: time until all nodes are reconciled after all agents restart over 10,000 bindings (slices on slots).
 
-Each agent starts on the disk and host of its predecessor: it renews its session, reads its fences, compares them with
-the control plane by digests, surveys its host, and reports. The clock runs from the first start until the control plane
-records that the last node has compared its slots and delivered all reports (`work.node_seen`).
+Each agent starts on the disk and host of its predecessor: it renews its session, reads the orders on its disk, compares
+their digests with the control plane, surveys its host, and reports. The clock runs from the first start until the
+control plane records that the last node has compared its slots and delivered all reports (`work.node_seen`).
 
 - `unchanged`: nothing changed while the agents were stopped. No host may be modified.
 - `one_percent`: while the agents were stopped, one slice of a hundred was released, and another one of a hundred lost
-  its
-  switch port. The clock runs until all are released and repaired, and nothing else may be modified.
+  its switch port. The clock runs until all are released and repaired, and nothing else may be modified.
 
 The slots are on as few nodes as possible, because the benchmark measures bindings: the cost of a node itself (session,
 heartbeats) is measured by `fleet`. The control plane is that of `fleet`, with two processes of each program.

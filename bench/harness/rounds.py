@@ -22,7 +22,7 @@ _BAR: Final = 20
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A finished round, as stored in one line of the benchmark's file."""
+    """A finished round, stored as one line of the file from which `--resume` continues."""
 
     shape: str
     round: dict[str, list[float]]

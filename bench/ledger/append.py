@@ -110,7 +110,7 @@ def _recorder_turn(recorder: OrderedRecorder, which: range) -> Turn:
 
 
 class _Turns:
-    """Measures turns of the compared sides. A side's turn continues the numbers of its previous turn, for new rows."""
+    """Measures turns of the compared sides. A side never uses a number twice, so each of its turns writes new rows."""
 
     def __init__(self) -> None:
         self._begun: dict[str, int] = {}

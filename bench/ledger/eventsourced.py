@@ -44,7 +44,7 @@ class SliceAggregate(Aggregate):
 
 
 class SliceApplication(Application[UUID]):
-    """`eventsourcing` application for slices. Its log sections are as long as the batches of the ledger's reader."""
+    """`eventsourcing` application for slices. A section of its log is as long as a batch of the ledger's reader."""
 
     log_section_size = 1000
 

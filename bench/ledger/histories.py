@@ -1,10 +1,10 @@
-"""Ledgers to measure on: the history of a fleet, of any length, reproducible from a seed.
+"""Generator of ledgers for benchmarks: the event history of a fleet, of any length, reproducible from a seed.
 
-The nodes come up first. Then many allocations live on them at the same time, each with one command after the other.
-Lanes write concurrently; each has its own nodes and allocations, so that none waits for another lane's streams. The
-seed determines what each lane records. It does not determine how the lanes' events interleave, nor values that the
-ledger assigns (event ids, recording times). One commit contains the commands of several lifecycles, which makes no
-difference to readers.
+The history begins with the registration of the nodes. Then many allocations exist on them at the same time, each with
+one command after the other. Several writers ("lanes") append concurrently; each has its own nodes and allocations, so
+that none waits for another writer's streams. The seed determines what each writer records. It does not determine how
+the writers' events interleave, nor values that the ledger assigns (event ids, recording times). One commit contains the
+commands of several nodes and allocations, which makes no difference to readers.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _COMMANDS_PER_COMMIT: Final = 25
 
 
 class History:
-    """A fleet's history that grows in a ledger without other writers."""
+    """Generated event history of a fleet, appended to a ledger that has no other writers."""
 
     def __init__(self, dsn: str, *, seed: int = 1, nodes: int = NODES) -> None:
         self._dsn = dsn
@@ -42,7 +42,7 @@ class History:
         return sum(lane.events for lane in self._lanes)
 
     async def grow(self, events: int, progress: Progress) -> int:
-        """Record until the ledger has at least `events` events. Return their number, which may be slightly larger."""
+        """Append events until the ledger has at least `events`. Return their number, which may be slightly larger."""
         before = self.events
 
         def report() -> None:
@@ -56,7 +56,7 @@ class History:
 
 
 class _Lane:
-    """A concurrent writer of history, with its own share of the nodes and the allocations on them."""
+    """One of several concurrent writers of the history, with its own nodes and the allocations on them."""
 
     def __init__(self, rng: random.Random, nodes: range) -> None:
         self.events = 0
@@ -76,7 +76,7 @@ class _Lane:
         self._due.append((life, next(life)))
 
     async def _step(self, conn: psycopg.AsyncConnection) -> None:
-        """Append the next command of several lifecycles, in one commit because lifecycles share no streams."""
+        """Append the next commands of several nodes and allocations in one commit, because they share no streams."""
         while len(self._due) < self._crowd and (slots := self._world.take_slots()):
             self._begin(allocation_lifecycle(self._world, slots))
         chosen = self._world.rng.sample(range(len(self._due)), min(_COMMANDS_PER_COMMIT, len(self._due)))

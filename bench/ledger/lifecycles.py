@@ -1,8 +1,8 @@
 """Lifecycles of nodes and allocations as commands: everything that callers, nodes and processes record about them.
 
-A lifecycle is a generator. It yields its next command and receives the recorded events, so that causes chain as in a
-deployment. The decisions of the control plane return the facts, from a state that is folded from the recorded events as
-the commands fold it. Invented are only the requests, the free slots that they get, and the reports of nodes.
+A lifecycle is a generator. It yields its next command and receives the recorded events, so that each event names its
+cause as in a deployment. The control plane's own decision functions compute the events of each command from the earlier
+events. Only the requests, the free slots that they get, and the reports of nodes are invented.
 """
 
 import random
@@ -96,7 +96,7 @@ class World:
         return UUID(int=number & ~(0xF << 76 | 0x3 << 62) | 0x7 << 76 | 0x2 << 62)
 
     def cause(self, actor: str, reason: str | None = None, project: ProjectId | None = None) -> Cause:
-        """Return the cause of a command that follows from no event; by default its reason is a request."""
+        """Return the cause of a command that no event caused. The default of `reason` is a random request id."""
         request = reason or f"req-{self.rng.getrandbits(64):016x}"
         trace = f"00-{self.rng.getrandbits(128):032x}-{self.rng.getrandbits(64):016x}-01"
         return Cause(actor, request, self.uuid(), self.time(), project, None, trace)
@@ -107,7 +107,7 @@ class World:
     def record(
         self, cause: Cause, *changes: Change
     ) -> Generator[LedgerCommand, RecordedEvents, RecordedEvents]:
-        """Record a command, and apply its facts to the rows of slots as the append of a command does."""
+        """Yield a command with these changes, and apply its events to the stored slot rows, as an append does."""
         recorded = yield LedgerCommand(changes, cause)
         for each in recorded:
             if isinstance(each.fact, SlotFact):
@@ -225,7 +225,7 @@ class _Allocation:
     def _end(
         self, after: Recorded[AllocationFact], actor: str, reason: str, facts: tuple[AllocationFact, ...]
     ) -> Lifecycle:
-        """Record the end and its cause, and then the proof of each slot that it is empty."""
+        """Record the end of the allocation with its cause, and then for each slot the proof that it is empty."""
         cause = after.leads_to(actor=actor, reason=reason, observed_at=self._world.time())
         yield from self._record(cause, *self._loaded.changes(facts))
         ended = self._history[-len(facts)]
@@ -248,7 +248,7 @@ class _Allocation:
     def _reported(
         self, after: Recorded[AllocationFact], facts: tuple[AllocationFact, ...], *slot_changes: Change
     ) -> Lifecycle:
-        """Record what follows from the next report of the node, about the order that follows from `after`."""
+        """Record these events as caused by the node's next report, about the order that the event `after` caused."""
         self._reports += 1
         cause = after.leads_to(
             actor=self._node, reason=f"report {self._reports}", observed_at=self._world.time()
@@ -265,7 +265,7 @@ class _Allocation:
 
     @property
     def _loaded(self) -> LoadedAllocation:
-        """Return what a command about the allocation loads."""
+        """Return the allocation's history, state and slot rows, as a command would load them from the database."""
         assert self._state is not None
         assert not isinstance(self._state, Requested)
         rows = {slot: self._world.rows[slot] for slot in self._slots}

@@ -1,8 +1,9 @@
 """A comparison side of the append benchmark: the ordered Postgres recorder of the `eventsourcing` package, unchanged.
 
-Its application recorder locks the whole table in each transaction, so that its readers skip no event; the ledger's
-fence keeps the same promise. It is used as its users would use it: by threads, with one connection each from its own
-pool. Its tables and types are in a separate schema of the same database, created before the clock starts.
+Its application recorder locks the whole table in each transaction, so that its readers skip no event. The ledger
+guarantees the same by an advisory lock (its fence). The recorder is used as its users would use it: by threads, with
+one connection each from its own pool. Its tables and types are in a separate schema of the same database, created
+before the clock starts.
 """
 
 import asyncio

@@ -105,6 +105,6 @@ async def insert_all(conn: psycopg.AsyncConnection, inserts: Sequence[Insert]) -
 
 
 def copy_out(copy_format: str) -> str:
-    """Return a COPY statement, without an order, for the columns of the ledger's events that a reader reads."""
+    """Return a COPY statement, without ORDER BY, for the columns of the ledger's event table that a reader needs."""
     columns = ", ".join(column.name for column in event.columns if column.name != "leaf")
     return f"copy {event.fullname} ({columns}) to stdout (format {copy_format})"

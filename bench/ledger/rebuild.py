@@ -1,4 +1,4 @@
-"""`rebuild`: fill every read model again and swap it in, and measure the effect on appends (design section 3).
+"""`rebuild`: rebuild and swap in every read model, and measure the effect on appends (design section 3).
 
 Two ledgers with a fleet's history, one ten times as long as the other, each on its own server. Each round rebuilds both
 as the projector does, all read models in one pass with their swaps, and reads the longer ledger by COPY, as the replay
@@ -254,7 +254,7 @@ class _FillProgress:
 
 
 async def _wake_no_follower() -> None:
-    """Wake-up after a commit that does nothing, because these ledgers have no followers."""
+    """Do nothing after a commit: no program follows these ledgers and would have to be woken."""
 
 
 BENCH: Final = Bench(

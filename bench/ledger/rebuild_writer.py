@@ -1,8 +1,8 @@
 """The appending side of the rebuild benchmark: connections that execute commands from `begin` to `end` without a pause.
 
-Each command is a survey that finds hardware different from the previous one. It writes the row of a node and the rows
-of two of its slots, through the path of every command. For each command the process reports when it began and when it
-was committed, on the clock that all processes of the machine share.
+Each command records a survey report with hardware different from the previous report. It writes the read model rows of
+a node and of two of its slots, in the same way as any command of the control plane. For each command the process
+reports when it began and when it was committed, on the clock that all processes of the machine share.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ def _origin() -> Origin:
 
 
 async def _wake_no_follower() -> None:
-    """Wake-up after a commit that does nothing, because this ledger has no followers."""
+    """Do nothing after a commit: no program follows this ledger and would have to be woken."""
 
 
 def _write_answer(answer: object) -> None:

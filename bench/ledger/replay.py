@@ -2,7 +2,7 @@
 
 One ledger with a fleet's history is filled once. In each round every side reads all of it; the order rotates from round
 to round. `typed` is `events.ledger.replay` on an asynchronous connection, which projections, rebuilds and checks use;
-each event is a `Recorded` fact. `copy` is PostgreSQL's own COPY of the same rows and columns with psycopg, which
+each event becomes a `Recorded` object. `copy` is PostgreSQL's own COPY of the same rows and columns with psycopg, which
 discards the blocks without decoding: as text and as binary, on a blocking and on an asynchronous connection. The
 fastest of the four counts. `eventsourcing` is the package of that name, which reads the same number of its own events
 from its notification log through its mapper.

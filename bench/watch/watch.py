@@ -89,7 +89,7 @@ class _Sides:
 
 
 def _carried(commits: Sequence[Commit], lags: list[float]) -> list[float]:
-    """Return the lags of the events. Raises `LoadNotCarried` if the events were written too slowly."""
+    """Check the rate at which the events were written, and return `lags`. Raises `LoadNotCarried` if it was too low."""
     moments = [moment for _, moment in commits]
     carried = len(commits) / ((max(moments) - min(moments)) / 1e9)
     if carried < RATE * MINIMUM_SHARE:

@@ -121,7 +121,7 @@ def _into_raw(positions: Iterator[int]) -> Write:
 
 
 async def _wake_nothing() -> None:
-    """Wake-up after a commit to the raw table that does nothing, because the baseline's reader polls."""
+    """Do nothing after a commit to the raw table: the baseline's reader polls and needs no wake-up."""
 
 
 def _write_answer(answer: object) -> None:

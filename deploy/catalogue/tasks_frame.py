@@ -1,4 +1,4 @@
-"""Fixed text of docs/tasks.md; the rest of the page is generated from the code, and a check compares both."""
+"""Fixed text of docs/tasks.md; the rest of the page is generated from the code. A check compares page and code."""
 
 from typing import Final
 

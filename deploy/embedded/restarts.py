@@ -1,4 +1,4 @@
-"""Restart policy of a supervised process: at once after a long run, after growing pauses following short runs.
+"""Restart policy of a supervised process: immediate after a long run; after short runs, with growing pauses.
 
 The number of restarts is never reset. A pause is measured from the last start, so a process that ran longer than the
 longest pause is restarted at once.

@@ -29,7 +29,7 @@ class LabSite:
 
 @contextmanager
 def running_site(state: Path, images: Path, *, replicas: int) -> Iterator[LabSite]:
-    """Run `replicas` of every program, and two nodes with approved slots. `images` is the folder of the guest image.
+    """Run `replicas` processes of each program, and two nodes with approved slots. `images` has the guest image.
 
     At the end, and if a part does not start, everything that was started is stopped.
     """

@@ -159,7 +159,7 @@ class Stack:
             self._show(f"{server} did not start; next attempt in {restarts.pause_seconds:g} s: {error}")
 
     def environment(self, api: str = "api") -> dict[str, str]:
-        """Return the environment variables of the control plane's programs. The API replica `api` sets the port."""
+        """Return the environment variables of the control plane's programs, with the port of the API replica `api`."""
         database = sqlalchemy_url(self._postgres.app_dsn)
         over_tls = self._redis is not None and self._redis.ca is not None
         return {

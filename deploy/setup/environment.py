@@ -43,7 +43,7 @@ class Extent(Enum):
     NODE = ("base.lock", "node.lock")  # this order, because node.lock builds with setuptools from base.lock
 
     def key(self) -> str:
-        """Return a key of an environment's contents: the locks, Python, and the path in its scripts' first lines."""
+        """Return a hash of what determines an environment: lock files, Python version, and checkout path."""
         parts = [_RECIPE, sys.version, str(ROOT), *(_digest(LOCKS / name) for name in self.value)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 

@@ -180,7 +180,7 @@ class Entrance:
             return msgspec.json.encode(state, order="deterministic")
 
     def fences(self) -> dict[str, bytes]:
-        """Return the content of every fence file, by file name."""
+        """Return the content of the file that stores each slot's newest order (fence file), by file name."""
         return {path.name: path.read_bytes() for path in (self.folder / "fence").iterdir()}
 
     def _take(self, task: Task) -> None:

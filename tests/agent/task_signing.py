@@ -25,5 +25,5 @@ def trust() -> Trust:
 
 
 def held(order: Order) -> FenceEntry:
-    """Return the fence entry of a slot with `order` as its newest order."""
+    """Return the entry that a node stores for a slot with `order` as its newest order."""
     return FenceEntry(order=order, signed=sealed(order))

@@ -1,7 +1,8 @@
 """In-memory host for tests of the order processing.
 
-Each slot has the five aspects link, lease, port, translation and machine. An aspect is one object, present or absent.
-A test can make an aspect unreadable, refuse or delay a step, and make the guest unresponsive. It counts the steps.
+Each slot has five aspects: link, lease (DHCP), port (OVS), translation (of addresses) and machine. An aspect is one
+object, present or absent. A test can make an aspect unreadable, refuse or delay a step, and make the guest
+unresponsive. It counts the steps.
 """
 
 import threading

@@ -17,7 +17,7 @@ _LAST: Final = "select position, clock_timestamp() from ledger.event order by po
 
 @dataclass(frozen=True)
 class Moment:
-    """API response of each path while `position` was the newest ledger position, at the later time `time`."""
+    """API response of each path at the time `time`, when `position` was the position of the newest event."""
 
     position: int
     time: datetime

@@ -1,4 +1,4 @@
-"""Histories that benchmarks measure on: the ledger accepts each command, and decisions can create each stream."""
+"""Generated event histories for benchmarks: the ledger accepts them, and the control plane could have created them."""
 
 from collections import Counter
 

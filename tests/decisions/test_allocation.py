@@ -1,4 +1,4 @@
-"""Decisions about an allocation: a history and a command lead to new events or to a refusal."""
+"""Decision functions for allocations: each computes from the recorded events the new events, or refuses."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Due actions of an allocation that is stopping, stopped or starting."""
+"""Actions that the control plane owes an allocation that is stopping, stopped or starting, and their times."""
 
 from datetime import datetime, timedelta
 

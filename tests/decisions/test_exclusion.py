@@ -1,4 +1,4 @@
-"""Exclusion of a slot or node from placement after failed bring-ups, and readmission."""
+"""Exclusion of a slot or node from placement after failed starts of slices, and its readmission."""
 
 from collections.abc import Sequence
 from datetime import timedelta

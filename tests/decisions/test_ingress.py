@@ -1,4 +1,4 @@
-"""Decisions about ingress rules: states that follow from events, events that follow from reports, and due orders."""
+"""Decision functions for ingress rules: states from events, events from reports of nodes, and due orders."""
 
 from datetime import datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Decisions about projections: a projector skips an event only if a read model is stopped at this event."""
+"""Skipping an event in a read model: it is permitted only if the read model is stopped at this event."""
 
 import pytest
 

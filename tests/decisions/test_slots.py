@@ -1,4 +1,4 @@
-"""Decisions about slots, for each slot state: approval, release, proof of emptiness, and force-release."""
+"""Decision functions for slots, in each slot state: approval, release, proof of emptiness, and force-release."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""Decisions about a requested task: a history and a command lead to new events or to a refusal."""
+"""Decision functions for requested tasks: each computes from the recorded events the new events, or refuses."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -55,7 +55,7 @@ F = TypeVar("F", bound=Fact)
 
 
 def recorded(*facts: F, first: int = 1) -> tuple[Recorded[F], ...]:
-    """Return the facts as recorded ledger events that are one second apart."""
+    """Return these facts as events recorded in the ledger, one second apart."""
     return tuple(
         Recorded(
             Position(position),

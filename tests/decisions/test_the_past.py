@@ -1,4 +1,4 @@
-"""Earlier states of slots and nodes, read from their first event and the last event of each type, and differences."""
+"""Earlier states of slots and nodes, computed from the first event and the last of each type, and their differences."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -117,13 +117,13 @@ of_node: tuple[st.SearchStrategy[Fact], ...] = (
 def histories(
     first: st.SearchStrategy[Fact], others: Iterable[st.SearchStrategy[Fact]]
 ) -> st.SearchStrategy[list[tuple[int, Fact]]]:
-    """Return a strategy for event streams in any order, including orders that no decision produces."""
+    """Return a Hypothesis strategy for event streams, with events in any order, even one that cannot occur."""
     rest = st.lists(st.one_of(*others), max_size=25)
     return st.builds(lambda born, then: list(enumerate([born, *then], 1)), first, rest)
 
 
 def decisive(history: Sequence[tuple[int, Fact]]) -> list[tuple[int, Fact]]:
-    """Return the first event of a history and the last event of each type, in stream order."""
+    """Return the events that determine a state: the first one and the last one of each type, in stream order."""
     last = {type(fact): version for version, fact in history}
     return [(version, fact) for version, fact in history if version == 1 or last[type(fact)] == version]
 

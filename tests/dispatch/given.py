@@ -36,7 +36,7 @@ class Given:
     database: Database
 
     async def tasks(self, *tasks: Task) -> list[UUID]:
-        """Write task rows as the evaluation of one stream of the ledger does. Return the order ids of these tasks."""
+        """Write the rows of tasks, as the dispatcher does for an event stream. Return the order ids of the tasks."""
         async with self.made.engine.begin() as conn:
             evaluation = Evaluation(StreamId("allocation-test"), tasks)
             await outbox.write(await ledger_connection(conn), [evaluation], await database_time(conn))

@@ -1,5 +1,5 @@
-"""Tests of a follower of the ledger with a backlog: it reads batches ahead and processes each event once, in ledger
-order (P9).
+"""Tests of a ledger follower (a task that processes new events) with a backlog: it reads batches ahead and processes
+each event once, in ledger order (P9).
 """
 
 import asyncio

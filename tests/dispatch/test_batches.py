@@ -1,5 +1,5 @@
-"""Tests of the dispatcher: a batch of events becomes task rows in one transaction, and only a stream that cannot be
-evaluated is parked.
+"""Tests of the dispatcher: it turns a batch of events into task rows in one transaction, and parks an event stream
+(sets it aside with its error) only if it cannot process the stream.
 """
 
 from collections.abc import Sequence
@@ -112,7 +112,7 @@ async def test_later_order_of_a_slot_supersedes_its_earlier_order(made: Plane, g
 async def test_superseded_order_that_is_derived_from_the_ledger_a_second_time_is_not_sent(
     made: Plane, given: Given
 ) -> None:
-    """The task rows of a placement are lost, and only the events of the placement are evaluated again."""
+    """The task rows of a placement are lost, and the dispatcher processes only the events of the placement again."""
     allocation = await _place(made, 0)
     await _record(made, allocation, AllocationReleasing(allocation, Reason("requested", "requested")))
     await _apply(made, after=3)

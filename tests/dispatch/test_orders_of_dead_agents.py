@@ -1,5 +1,5 @@
-"""Tests of orders that a dead agent holds: such an order is withdrawn from its node's queue if the next agent has
-already executed it.
+"""Tests of orders that a dead agent had in flight: such an order is withdrawn from its node's queue if the next agent
+has already executed it.
 """
 
 from uuid import UUID
@@ -17,7 +17,7 @@ DIFFERENT_TURN = crc32(b"n1") + 1
 
 @pytest.fixture
 async def held(task_sender: TaskSender, given: Given, admin: redis.Redis) -> UUID:
-    """Order id of a finished order that a dead worker of the node n1 still holds."""
+    """Id of a finished order that Redis still lists as in flight at a dead worker of the node n1."""
     [order] = await given.tasks(a_task("n1"))
     given.heartbeat("n1")
     given.rows(

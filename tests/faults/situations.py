@@ -41,8 +41,8 @@ class Load:
 @dataclass(frozen=True)
 class Situation:
     """Addition of a fault case to the usual load. `keep` keeps the old allocation, so that `disturb` can change its
-    host while the agent is down. `provoke` causes further work once the program is armed. `reports` restarts the agent,
-    because its reports lead to the failpoint.
+    host while the agent is down. `provoke` causes further work once the program runs with its
+    failpoint. `reports` restarts the agent, because its reports lead to the failpoint.
     """
 
     keep: bool = False

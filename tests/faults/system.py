@@ -119,7 +119,7 @@ class System(Caller):
         self._twins = replicas[1:]
 
     def supervise(self) -> None:
-        """Restart every program that died. If the armed program died, restart all its replicas without failpoints."""
+        """Restart every program that died. If the one with a failpoint died, start its replicas without one."""
         if self.armed is not None and self.armed.status is not None:
             assert self.armed.status == -signal.SIGKILL, f"{self.armed.name} ended with {self.armed.status}"
             self.died_at = time.monotonic()
@@ -129,7 +129,7 @@ class System(Caller):
             node.agent.supervise(_ignore)
 
     def disarm(self) -> None:
-        """Start every program without failpoints. A program that is still armed is killed and restarted."""
+        """Kill the program that was started with a failpoint, and start all its replicas without one."""
         if self.armed is None:
             return
         child, self.armed = self.armed, None
@@ -139,7 +139,7 @@ class System(Caller):
             each.start()
 
     def await_death_without_restart(self) -> None:
-        """Wait for the armed program's death, and restart none of its replicas."""
+        """Wait until the program with a failpoint has died, and restart none of its replicas."""
         child = self.armed
         assert child is not None
         until(lambda: child.status == -signal.SIGKILL, "the program died at its failpoint", DEATH_SECONDS)
@@ -154,8 +154,8 @@ class System(Caller):
         until(dead, "the program died at its failpoint", seconds)
 
     def converge(self, condition: Callable[[], bool], what: str) -> float:
-        """Wait until `condition` is true, at most `CONVERGED_SECONDS` after the armed program's death. Return the
-        seconds since this death.
+        """Wait until `condition` is true, at most `CONVERGED_SECONDS` after the program with a failpoint died.
+        Return the seconds since this death.
         """
         assert self.died_at is not None
         began = self.died_at

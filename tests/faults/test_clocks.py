@@ -103,8 +103,8 @@ def refusals(system: System) -> list[str]:
 
 
 def _restart_agent(system: System, node: Node, environment: dict[str, str]) -> None:
-    """Restart the agent with these environment variables. Return when a report of the new agent shows that the node is
-    settled.
+    """Restart the agent with these environment variables. Return when the new agent has sent a report and its
+    node is enrolled and misses no prerequisite.
     """
     began = started(node)
     restart(node.agent, {**node.agent.environment, **environment})

@@ -72,7 +72,7 @@ async def followed(tail: Tail, event: Position) -> None:
 
 
 async def final(tail: Tail, event: Position) -> None:
-    """Wait until the ledger's final position has reached the event."""
+    """Wait until the event is final: no event with a lower position can still be committed."""
     while await tail.final() < event:
         await asyncio.sleep(0.05)
 
@@ -80,7 +80,7 @@ async def final(tail: Tail, event: Position) -> None:
 async def delay(
     tail: Tail, conn: psycopg.AsyncConnection, stream: str, until: Callable[[Tail, Position], Awaitable[None]]
 ) -> float:
-    """Append an event and return the seconds from its commit until the reader has it."""
+    """Append an event. Return the seconds from its commit until `until` reports that the reader has the event."""
     (event,) = await committed(conn, on(stream, 0))
     began = time.monotonic()
     await until(tail, event.position)

@@ -43,7 +43,7 @@ def frees(slot: str) -> Fact:
 
 
 def on(stream: str, expected_version: int, *facts: Fact) -> Change:
-    """Return a change that appends facts to a stream at its expected version. Without `facts`, it appends one fact
+    """Return a change that appends events to a stream at its expected version. Without `facts`, it appends one event
     without claims.
     """
     return Change(StreamId(stream), expected_version, facts or (plain(),))

@@ -149,7 +149,7 @@ async def append_with_delay(database: Database) -> None:
 
 
 async def query_settled_times(conn: psycopg.AsyncConnection, answers: list[tuple[datetime, int]]) -> None:
-    """Query the ledger position of the current time repeatedly, each time as soon as this time is settled."""
+    """Query the ledger position of the current time repeatedly, each time once no earlier event can be committed."""
     for _ in range(20):
         moment = (await settled_now(conn)).now
         while (before := (await settled_now(conn)).before) is None or before <= moment:
@@ -175,6 +175,6 @@ async def one(conn: psycopg.AsyncConnection, query: str) -> tuple[datetime]:
 
 
 async def settled_now(conn: psycopg.AsyncConnection) -> Settled:
-    """Return the ledger's settled time, read in a new transaction as the function `settled` requires."""
+    """Return the time before which all recorded events are committed. `settled` requires a new transaction."""
     await conn.rollback()
     return await settled(conn)

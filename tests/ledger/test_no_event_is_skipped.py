@@ -230,8 +230,8 @@ def assert_once_and_in_order(seen: list[Seen]) -> None:
 async def assert_accounted_for(
     database: Database, seen: list[Seen], account: Account, *, never_drawn: int = 0
 ) -> None:
-    """Check that every drawn position is an event or is recorded as dead, and that it is dead only if its writer rolled
-    back or was killed.
+    """Check that every drawn position has an event or is recorded as dead (it never gets one), and that it is dead only
+    if its writer rolled back or was killed.
     """
     async with await psycopg.AsyncConnection.connect(database.app_dsn, autocommit=True) as conn:
         rows = await (await conn.execute("select position from ledger.dead_position")).fetchall()

@@ -76,7 +76,7 @@ async def check(database: Database, model: Patched, streams: list[StreamId], end
 
 
 async def check_steps(conn: psycopg.AsyncConnection, model: Patched, stream: StreamId, end: Position) -> None:
-    """Check that applying one fact at a time from any position produces the rows that the database selects."""
+    """Check that applying one event at a time from any position produces the rows that the database selects."""
     whole = (await streams_up_to(conn, [stream], end))[stream]
     for start in map(Position, range(0, end, 3)):
         row: Row | None = (await rows_at(conn, model, [stream], start)).get(stream)

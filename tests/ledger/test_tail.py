@@ -27,7 +27,7 @@ async def tail(database: Database) -> AsyncIterator[Tail]:
 
 
 def content(batch: Batch) -> tuple[tuple[Recorded[Fact], ...], int]:
-    """Return the events and the final position of a batch, without its time."""
+    """Return the events and the final position of a batch, to compare batches that were read at different times."""
     return batch.events, batch.final
 
 

@@ -1,4 +1,4 @@
-"""Expected rows of the read models, computed from the last facts of each stream instead of from patches.
+"""Expected rows of the read models, computed from the last events of each stream, and not by the read models' code.
 
 Comparing a table with its replay cannot detect a mistake that both contain. The functions of this module can, because
 they share no code with the read models.

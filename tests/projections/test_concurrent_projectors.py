@@ -24,7 +24,7 @@ from tests.servers.postgres import Database
 
 
 class HeldBackTail(Tail):
-    """Ledger reader that returns 0 as the final position, as while an appender hangs."""
+    """Ledger reader that returns 0 as the final position, as a real one does while an appender hangs."""
 
     async def final(self) -> Position:
         return Position(0)

@@ -1,4 +1,4 @@
-"""Worker process that requeues the orders that it has not begun, and that a failpoint may kill meanwhile.
+"""Worker process that requeues the orders that it has not begun. A failpoint may kill the process meanwhile.
 
 `python -m tests.queue.requeueing_worker HOST PORT NAMESPACE`, with the control plane's Redis URL on standard input.
 """

@@ -1,5 +1,5 @@
-"""Tests of the followers of the ledger: one replica leads, and an event that one follower cannot process does not stop
-the others.
+"""Tests of ledger followers (dispatcher, projector): one replica leads, and an event that one follower cannot process
+does not stop the others.
 """
 
 import asyncio

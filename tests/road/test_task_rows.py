@@ -1,5 +1,5 @@
-"""Tests of the database rows of tasks that admins request: they follow the tasks' streams, regardless of how the
-dispatcher's batches are divided.
+"""Tests of the database rows of tasks that admins request: they match the events of the tasks, however the
+dispatcher divides these events into batches.
 """
 
 from datetime import datetime, timedelta
@@ -41,7 +41,7 @@ async def a_day_later(conn: AsyncConnection) -> datetime:
 
 
 async def record(made: Plane, *facts: TaskFact) -> tuple[Recorded[TaskFact], ...]:
-    """Append facts to the ledger stream of the task. Return all events of this stream."""
+    """Append events to the ledger stream of the task. Return all events of this stream."""
     async with made.engine.begin() as conn:
         version = len(await task_history(conn, TASK))
         cause = Origin("test", "test", new_uuid()).at(await database_time(conn))

@@ -1,8 +1,8 @@
 """P16: a connection through a public port is dead in both directions within a second of the release.
 
-A guest echoes the input of an ssh client outside the node, through a port of the node's uplink. The test captures
-the frames to the guest on its tap and the frames to the client on the uplink, with the kernel's receive times. The
-second is measured from a time before the order is sent.
+A guest echoes the input of an ssh client outside the node, through a port of the node's uplink. The test captures the
+frames to the guest on its tap and the frames to the client on the uplink, with the kernel's receive times. The limit of
+one second begins before the order is sent.
 """
 
 import signal

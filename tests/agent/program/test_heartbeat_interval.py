@@ -28,7 +28,7 @@ MANY = 20
 
 
 def settled_heartbeats(plane: FakeControlPlane) -> int:
-    """Return the number of heartbeats after the resync with an empty spool; earlier heartbeats are more frequent."""
+    """Count heartbeats sent with resync complete and spool empty; before that, heartbeats are sent more often."""
     return sum(beat.resynced and not beat.spooled_reports for beat in plane.heartbeats)
 
 
@@ -85,7 +85,7 @@ def test_heartbeat_is_sent_at_once_when_the_last_spooled_report_was_accepted(
 
 
 class CountedContact(Contact):
-    """`Contact` that counts finished heartbeats: the last step of a heartbeat records the answer."""
+    """`Contact` that counts completed heartbeats: `record_answer` is the last call of each heartbeat."""
 
     def __init__(self) -> None:
         super().__init__(lambda: LONG)

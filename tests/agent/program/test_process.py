@@ -43,7 +43,7 @@ REMOVAL_STEPS = (
 
 
 def failpoints_around(steps: tuple[str, ...]) -> list[str]:
-    """Return the failpoints around the fence write and each of `steps`, and those of the outcome, in execution order.
+    """Return the failpoints of an order in execution order: storing the order, each of `steps`, and the outcome.
 
     Outside of `./dev torture`, return a few of these failpoints.
     """

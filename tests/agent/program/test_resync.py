@@ -69,7 +69,7 @@ def fences(settings: Settings) -> list[str]:
 
 
 def files(settings: Settings) -> dict[str, int]:
-    """Return the inode of every fence file; a rewritten file has a new inode."""
+    """Return the inode of each file that stores a slot's newest order; a rewritten file has a new inode."""
     return {path.name: path.stat().st_ino for path in (settings.state_folder / "fence").iterdir()}
 
 
@@ -273,7 +273,7 @@ class ContactClock:
         self.due_comparisons += 1
 
     def answers_after(self, *seconds: float) -> int:
-        """Record a control plane answer after each pause in seconds; return how many order comparisons became due."""
+        """Record one control plane answer after each of these pauses. Return how many order comparisons became due."""
         for each in seconds:
             self.now += each
             self.contact.record_answer()

@@ -1,4 +1,4 @@
-"""Acceptance and execution of orders: fence check, stored order, host changes, report (TSK-4, ALC-9, ALC-11)."""
+"""Acceptance and execution of orders: fence token, stored order, host changes, report (TSK-4, ALC-9, ALC-11)."""
 
 import threading
 from collections.abc import Callable

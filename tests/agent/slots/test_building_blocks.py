@@ -1,4 +1,4 @@
-"""Small parts of the agent: fence files, clock, backoff, order gate, resync, settings, thread failures."""
+"""Small parts of the agent: stored orders, clock, backoff, order gate, resync, settings, thread failures."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The event feed of an API process and its watches: event order, positions, keepalives and ledger restores."""
+"""Event feed of an API process (it tails the ledger for all watches): order, positions, keepalives, restores."""
 
 import asyncio
 import re
@@ -75,7 +75,7 @@ async def fill(conn: psycopg.AsyncConnection, events: int, stream: str = "") -> 
 
 
 class Reader:
-    """Reader of an event watch that splits the received chunks into messages."""
+    """Client of an event watch; it splits the received chunks into messages."""
 
     def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         self._chunks = chunks
@@ -123,7 +123,7 @@ async def test_watch_from_any_position_returns_the_following_events_in_order(
 async def test_event_feed_brought_up_to_date_includes_every_event_committed_before_the_call(
     feed: Feed, conn: psycopg.AsyncConnection
 ) -> None:
-    """The feed receives no notification of the commits, because event lists must be complete without a notification."""
+    """The feed is not woken after the commits: event lists of the API must be complete even if a wake-up is lost."""
     for _ in range(5):
         [recorded] = await fill(conn, 1)
         assert await feed.up_to_date() == recorded.position

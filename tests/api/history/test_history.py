@@ -18,7 +18,7 @@ def lifecycle(postgres_server: PostgresServer) -> Iterator[Lifecycle]:
 
 
 def subjects(lifecycle: Lifecycle) -> dict[str, str]:
-    """Return the history subjects of a recorded lifecycle, each with the API path that shows its current state."""
+    """Return the objects with a history in the API, each with the API path of its current state."""
     return {
         f"allocation/{lifecycle.allocation}": f"/allocations/{lifecycle.allocation}",
         "slot/n1/0": "/slots",

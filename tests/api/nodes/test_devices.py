@@ -1,4 +1,4 @@
-"""PCI functions of slots: a node describes them, approval claims them, and one slot holds each (LED-3, ALC-1)."""
+"""PCI functions of slots: a node reports them, approval claims them, and each has one slot at most (LED-3, ALC-1)."""
 
 from typing import Any, Final
 from uuid import uuid4

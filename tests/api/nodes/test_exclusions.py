@@ -1,4 +1,4 @@
-"""Nodes and slots with repeated failed bring-ups are excluded from placement, and show the failures."""
+"""Nodes and slots on which slices repeatedly fail to start are excluded from placement; the API shows the failures."""
 
 import httpx
 import pytest

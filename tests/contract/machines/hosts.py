@@ -320,7 +320,7 @@ class Real:
 
 
 def machines_of(host: Host, places: Places = NO_PLACES) -> Machines:
-    """Return the agent's machine aspect, which manages the virtual machines of slots, over the drivers of this host."""
+    """Return the object by which the agent manages the virtual machines of slots, with the drivers of this host."""
     drivers = host.hypervisor, host.disks, host.images
     return Machines(*drivers, "qemu", offload=False, is_plugged=host.is_plugged, bus=host.bus, places=places)
 

@@ -36,7 +36,7 @@ def host(node: LabNode, guest_on_disk: Path) -> Iterator[Real]:
 
 @pytest.fixture
 def machines(host: Real) -> Machines:
-    """Machine aspect of a node on which the guest's seed image is written and the guest is not yet started."""
+    """The agent's management of virtual machines, on a node with a guest's seed image; the guest is not started."""
     machines = machines_of(host)
     seed, _start = machines.to_apply(WANTED)
     seed.run()

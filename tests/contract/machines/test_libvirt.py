@@ -1,5 +1,5 @@
-"""Behaviour of the machine aspect that only a real node shows: libvirtd dies or hangs, and a guest
-boots and answers.
+"""The agent's management of virtual machines in cases that need a real node: libvirtd dies or hangs, a guest boots and
+answers.
 """
 
 import signal
@@ -42,7 +42,7 @@ def host(node: LabNode, guest_on_disk: Path) -> Iterator[Real]:
 
 @pytest.fixture
 def machines(host: Real) -> Machines:
-    """Machine aspect of a node on which the guest is running."""
+    """The agent's management of virtual machines, on a node with the running guest."""
     machines = machines_of(host)
     host.add_tap("slice0")
     for step in machines.to_apply(WANTED):

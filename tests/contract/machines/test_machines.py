@@ -1,4 +1,4 @@
-"""Behaviour of the agent's machine aspect on any host, real or simulated."""
+"""The agent's management of virtual machines, on a real and on a simulated host."""
 
 from collections.abc import Callable
 from dataclasses import replace

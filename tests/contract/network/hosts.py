@@ -527,7 +527,7 @@ def gateway_of(host: Host) -> Gateway:
 
 
 def aspects_of(host: Host, places: Places = NO_PLACES) -> tuple[Aspect, ...]:
-    """Return the agent's network aspects (link, lease, port, translation) in the order in which they set up a slice."""
+    """Return the agent's network aspects (link, DHCP lease, OVS port, address translation) in the order of set-up."""
     return (
         LinkAspect(host.links, host.bus, places),
         LeaseAspect(host.leases),

@@ -1,5 +1,5 @@
-"""Tests of the four network aspects of a slice (link, lease, port, translation) on every kind of host: they apply the
-desired state, change nothing when repeated, detect drift, remove the slice and prove its absence.
+"""Tests of the four network aspects of a slice (link, DHCP lease, OVS port, address translation) on every kind of host:
+they apply the desired state, change nothing when repeated, detect drift, remove the slice and prove its absence.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tests of network requests that every host refuses, and of the facts that a host reports about itself. The simulated
+"""Tests of network requests that every host refuses, and of the data that a host reports about itself. The simulated
 host and the real host must behave alike.
 """
 

@@ -1,8 +1,9 @@
 """Promise P4 on real lab nodes: the link between a node and its control plane, which carries API and queue traffic,
 fails for a limited time.
 
-The packets are dropped and refused inside the node, where its management link ends. A fault lasts longer than every
-lease of a worker; the checks after it are in `phases`. Guests do not use this link and are not affected.
+The packets are dropped and refused inside the node, where its management link ends. A fault lasts longer than the time
+after which a worker counts as dead; the checks after it are in `phases`. Guests do not use this link and are not
+affected.
 
 `test_bad_connections` covers a link that is only slow, by a proxy, because packets cannot be delayed on every machine.
 """

@@ -1,5 +1,5 @@
-"""Promises P2 and P3 on real lab nodes: any program is killed, or stopped for longer than its leases, while orders are
-in flight.
+"""Promises P2 and P3 on real lab nodes: any program is killed, or stopped until others count it as dead, while orders
+are in flight.
 
 A case consists of a program, a phase of an allocation, and the signal that the program receives. The checks after it
 are in `phases`.
@@ -52,7 +52,7 @@ def around(lab: Lab, case: Case) -> Iterator[None]:
 
 
 def go_on(lab: Lab, program: str) -> None:
-    """Leave a program stopped for longer than its leases, then continue it."""
+    """Leave a program stopped until its sessions, heartbeats and transactions have timed out, then continue it."""
     try:
         last(STOPPED_SECONDS.get(program, OTHERS_STOPPED_SECONDS))
     finally:

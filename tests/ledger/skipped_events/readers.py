@@ -1,8 +1,9 @@
 """Concurrent readers of the ledger: correct ones, which must see every event, and three faulty ones, which must not.
 
 All of them read until `Progress.end`, which is set once the last writer has ended. A correct reader stops at the first
-gap in the positions that one of the fence's holders may still fill (`events.ledger.tail`). Each faulty reader follows
-this rule except in one place. The events that it loses show that the load of the writers can reveal such a mistake.
+missing position that a transaction which holds the ledger's fence (an advisory lock) may still write
+(`events.ledger.tail`). Each faulty reader breaks this rule in one place. The events that it loses show that the load of
+the writers can reveal such a mistake.
 """
 
 import asyncio
@@ -85,9 +86,7 @@ def by_random_batches(tail: Tail, rng: random.Random) -> Step:
 
 
 def by_final(tail: Tail, dsn: str) -> Step:
-    """Return a reading step that reads up to the ledger's final position, as a query does that needs
-    only final events.
-    """
+    """Return a reading step that reads up to the final position, below which no event can still be committed."""
 
     async def step(position: Position) -> tuple[list[Seen], Position]:
         final = await tail.final()
@@ -108,8 +107,8 @@ async def faulty_readers(database: Database, progress: Progress) -> dict[str, se
 
 
 class _Snapshot(NamedTuple):
-    """Result of one read by a faulty reader. `last` and `holders` are the state of the ledger's fence as this reader
-    determines it.
+    """Result of one read by a faulty reader. `last` is the last drawn position, and `holders` are the transactions that
+    hold the ledger's fence (an advisory lock), as this reader determines them.
     """
 
     events: list[int]
@@ -159,7 +158,7 @@ async def _naive(conn: psycopg.AsyncConnection, after: int) -> _Snapshot:
 
 
 async def _one_statement(conn: psycopg.AsyncConnection, after: int) -> _Snapshot:
-    """Read the ledger's fence and the events in one statement. Its snapshot is then older than the state of the fence.
+    """Read the state of the fence and the events in one statement, with a snapshot older than that state.
 
     The statement sleeps in between, which makes the snapshot older by milliseconds. Events are then lost with
     certainty, even in a short run.
@@ -175,7 +174,7 @@ async def _one_statement(conn: psycopg.AsyncConnection, after: int) -> _Snapshot
 
 
 async def _one_snapshot(conn: psycopg.AsyncConnection, after: int) -> _Snapshot:
-    """Read the ledger's fence and then the events, in a REPEATABLE READ transaction with an older snapshot."""
+    """Read the state of the fence, then the events, in a REPEATABLE READ transaction with an older snapshot."""
     query = """
       select array(select position from ledger.event where position > %(after)s and position <= %(last)s),
              array(select position from ledger.dead_position where position > %(after)s)

@@ -1,4 +1,4 @@
-"""Tests of calls under a deadline: the call's result or error within the deadline, and neither after it."""
+"""Tests of calls under a deadline: they return or raise before the deadline, or raise `DeadlineExceeded` at it."""
 
 import threading
 from concurrent.futures import Future, wait

@@ -1,5 +1,5 @@
-"""Tests of host snapshots: within one snapshot each question is asked of the host once, outside of any snapshot every
-time.
+"""Tests of host snapshots: within a snapshot, each property of the host is read once; outside of a snapshot, it is read
+each time.
 """
 
 import threading

@@ -1,5 +1,5 @@
-"""Tests of plans of the machine aspect, from any observed state of a slot to the desired state, and
-to an empty slot.
+"""Tests of the agent's plans for virtual machines: from any observed state of a slot to the desired state, and to an
+empty slot.
 """
 
 from dataclasses import replace
