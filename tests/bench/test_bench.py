@@ -74,7 +74,7 @@ def test_unknown_benchmark_name_is_refused_with_the_list_of_names(capsys: pytest
 
 
 @pytest.mark.parametrize("arguments", [[], ["append", "--fast"], ["append", "dispatch"]])
-def test_invalid_arguments_are_refused_with_the_usage(
+def test_invalid_arguments_of_the_benchmark_program_are_refused_with_the_usage(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -83,7 +83,7 @@ def test_invalid_arguments_are_refused_with_the_usage(
     assert "usage: ./dev bench" in capsys.readouterr().err
 
 
-def test_help_lists_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_the_benchmark_program_lists_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0

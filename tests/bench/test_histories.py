@@ -18,7 +18,7 @@ from tests.servers.postgres import Database, database, postgres_programs, postgr
 __all__ = ["database", "postgres_programs", "postgres_server"]
 
 
-async def test_generated_history_has_every_outcome_and_only_streams_that_decisions_can_create(
+async def test_event_history_generated_for_benchmarks_has_every_outcome_and_only_valid_allocation_streams(
     database: Database,
 ) -> None:
     history = History(database.app_dsn, nodes=8)

@@ -162,7 +162,7 @@ def test_steps_planned_by_the_node_agent_are_exactly_the_declared_steps() -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_effect_is_between_two_failpoints(kind: str) -> None:
+def test_every_side_effect_of_the_product_code_is_between_two_failpoints(kind: str) -> None:
     effects = [
         (where, function, effect) for where, function in functions() for effect in KINDS[kind](function)
     ]

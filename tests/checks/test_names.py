@@ -59,5 +59,5 @@ def test_reason_codes_of_refused_claims_cover_every_kind_of_claim() -> None:
 
 
 @pytest.mark.parametrize("name", names.LISTS)
-def test_recorded_list_of_names_equals_the_names_in_the_code(name: str) -> None:
+def test_recorded_lists_of_public_names_in_the_docs_equal_the_names_in_the_code(name: str) -> None:
     assert (FOLDER / f"{name}.txt").read_text(encoding="utf-8") == names.text_of(name)

@@ -11,7 +11,7 @@ COMMAND = re.compile(rf"{SERVER} ([a-z][a-z-]*)")
 MODULE = re.compile(r"python3? -m " + r"(control_plane|node_agent)\b(?!\.)")
 
 
-def test_help_lists_every_program_with_its_purpose() -> None:
+def test_help_of_sliceplane_server_lists_every_program_with_its_purpose() -> None:
     listed = dict(line.strip().split(maxsplit=1) for line in HELP.splitlines() if line.startswith("  "))
     assert {name: listed.get(name) for name in Program} == PURPOSES
 

@@ -37,7 +37,9 @@ def test_set_up_starts_no_service_and_leaves_no_process_running(first: Ended) ->
     assert first.left_running == []
 
 
-def test_installed_servers_are_not_enabled_at_boot(first: Ended, machine: CleanMachine) -> None:
+def test_servers_that_the_set_up_installs_are_not_enabled_at_boot(
+    first: Ended, machine: CleanMachine
+) -> None:
     enabled = (machine.root / "etc/systemd/system/multi-user.target.wants").glob("*")
     servers = ("redis", "postgresql", "openvswitch", "libvirt", "virtlo")
     assert [unit.name for unit in enabled if unit.name.startswith(servers)] == []

@@ -284,7 +284,7 @@ def test_stop_of_an_allocation_that_then_fails_ends_with_code_5_and_the_reason(
     assert "not stopped: lab-a/0 [deadline_missed]" in outcome.err
 
 
-def test_stop_with_no_wait_returns_while_the_allocation_is_stopping(
+def test_stop_with_option_no_wait_returns_while_the_allocation_is_stopping(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script(f"POST {PATH}/stop", document(allocation("stopping"), 202))

@@ -43,7 +43,7 @@ def time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_golden_events_with_a_reason_include_the_failure_events() -> None:
+def test_recorded_example_events_of_failures_have_a_reason() -> None:
     assert {"allocation.failed/1", "slot.quarantined/1", "task.failed/1", "node.revoked/1"} <= REASONED.keys()
 
 

@@ -118,7 +118,7 @@ def test_response_that_is_not_from_a_control_plane_ends_the_command_with_code_4(
         ("nodes", "destroy"),
     ],
 )
-def test_wrong_usage_ends_with_code_2_without_a_request(
+def test_wrong_usage_of_the_command_line_ends_with_code_2_without_a_request(
     plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...]
 ) -> None:
     assert sliceplane(*words).code == 2
@@ -149,5 +149,7 @@ def test_create_is_retried_while_its_idempotency_key_is_in_use(plane: ScriptedPl
     assert sliceplane(*CREATE).code == 0
 
 
-def test_version_option_prints_the_version_without_a_control_plane(unconfigured: Run) -> None:
+def test_version_option_of_the_command_line_prints_the_version_without_a_control_plane(
+    unconfigured: Run,
+) -> None:
     assert unconfigured("--version") == Outcome(0, f"sliceplane {release()}\n", "")

@@ -105,7 +105,9 @@ def test_events_follow_message_with_an_id_and_no_event_moves_the_cursor_and_prin
     assert len(outcome.out.splitlines()) == 1
 
 
-def test_event_with_a_unicode_line_separator_is_one_message(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_event_that_contains_a_unicode_line_separator_is_received_as_one_event_stream_message(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     # Only CR and LF end a line of an event stream (WHATWG HTML, section 9.2.6); `str.splitlines` has more line ends.
     events = stream({**BRING_UP[0], "reason": "one two"})
     plane.script(

@@ -25,7 +25,7 @@ def path(
     }
 
 
-def test_paths_list_prints_a_line_per_path_and_each_warning_once(
+def test_paths_list_prints_a_line_per_network_path_and_each_warning_once(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     first = path("api", "Redis", READABLE, encrypted=False)

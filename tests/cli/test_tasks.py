@@ -151,7 +151,7 @@ def test_create_of_a_task_waits_and_prints_each_step_once(plane: ScriptedPlane, 
     assert "task.succeeded" in outcome.err
 
 
-def test_create_of_a_node_task_with_no_wait_returns_the_due_task(
+def test_create_of_a_node_task_with_option_no_wait_returns_before_the_task_is_sent(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script("POST /v1/tasks", document(task("due"), 202))

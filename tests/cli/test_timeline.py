@@ -31,17 +31,17 @@ def test_state_durations_are_computed_from_the_times_in_the_ledger() -> None:
     assert timeline.durations() == (("requested", 0.0), ("placed", 0.25), ("provisioning", 4.75))
 
 
-def test_allocation_is_over_only_after_it_is_released() -> None:
+def test_watch_of_an_allocation_ends_only_after_the_allocation_is_released() -> None:
     assert not _timeline_of(*BRING_UP, RELEASING, REMOVED).over
     assert _timeline_of(*BRING_UP, RELEASING, REMOVED, RELEASED).over
 
 
-def test_failed_allocation_is_over_only_after_its_slices_are_removed() -> None:
+def test_watch_of_a_failed_allocation_ends_only_after_its_slices_are_removed() -> None:
     assert not _timeline_of(REQUESTED, PLACED, FAILED).over
     assert _timeline_of(REQUESTED, PLACED, FAILED, REMOVED).over
 
 
-def test_replaced_allocation_that_fails_is_over_after_the_slots_of_both_nodes_are_proved_empty() -> None:
+def test_watch_of_a_replaced_and_failed_allocation_ends_after_both_nodes_prove_their_slots_empty() -> None:
     replaced = event(5, "allocation.replaced", 2.0, slots=[{"slot_id": "lab-b/0"}], vacated=["lab-a/0"])
     timeline = _timeline_of(REQUESTED, PLACED, STARTING, replaced)
     assert (timeline.state, timeline.remaining) == ("placed", 2)

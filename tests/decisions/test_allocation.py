@@ -81,7 +81,7 @@ def test_allocation_becomes_active_and_gets_its_lease_when_its_last_slice_is_rea
     assert second == (ready(B), AllocationActivated(ID), GRANTED)
 
 
-def test_slice_that_is_reported_ready_twice_changes_nothing_the_second_time() -> None:
+def test_second_report_that_a_slice_is_ready_changes_nothing() -> None:
     assert life.slice_ready(state_after(*PROVISIONING, ready(A)), ready(A), NOW) == ()
     assert life.slice_ready(state_after(*ACTIVE), ready(A), NOW) == ()
 
@@ -147,7 +147,7 @@ def test_override_of_a_slice_removal_that_the_allocation_does_not_await_is_a_con
         life.override_removal(state_after(*history), A, "to see")
 
 
-def test_lease_expires_at_its_end_and_not_before() -> None:
+def test_allocation_lease_expires_at_its_end_and_not_before() -> None:
     active = state_after(*ACTIVE)
     assert life.expire(active, GRANTED.expires_at - timedelta(seconds=1)) == ()
     expired, releasing, ended = life.expire(active, GRANTED.expires_at)
@@ -242,7 +242,7 @@ def test_allocation_that_is_started_again_gets_no_second_lease() -> None:
 
 
 @pytest.mark.parametrize("facts", [STOPPING, STOPPED, STARTING])
-def test_lease_expires_while_the_allocation_is_stopped(facts: tuple[AllocationFact, ...]) -> None:
+def test_lease_of_a_stopped_allocation_expires_at_its_end(facts: tuple[AllocationFact, ...]) -> None:
     assert life.expire(state_after(*facts), GRANTED.expires_at - timedelta(seconds=1)) == ()
     expired, releasing, ended = life.expire(state_after(*facts), GRANTED.expires_at)
     assert (expired, ended) == (LeaseExpired(ID), LeaseEnded(ID))

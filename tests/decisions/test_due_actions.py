@@ -43,7 +43,7 @@ def test_stopping_allocation_has_a_stop_order_for_each_slice_that_still_runs() -
     assert remaining[0].token.position == len(STOPPING)
 
 
-def test_stop_is_awaited_until_its_deadline_or_the_end_of_the_lease() -> None:
+def test_stop_of_an_allocation_is_awaited_until_its_deadline_or_the_end_of_the_allocation_lease() -> None:
     assert due_actions(*STOPPING)[-1] == Wait("proof that the slices are off", SOON)
     slow_stop = (*ACTIVE, AllocationStopping(ID, REASON, LATER + timedelta(minutes=1)))
     assert due_actions(*slow_stop)[-1] == Wait("proof that the slices are off", LATER)

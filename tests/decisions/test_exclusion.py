@@ -87,12 +87,12 @@ def test_node_is_not_excluded_for_one_slot_that_fails_alone() -> None:
     assert S0 not in {each.slot_id for each in evidence}
 
 
-def test_exclusion_evidence_of_a_node_is_bounded_however_many_bring_ups_fail() -> None:
+def test_exclusion_evidence_of_a_node_is_bounded_however_many_slices_fail_to_start() -> None:
     run, _ = failures_on_node(*[S0, S1, S2] * KEPT)
     assert len(run) == KEPT
 
 
-def test_successful_bring_up_after_failures_resets_the_failure_count_and_ends_the_exclusion() -> None:
+def test_slice_that_becomes_ready_after_failures_resets_the_failure_count_and_ends_the_exclusion() -> None:
     before = (failure(S0),)
     assert slot_succeeded(S0, ID, (), None) == ()
     assert node_succeeded(S0, ID, NODE, (), None) == ()
@@ -118,7 +118,7 @@ def test_readmission_without_an_exclusion_is_a_conflict() -> None:
         readmit_slot(S0, None, "repaired")
 
 
-def test_placement_chooses_slots_with_a_failed_last_bring_up_last() -> None:
+def test_placement_prefers_slots_in_which_the_last_slice_did_not_fail_to_start() -> None:
     sku = SkuName("lab.small")
     assert choose([S0, S1, S2], 2, sku) == (S0, S1)
     assert choose([S0, S1, S2], 2, sku, {S0: 1}) == (S1, S2)

@@ -84,9 +84,7 @@ def test_replaced_allocation_has_the_new_slots_and_awaits_proof_that_the_old_slo
     assert awaiting_proof(state) == {A, B}
 
 
-def test_allocation_with_a_failed_bring_up_is_replaced_once_before_its_deadline_unless_the_request_forbids_it() -> (
-    None
-):
+def test_allocation_with_a_failed_slice_start_is_replaced_once_before_its_deadline_unless_forbidden() -> None:
     state = fold(PROVISIONING)
     assert isinstance(state, Provisioning)
     assert life.may_be_replaced(state, A, NOW)
@@ -194,7 +192,7 @@ def test_replaced_allocation_is_released_when_the_slots_of_both_placements_are_p
     assert life.slice_removed(before, D) == (SliceRemoved(ID, D), AllocationReleased(ID))
 
 
-def test_second_failed_bring_up_fails_the_allocation_and_empties_all_slots() -> None:
+def test_second_failed_slice_start_fails_the_allocation_and_empties_the_slots_of_both_placements() -> None:
     state = fold(AGAIN)
     assert state is not None
     assert life.fail_slice(state, C, REFUSED) == (AllocationFailed(ID, REFUSED),)

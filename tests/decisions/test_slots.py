@@ -55,7 +55,9 @@ def test_every_slot_state_is_read_back_unchanged_from_its_database_row() -> None
 
 
 @pytest.mark.parametrize("name", ["claimed", "releasing", "quarantined"])
-def test_database_row_of_a_held_slot_without_an_allocation_is_refused(name: SlotStateName) -> None:
+def test_slot_row_in_a_state_that_requires_an_allocation_is_refused_without_an_allocation(
+    name: SlotStateName,
+) -> None:
     with pytest.raises(ValueError, match=f"the row of a {name} slot names no allocation"):
         slot_state(name, None, None)
 
@@ -78,7 +80,7 @@ def test_proof_of_an_empty_slot_counts_only_while_its_slice_is_being_removed() -
     assert free(A, Releasing(ID), ID, LEFT) == (SlotReleased(A, ID, LEFT),)
 
 
-def test_slot_decisions_for_an_allocation_that_does_not_hold_the_slot_return_no_events() -> None:
+def test_release_or_quarantine_of_a_slot_for_an_allocation_that_does_not_hold_it_records_no_event() -> None:
     for each in STATES:
         assert begin_release(A, each, OTHER) == ()
         assert free(A, each, OTHER, LEFT) == ()
@@ -86,7 +88,7 @@ def test_slot_decisions_for_an_allocation_that_does_not_hold_the_slot_return_no_
 
 
 @pytest.mark.parametrize("state", [Discovered(), Free(), Claimed(ID)], ids=slot_state_name)
-def test_slot_that_does_not_await_proof_cannot_be_force_released(state: SlotState) -> None:
+def test_slot_that_is_neither_releasing_nor_quarantined_cannot_be_force_released(state: SlotState) -> None:
     with pytest.raises(Conflict, match=f"is {slot_state_name(state)} and does not await the proof"):
         holder_awaiting_proof(A, state)
 

@@ -67,24 +67,26 @@ REFUSED: Final = {
 
 
 @pytest.mark.parametrize("key", ACCEPTED.values(), ids=ACCEPTED)
-def test_key_of_each_type_that_sshd_accepts_is_accepted_with_its_comment(key: str) -> None:
+def test_ssh_key_of_each_type_that_sshd_accepts_is_accepted_with_its_comment(key: str) -> None:
     assert ssh_public_key(key) == key
     assert ssh_public_key(f"  {key.replace(' ', '  ')} me@here: my key ") == f"{key} me@here: my key"
 
 
 @pytest.mark.parametrize(("key", "reason"), REFUSED.values(), ids=REFUSED)
-def test_key_that_sshd_would_ignore_is_refused_with_its_beginning_and_a_reason(key: str, reason: str) -> None:
+def test_ssh_key_that_sshd_would_ignore_is_refused_with_the_beginning_of_the_key_and_a_reason(
+    key: str, reason: str
+) -> None:
     with pytest.raises(InvalidValue, match=f"^'{key[:7]}.* is not a valid SSH public key: ") as refused:
         ssh_public_key(key)
     assert reason in str(refused.value)
 
 
-def test_order_with_a_truncated_key_that_was_recorded_earlier_stays_readable() -> None:
+def test_order_with_a_truncated_ssh_key_that_an_earlier_release_accepted_stays_readable() -> None:
     recorded = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJUNhMTv recorded by an earlier release"
     order = apply(key=recorded)
     assert type(order).model_validate_json(order.model_dump_json()) == order
 
 
-def test_order_with_two_lines_as_a_key_is_refused() -> None:
+def test_order_with_an_ssh_key_of_two_lines_is_refused() -> None:
     with pytest.raises(ValidationError, match="ssh_authorized_keys"):
         apply(key=f"{ED25519}\nruncmd: [reboot]")

@@ -63,14 +63,14 @@ def corrected() -> Transitions:
     return {("sent", task_sender._corrected(row, Rejected("full"))[1])}
 
 
-def test_diagram_shows_exactly_the_transitions_of_a_task_row_that_the_code_allows() -> None:
+def test_state_diagram_of_task_rows_shows_exactly_the_transitions_that_the_code_allows() -> None:
     ended = set(product(OPEN, ENDS))  # each report, command and final state of a task ends open rows only
     updates = (outbox._SUPERSEDE, outbox._SUPERSEDE_TRIES, task_sender._DUE)
     allowed = inserted().union(ended, corrected(), *map(written_by, updates))
     assert drawn() == {(begin, end) for begin, end in allowed if begin != end}
 
 
-def test_only_sql_statements_that_the_diagram_test_covers_write_task_rows() -> None:
+def test_every_sql_statement_that_writes_task_rows_is_covered_by_the_test_of_the_state_diagram() -> None:
     pattern = re.compile(r"(?:update|insert into) work\.task\b|sa\.(?:update|insert)\((?:tables\.)?task\)")
     found = {
         str(path.relative_to(PRODUCT)): len(pattern.findall(path.read_text()))

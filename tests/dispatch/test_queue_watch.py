@@ -272,7 +272,7 @@ async def test_node_with_too_many_redis_connections_is_revoked(
     assert all(each["user"] != "node-n1" for each in admin.client_list())
 
 
-async def test_redis_user_without_a_node_that_floods_redis_is_deleted(
+async def test_redis_user_that_floods_redis_and_belongs_to_no_registered_node_is_deleted(
     watch: QueueWatch, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     admin.acl_setuser("node-n1", enabled=True, passwords=[f"+{QUEUE_PASSWORD}"], commands=["+ping"])

@@ -13,7 +13,7 @@ from events.values import StreamId
 from tests.dispatch.given import Given
 
 
-async def test_all_due_timers_fire_in_one_run_of_two_concurrent_dispatchers(
+async def test_two_dispatchers_that_fire_timers_concurrently_leave_no_due_timer(
     made: Plane, given: Given
 ) -> None:
     given.rows(

@@ -69,7 +69,7 @@ async def test_command_runs_again_after_postgres_ended_its_idle_transaction(
     assert given.rows("select count(*) from ledger.event where type = 'node.registered'") == [(1,)]
 
 
-async def test_command_that_runs_again_without_locks_waits_for_locked_rows_in_every_later_run(
+async def test_command_that_is_run_again_to_wait_for_locked_rows_waits_for_them_in_every_later_run(
     made: Plane,
 ) -> None:
     """The command runs three times. The second run ends by a deadlock, after which the third run must not skip locked

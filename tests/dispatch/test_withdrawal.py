@@ -46,7 +46,7 @@ async def _record(made: Plane, task: UUID, *facts: TaskFact) -> None:
         await dispatcher.write(conn, evaluations)
 
 
-async def test_task_sent_between_its_withdrawal_and_its_cancel_event_is_withdrawn_too(
+async def test_task_sent_again_after_its_withdrawal_and_before_its_cancelled_event_is_withdrawn_again(
     made: Plane, given: Given, task_sender: TaskSender, admin: redis.Redis
 ) -> None:
     task = new_uuid()

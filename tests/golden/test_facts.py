@@ -15,7 +15,7 @@ def test_every_event_shape_ever_stored_still_decodes_to_the_recorded_result() ->
 
 
 @pytest.mark.parametrize("key", GOLDEN.stored)
-def test_stored_fact_decoded_and_encoded_again_is_unchanged(key: str) -> None:
+def test_stored_event_decoded_and_encoded_again_is_unchanged(key: str) -> None:
     name, _, version = key.partition("/")
     fact = catalog.decode(name, int(version), canonical(GOLDEN.stored[key]))
 

@@ -55,7 +55,7 @@ def test_catalogue_section_of_an_event_type_shows_its_version_fields_and_claims(
     assert "Frees the claim `slot` on `{slot_id}`." in section("slot.released", page().text())
 
 
-def test_catalogue_section_shows_the_number_field_of_a_claim_on_a_value_and_a_number() -> None:
+def test_catalogue_section_of_an_event_that_claims_a_public_port_shows_the_fields_of_the_claim() -> None:
     shown = section("ingress.reserved", page().text())
 
     port = "{rule.service.protocol}/{rule.public_address}:{rule.service.public_port}"

@@ -68,7 +68,7 @@ def test_ledger_position_at_a_time_is_that_of_the_last_event_recorded_up_to_this
         assert asyncio.run(positions_at(database, moments)) == exact
 
 
-async def test_ledger_time_is_settled_once_every_append_that_may_have_an_earlier_recording_time_has_ended(
+async def test_ledger_up_to_a_time_counts_as_final_once_every_append_that_may_record_an_earlier_time_has_ended(
     database: Database, connect: Connect
 ) -> None:
     appender, reader = await connect(), await connect()
@@ -91,7 +91,7 @@ async def test_ledger_time_is_settled_once_every_append_that_may_have_an_earlier
     assert await position_at(reader, read - timedelta(microseconds=1)) == 1
 
 
-async def test_open_append_keeps_only_times_since_the_begin_of_its_transaction_from_being_settled(
+async def test_open_append_keeps_the_ledger_from_being_final_only_for_times_after_the_begin_of_its_transaction(
     connect: Connect,
 ) -> None:
     appender, reader = await connect(), await connect()
@@ -105,7 +105,7 @@ async def test_open_append_keeps_only_times_since_the_begin_of_its_transaction_f
     assert free.before == free.now
 
 
-async def test_ledger_position_at_a_settled_time_never_changes_while_appends_continue(
+async def test_ledger_position_at_a_time_that_counts_as_final_never_changes_while_appends_continue(
     connect: Connect, database: Database
 ) -> None:
     """Eight processes append, some of which roll back; one appender delays between reading the clock and drawing its

@@ -169,7 +169,7 @@ def product() -> Dependents:
         ("tests/golden/orders.json", "tests.golden.test_wire", 0),
     ],
 )
-def test_test_file_has_the_distance_of_its_imports_fixtures_or_data(
+def test_distance_of_a_test_file_to_a_change_follows_from_its_imports_fixtures_and_data_files(
     product: Dependents, changed: str, test: str, distance: int
 ) -> None:
     assert product.distances([changed])[test] == distance

@@ -40,7 +40,7 @@ async def test_idle_node_begins_an_order_within_50_milliseconds(
     assert latencies[100] < 50
 
 
-async def test_finished_order_leaves_only_the_entry_of_its_worker_in_redis(
+async def test_finished_order_leaves_only_the_list_of_workers_of_its_node_in_redis(
     node: Node, relay: Relay, admin: redis.Redis
 ) -> None:
     [order_id] = order_ids(1)
@@ -216,7 +216,7 @@ async def test_node_has_two_redis_connections(node: Node, relay: Relay, admin: r
     assert sorted(names) == ["node-lab-a-commands", "node-lab-a-waiter"]
 
 
-async def test_node_that_sends_an_order_raises_node_cannot_enqueue(node: Node) -> None:
+async def test_attempt_of_a_node_to_enqueue_an_order_raises_node_cannot_enqueue(node: Node) -> None:
     actor = node.broker.get_actor("slice.apply")
     with pytest.raises(NodeCannotEnqueue):
         actor.send("{}")

@@ -82,7 +82,7 @@ async def wake_ups(node: Node, relay: Relay) -> list[float]:
     return sorted(took)
 
 
-async def test_greedy_node_delays_the_orders_of_another_node_by_less_than_one_second(
+async def test_node_that_loads_redis_permanently_delays_the_orders_of_another_node_by_less_than_one_second(
     lab_b: QueueAddress,
     node: Node,
     relay: Relay,

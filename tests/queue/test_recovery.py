@@ -205,7 +205,7 @@ async def test_order_running_while_redis_is_flushed_and_restored_runs_once(
     assert node.begun.empty()
 
 
-async def test_order_settled_after_it_was_enqueued_again_does_not_run_again(
+async def test_order_acknowledged_after_redis_lost_it_and_it_was_enqueued_again_does_not_run_again(
     lab_a: QueueAddress, relay: Relay, admin: redis.Redis, timetable: Timetable
 ) -> None:
     [order_id] = order_ids(1)
@@ -360,7 +360,7 @@ async def test_fetched_order_that_the_worker_does_not_acknowledge_is_returned_ag
     worker.close()
 
 
-async def test_worker_stopped_past_its_timeout_cannot_settle_or_requeue_an_order_of_another_worker(
+async def test_worker_suspended_past_its_timeout_cannot_acknowledge_or_requeue_an_order_of_another_worker(
     lab_a: QueueAddress, control: Redis, relay: Relay
 ) -> None:
     [order_id] = order_ids(1)

@@ -115,7 +115,7 @@ async def test_order_of_a_lost_fetch_reply_is_returned_again_and_counted_as_one_
     assert admin.keys("ctl:lab-a:*") == [KEYS.workers]
 
 
-async def test_order_settled_after_redis_lost_its_holder_is_not_fetched_again(
+async def test_order_acknowledged_by_a_worker_that_redis_no_longer_lists_as_its_holder_is_not_fetched_again(
     agent: redis.Redis, admin: redis.Redis, relay: Relay
 ) -> None:
     """While the order ran, Redis lost the record that a worker holds it, and the order was enqueued again."""

@@ -110,14 +110,16 @@ def test_wake_between_two_runs_of_a_timetable_job_is_never_lost(timetable: Timet
     assert [processed.get(timeout=10) for _ in range(5000)] == list(range(5000))
 
 
-def test_timetable_job_woken_during_its_rest_runs_after_the_rest(timetable: Timetable, runs: Runs) -> None:
+def test_timetable_job_woken_during_its_minimum_pause_runs_after_this_pause(
+    timetable: Timetable, runs: Runs
+) -> None:
     entry = timetable.enter(recording(runs, Rest(REST_SECONDS)), name="job", after=0)
     first = runs.get(timeout=10)
     entry.wake()
     assert runs.get(timeout=10) - first >= REST_SECONDS
 
 
-def test_timetable_job_with_a_maximum_rest_that_was_woken_runs_after_its_minimum_rest(
+def test_timetable_job_with_a_maximum_pause_that_was_woken_runs_after_its_minimum_pause(
     timetable: Timetable, runs: Runs
 ) -> None:
     entry = timetable.enter(recording(runs, Rest(REST_SECONDS, at_most=3600)), name="job", after=0)
@@ -126,7 +128,7 @@ def test_timetable_job_with_a_maximum_rest_that_was_woken_runs_after_its_minimum
     assert runs.get(timeout=10) - first >= REST_SECONDS
 
 
-def test_timetable_job_with_a_maximum_rest_that_was_not_woken_runs_after_its_maximum_rest(
+def test_timetable_job_with_a_maximum_pause_that_was_not_woken_runs_after_its_maximum_pause(
     timetable: Timetable, runs: Runs
 ) -> None:
     timetable.enter(recording(runs, Rest(0.01, at_most=REST_SECONDS)), name="job", after=0)

@@ -91,7 +91,7 @@ def failed_bring_ups(plane: RunningPlane) -> list[str]:
     return [stream for (stream,) in rows]
 
 
-async def test_allocation_deadline_missed_by_a_reachable_node_that_began_the_order_counts_as_a_failed_bring_up(
+async def test_allocation_deadline_missed_by_a_reachable_node_that_began_the_order_counts_as_a_node_fault(
     running_plane: RunningPlane,
 ) -> None:
     node = Node(running_plane, "n1", slots=1)
@@ -103,7 +103,7 @@ async def test_allocation_deadline_missed_by_a_reachable_node_that_began_the_ord
     assert failure["reason"]["code"] == "deadline_missed"
 
 
-async def test_allocation_deadline_missed_before_the_node_began_the_order_is_not_a_failed_bring_up(
+async def test_allocation_deadline_missed_before_the_node_began_the_order_does_not_count_as_a_node_fault(
     running_plane: RunningPlane,
 ) -> None:
     Node(running_plane, "n1", slots=1)
@@ -112,7 +112,7 @@ async def test_allocation_deadline_missed_before_the_node_began_the_order_is_not
     assert failed_bring_ups(running_plane) == []
 
 
-async def test_allocation_deadline_missed_by_an_unreachable_node_does_not_count_as_a_failed_bring_up(
+async def test_allocation_deadline_missed_by_an_unreachable_node_does_not_count_as_a_node_fault(
     running_plane: RunningPlane,
 ) -> None:
     node = Node(running_plane, "n1", slots=1)

@@ -24,7 +24,7 @@ def newest_survey_report(plane: FakeControlPlane) -> NodeSurveyed | None:
     return last[-1] if last else None
 
 
-def test_agent_on_a_host_without_the_ovs_kernel_datapath_reports_it_as_missing_and_recovers_with_netdev(
+def test_agent_on_a_host_without_the_ovs_kernel_datapath_reports_this_until_it_is_set_to_netdev(
     lab: Lab, plane: FakeControlPlane
 ) -> None:
     # Imported here: the packages of the host drivers are optional, and these tests are collected without them.

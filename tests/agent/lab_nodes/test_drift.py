@@ -239,7 +239,9 @@ def test_injected_fault_is_detected_as_drift_of_its_kind_and_repaired_or_reporte
         )
 
 
-def test_drift_without_a_change_event_is_found_by_the_default_survey_within_15_seconds(site: Site) -> None:
+def test_drift_that_no_change_source_reports_is_found_by_the_periodic_survey_within_15_seconds(
+    site: Site,
+) -> None:
     carrying = site.carrying("surveyed by default")
     kind: DriftKind = "gateway.forwarding"
 

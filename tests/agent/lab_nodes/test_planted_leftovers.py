@@ -171,7 +171,7 @@ async def tear_down_up_to_verification(site: Site, control: Redis) -> Order:
 
 
 @matrix.cases("P16", [*PLANTED], few=2)
-async def test_object_planted_after_the_teardown_is_reported_as_leftover_and_blocks_the_slice_removed_report(
+async def test_object_created_on_the_host_during_a_slice_removal_delays_the_slice_removed_report_as_a_leftover(
     site: Site, control: Redis, case: str
 ) -> None:
     planted = PLANTED[case]
@@ -194,7 +194,7 @@ async def test_object_planted_after_the_teardown_is_reported_as_leftover_and_blo
     assert (site.node.ports(), site.node.domains(), site.node.taps()) == ([], [], [])
 
 
-async def test_slot_without_a_planted_object_is_reported_removed_without_leftovers(
+async def test_slice_removed_from_a_host_without_foreign_objects_is_reported_removed_without_leftovers(
     site: Site, control: Redis
 ) -> None:
     order = await tear_down_up_to_verification(site, control)

@@ -96,7 +96,7 @@ async def test_order_from_the_queue_is_executed_and_reported_to_the_control_plan
     await await_empty_queue(control)
 
 
-async def test_agent_prepares_its_node_with_one_host_snapshot(agent: Running, toy: Toy) -> None:
+async def test_agent_prepares_its_host_with_a_single_read_of_the_host_state(agent: Running, toy: Toy) -> None:
     await eventually_async(lambda: toy.reads_per_snapshot != [])
     assert toy.reads_per_snapshot[0] == 1
 
@@ -152,7 +152,7 @@ async def test_restarted_node_sends_a_survey_report_only_if_the_content_changed(
     await eventually_async(lambda: plane.kinds() == ["node.surveyed"] * 2)
 
 
-async def test_agent_ended_before_it_recorded_a_report_keeps_the_time_since_when_drift_is_open(
+async def test_next_agent_reports_open_drift_with_its_first_time_if_the_previous_agent_died_at_its_report(
     start: Callable[..., Running], plane: FakeControlPlane, control: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = SlotSettings(index=SlotIndex(0), vcpus=1, memory_mib=96, gpus=(PciAddress("0000:1b:00.0"),))
@@ -199,7 +199,7 @@ async def test_node_sends_its_survey_report_again_when_the_control_plane_lost_it
     await eventually_async(lambda: plane.kinds().count("node.surveyed") == 2)
 
 
-async def test_survey_report_is_sent_again_when_the_stored_copy_is_unreadable(
+async def test_restarted_agent_sends_its_survey_report_again_if_its_stored_copy_of_the_report_is_unreadable(
     agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, settings: Settings
 ) -> None:
     await eventually_async(lambda: plane.kinds() == ["node.surveyed"])
@@ -209,7 +209,7 @@ async def test_survey_report_is_sent_again_when_the_stored_copy_is_unreadable(
     await eventually_async(lambda: plane.kinds() == ["node.surveyed"] * 2)
 
 
-async def test_node_with_more_images_than_a_report_holds_reports_as_many_as_fit(
+async def test_node_with_more_guest_images_than_fit_into_a_report_reports_as_many_as_fit(
     start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     toy.images = tuple(f"image-{number:03}" for number in range(100))
@@ -220,7 +220,7 @@ async def test_node_with_more_images_than_a_report_holds_reports_as_many_as_fit(
     assert surveyed.images == toy.images[:MOST_IMAGES]
 
 
-async def test_report_carries_the_time_of_the_control_plane(
+async def test_time_of_an_agents_report_is_the_time_of_the_control_plane_and_not_of_the_host(
     start: Callable[[], Running], plane: FakeControlPlane, control: Redis
 ) -> None:
     plane.now = datetime.now(UTC) + timedelta(hours=1)
@@ -311,7 +311,7 @@ async def test_message_that_fails_verification_is_refused_and_reported_and_has_n
     await eventually_async(lambda: "slice.ready" in plane.kinds())
 
 
-async def test_signed_order_under_another_message_id_is_refused_as_forged(
+async def test_signed_order_in_a_queue_message_with_the_id_of_another_order_is_refused_as_forged(
     agent: Running, plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     other = apply().model_copy(update={"order_id": uuid4()})
@@ -473,7 +473,7 @@ def fill_disk(patch: pytest.MonkeyPatch) -> list[Path]:
     return attempts
 
 
-async def test_restarted_agent_executes_no_step_on_a_running_slice(
+async def test_restarted_agent_changes_nothing_of_a_running_slice_and_does_not_report_it_ready_again(
     agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     await send(control, apply())

@@ -101,7 +101,7 @@ def spooled_counts(plane: FakeControlPlane) -> list[int]:
     return [beat.spooled_reports for beat in plane.heartbeats]
 
 
-def test_waiting_reports_do_not_shorten_the_heartbeat_interval(
+def test_spooled_reports_do_not_shorten_the_heartbeat_interval(
     client: ControlPlane,
     enrolled_plane: FakeControlPlane,
     spool: Spool,

@@ -30,12 +30,12 @@ def post_to_unknown_path(client: SharedClient) -> int:
     return client.post("/v1/agent/nowhere", "{}", {}).status
 
 
-def test_agents_with_the_same_control_plane_url_share_a_connection_pool(settings: Settings) -> None:
+def test_agents_with_the_same_control_plane_url_share_an_http_connection_pool(settings: Settings) -> None:
     with users(settings, settings) as (one, other):
         assert one.pool is other.pool
 
 
-def test_shared_connection_pool_is_closed_when_its_last_client_closes(settings: Settings) -> None:
+def test_shared_http_connection_pool_is_closed_when_its_last_client_closes(settings: Settings) -> None:
     with users(settings, settings) as (one, other):
         for _ in range(2):
             one.close()
@@ -47,7 +47,7 @@ def test_shared_connection_pool_is_closed_when_its_last_client_closes(settings: 
         assert post_to_unknown_path(reopened) == HTTPStatus.NOT_FOUND
 
 
-def test_agents_with_different_urls_or_ca_files_have_separate_connection_pools(
+def test_agents_with_different_control_plane_urls_or_ca_files_have_separate_http_connection_pools(
     settings: Settings, tmp_path: Path
 ) -> None:
     authorities = [ensure(tmp_path / name, ["127.0.0.1"], datetime.now(UTC)).ca for name in ("one", "other")]
@@ -63,7 +63,7 @@ def test_agents_with_different_urls_or_ca_files_have_separate_connection_pools(
         assert len({id(each.pool) for each in opened}) == len(all_settings)
 
 
-def test_connection_closed_while_idle_is_replaced_without_an_error(
+def test_http_connection_that_the_control_plane_closed_while_idle_is_replaced_without_an_error(
     settings: Settings,
 ) -> None:
     answer = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"

@@ -155,7 +155,7 @@ async def test_control_plane_that_rejects_progress_delays_no_task(
     await eventually_async(lambda: bool(ends_of(plane, verify())))
 
 
-async def test_cancel_is_executed_while_every_worker_and_every_slot_is_busy(
+async def test_cancel_of_an_operation_is_executed_although_all_operation_workers_and_all_slots_are_busy(
     agent: Running, plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     toy.silent = True

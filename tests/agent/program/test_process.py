@@ -97,7 +97,7 @@ async def execute_with_kills(agent: AgentProcess, control: Redis, order: Order, 
 
 
 @pytest.mark.slow
-async def test_order_is_executed_once_when_the_agent_is_killed_around_every_step(
+async def test_apply_order_is_executed_once_although_the_agent_is_killed_before_or_after_its_steps(
     agent: AgentProcess, control: Redis, plane: FakeControlPlane
 ) -> None:
     points = failpoints_around(CREATION_STEPS)
@@ -117,7 +117,7 @@ async def test_order_is_executed_once_when_the_agent_is_killed_around_every_step
 
 
 @pytest.mark.slow
-async def test_removal_leaves_nothing_when_the_agent_is_killed_around_every_step(
+async def test_slice_removal_leaves_nothing_on_the_host_although_the_agent_is_killed_before_or_after_its_steps(
     agent: AgentProcess, control: Redis, plane: FakeControlPlane
 ) -> None:
     agent.start()
@@ -207,7 +207,7 @@ async def test_agent_killed_during_session_renewal_continues_with_the_same_secre
     ("point", "times"),
     [("agent.description.before", 1), ("agent.described.before", 2), ("agent.described.after", 1)],
 )
-async def test_agent_killed_during_its_survey_report_sends_it_again_only_if_it_was_not_recorded(
+async def test_agent_killed_while_it_sends_its_survey_report_sends_the_report_again_only_if_it_was_not_recorded(
     agent: AgentProcess, plane: FakeControlPlane, control: Redis, point: str, times: int
 ) -> None:
     agent.start(point)
@@ -228,7 +228,7 @@ async def test_agent_with_a_refused_enrolment_exits_with_code_77(
     assert "the token is not valid" in agent.log()
 
 
-async def test_invalid_configuration_exits_with_code_78_and_names_every_invalid_field(
+async def test_agent_with_an_invalid_configuration_exits_with_code_78_and_names_every_invalid_field(
     agent: AgentProcess, tmp_path: Path
 ) -> None:
     (tmp_path / "agent.json").write_text('{"node_id":"Lab A","colour":"blue"}')

@@ -23,14 +23,14 @@ def run_agent(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help_option_prints_usage_and_exit_codes(option: str) -> None:
+def test_help_option_of_sliceplane_agent_prints_usage_and_exit_codes(option: str) -> None:
     run = run_agent(option)
     assert (run.returncode, run.stderr) == (0, "")
     for part in ("Usage: sliceplane-agent CONFIG", "--version", "Exit codes"):
         assert part in run.stdout
 
 
-def test_version_option_prints_the_version_that_the_agent_reports() -> None:
+def test_version_option_of_sliceplane_agent_prints_the_version_that_the_agent_reports() -> None:
     run = run_agent("--version")
     assert (run.returncode, run.stdout, run.stderr) == (0, f"sliceplane-agent {agent_version()}\n", "")
 

@@ -193,7 +193,7 @@ def run_child(folder: Path, url: str, failpoints: str = "", count: int = COUNT) 
     ).returncode
 
 
-def test_reports_arrive_while_the_head_file_of_the_spool_cannot_be_written(
+def test_reports_arrive_while_the_spool_file_with_the_last_delivered_sequence_cannot_be_written(
     plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter, tmp_path: Path
 ) -> None:
     obstacle = tmp_path / "spool" / "head.json.new"

@@ -131,7 +131,7 @@ def test_stored_order_that_is_unknown_to_the_control_plane_is_kept_and_logged(
 
 
 @pytest.mark.parametrize("mode", ["unavailable", "refusing"])
-def test_agent_that_lost_contact_compares_its_orders_once_the_control_plane_answers(
+def test_agent_that_lost_contact_compares_its_orders_with_the_control_plane_once_it_answers(
     agent: Running, plane: FakeControlPlane, toy: Toy, mode: Mode
 ) -> None:
     lose_contact(plane, mode)
@@ -234,13 +234,13 @@ async def test_rebooted_host_restores_the_slices_of_the_newest_orders(
 # Digests of stored orders.
 
 
-def test_digest_of_a_fence_entry_is_computed_from_the_signed_text() -> None:
+def test_digest_of_an_order_that_a_node_stores_is_computed_from_the_signed_text_of_the_order() -> None:
     assert digest_of(held(apply())) == text_digest(apply())
     spaced = apply().model_dump_json().replace(",", ", ", 1)
     assert digest_of(FenceEntry(order=apply(), signed=sealed(spaced))) == sha256(spaced.encode()).hexdigest()
 
 
-def test_order_that_arrived_inside_an_operation_has_the_digest_of_the_order() -> None:
+def test_order_that_was_embedded_in_a_signed_operation_has_the_same_digest_as_if_it_was_sent_alone() -> None:
     brought = FenceEntry(order=apply(), signed=sealed(on_slot(DriftReport)))
     assert digest_of(brought) == text_digest(apply())
 
@@ -280,11 +280,11 @@ class ContactClock:
         return self.due_comparisons
 
 
-def test_single_lost_heartbeat_does_not_count_as_lost_contact() -> None:
+def test_agent_without_an_answer_to_a_single_heartbeat_does_not_consider_its_contact_lost() -> None:
     assert ContactClock().answers_after(0, 1, 1.1, 2.1, 1) == 0
 
 
-def test_three_heartbeat_intervals_without_an_answer_count_as_lost_contact_once() -> None:
+def test_agent_without_an_answer_for_three_heartbeat_intervals_counts_one_loss_of_contact() -> None:
     assert ContactClock().answers_after(0, 1, 3, 1, 1) == 1
 
 
@@ -292,7 +292,7 @@ def test_control_plane_that_never_answered_does_not_count_as_lost_contact() -> N
     assert ContactClock().answers_after(3600) == 0
 
 
-def test_control_plane_that_lost_its_state_makes_a_comparison_of_orders_due_at_once() -> None:
+def test_agent_compares_its_orders_at_once_when_the_control_plane_or_its_own_disk_lost_state() -> None:
     clock = ContactClock()
     clock.contact.record_lost_state()
     assert clock.due_comparisons == 1
@@ -323,7 +323,7 @@ class ListingToy(Toy):
         return replace(host, aspects=(ListedLinks("link", self, self.lists), *host.aspects[1:]))
 
 
-def test_agent_start_lists_the_links_of_the_host_once_for_all_slots(
+def test_starting_agent_lists_the_network_links_of_its_host_once_for_all_slots(
     agent: Running, settings: Settings, plane: FakeControlPlane, toy: Toy
 ) -> None:
     agent.stop()

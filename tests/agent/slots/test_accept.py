@@ -131,7 +131,7 @@ def test_removed_slice_loses_its_nat_rules_first_and_the_absence_of_the_slice_is
     assert removed.absent == tuple(STEPS)
 
 
-def test_ingress_rules_added_later_are_reported_lost_until_all_of_them_are_in_place(
+def test_ingress_rules_added_to_a_ready_slice_are_reported_lost_until_all_of_them_are_in_place(
     node: Node, toy: Toy
 ) -> None:
     bad, good = ssh_ingress(20022), ssh_ingress(20023)
@@ -189,7 +189,7 @@ def test_guest_that_does_not_shut_down_within_the_grace_period_is_destroyed_and_
     assert stopped.forced
 
 
-def test_stop_that_leaves_a_port_reports_the_leftover_and_is_retried_by_the_survey(
+def test_stop_of_a_slice_that_leaves_its_ovs_port_reports_the_leftover_and_is_retried_by_the_survey(
     node: Node, toy: Toy
 ) -> None:
     toy.undeletable = {"port"}
@@ -202,7 +202,7 @@ def test_stop_that_leaves_a_port_reports_the_leftover_and_is_retried_by_the_surv
     assert node.kinds()[-1] == "stopped"
 
 
-def test_parts_of_a_stopped_slice_that_another_program_creates_are_removed_as_drift(
+def test_machine_and_ovs_port_that_another_program_creates_for_a_stopped_slice_are_removed_as_drift(
     node: Node, toy: Toy
 ) -> None:
     node.accept(apply(), stop())
@@ -223,7 +223,7 @@ def test_paused_guest_is_destroyed_at_once_on_stop_and_reported_as_forced(node: 
     assert stopped.forced
 
 
-def test_grace_period_of_a_guest_is_not_extended_while_the_host_is_unreadable(
+def test_shutdown_grace_period_of_a_guest_is_not_extended_while_the_host_is_unreadable(
     node: Node, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(converge, "_COMPARE_AGAIN_SECONDS", 0.01)
@@ -251,7 +251,9 @@ def test_forced_stop_is_still_reported_as_forced_after_an_agent_restart(node: No
     assert stopped.forced
 
 
-def test_repeated_stop_order_verifies_the_host_again_and_reports_a_new_leftover(node: Node, toy: Toy) -> None:
+def test_repeated_stop_order_inspects_the_host_again_and_reports_an_object_created_since_the_first_stop(
+    node: Node, toy: Toy
+) -> None:
     node.accept(apply(), stop())
     toy.objects["port", 0], toy.undeletable = "foreign", {"port"}
     node.accept(stop())
@@ -275,7 +277,7 @@ def test_stopped_slice_starts_when_a_newer_apply_order_arrives(node: Node, toy: 
     assert node.kinds()[-3:] == ["starting", "address", "ready"]
 
 
-def test_removal_does_not_wait_for_a_guest_that_is_shutting_down(node: Node, toy: Toy) -> None:
+def test_slice_removal_does_not_wait_for_a_guest_that_is_shutting_down(node: Node, toy: Toy) -> None:
     toy.ignores_shutdown = True
     node.accept(apply())
     stopping = node.begin(stop(8, grace=300))
@@ -324,7 +326,9 @@ def test_order_with_a_used_fence_token_and_different_content_is_refused(node: No
     assert toy.done == done
 
 
-def test_order_older_than_the_fence_is_refused_after_an_agent_restart(node: Node, toy: Toy) -> None:
+def test_order_older_than_the_stored_order_of_its_slot_is_refused_after_an_agent_restart(
+    node: Node, toy: Toy
+) -> None:
     node.accept(apply(7), remove(9))
     done = list(toy.done)
     again = node.restarted()
@@ -374,7 +378,9 @@ def test_order_with_a_network_different_from_the_nodes_network_is_refused(
     assert toy.done == []
 
 
-def test_step_that_the_host_refuses_fails_the_slice_with_the_step_in_the_reason(node: Node, toy: Toy) -> None:
+def test_change_that_the_host_refuses_fails_the_slice_and_is_named_in_the_failure_reason(
+    node: Node, toy: Toy
+) -> None:
     toy.refused.add("port.add")
     node.accept(apply())
     failed = node.reports()[-1]
@@ -397,7 +403,9 @@ def test_failed_slice_is_not_retried_until_a_newer_order_arrives(node: Node, toy
     assert node.kinds()[-1] == "removed"
 
 
-def test_apply_order_changes_nothing_while_one_aspect_of_the_host_is_unreadable(node: Node, toy: Toy) -> None:
+def test_apply_order_changes_nothing_on_the_host_while_its_virtual_machines_cannot_be_read(
+    node: Node, toy: Toy
+) -> None:
     toy.unreadable.add("machine")
     node.accept(apply(deadline=1))
     failed = node.reports()[-1]
@@ -483,7 +491,7 @@ def test_newer_order_interrupts_the_readiness_wait_of_an_older_order(node: Node,
     assert node.kinds()[-1] == "removed"
 
 
-def test_running_step_is_finished_before_a_newer_order_starts(node: Node, toy: Toy) -> None:
+def test_running_step_of_an_older_order_is_finished_before_a_newer_order_starts(node: Node, toy: Toy) -> None:
     toy.slow["port.add"] = threading.Event()
     applying = node.begin(apply())
     eventually(lambda: "lease.reserve" in toy.done)
@@ -508,7 +516,9 @@ def test_order_delivered_while_it_is_executed_is_not_executed_again(node: Node, 
     assert node.kinds().count("ready") == 1
 
 
-def test_removal_continues_after_a_refused_step_and_reports_the_leftovers(node: Node, toy: Toy) -> None:
+def test_slice_removal_continues_after_a_step_that_the_host_refuses_and_reports_the_leftovers(
+    node: Node, toy: Toy
+) -> None:
     node.accept(apply())
     toy.refused.add("machine.destroy")
     node.accept(remove())
@@ -519,7 +529,9 @@ def test_removal_continues_after_a_refused_step_and_reports_the_leftovers(node: 
     assert toy.kinds() == {"machine"}
 
 
-def test_object_that_survives_its_removal_step_is_reported_as_a_leftover(node: Node, toy: Toy) -> None:
+def test_object_that_still_exists_after_its_removal_from_the_host_is_reported_as_a_leftover(
+    node: Node, toy: Toy
+) -> None:
     node.accept(apply())
     toy.undeletable.add("lease")
     node.accept(remove())
@@ -528,7 +540,7 @@ def test_object_that_survives_its_removal_step_is_reported_as_a_leftover(node: N
     assert incomplete.leftovers == ("lease of slice0",)
 
 
-def test_incomplete_removal_is_retried_by_each_survey_and_reported_once(node: Node, toy: Toy) -> None:
+def test_incomplete_slice_removal_is_retried_by_each_survey_and_reported_once(node: Node, toy: Toy) -> None:
     node.accept(apply())
     toy.undeletable.add("lease")
     node.accept(remove())
@@ -539,7 +551,7 @@ def test_incomplete_removal_is_retried_by_each_survey_and_reported_once(node: No
     assert node.kinds()[-1] == "removed"
 
 
-def test_removal_on_an_unreadable_host_is_reported_as_incomplete(
+def test_slice_removal_on_an_unreadable_host_is_reported_as_incomplete(
     node: Node, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slice_removal, "UNREADABLE_TIMEOUT_SECONDS", 0.0)
@@ -564,14 +576,18 @@ def test_nat_rules_of_a_slice_are_removed_although_its_virtual_machine_is_unread
     assert node.kinds()[-1] == "removal_incomplete"
 
 
-def test_survey_of_an_unchanged_slot_executes_no_step_and_sends_no_report(node: Node, toy: Toy) -> None:
+def test_survey_of_a_slot_in_its_desired_state_changes_nothing_and_sends_no_report(
+    node: Node, toy: Toy
+) -> None:
     node.accept(apply())
     done, reports = list(toy.done), node.reports()
     node.survey()
     assert (toy.done, node.reports()) == (done, reports)
 
 
-def test_survey_repairs_only_the_missing_port(node: Node, toy: Toy) -> None:
+def test_survey_of_a_slice_without_its_ovs_port_adds_the_port_and_changes_nothing_else(
+    node: Node, toy: Toy
+) -> None:
     node.accept(apply())
     kinds = node.kinds()
     del toy.objects["port", 0]
@@ -605,7 +621,7 @@ def test_guest_that_ends_during_a_repair_is_reported_interrupted_before_it_is_re
     assert reported == ["interrupted", "starting", "ready"]
 
 
-def test_port_that_vanishes_while_a_dhcp_lease_is_repaired_is_repaired_and_reported(
+def test_ovs_port_that_vanishes_while_a_dhcp_reservation_is_repaired_is_repaired_and_reported(
     node: Node, toy: Toy
 ) -> None:
     node.accept(apply())
@@ -641,7 +657,9 @@ def test_survey_that_skips_a_busy_slot_is_requested_again_when_the_slot_becomes_
     assert not node.survey_requested.is_set()
 
 
-def test_slice_with_an_ended_machine_is_reported_interrupted_and_started_again(node: Node, toy: Toy) -> None:
+def test_slice_with_an_exited_virtual_machine_is_reported_interrupted_and_started_again(
+    node: Node, toy: Toy
+) -> None:
     node.accept(apply())
     del toy.objects["machine", 0]
     node.survey()
@@ -669,7 +687,9 @@ def test_agent_restart_changes_nothing_of_a_running_slice(node: Node, toy: Toy) 
     assert again.kinds() == ["starting", "address", "ready"]
 
 
-def test_order_that_was_admitted_before_a_restart_is_executed_after_it(node: Node, toy: Toy) -> None:
+def test_order_that_the_agent_stored_and_did_not_begin_before_its_restart_is_executed_after_the_restart(
+    node: Node, toy: Toy
+) -> None:
     node.admit(apply())
     again = node.restarted()
     again.survey()
@@ -701,7 +721,7 @@ def test_order_for_one_slot_does_not_wait_for_the_work_of_another_slot(node: Nod
     work.join(5)
 
 
-def test_order_has_no_effect_when_its_fence_file_cannot_be_written(
+def test_order_has_no_effect_if_the_agent_cannot_store_it_on_disk_first(
     node: Node, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: object, *, durable: bool = True) -> None:
@@ -713,7 +733,9 @@ def test_order_has_no_effect_when_its_fence_file_cannot_be_written(
     assert toy.done == []
 
 
-def test_order_that_waits_for_its_slot_stops_waiting_when_a_newer_order_arrives(node: Node, toy: Toy) -> None:
+def test_order_that_waits_for_its_busy_slot_stops_waiting_when_a_newer_order_for_this_slot_arrives(
+    node: Node, toy: Toy
+) -> None:
     slot = next(iter(node.acceptance.slots))
     with slot.working():
         waiting = [node.begin(apply(position, memory=position)) for position in range(96, 101)]

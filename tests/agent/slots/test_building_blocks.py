@@ -36,7 +36,7 @@ def test_first_order_of_a_slot_without_a_stored_order_counts_as_newer() -> None:
     assert is_newer_order(None, apply())
 
 
-def test_fence_tokens_are_compared_by_epoch_before_position() -> None:
+def test_fence_tokens_are_compared_by_epoch_and_then_by_position() -> None:
     assert is_newer_order(held(apply(900, epoch=1)), apply(1, epoch=2))
     with pytest.raises(Refused, match=r"1\.900 is older than 2\.1"):
         is_newer_order(held(apply(1, epoch=2)), apply(900, epoch=1))
@@ -49,7 +49,7 @@ def test_order_with_the_same_fence_token_and_a_different_envelope_is_not_newer()
     assert not is_newer_order(held(apply()), again)
 
 
-def test_stored_fence_entry_is_read_back_unchanged(tmp_path: Path) -> None:
+def test_order_that_the_agent_stores_in_its_fence_files_is_read_back_unchanged(tmp_path: Path) -> None:
     files = FenceFiles(tmp_path, trust().verify_stored)
     written = held(apply())
     files.write(written)
@@ -58,13 +58,17 @@ def test_stored_fence_entry_is_read_back_unchanged(tmp_path: Path) -> None:
     assert written.order.token == Token(1, 7)
 
 
-def test_fence_files_count_as_complete_only_after_they_are_marked_complete(tmp_path: Path) -> None:
+def test_agent_considers_its_fence_files_complete_only_after_it_has_stored_the_mark_of_completeness(
+    tmp_path: Path,
+) -> None:
     assert not FenceFiles(tmp_path, trust().verify_stored).complete
     FenceFiles(tmp_path, trust().verify_stored).mark_complete()
     assert FenceFiles(tmp_path, trust().verify_stored).complete
 
 
-def test_damaged_fence_file_is_kept_and_marks_the_fence_files_incomplete(tmp_path: Path) -> None:
+def test_agent_with_a_damaged_fence_file_keeps_the_file_and_considers_its_fence_files_incomplete(
+    tmp_path: Path,
+) -> None:
     files = FenceFiles(tmp_path, trust().verify_stored)
     files.write(held(apply()))
     files.mark_complete()
@@ -75,7 +79,7 @@ def test_damaged_fence_file_is_kept_and_marks_the_fence_files_incomplete(tmp_pat
     assert (tmp_path / "slot-0.json").read_bytes() == b'{"order":'
 
 
-def test_replaced_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+def test_file_that_the_agent_replaces_atomically_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     replace_file(tmp_path / "secret", b"old")
     replace_file(tmp_path / "secret", b"new")
     assert (tmp_path / "secret").read_bytes() == b"new"
@@ -83,7 +87,7 @@ def test_replaced_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
-def test_synchronized_clock_advances_the_control_planes_time_by_the_monotonic_clock() -> None:
+def test_synchronized_node_clock_returns_the_control_planes_time_advanced_by_the_monotonic_clock() -> None:
     clock = NodeClock()
     control_plane_time = datetime(2031, 1, 1, tzinfo=UTC)
     now = time.monotonic()
@@ -91,11 +95,11 @@ def test_synchronized_clock_advances_the_control_planes_time_by_the_monotonic_cl
     assert timedelta(seconds=1) <= clock.now() - control_plane_time < timedelta(seconds=30)
 
 
-def test_clock_that_was_never_synchronized_returns_the_hosts_time() -> None:
+def test_node_clock_that_was_never_synchronized_returns_the_hosts_time() -> None:
     assert abs(NodeClock().now() - datetime.now(UTC)) < timedelta(seconds=5)
 
 
-def test_backoff_pauses_grow_to_their_cap_and_reset_to_the_first() -> None:
+def test_backoff_pauses_grow_up_to_a_maximum_and_begin_with_the_first_pause_again_after_a_reset() -> None:
     backoff = Backoff(first=1, cap=8)
     pauses = [backoff.next() for _ in range(2000)]
     assert 0.5 <= pauses[0] <= 1 <= pauses[1] <= 2
@@ -110,7 +114,7 @@ def synchronized_clock() -> NodeClock:
     return clock
 
 
-def test_orders_wait_for_admission_until_the_clock_is_synchronized(spool: Spool) -> None:
+def test_agent_takes_no_order_until_its_clock_is_synchronized_with_the_control_plane(spool: Spool) -> None:
     clock = NodeClock()
     gate = Gate(spool, clock)
     passed = threading.Thread(target=gate.wait_until_open, daemon=True)
@@ -122,7 +126,7 @@ def test_orders_wait_for_admission_until_the_clock_is_synchronized(spool: Spool)
     eventually(lambda: not passed.is_alive())
 
 
-def test_orders_wait_for_admission_while_the_spool_is_full(tmp_path: Path) -> None:
+def test_agent_takes_no_order_while_its_spool_is_full(tmp_path: Path) -> None:
     spool = Spool(tmp_path, limit=2)
     spool_reports(Reporter(spool, NodeClock()), 2)
     gate = Gate(spool, synchronized_clock())
@@ -140,7 +144,9 @@ def test_orders_wait_for_admission_while_the_spool_is_full(tmp_path: Path) -> No
     ]
 
 
-def test_order_that_waits_for_admission_is_requeued_when_the_agent_stops(spool: Spool) -> None:
+def test_fetched_order_that_the_agent_has_not_taken_yet_is_requeued_when_the_agent_stops(
+    spool: Spool,
+) -> None:
     gate = Gate(spool, NodeClock())
     gate.stop_orders("unknown node")
     with ThreadPoolExecutor(1) as pool:
@@ -151,7 +157,7 @@ def test_order_that_waits_for_admission_is_requeued_when_the_agent_stops(spool: 
         gate.wait_until_open()
 
 
-def test_order_that_waits_for_admission_longer_than_the_timeout_is_requeued(
+def test_fetched_order_that_the_agent_does_not_take_within_the_timeout_is_requeued(
     spool: Spool,
 ) -> None:
     gate = Gate(spool, NodeClock(), timeout=0.05)
@@ -188,7 +194,7 @@ def test_node_fetches_its_desired_state_once_its_clock_is_synchronized(
     assert set(node.fences()) - set(before) == {"slot-0.json"}
 
 
-def test_settings_with_two_slots_of_the_same_index_are_refused(tmp_path: Path) -> None:
+def test_node_settings_with_two_slots_of_the_same_index_are_refused(tmp_path: Path) -> None:
     slot = '{"index":0,"vcpus":1,"memory_mib":96}'
     (tmp_path / "agent.json").write_text(
         '{"node_id":"lab-a","api_url":"http://127.0.0.1:1","enrolment_token_file":"/t","state_folder":"/s",'
@@ -198,7 +204,7 @@ def test_settings_with_two_slots_of_the_same_index_are_refused(tmp_path: Path) -
         read_settings(tmp_path / "agent.json")
 
 
-def test_missing_configuration_file_is_reported_with_the_cause(tmp_path: Path) -> None:
+def test_agent_without_its_configuration_file_reports_the_cause(tmp_path: Path) -> None:
     with pytest.raises(SettingsRefused, match="No such file"):
         read_settings(tmp_path / "nowhere.json")
 

@@ -58,7 +58,9 @@ def test_recorded_task_sequence_of_a_slot_contains_every_task_type() -> None:
     assert {task.body.kind for task in LIFE} == set(CATALOGUE)
 
 
-def test_every_message_delivered_twice_has_one_effect(node: Entrance, toy: Toy, recorded: list[Copy]) -> None:
+def test_each_task_of_a_slot_delivered_twice_in_a_row_has_one_effect(
+    node: Entrance, toy: Toy, recorded: list[Copy]
+) -> None:
     for copy in recorded:
         node.deliver(copy)
         node.deliver(copy)
@@ -77,7 +79,7 @@ def test_whole_task_sequence_of_a_slot_delivered_twice_has_one_effect(
     assert toy.objects == {}
 
 
-def test_every_message_delivered_ten_times_in_parallel_has_one_effect(
+def test_each_task_of_a_slot_delivered_ten_times_in_parallel_has_one_effect(
     node: Entrance, toy: Toy, recorded: list[Copy]
 ) -> None:
     with ThreadPoolExecutor(10) as pool:
@@ -102,7 +104,7 @@ def test_repair_operation_delivered_ten_times_in_parallel_executes_its_step_once
     assert {end.kind for end in node.final_reports()} == {"operation.done"}
 
 
-def test_task_sequence_of_a_slot_delivered_in_reverse_has_no_effect(
+def test_tasks_of_a_removed_slice_delivered_newest_first_change_nothing_on_the_host(
     node: Entrance, toy: Toy, recorded: list[Copy]
 ) -> None:
     for copy in recorded[::-1]:
@@ -112,7 +114,7 @@ def test_task_sequence_of_a_slot_delivered_in_reverse_has_no_effect(
     assert toy.done == [], "the removal came first and found an empty slot, so every other order is stale"
 
 
-def test_messages_delivered_an_hour_late_are_refused_as_expired(
+def test_tasks_delivered_an_hour_late_are_refused_as_expired(
     node: Entrance, toy: Toy, recorded: list[Copy]
 ) -> None:
     node.advance(timedelta(hours=1, seconds=1))

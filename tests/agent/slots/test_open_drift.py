@@ -116,7 +116,7 @@ def test_drift_from_an_incomplete_survey_is_added_to_the_open_drift(recorder: Dr
     assert (recorder.repaired, recorder.changes) == ([], 2)
 
 
-def test_two_open_differences_of_one_drift_kind_are_opened_and_closed_independently(
+def test_drift_of_one_kind_at_two_objects_is_opened_and_closed_separately_for_each_object(
     recorder: DriftRecorder,
 ) -> None:
     one, other = (Difference("device.absent", f"link {name}", "no such link") for name in ("vf0", "bf3"))
@@ -190,7 +190,7 @@ def test_observed_text_of_drift_is_one_line_without_control_characters(recorder:
     assert [each.observed for each in recorder.drifts.open()] == ["no port [31m here"]
 
 
-def test_drift_of_one_kind_that_several_steps_repair_is_joined_into_one_difference() -> None:
+def test_differences_of_one_drift_kind_at_one_object_are_reported_together_with_all_observed_values() -> None:
     conflicts = [Difference("lease.conflicting", "slice0", found) for found in ("one", "another")]
     steps = [Step("lease.withdraw", lambda: None, each) for each in (*conflicts, PORT, PORT)]
     steps.append(Step("port.delete", lambda: None))

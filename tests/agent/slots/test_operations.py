@@ -179,7 +179,7 @@ def test_repair_operation_executed_twice_changes_nothing_the_second_time(
     assert steps_of(node, on_slot(kind)) == [steps, ()]
 
 
-def test_repair_operation_changes_its_own_aspect_only(node: Entrance) -> None:
+def test_ingress_apply_operation_does_not_restore_a_missing_dhcp_reservation(node: Entrance) -> None:
     with node.simulated.change() as state:
         delete_rules(state)
         delete_reservation(state)
@@ -212,7 +212,9 @@ def test_order_that_arrives_inside_an_operation_is_stored_and_executed_by_the_sl
         assert (state.domains, state.taps, state.ports) == ([], [], [])
 
 
-def test_operation_with_an_already_stored_order_schedules_no_slot_work(node: Entrance) -> None:
+def test_operation_that_contains_the_order_that_its_slot_already_has_does_not_execute_this_order_again(
+    node: Entrance,
+) -> None:
     node.do(*(on_slot(kind) for kind in (*REPAIRS, *INSPECTIONS)))
     assert node.scheduled_slots == []
 
@@ -338,7 +340,9 @@ def test_node_verify_reports_the_result_of_every_check(node: Entrance) -> None:
     assert unhealthy["uplink"].detail == "default route by uplink0"
 
 
-def test_address_report_contains_lease_state_and_endpoint_port(node: Entrance) -> None:
+def test_result_of_an_address_report_contains_addresses_dhcp_lease_state_and_endpoint_port(
+    node: Entrance,
+) -> None:
     node.do(on_slot(AddressReport))
     assert result_of(node, on_slot(AddressReport)) == AddressReported(
         mac="52:54:00:01:00:00",
@@ -376,7 +380,7 @@ def test_machine_inspect_reports_a_running_and_an_absent_machine(node: Entrance)
     assert result_of(node, on_slot(MachineInspect, attempt=2)) == MachineInspected(state="absent")
 
 
-def test_repair_operation_executes_no_step_while_one_aspect_of_the_host_is_unreadable(
+def test_repair_operation_changes_nothing_on_the_host_while_its_virtual_machines_cannot_be_read(
     toy_node: Entrance, toy: Toy
 ) -> None:
     toy.objects.clear()
@@ -498,7 +502,7 @@ def test_operation_that_waits_for_its_slot_can_be_cancelled(toy_node: Entrance) 
     assert toy_node.code_of(repair) == "cancelled"
 
 
-def test_repair_operation_superseded_while_it_waits_for_its_slot_executes_no_step(
+def test_repair_operation_superseded_while_it_waits_for_its_slot_changes_nothing(
     toy_node: Entrance, toy: Toy
 ) -> None:
     slot, repair = next(iter(toy_node.acceptance.slots)), on_slot(PortReconcile)
@@ -575,7 +579,7 @@ def test_operation_that_raises_an_unexpected_error_is_reported_as_internal_error
         ({"trace_context": "x" * 70_000}, "oversized"),
     ],
 )
-def test_operation_with_an_unreadable_part_is_refused_and_changes_nothing(
+def test_operation_that_is_malformed_oversized_or_of_an_unsupported_version_is_refused_and_changes_nothing(
     node: Entrance, change: dict[str, object], code: str
 ) -> None:
     before = node.snapshot(), node.fences()

@@ -191,7 +191,9 @@ def test_random_text_in_the_queue_has_no_effect(entrance: Entrance, kind: str, p
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_task_delivered_to_the_actor_of_another_kind_is_refused_as_forged(node: Entrance, kind: str) -> None:
+def test_task_in_a_queue_message_for_another_kind_of_task_is_refused_as_forged(
+    node: Entrance, kind: str
+) -> None:
     before = node.snapshot(), node.fences()
     text = json.dumps(golden(kind)).encode()
     for other in KINDS:

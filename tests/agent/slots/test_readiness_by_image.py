@@ -30,7 +30,7 @@ def node(tmp_path: Path) -> Entrance:
 @pytest.mark.parametrize(
     ("image", "port", "banner", "answer"), [("web", 8080, "", ""), ("mail", 2525, "220 ", HELLO)]
 )
-def test_guest_that_answers_with_the_port_and_banner_of_its_order_is_ready(
+def test_guest_that_answers_at_the_port_and_with_the_banner_of_its_order_is_ready(
     node: Entrance, image: str, port: int, banner: str, answer: str
 ) -> None:
     order = apply(image=image, port=port, banner=banner)
@@ -57,7 +57,7 @@ def test_guest_that_answers_with_the_port_and_banner_of_its_order_is_ready(
         ("web", 8080, "220 ", "the port answered '', not '220 '"),
     ],
 )
-def test_guest_with_a_wrong_port_or_banner_fails_at_its_deadline_with_the_observed_answer(
+def test_guest_without_the_ordered_port_or_banner_fails_at_its_deadline_with_the_observed_answer(
     node: Entrance, image: str, port: int, banner: str, reason: str
 ) -> None:
     node.do(apply(image=image, port=port, banner=banner, deadline=1))

@@ -106,7 +106,7 @@ def test_drift_that_is_no_longer_open_is_absent_from_the_next_survey_report(surv
     eventually(lambda: surveyed.open() == [])
 
 
-def test_unreadable_devices_after_an_agent_restart_are_reported_with_their_last_values(
+def test_pci_devices_that_are_unreadable_after_an_agent_restart_are_reported_with_their_last_values(
     tmp_path: Path, toy: Toy, surveyed: SurveyedNode
 ) -> None:
     toy.pci = (GPU,)
@@ -120,7 +120,7 @@ def test_unreadable_devices_after_an_agent_restart_are_reported_with_their_last_
         assert restarted.devices() == ["10de:2330"]
 
 
-def test_survey_of_the_node_itself_uses_one_host_snapshot_even_if_the_spool_is_full(
+def test_survey_of_a_host_reads_the_host_state_once_even_if_the_spool_is_full(
     surveyed: SurveyedNode, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Spool, "full", property(lambda _: True))

@@ -57,14 +57,16 @@ def test_slice_that_does_not_answer_is_open_drift_without_a_repair_until_it_answ
     assert "repaired" not in node.kinds()
 
 
-def test_slice_with_unchanged_probe_findings_is_not_due_for_work(node: Node, toy: Toy) -> None:
+def test_slice_with_unchanged_probe_findings_is_not_surveyed_again(node: Node, toy: Toy) -> None:
     node.accept(apply())
     toy.findings = {None: OF_SLICE}
     node.survey()
     assert node.acceptance.due() == ([], [])
 
 
-def test_changed_failed_hop_of_an_unreachable_slice_replaces_the_reported_hop(node: Node, toy: Toy) -> None:
+def test_unreachable_slice_with_another_failed_hop_is_reported_again_with_the_new_hop(
+    node: Node, toy: Toy
+) -> None:
     node.accept(apply())
     toy.findings = {None: OF_SLICE}
     node.survey()

@@ -128,7 +128,7 @@ def test_repeated_force_release_with_one_idempotency_key_is_recorded_once(
     ]
 
 
-def test_force_release_of_a_slot_that_awaits_no_proof_is_refused(
+def test_force_release_of_a_slot_that_is_neither_releasing_nor_quarantined_is_refused(
     running_plane: RunningPlane, node: httpx.Client
 ) -> None:
     client = running_plane.client()

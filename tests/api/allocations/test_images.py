@@ -114,7 +114,9 @@ def test_sku_list_contains_every_configured_image(plane: RunningPlane) -> None:
     assert listed == [["lab-guest", "web", "mail", "jump", "plain"]] * 2
 
 
-def test_unknown_image_is_refused_together_with_all_other_errors(plane: RunningPlane) -> None:
+def test_allocation_request_with_an_unknown_image_is_refused_with_this_and_every_other_error(
+    plane: RunningPlane,
+) -> None:
     answer = allocate(plane, image="no-such", sku="h900.huge", slot_count=0)
     assert answer.status_code == 422
     reasons_by_field = {reason["field"]: reason for reason in answer.json()["reasons"]}
@@ -161,7 +163,7 @@ def test_images_of_one_deployment_are_unknown_in_another(
         ),
     ],
 )
-def test_invalid_image_settings_are_refused_with_every_reason(
+def test_control_plane_settings_with_invalid_images_are_refused_with_every_reason(
     monkeypatch: pytest.MonkeyPatch, images: str, reasons: list[str]
 ) -> None:
     for name, value in {**NEEDED, "SLICEPLANE_IMAGES": images}.items():

@@ -38,7 +38,7 @@ def post_node(plane: RunningPlane, name: str) -> httpx.Response:
     return plane.client().post("/nodes", json={"id": name})
 
 
-def test_concurrent_registrations_of_one_name_are_recorded_once_with_one_subnet(
+def test_concurrent_registrations_of_nodes_with_the_same_name_are_recorded_once_with_one_subnet(
     running_plane: RunningPlane,
 ) -> None:
     names = ("n1", "n2", "n3", "n4")
@@ -49,7 +49,7 @@ def test_concurrent_registrations_of_one_name_are_recorded_once_with_one_subnet(
     assert running_plane.rows("select count(distinct subnet) from read.node") == [(len(names),)]
 
 
-def test_concurrent_registrations_of_different_names_receive_a_subnet_each(
+def test_concurrent_registrations_of_nodes_with_different_names_receive_a_subnet_each(
     running_plane: RunningPlane,
 ) -> None:
     calls = [partial(post_node, running_plane, f"n{number}") for number in range(16)]
@@ -80,7 +80,9 @@ def test_concurrent_requests_with_one_idempotency_key_return_the_same_answer(
     assert running_plane.rows("select count(*) from read.slot where state = 'claimed'") == [(1,)]
 
 
-def test_repeated_approval_returns_the_slot_while_its_row_is_locked(running_plane: RunningPlane) -> None:
+def test_repeated_approval_of_a_slot_succeeds_while_another_transaction_locks_the_row_of_the_slot(
+    running_plane: RunningPlane,
+) -> None:
     admit(running_plane, "n1", approve=False)
     client = running_plane.client(**{"Idempotency-Key": "twin"})
     assert client.post("/nodes/n1/slots/0/approve").is_success

@@ -147,7 +147,7 @@ def test_late_reports_about_the_old_slot_do_not_change_the_new_placement(
     assert get_allocation(plane, allocation)["state"] == "active"
 
 
-def test_allocation_fails_permanently_at_its_second_failed_bring_up(
+def test_allocation_fails_permanently_when_its_slices_could_not_be_started_on_a_second_node(
     plane: RunningPlane, first: Node, second: Node
 ) -> None:
     Node(plane, "n3", slots=4)

@@ -72,7 +72,7 @@ def test_deadlines_of_an_allocation_are_later_than_the_readiness_timeout_of_its_
     assert [type_ for type_, within in waited if within < node_waits + timedelta(seconds=20)] == []
 
 
-def test_stop_events_record_the_caller_and_whether_the_guest_was_powered_off_by_force(
+def test_stop_events_of_an_allocation_record_the_caller_and_whether_the_guest_was_powered_off_by_force(
     running: RunningAllocation,
 ) -> None:
     running.request("stop")
@@ -88,7 +88,7 @@ def test_stop_events_record_the_caller_and_whether_the_guest_was_powered_off_by_
 
 
 @pytest.mark.parametrize("verb", ["stop", "start"])
-def test_repeated_stop_or_start_adds_no_event(running: RunningAllocation, verb: str) -> None:
+def test_repeated_stop_or_start_of_an_allocation_adds_no_event(running: RunningAllocation, verb: str) -> None:
     running.request("stop")
     if verb == "start":
         running.report_stopped()
@@ -140,7 +140,9 @@ def test_stopped_allocation_can_be_released(running: RunningAllocation) -> None:
     assert running.view()["state"] == "released"
 
 
-def test_stop_with_leftovers_does_not_quarantine_the_slot(running: RunningAllocation) -> None:
+def test_stop_of_an_allocation_with_leftovers_does_not_quarantine_its_slot(
+    running: RunningAllocation,
+) -> None:
     running.request("stop")
 
     running.report("slice.removal_incomplete", leftovers=["tap slice0"])
@@ -148,7 +150,7 @@ def test_stop_with_leftovers_does_not_quarantine_the_slot(running: RunningAlloca
     assert (running.view()["state"], running.slot_state()) == ("stopping", "claimed")
 
 
-def test_leftovers_of_a_stop_superseded_by_a_release_do_not_quarantine_the_slot(
+def test_leftovers_of_an_allocation_stop_that_a_release_superseded_do_not_quarantine_the_slot(
     running: RunningAllocation,
 ) -> None:
     running.request("stop")
@@ -185,7 +187,9 @@ def test_report_of_an_earlier_stop_does_not_complete_a_later_stop(running: Runni
     assert running.view()["state"] == "stopped"
 
 
-def test_stop_is_refused_if_the_agent_does_not_support_the_order(running: RunningAllocation) -> None:
+def test_stop_of_an_allocation_is_refused_if_the_agent_does_not_support_the_stop_order(
+    running: RunningAllocation,
+) -> None:
     running.plane.rows("update work.node_session set capabilities = '{slice.apply/1}' returning node_id")
 
     refused = running.request("stop")

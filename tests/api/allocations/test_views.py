@@ -35,7 +35,7 @@ def report_lease_bound(running: RunningAllocation) -> tuple[str, str]:
     return address, "bound"
 
 
-def test_active_allocation_on_an_unreachable_node_shows_the_condition_since_its_last_heartbeat(
+def test_active_allocation_on_an_unreachable_node_shows_since_which_heartbeat_the_node_is_unreachable(
     running_plane: RunningPlane, node: httpx.Client
 ) -> None:
     running = RunningAllocation(running_plane, node)
@@ -61,7 +61,7 @@ def test_active_allocation_on_an_unreachable_node_shows_the_condition_since_its_
     assert running.view()["conditions"] == []
 
 
-def test_released_allocation_shows_neither_a_lease_nor_a_condition(
+def test_released_allocation_shows_neither_a_dhcp_lease_nor_a_condition(
     running_plane: RunningPlane, node: httpx.Client
 ) -> None:
     running = RunningAllocation(running_plane, node)
@@ -80,7 +80,7 @@ def test_released_allocation_shows_neither_a_lease_nor_a_condition(
     assert slot_of(past) == held
 
 
-def test_interrupted_slice_shows_no_lease_until_it_is_ready_again(
+def test_interrupted_slice_shows_no_dhcp_lease_until_it_is_ready_again(
     running_plane: RunningPlane, node: httpx.Client
 ) -> None:
     running = RunningAllocation(running_plane, node)
@@ -93,7 +93,7 @@ def test_interrupted_slice_shows_no_lease_until_it_is_ready_again(
     assert (running.view()["state"], slot_of(running.view())) == ("active", held)
 
 
-def test_stopped_slice_shows_no_lease_until_it_is_started_again(
+def test_stopped_slice_shows_no_dhcp_lease_until_it_is_started_again(
     running_plane: RunningPlane, node: httpx.Client
 ) -> None:
     running = RunningAllocation(running_plane, node)

@@ -120,7 +120,7 @@ async def test_watch_from_any_position_returns_the_following_events_in_order(
         assert await read_watch(feed, after).positions(10 - after) == list(range(after + 1, 11))
 
 
-async def test_event_feed_brought_up_to_date_includes_every_event_committed_before_the_call(
+async def test_event_feed_that_a_caller_brought_up_to_date_has_every_event_committed_before_this_call(
     feed: Feed, conn: psycopg.AsyncConnection
 ) -> None:
     """The feed is not woken after the commits: event lists of the API must be complete even if a wake-up is lost."""
@@ -326,7 +326,7 @@ async def test_event_at_a_position_that_was_rolled_back_before_a_restore_is_read
     assert await read_watch(feed, 3).positions(1) == [4]
 
 
-async def test_event_feed_that_does_not_run_raises_not_yet_known_when_it_is_brought_up_to_date(
+async def test_wait_for_the_newest_events_of_an_event_feed_that_does_not_run_raises_not_yet_known(
     engine: AsyncEngine, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time_limit, "TIME_LIMIT_SECONDS", SOON)
@@ -336,7 +336,7 @@ async def test_event_feed_that_does_not_run_raises_not_yet_known_when_it_is_brou
 
 @pytest.mark.parametrize("streams", [("long",), ("long", "other", "none")])
 @pytest.mark.parametrize("types", [(), ("allocation.activated",), ("slot.claimed",)])
-async def test_pages_of_long_streams_together_contain_every_matching_event(
+async def test_pages_of_a_filtered_search_in_long_event_streams_together_contain_every_matching_event(
     engine: AsyncEngine, conn: psycopg.AsyncConnection, streams: tuple[str, ...], types: tuple[str, ...]
 ) -> None:
     lengths = {"long": 0, "other": 0, "unrelated": 0}

@@ -83,7 +83,7 @@ def test_history_state_before_the_first_event_is_null(lifecycle: Lifecycle) -> N
 
 
 @pytest.mark.parametrize("limit", [1, 3, 200])
-def test_listed_changes_transform_the_state_before_into_the_state_after(
+def test_history_changes_applied_to_the_state_before_a_range_result_in_the_state_after_the_range(
     lifecycle: Lifecycle, limit: int
 ) -> None:
     slot = lifecycle.moments[0].responses["/slots"]["items"][0]
@@ -107,7 +107,7 @@ def paged(lifecycle: Lifecycle, subject: str, start: int, limit: int) -> Iterato
         following = page["next_from"]
 
 
-def test_each_change_names_its_event_actor_and_reason(lifecycle: Lifecycle) -> None:
+def test_each_history_change_names_its_event_actor_and_reason(lifecycle: Lifecycle) -> None:
     found = changes(lifecycle, f"allocation/{lifecycle.allocation}")["changes"]
     stream = f"allocation-{lifecycle.allocation}"
     recorded = lifecycle.plane.rows(
@@ -177,7 +177,7 @@ def test_event_list_with_an_invalid_range_is_refused(
     assert {reason["code"] for reason in answer.json()["reasons"]} == {code}
 
 
-def test_changes_between_two_times_contain_only_events_of_that_range(lifecycle: Lifecycle) -> None:
+def test_history_changes_between_two_times_contain_only_events_of_that_range(lifecycle: Lifecycle) -> None:
     early, late = lifecycle.moments[4], lifecycle.moments[7]
     query = {"from": early.time.isoformat(), "to": late.time.isoformat()}
     found = changes(lifecycle, f"allocation/{lifecycle.allocation}", **query)

@@ -34,7 +34,9 @@ def without_heartbeats(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", [*RECORDED_PATHS, "/allocations/ID"])
-def test_view_of_the_past_equals_the_view_recorded_at_that_time(lifecycle: Lifecycle, path: str) -> None:
+def test_view_of_a_past_position_equals_the_view_that_the_api_returned_at_that_position(
+    lifecycle: Lifecycle, path: str
+) -> None:
     requested = path if path in RECORDED_PATHS else f"/allocations/{lifecycle.allocation}"
     for moment in lifecycle.moments:
         for at in at_values(moment):
@@ -44,7 +46,9 @@ def test_view_of_the_past_equals_the_view_recorded_at_that_time(lifecycle: Lifec
             assert then.headers["sliceplane-position"] == f"1.{moment.position}"
 
 
-def test_recorded_lifecycle_contains_every_allocation_state(lifecycle: Lifecycle) -> None:
+def test_allocation_recorded_for_the_time_travel_tests_passes_through_its_states_in_order(
+    lifecycle: Lifecycle,
+) -> None:
     states = [
         moment.responses[f"/allocations/{lifecycle.allocation}"]["state"] for moment in lifecycle.moments
     ]
@@ -106,7 +110,7 @@ def test_view_before_the_first_event_returns_404_and_lists_are_empty(lifecycle: 
         "x" * 65,
     ],
 )
-def test_invalid_at_parameter_is_refused_together_with_all_other_errors(
+def test_invalid_query_parameter_at_is_refused_with_this_and_every_other_error(
     lifecycle: Lifecycle, at: str
 ) -> None:
     refused = get_view(lifecycle.plane, "/slots", at=at, limit="0")

@@ -60,11 +60,11 @@ def slots_in(answer: httpx.Response) -> list[str]:
     return [order_of(task_in(signed)).slot_id for signed in answer.json()["orders"]]
 
 
-def test_node_that_holds_no_orders_receives_the_orders_of_all_slots(node: httpx.Client) -> None:
+def test_node_that_stores_no_orders_receives_the_orders_of_all_its_slots(node: httpx.Client) -> None:
     assert slots_in(request_desired_state(node)) == ["n1/0", "n1/1"]
 
 
-def test_node_that_holds_all_current_orders_receives_no_orders(node: httpx.Client) -> None:
+def test_node_that_stores_the_newest_order_of_each_slot_receives_no_orders(node: httpx.Client) -> None:
     answer = request_desired_state(node, *held_by_node(node))
     assert answer.json() == {"orders": [], "unknown": []}
 
@@ -74,7 +74,7 @@ def test_node_that_holds_all_current_orders_receives_no_orders(node: httpx.Clien
     [{"sha256": "0" * 64}, {"position": 1, "sha256": "0" * 64}, None],
     ids=["other-digest", "older-order", "no-order"],
 )
-def test_node_receives_only_the_order_of_the_slot_that_differs(
+def test_node_that_lacks_the_newest_order_of_one_slot_receives_only_this_order(
     node: httpx.Client, changed: dict[str, Any] | None
 ) -> None:
     first, second = held_by_node(node)
@@ -85,7 +85,7 @@ def test_node_receives_only_the_order_of_the_slot_that_differs(
 
 
 @pytest.mark.parametrize("newer", [{"epoch": 2}, {"position": 2**62}], ids=str)
-def test_held_order_newer_than_the_ledger_is_returned_as_unknown_without_an_order(
+def test_order_that_a_node_stores_and_that_is_newer_than_the_ledger_is_listed_as_unknown(
     node: httpx.Client, newer: dict[str, int]
 ) -> None:
     first, second = held_by_node(node)
@@ -93,7 +93,7 @@ def test_held_order_newer_than_the_ledger_is_returned_as_unknown_without_an_orde
     assert answer.json() == {"orders": [], "unknown": [0]}
 
 
-def test_order_that_a_node_holds_for_a_slot_without_any_order_in_the_ledger_is_returned_as_unknown(
+def test_order_that_a_node_stores_for_a_slot_without_orders_is_listed_as_unknown_to_the_control_plane(
     node: httpx.Client,
 ) -> None:
     stray = {"index": 63, "epoch": 1, "position": 1, "sha256": "0" * 64}
@@ -125,7 +125,7 @@ ONE = {"index": 0, "epoch": 1, "position": 1, "sha256": "0" * 64}
     ],
     ids=["digest-index-epoch", "position", "epoch", "unknown-field", "twice", "too-many"],
 )
-def test_desired_state_request_with_invalid_held_orders_is_refused_with_every_reason(
+def test_desired_state_request_that_lists_invalid_stored_orders_is_refused_with_every_reason(
     node: httpx.Client, held: list[dict[str, Any]], reasons: int
 ) -> None:
     answer = request_desired_state(node, *held)

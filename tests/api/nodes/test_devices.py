@@ -66,7 +66,9 @@ def node(running_plane: RunningPlane) -> DescribedNode:
     return DescribedNode(running_plane)
 
 
-def test_slot_shows_described_devices_and_claims_them_when_it_is_approved(node: DescribedNode) -> None:
+def test_slot_shows_the_pci_devices_that_its_node_reports_and_claims_them_when_it_is_approved(
+    node: DescribedNode,
+) -> None:
     node.describe_devices(GPU, CARD)
     slot = node.slot()
     assert slot["devices"] == [{**GPU, "granted": False}, {**CARD, "granted": False}]
@@ -76,19 +78,21 @@ def test_slot_shows_described_devices_and_claims_them_when_it_is_approved(node: 
     assert node.claims() == [("n1/0000:18:00.1", "slot-n1/0"), ("n1/0000:1b:00.0", "slot-n1/0")]
 
 
-def test_slot_without_devices_records_no_device_events(node: DescribedNode) -> None:
+def test_slot_without_pci_devices_records_no_device_events(node: DescribedNode) -> None:
     node.describe_devices(numa_node=None)
     assert node.approve().is_success
     assert (node.device_events(), node.slot()["devices"], node.slot()["numa_node"]) == ([], [], None)
 
 
-def test_unchanged_device_description_is_recorded_once(node: DescribedNode) -> None:
+def test_pci_devices_that_a_node_reports_repeatedly_without_a_change_are_recorded_once(
+    node: DescribedNode,
+) -> None:
     node.describe_devices(GPU)
     node.describe_devices(GPU)
     assert node.device_events() == ["slot.devices_described"]
 
 
-def test_approval_of_a_device_that_another_slot_holds_is_refused(node: DescribedNode) -> None:
+def test_approval_of_a_pci_device_that_another_slot_claims_is_refused(node: DescribedNode) -> None:
     node.describe_devices(GPU)
     assert node.approve().is_success
     node.describe_devices(GPU, slot=1)
@@ -98,7 +102,7 @@ def test_approval_of_a_device_that_another_slot_holds_is_refused(node: Described
     assert node.claims() == [("n1/0000:1b:00.0", "slot-n1/0")]
 
 
-def test_approved_slot_with_changed_devices_is_not_allocated_until_it_is_approved_again(
+def test_approved_slot_with_changed_pci_devices_is_not_allocated_until_it_is_approved_again(
     node: DescribedNode,
 ) -> None:
     node.describe_devices(GPU)
@@ -122,7 +126,7 @@ def test_approved_slot_with_changed_devices_is_not_allocated_until_it_is_approve
     assert allocate(node.plane).is_success
 
 
-def test_device_that_moved_to_another_slot_can_be_claimed_there_and_history_names_each_holder(
+def test_pci_device_that_moved_to_another_slot_can_be_claimed_there_and_its_history_names_both_slots(
     node: DescribedNode,
 ) -> None:
     node.describe_devices(GPU)
@@ -139,7 +143,7 @@ def test_device_that_moved_to_another_slot_can_be_claimed_there_and_history_name
     assert (node.holders(first), node.holders(unclaimed)) == (["slot-n1/0"], [])
 
 
-def test_approval_of_changed_devices_of_a_claimed_slot_is_refused(node: DescribedNode) -> None:
+def test_approval_of_changed_pci_devices_of_a_claimed_slot_is_refused(node: DescribedNode) -> None:
     node.describe_devices(GPU)
     node.approve()
     assert allocate(node.plane).is_success

@@ -133,7 +133,7 @@ def test_repaired_drift_is_recorded_with_its_evidence_and_leaves_no_open_drift(n
     ]
 
 
-def test_repair_of_a_slot_that_was_never_described_is_not_recorded(node: DescribedNode) -> None:
+def test_repaired_drift_of_a_slot_that_its_node_never_listed_is_not_recorded(node: DescribedNode) -> None:
     node.report_repaired(7, evidence("port.flows"))
     assert node.drift_events() == []
 
@@ -209,7 +209,7 @@ def test_drift_of_a_kind_that_does_not_block_placement_does_not_prevent_placemen
     assert allocate(node.plane, slot_count=2).status_code == 202
 
 
-def test_slot_missing_from_its_nodes_description_is_not_allocated(node: DescribedNode) -> None:
+def test_slot_that_its_nodes_newest_report_does_not_list_is_not_allocated(node: DescribedNode) -> None:
     node.report_slots((0,))
     assert [(each["slot_id"], each["kind"]) for each in node.listed("/drift")] == [("n1/1", "slot.absent")]
     assert allocate(node.plane, slot_count=2).status_code == 409
@@ -314,7 +314,9 @@ def test_drift_list_of_an_unknown_node_returns_404(running_plane: RunningPlane) 
     assert answer.status_code == 404
 
 
-def test_node_description_locks_slot_rows_before_the_node_row(node: DescribedNode) -> None:
+def test_recording_a_survey_report_locks_the_rows_of_slots_before_the_row_of_their_node(
+    node: DescribedNode,
+) -> None:
     """Placement of ingress rules locks slots and then their node; the opposite order would cause a deadlock."""
     plane = node.plane
     with ThreadPoolExecutor() as pool, psycopg.connect(plane.database.admin_dsn) as placing:

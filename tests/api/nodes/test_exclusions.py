@@ -95,7 +95,9 @@ def test_request_for_several_slots_does_not_count_excluded_slots(plane: RunningP
     assert [each["slot_id"] for each in accepted_allocation(plane, slot_count=2)["slots"]] == ["n1/0", "n1/1"]
 
 
-def test_guests_that_do_not_respond_exclude_neither_slot_nor_node(plane: RunningPlane) -> None:
+def test_guests_that_do_not_respond_exclude_neither_their_slot_nor_their_node_from_placement(
+    plane: RunningPlane,
+) -> None:
     node = Node(plane)
     fail_bring_ups(plane, node, 4, UNREACHABLE_GUEST)
 
@@ -103,7 +105,7 @@ def test_guests_that_do_not_respond_exclude_neither_slot_nor_node(plane: Running
     assert accepted_allocation(plane)
 
 
-def test_successful_bring_up_resets_the_failure_count_of_its_node(plane: RunningPlane) -> None:
+def test_slice_that_becomes_ready_resets_the_failure_count_of_its_node(plane: RunningPlane) -> None:
     node = Node(plane)
     fail_bring_ups(plane, node, 2)
     successful = accepted_allocation(plane)
@@ -117,7 +119,7 @@ def test_successful_bring_up_resets_the_failure_count_of_its_node(plane: Running
     ]
 
 
-def test_successful_bring_up_readmits_an_excluded_node(plane: RunningPlane) -> None:
+def test_slice_that_becomes_ready_readmits_its_excluded_node(plane: RunningPlane) -> None:
     node = Node(plane, slots=4)
     provisioning = accepted_allocation(plane)
     fail_bring_ups(plane, node, 3)
@@ -129,7 +131,9 @@ def test_successful_bring_up_readmits_an_excluded_node(plane: RunningPlane) -> N
     assert accepted_allocation(plane)
 
 
-def test_failures_of_a_released_allocation_do_not_exclude_a_node(plane: RunningPlane) -> None:
+def test_failure_reports_about_a_released_allocation_do_not_exclude_its_node_from_placement(
+    plane: RunningPlane,
+) -> None:
     node = Node(plane)
     for _ in range(4):
         allocation = accepted_allocation(plane)

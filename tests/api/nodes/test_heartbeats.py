@@ -44,7 +44,9 @@ def state_of(plane: RunningPlane, name: str) -> str:
     return str(plane.client().get(f"/nodes/{name}").json()["state"])
 
 
-def test_session_contains_the_heartbeat_interval(slow_heartbeat_plane: RunningPlane) -> None:
+def test_session_granted_to_a_node_contains_the_heartbeat_interval(
+    slow_heartbeat_plane: RunningPlane,
+) -> None:
     granted = enrol(slow_heartbeat_plane, "n1", register_node(slow_heartbeat_plane, "n1")).json()
     assert granted["heartbeat_seconds"] == SECONDS
 
@@ -117,7 +119,7 @@ async def test_last_of_several_heartbeats_of_a_node_in_one_batch_is_stored(
     assert stored_heartbeats(running_plane) == {"n1": 2}
 
 
-async def test_heartbeats_that_arrive_while_the_database_is_slow_share_one_statement(
+async def test_heartbeats_that_arrive_while_the_database_is_slow_are_written_by_one_sql_statement(
     heartbeats: Heartbeats, running_plane: RunningPlane
 ) -> None:
     with psycopg.connect(running_plane.database.admin_dsn) as slow:

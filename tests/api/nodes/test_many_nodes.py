@@ -82,7 +82,9 @@ def test_invalid_slice_networks_setting_is_refused(networks: str) -> None:
         Settings.model_validate({**SETTINGS, "slice_networks": networks})
 
 
-def test_slots_that_derive_the_same_mac_receive_different_macs(running_plane: RunningPlane) -> None:
+def test_slots_for_which_the_same_mac_would_be_derived_receive_different_macs(
+    running_plane: RunningPlane,
+) -> None:
     first, second = nodes_with_equal_mac()
     for name in (first, second):
         admit(running_plane, name)

@@ -74,7 +74,7 @@ def post_changing_descriptions(plane: RunningPlane, name: str, spool: str, count
     return statuses
 
 
-def test_frequently_changing_descriptions_are_merged_and_the_last_one_is_recorded(
+def test_survey_reports_of_a_frequently_changing_host_are_merged_and_the_last_one_is_recorded(
     postgres_server: PostgresServer,
 ) -> None:
     with running(postgres_server, report_burst=50, reports_per_minute=12) as plane:
@@ -126,7 +126,7 @@ def repaired(number: int) -> dict[str, Any]:
     return {"kind": "drift.repaired", "slot": None, "drift": [seen]}
 
 
-def test_report_beyond_the_budget_is_refused_with_retry_after_and_accepted_later_in_order(
+def test_report_beyond_the_budget_of_its_node_is_refused_with_retry_after_and_accepted_later_in_order(
     plane: RunningPlane,
 ) -> None:
     node, spool = admit(plane, "n1"), str(uuid4())
@@ -201,7 +201,9 @@ def removal_order_of(plane: RunningPlane, allocation: str) -> str:
     return str(plane.rows(query, of=allocation)[0][0])
 
 
-def test_reports_that_complete_orders_do_not_consume_the_budget(postgres_server: PostgresServer) -> None:
+def test_reports_that_complete_orders_do_not_consume_the_report_budget_of_their_node(
+    postgres_server: PostgresServer,
+) -> None:
     with running(postgres_server, report_burst=20, reports_per_minute=1) as plane:
         node, cycles = admit(plane, "n1"), 4
         for _ in range(cycles):
@@ -234,7 +236,7 @@ def test_node_with_many_spool_incarnations_keeps_a_bounded_number_of_report_curs
     assert node.post("/reports", json=batch(newest[-1], (2, survey()))).json() == {"sequence": 2}
 
 
-def test_session_renewals_beyond_the_budget_are_refused_and_the_last_session_stays_valid(
+def test_session_renewals_beyond_the_budget_of_a_node_are_refused_and_its_last_session_stays_valid(
     postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_budget, "SESSIONS", 10)
@@ -249,7 +251,9 @@ def test_session_renewals_beyond_the_budget_are_refused_and_the_last_session_sta
         assert as_node(plane, "n1", credential).post("/heartbeat", json=BEAT).is_success
 
 
-def test_description_of_a_node_with_many_slots_does_not_exceed_the_budget(plane: RunningPlane) -> None:
+def test_survey_report_of_a_node_with_many_slots_does_not_exceed_its_report_budget(
+    plane: RunningPlane,
+) -> None:
     enrol(plane, "n1", register_node(plane, "n1"))
     found = [{**SLOT, "index": index, "network_device": f"slice{index}"} for index in range(64)]
     node, spool = as_node(plane, "n1"), str(uuid4())
@@ -260,7 +264,9 @@ def test_description_of_a_node_with_many_slots_does_not_exceed_the_budget(plane:
     assert events(plane, "node.reports_throttled") == 0
 
 
-def test_allocation_becomes_active_while_its_node_floods_descriptions(plane: RunningPlane) -> None:
+def test_allocation_becomes_active_while_its_node_floods_the_api_with_survey_reports(
+    plane: RunningPlane,
+) -> None:
     node: httpx.Client = admit(plane, "n1")
     made = allocate(plane).json()
     slot, spool = made["slots"][0], str(uuid4())
@@ -286,7 +292,9 @@ def test_allocation_becomes_active_while_its_node_floods_descriptions(plane: Run
     )
 
 
-def test_repeated_report_request_does_not_consume_the_budget_twice(postgres_server: PostgresServer) -> None:
+def test_repeated_report_request_does_not_consume_the_report_budget_twice(
+    postgres_server: PostgresServer,
+) -> None:
     with running(postgres_server, report_burst=20, reports_per_minute=1) as plane:
         node, spool = admit(plane, "n1"), str(uuid4())
         report = batch(spool, *((number, repaired(number)) for number in range(1, 6)))

@@ -20,7 +20,7 @@ class Clock:
         return self.now
 
 
-def test_report_gate_refuses_a_node_until_retry_after_and_counts_the_refused_requests() -> None:
+def test_report_requests_of_a_throttled_node_are_refused_until_retry_after_and_counted() -> None:
     gate = ReportGate(clock := Clock())
     assert gate.refused(N1, 10) == 1
     for _ in range(3):
@@ -33,7 +33,7 @@ def test_report_gate_refuses_a_node_until_retry_after_and_counts_the_refused_req
         assert gate.refused(N1, 10) == 4
 
 
-def test_report_gate_bounds_the_concurrent_requests_of_one_node() -> None:
+def test_number_of_concurrent_report_requests_of_one_node_is_limited() -> None:
     gate, entered = ReportGate(Clock()), [ReportGate.entered] * IN_PROGRESS
     made = [enter(gate, N1) for enter in entered]
     for each in made:
@@ -46,7 +46,7 @@ def test_report_gate_bounds_the_concurrent_requests_of_one_node() -> None:
         pass
 
 
-def test_report_gate_clears_an_old_refusal_when_reports_are_accepted() -> None:
+def test_node_counts_as_throttled_until_its_reports_were_accepted_without_refusal_for_some_time() -> None:
     gate = ReportGate(clock := Clock())
     gate.refused(N1, 1)
     clock.now += 60
@@ -64,7 +64,7 @@ def reports(*kinds: str) -> list[Report]:
     return [Report.model_validate(each) for each in report_batch["reports"]]
 
 
-def test_consecutive_descriptions_are_merged_into_the_last_and_other_reports_are_kept() -> None:
+def test_consecutive_survey_reports_are_merged_into_the_last_one_and_other_reports_are_kept() -> None:
     steps = list(merged(reports("s", "s", "m", "s", "m", "m", "s", "s", "s")))
     taken = [(step.after, step.report.sequence) for step in steps]
     assert taken == [(4, 6), (6, 7), (7, 8), (8, 9), (9, 10), (10, 13)]

@@ -91,7 +91,9 @@ async def record(settings: Settings, superseded: Superseded) -> None:
         await made.handle(record_superseded(superseded, origin))
 
 
-def test_renewal_grants_a_new_session_and_invalidates_the_old_credential(plane: RunningPlane) -> None:
+def test_renewal_of_a_node_session_grants_a_new_session_and_invalidates_the_old_credential(
+    plane: RunningPlane,
+) -> None:
     answer = renew(plane, renewal("n1", 1, "second", password="pw-2"))
     assert answer.status_code == 200
     granted = answer.json()
@@ -101,7 +103,7 @@ def test_renewal_grants_a_new_session_and_invalidates_the_old_credential(plane: 
     assert events(plane, "node.agent_superseded") == 0
 
 
-def test_repeated_renewal_returns_the_same_session(plane: RunningPlane) -> None:
+def test_repeated_renewal_of_a_node_session_returns_the_same_session(plane: RunningPlane) -> None:
     request = renewal("n1", 1, "second")
     assert [renew(plane, request).json()["number"] for _ in range(3)] == [2, 2, 2]
     assert api_accepts(plane, "second")
@@ -150,7 +152,9 @@ def test_second_renewal_of_one_session_is_refused_recorded_once_and_shown_in_the
     assert not api_accepts(plane, "of-the-copy-0")
 
 
-def test_detected_copy_of_a_node_loses_its_queue_connections_and_password(plane: RunningPlane) -> None:
+def test_copy_of_a_node_that_renews_a_superseded_session_loses_its_queue_connections_and_password(
+    plane: RunningPlane,
+) -> None:
     copied_connection = queue(plane, QUEUE_PASSWORD)
     assert copied_connection.ping()
     renew(plane, renewal("n1", 1, "of-the-original", password="pw-2"))
@@ -160,7 +164,7 @@ def test_detected_copy_of_a_node_loses_its_queue_connections_and_password(plane:
     assert [queue_accepts(plane, password) for password in (QUEUE_PASSWORD, "pw-2")] == [False, True]
 
 
-def test_renewal_with_a_false_session_number_is_refused_without_revealing_the_current_number(
+def test_session_renewal_with_a_false_session_number_is_refused_without_revealing_the_current_number(
     plane: RunningPlane,
 ) -> None:
     assert renew(plane, renewal("n1", 1, "second")).is_success
@@ -401,7 +405,7 @@ def test_new_enrolment_invalidates_the_earlier_session_and_key_of_the_node(plane
 
 
 @pytest.mark.parametrize("code", ["forged", "unknown_key", "expired"])
-def test_refusal_of_an_invalid_order_copy_is_recorded_once_and_does_not_end_the_order(
+def test_refusal_of_an_order_due_to_an_invalid_queue_message_is_recorded_once_and_does_not_end_the_order(
     running_plane: RunningPlane, code: str
 ) -> None:
     node = admit(running_plane, "n1")

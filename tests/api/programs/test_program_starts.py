@@ -90,7 +90,7 @@ def test_help_of_sliceplane_server_lists_every_program(main_of: Main, words: tup
     ] == []
 
 
-def test_version_option_prints_the_project_version() -> None:
+def test_version_option_of_sliceplane_server_prints_the_project_version() -> None:
     released = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     run = run_program("--version")
     assert (run.returncode, run.stderr) == (0, "")
@@ -129,7 +129,7 @@ def test_program_collects_garbage_again_once_its_modules_are_imported() -> None:
         gc.set_threshold(*thresholds)
 
 
-def test_unknown_command_lists_the_commands(main_of: Main) -> None:
+def test_unknown_command_of_sliceplane_server_is_refused_with_the_list_of_commands(main_of: Main) -> None:
     assert "choose one of api, dispatcher, projector, migrate, issue-key" in main_of("nonsense").stderr
 
 

@@ -29,7 +29,9 @@ async def test_program_without_a_signing_key_fails_to_start(
             await program(made)
 
 
-def test_embedded_signing_key_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
+def test_signing_key_that_the_control_plane_generates_is_created_once_and_readable_only_by_its_owner(
+    tmp_path: Path,
+) -> None:
     path = ensure_signing_key(tmp_path / "signing-key.pem")
     assert path.stat().st_mode & 0o777 == 0o600
     made = path.read_bytes()

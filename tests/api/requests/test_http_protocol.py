@@ -44,7 +44,7 @@ def test_unsupported_method_is_refused_with_the_allowed_methods(
 
 
 @pytest.mark.parametrize("path", ["/allocations", "/skus", "/nodes/not-registered", "/events?limit=1"])
-def test_head_returns_the_status_and_headers_of_get_without_a_body(
+def test_http_head_request_returns_the_status_and_headers_of_get_without_a_body(
     shared_plane: RunningPlane, path: str
 ) -> None:
     client = shared_plane.client()
@@ -54,7 +54,7 @@ def test_head_returns_the_status_and_headers_of_get_without_a_body(
     assert head.headers["content-length"] == get.headers["content-length"]
 
 
-def test_head_of_an_event_stream_returns_headers_and_ends(shared_plane: RunningPlane) -> None:
+def test_http_head_request_for_an_event_stream_returns_headers_and_ends(shared_plane: RunningPlane) -> None:
     head = shared_plane.client().head("/events/watch")
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-type"].startswith("text/event-stream")

@@ -91,7 +91,9 @@ def test_allocation_request_with_several_errors_is_refused_with_every_reason(
     }
 
 
-def test_error_about_a_wrong_type_does_not_repeat_the_value(shared_plane: RunningPlane) -> None:
+def test_error_about_a_request_field_of_a_wrong_type_does_not_repeat_the_value(
+    shared_plane: RunningPlane,
+) -> None:
     secret = "a-token-in-the-wrong-place"
     wrong = GOOD | {"lease_seconds": secret, "slot_count": 1.5, "labels": [secret]}
     answer = shared_plane.client().post("/allocations", json=wrong)

@@ -53,7 +53,7 @@ def subscribed_channels(plane: RunningPlane) -> list[str]:
         return [channel.decode() for channel in channels]
 
 
-def test_reported_progress_reaches_watches_on_every_api_process(
+def test_task_progress_that_a_node_reports_reaches_watches_on_every_api_process(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
     node, allocation, order = provisioning_allocation(running_plane)
@@ -74,7 +74,7 @@ def test_reported_progress_reaches_watches_on_every_api_process(
             )
 
 
-def test_watch_that_starts_late_receives_the_newest_progress_step(running_plane: RunningPlane) -> None:
+def test_task_watch_that_starts_late_receives_the_newest_progress_step(running_plane: RunningPlane) -> None:
     node, allocation, order = provisioning_allocation(running_plane)
     post_progress(node, progress_step(order, "link", 1), progress_step(order, "port", 2, seconds_later=1))
     post_progress(node, progress_step(order, "link", 1, seconds_later=0.5))
@@ -104,7 +104,7 @@ def test_progress_report_about_a_finished_order_or_an_order_of_another_node_is_i
     assert node.task(order)["progress"] is None
 
 
-def test_reported_progress_adds_no_event(running_plane: RunningPlane) -> None:
+def test_task_progress_that_a_node_reports_adds_no_event(running_plane: RunningPlane) -> None:
     node, _allocation, order = provisioning_allocation(running_plane)
     [before] = running_plane.rows("select count(*) from ledger.event")
     post_progress(node, progress_step(order, "link", 1))
@@ -198,7 +198,7 @@ async def test_progress_message_is_not_inserted_between_the_chunks_of_another_wa
     assert [each async for each in stream] == []
 
 
-def test_progress_mailbox_keeps_the_newest_step_of_each_task() -> None:
+def test_task_progress_that_waits_for_a_slow_watch_is_reduced_to_the_newest_step_of_each_task() -> None:
     mailbox = Mailbox(lambda step: step.task_id != "other")
     for task, name in (("a", "link"), ("b", "link"), ("a", "port"), ("other", "link")):
         mailbox.put([Step(task, "slice.apply", None, None, name, 1, None, "2026-03-01T12:00:00Z")])

@@ -121,7 +121,7 @@ def test_pci_device_of_a_slot_that_a_driver_or_another_domain_holds_is_a_leftove
     )
 
 
-def test_recorded_pci_device_of_a_slot_is_reset_before_the_slots_disk_folder_is_wiped(
+def test_pci_device_that_was_passed_through_from_a_slot_is_reset_before_the_slots_disk_folder_is_wiped(
     host: Host, tmp_path: Path
 ) -> None:
     devices = host.have_pci("hgx", tmp_path)
@@ -154,7 +154,7 @@ def test_pci_device_that_cannot_be_reset_keeps_its_record_and_the_refusal_states
     assert f"file slice0/device-{device}" in machines.remains(network_on(0))
 
 
-def test_recorded_pci_device_that_another_virtual_machine_holds_is_not_reset(
+def test_pci_device_that_was_passed_through_and_that_another_virtual_machine_now_holds_is_not_reset(
     host: Host, tmp_path: Path
 ) -> None:
     host.have_pci("hgx", tmp_path)
@@ -165,7 +165,9 @@ def test_recorded_pci_device_that_another_virtual_machine_holds_is_not_reset(
         resetting.run()
 
 
-def test_recorded_pci_device_that_is_absent_needs_no_reset(host: Host, tmp_path: Path) -> None:
+def test_pci_device_that_was_passed_through_and_is_now_absent_needs_no_reset(
+    host: Host, tmp_path: Path
+) -> None:
     host.have_pci("hgx", tmp_path)
     host.disks.write("slice0/device-0000:02:00.0", b"noted")
     machines = on(host, place())

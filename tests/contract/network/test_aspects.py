@@ -83,7 +83,7 @@ def test_stopped_slice_without_its_dhcp_reservation_gets_only_the_reservation_ag
     assert still_on(aspects, network(0)) == []
 
 
-def test_list_of_objects_that_keep_a_slice_running_contains_all_except_its_dhcp_reservation(
+def test_list_of_network_objects_that_a_stop_must_remove_contains_all_except_the_dhcp_reservation(
     aspects: tuple[Aspect, ...],
 ) -> None:
     apply(aspects, network(0))

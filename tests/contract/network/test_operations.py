@@ -149,7 +149,7 @@ def test_network_object_deleted_by_another_program_is_reported_as_drift_and_repa
     assert aspect not in node.drift()
 
 
-def test_ingress_remove_operation_removes_rules_connections_and_lease_and_takes_no_step_when_repeated(
+def test_ingress_remove_operation_removes_nat_rules_tracked_connections_and_dhcp_reservation_once(
     node: Node,
 ) -> None:
     node.make()
@@ -160,7 +160,9 @@ def test_ingress_remove_operation_removes_rules_connections_and_lease_and_takes_
     assert node.result_of(IngressRemove, wanted=False) == removed.model_copy(update={"steps": ()})
 
 
-def test_address_report_operation_shows_the_lease_state_before_and_after_the_dhcp_lease(node: Node) -> None:
+def test_address_report_operation_shows_the_dhcp_lease_state_before_and_after_the_guest_gets_its_address(
+    node: Node,
+) -> None:
     node.make()
     before = node.result_of(AddressReport)
     assert node.host.lease("slice0", network(0).mac) == network(0).ip

@@ -71,7 +71,7 @@ def test_system_converges_after_a_program_is_killed(lab: Lab, case: Case) -> Non
 
 
 @matrix.cases("P3", EVERY, few=1, among=QUICK)
-def test_program_stopped_for_longer_than_its_leases_has_no_stale_effect_when_it_continues(
+def test_program_stopped_for_longer_than_all_timeouts_has_no_stale_effect_when_it_continues(
     lab: Lab, case: Case
 ) -> None:
     fault = Fault(

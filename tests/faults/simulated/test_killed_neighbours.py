@@ -41,7 +41,9 @@ def test_agent_killed_while_it_enrols_its_node_enrols_it_once(system: System, ca
 
 
 @matrix.cases("P1", WITHDRAWING, few=0)
-def test_dispatcher_killed_during_a_withdrawal_leaves_no_order_behind(system: System, case: str) -> None:
+def test_dispatcher_killed_while_it_withdraws_an_order_leaves_no_order_in_the_queue(
+    system: System, case: str
+) -> None:
     untouched, agent, allocation = system.snapshot(), system.node.agent, ""
     system.arm("agent", "queue.fetched")
     try:
@@ -61,7 +63,9 @@ def test_dispatcher_killed_during_a_withdrawal_leaves_no_order_behind(system: Sy
 
 
 @matrix.cases("P1", EXPIRING, few=0)
-def test_dispatcher_killed_while_a_lease_expires_ends_the_lease_once(system: System, case: str) -> None:
+def test_dispatcher_killed_while_an_allocation_lease_expires_ends_the_lease_once(
+    system: System, case: str
+) -> None:
     untouched = system.snapshot()
     allocation = system.create(lease_seconds=60)
     try:

@@ -79,7 +79,7 @@ def test_cancelled_query_by_programs_leaves_no_program_running() -> None:
     assert have_ended(query)
 
 
-def test_program_that_fails_to_change_the_host_is_a_refusal_unless_it_was_killed_or_got_no_answer() -> None:
+def test_failed_program_counts_as_a_refusal_by_the_host_unless_it_was_killed_or_got_no_answer() -> None:
     def change(script: str, deadline: float = TIMEOUT) -> None:
         run_change("the shell", ("sh", "-c", script), "", deadline, lambda words: words.endswith("(gone)"))
 

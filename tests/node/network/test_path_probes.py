@@ -158,7 +158,7 @@ def test_closed_port_of_a_probed_guest_is_reported_only_after_half_a_minute() ->
     assert clock.run(PERIOD + 1)[None] is None
 
 
-def test_ingress_rule_with_a_failed_probe_is_reported_alone_if_the_gateways_probe_is_answered() -> None:
+def test_ingress_rule_is_reported_alone_if_its_probe_fails_and_the_gateways_probe_is_answered() -> None:
     clock = SimulatedClock(open_)
     clock.run(1)
     clock.answers = only_gateway
