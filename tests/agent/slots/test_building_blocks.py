@@ -135,8 +135,12 @@ def test_orders_wait_for_admission_while_the_spool_is_full(tmp_path: Path) -> No
         spool.forget(1)
         eventually(lambda: not passed.is_alive())
     assert log == [
-        {"event": "orders_blocked_by_full_spool", "waiting": 2, "log_level": "error"},
-        {"event": "orders_resumed", "waiting": 1, "log_level": "info"},
+        {"event": "orders_blocked_by_full_report_spool", "undelivered_reports": 2, "log_level": "error"},
+        {
+            "event": "orders_resumed_because_report_spool_has_room",
+            "undelivered_reports": 1,
+            "log_level": "info",
+        },
     ]
 
 
