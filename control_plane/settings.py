@@ -217,7 +217,7 @@ class Settings(BaseSettings):
                 if times > 1
             ),
             *(
-                f"{name} is an image of the release; rename it"
+                f"{name} is the name of an image of the release; choose another name"
                 for name in sorted(names.keys() & IMAGES.keys())
             ),
         ]

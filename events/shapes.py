@@ -163,7 +163,7 @@ def _objections(catalog: Mapping[str, Shape], upcasts: Mapping[tuple[str, int], 
         if name not in catalog:
             yield f"there is an upcaster of {name}, which is not in the catalog"
         elif not 1 <= older < catalog[name].version:
-            yield f"{name} has an upcaster from version {older}, and its newest version is {catalog[name].version}"
+            yield f"{name} has an upcaster from version {older}, but its newest version is {catalog[name].version}"
 
 
 def _objections_to(name: str, shape: Shape) -> Iterator[str]:

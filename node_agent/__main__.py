@@ -117,7 +117,7 @@ def halt_on_broken_threads(halt: Halt) -> threading.Event:
 
     def handle_exception(failure: threading.ExceptHookArgs) -> None:
         thread = failure.thread.name if failure.thread else "unknown"
-        log.critical("thread_failed", thread=thread, exc_info=failure.exc_value)
+        log.critical("agent_thread_failed", thread=thread, exc_info=failure.exc_value)
         # During shutdown the thread has no work left, so its failure does not change the exit code.
         if not halt.is_requested:
             broken.set()

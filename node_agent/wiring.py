@@ -151,7 +151,7 @@ class Agent:
         self._survey.start(self._timetable)
         if self._watches_changes:
             self._host.listen()
-        log.info("agent_started", slots=len(self._acceptance.slots))
+        log.info("agent_started", slot_count=len(self._acceptance.slots))
 
     @property
     def undelivered_reports(self) -> int:
@@ -236,4 +236,4 @@ def _isolated(work: Callable[[Argument], None], argument: Argument) -> None:
     try:
         work(argument)
     except Exception:
-        log.exception("slot_work_failed")
+        log.exception("work_on_slot_failed")

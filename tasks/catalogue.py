@@ -145,7 +145,7 @@ TYPES: Final = (
     TaskType(
         body=ApplySlice,
         version=1,
-        serves="TSK-2: start the VM, with its vNIC, port, lease and exposure",
+        serves="TSK-2: start the VM, with its vNIC, port, DHCP lease and ingress",
         results=(SliceReady,),
         failures=codes(SliceFailureCode),
         failure_report=SliceFailed,
@@ -154,7 +154,7 @@ TYPES: Final = (
     TaskType(
         body=StopSlice,
         version=1,
-        serves="TSK-2: stop the VM, and remove its exposure",
+        serves="TSK-2: stop the VM, and remove its ingress",
         results=(SliceStopped,),
         failures=(),
         failure_report=SliceNotRemoved,
@@ -163,7 +163,7 @@ TYPES: Final = (
     TaskType(
         body=RemoveSlice,
         version=1,
-        serves="TSK-2: remove exposure and lease on release",
+        serves="TSK-2: remove ingress and DHCP lease on release",
         results=(SliceRemoved,),
         failures=(),
         failure_report=SliceNotRemoved,
@@ -196,7 +196,7 @@ TYPES: Final = (
     TaskType(
         body=op.LeaseApply,
         version=1,
-        serves="TSK-2: apply the MAC/IP lease",
+        serves="TSK-2: apply the DHCP lease of MAC and IP",
         results=(op.LeaseApplied,),
         failures=_REPAIR,
         bounds=_SLOT_OPERATION,
@@ -204,7 +204,7 @@ TYPES: Final = (
     TaskType(
         body=op.IngressApply,
         version=1,
-        serves="TSK-2: apply NAT, firewall, proxy or overlay exposure",
+        serves="TSK-2: apply NAT, firewall, proxy or overlay ingress",
         results=(op.IngressApplyResult,),
         failures=_REPAIR,
         bounds=_SLOT_OPERATION,
@@ -212,7 +212,7 @@ TYPES: Final = (
     TaskType(
         body=op.IngressRemove,
         version=1,
-        serves="TSK-2: remove exposure and lease on release",
+        serves="TSK-2: remove ingress and DHCP lease on release",
         results=(op.IngressRemoveResult,),
         failures=(*_REPAIR, "leftovers"),
         bounds=_SLOT_OPERATION,

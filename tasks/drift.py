@@ -130,20 +130,20 @@ TYPES: Final = (
     DriftType(
         kind="bridge.foreign_flows",
         scope="node",
-        serves="NOD-3: east-west denied by default",
+        serves="NOD-3: traffic between slices is denied by default",
         means="another program set flows or meters on the bridge that belong to no slot",
-        evidence="desired: only flows and meters of slots; observed: the cookies of the foreign flows and the "
-        "numbers of the foreign meters",
+        evidence="desired: no flows or meters except those of slots; observed: the cookies of the foreign flows and "
+        "the numbers of the foreign meters",
         source="openflow",
         policy="repair",
     ),
     DriftType(
         kind="bridge.foreign_port",
         scope="node",
-        serves="NOD-3: east-west denied by default",
+        serves="NOD-3: traffic between slices is denied by default",
         means="the bridge has a port that is not a slot's: an internal port, a patch, a tunnel or a network card. The bridge is "
         "managed by the agent alone, and such a port bypasses the rules that isolate slots, so it is removed",
-        evidence="desired: only ports of slots; observed: the names of the foreign ports",
+        evidence="desired: no ports except those of slots; observed: the names of the foreign ports",
         source="ovsdb",
         policy="repair",
     ),
@@ -169,7 +169,7 @@ TYPES: Final = (
     DriftType(
         kind="gateway.rules",
         scope="node",
-        serves="NOD-6: MASQUERADE rule for the subnet present",
+        serves="NOD-6: the MASQUERADE rule for the subnet is present",
         means="the node's own tables of nftables differ from their declaration: a rule is missing, in another place or "
         "foreign, a chain has another hook, priority, device or policy, a table is dormant, or there is a set, a map or "
         "another object",
@@ -214,7 +214,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-6: host health",
         means="a static neighbour entry was set on the bridge, so the host does not resolve the MACs of slices by ARP",
-        evidence="desired: only learned neighbour entries; observed: the static neighbour entries",
+        evidence="desired: no static neighbour entries on the bridge; observed: the static neighbour entries",
         source="rtnetlink",
         policy="repair",
     ),
@@ -298,7 +298,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.dhcp_server",
         scope="node",
-        serves="NOD-7, signal 3: lease as intended",
+        serves="NOD-7, signal 3: the DHCP lease matches the reservation",
         means="another program listens for DHCP requests on the slices' bridge and may answer them; the agent does not stop it",
         evidence="desired: one DHCP server; observed: the other DHCP server, by its process",
         source="survey",
@@ -307,7 +307,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.switch_manager",
         scope="node",
-        serves="NOD-3: east-west denied by default",
+        serves="NOD-3: traffic between slices is denied by default",
         means="Open vSwitch accepts database changes from a manager, over the network or another socket; the agent keeps "
         "the manager, and reverts its changes to the bridge",
         evidence="desired: no manager of Open vSwitch; observed: the managers, by their targets",
@@ -317,7 +317,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.rules",
         scope="node",
-        serves="NOD-7, signal 4: NAT and firewall as exposed",
+        serves="NOD-7, signal 4: NAT and firewall state match the ingress rules",
         means="a rule of another table, or a chain's policy, can match packets of slices at its hook and drops, rejects, "
         "queues, translates, diverts, copies, rewrites or does not track them, or translates a destination into their network",
         evidence="desired: no foreign rule that affects packets of slices; observed: the rule's table, chain, hook, "
@@ -328,7 +328,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.xfrm_policy",
         scope="node",
-        serves="NOD-7, signal 7: endpoints reachable as exposed",
+        serves="NOD-7, signal 7: the endpoints are reachable as published",
         means="an IPsec policy of another program drops or transforms packets from or to the slices' network",
         evidence="desired: no foreign IPsec policy; observed: the policy's effect, networks and direction",
         source="xfrm",
@@ -337,7 +337,7 @@ TYPES: Final = (
     DriftType(
         kind="link.absent",
         scope="slot",
-        serves="NOD-7, signal 1: vNIC on the right bridge or VF",
+        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
         means="the slice's tap was deleted, or its virtual function has no representor any more",
         evidence="desired: the link; observed: that the link does not exist",
         source="rtnetlink",
@@ -346,7 +346,7 @@ TYPES: Final = (
     DriftType(
         kind="link.changed",
         scope="slot",
-        serves="NOD-7, signal 1: vNIC on the right bridge or VF",
+        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
         means="the link is down, has another MTU, owner or name, answers ARP or IPv6 for the host, is foreign, or is a port of "
         "another bridge as well; or another program added an address or a queueing discipline, or changed its MAC",
         evidence="desired: the link's settings; observed: the link's actual settings",
@@ -356,7 +356,7 @@ TYPES: Final = (
     DriftType(
         kind="link.diverted",
         scope="slot",
-        serves="NOD-3: east-west denied by default",
+        serves="NOD-3: traffic between slices is denied by default",
         means="frames of the slice's link can leave or enter past the switch: a filter mirrors or redirects them, a BPF "
         "or XDP program handles them, or a macvlan, macvtap, ipvlan or VLAN link is stacked on it, which is deleted",
         evidence="desired: the link's settings; observed: these settings and the object that diverts the link's "
@@ -367,7 +367,7 @@ TYPES: Final = (
     DriftType(
         kind="lease.unreserved",
         scope="slot",
-        serves="NOD-7, signal 3: lease as intended",
+        serves="NOD-7, signal 3: the DHCP lease matches the reservation",
         means="the DHCP server does not have the slot's reservation: its file was edited or removed, or has another mode or "
         "owner, or is not a file",
         evidence="desired: the DHCP reservation; observed: that the reservation does not exist, or how it differs",
@@ -377,7 +377,7 @@ TYPES: Final = (
     DriftType(
         kind="lease.conflicting",
         scope="slot",
-        serves="NOD-7, signal 3: lease as intended",
+        serves="NOD-7, signal 3: the DHCP lease matches the reservation",
         means="another reservation has the slot's name, MAC address or IP address",
         evidence="desired: the slot's DHCP reservation; observed: the conflicting reservation",
         source="inotify",
@@ -386,8 +386,9 @@ TYPES: Final = (
     DriftType(
         kind="lease.foreign",
         scope="slot",
-        serves="NOD-4: a foreign lease is drift and never frees or moves an address",
-        means="the slot's MAC address has a lease of another IP address, or another MAC address has a lease of the slot's IP address",
+        serves="NOD-4: a foreign DHCP lease is drift and never frees or moves an address",
+        means="the slot's MAC address has a DHCP lease of another IP address, or another MAC address has a DHCP lease "
+        "of the slot's IP address",
         evidence="desired: the MAC address for which the IP address is reserved; observed: the conflicting DHCP lease",
         source="inotify",
         policy="repair",
@@ -395,8 +396,9 @@ TYPES: Final = (
     DriftType(
         kind="lease.expired",
         scope="slot",
-        serves="NOD-4: an expired lease is drift and never frees or moves an address",
-        means="the guest of a slice has no valid lease: the guest did not renew it, or the server lost it; the address stays reserved",
+        serves="NOD-4: an expired DHCP lease is drift and never frees or moves an address",
+        means="the guest of a slice has no valid DHCP lease: the guest did not renew it, or the server lost it; "
+        "the address stays reserved",
         evidence="desired: a valid DHCP lease; observed: that the lease has ended",
         source="survey",
         policy="report",
@@ -404,7 +406,7 @@ TYPES: Final = (
     DriftType(
         kind="port.absent",
         scope="slot",
-        serves="NOD-7, signal 1: vNIC on the right bridge or VF",
+        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
         means="the slice's port was removed from the switch",
         evidence="desired: the switch port; observed: that the port does not exist",
         source="ovsdb",
@@ -413,7 +415,7 @@ TYPES: Final = (
     DriftType(
         kind="port.changed",
         scope="slot",
-        serves="NOD-7, signal 1: vNIC on the right bridge or VF",
+        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
         means="the slice's port was moved to another bridge, has another number or a VLAN, or leads to a device "
         "that no longer exists; or any other setting of it differs (policing, QoS, a bond), or the switch blocks it",
         evidence="desired: the port's bridge, number, VLANs and settings; observed: the values that differ",
@@ -423,7 +425,7 @@ TYPES: Final = (
     DriftType(
         kind="port.flows",
         scope="slot",
-        serves="NOD-7, signal 2: MAC as approved",
+        serves="NOD-7, signal 2: the MAC is as approved",
         means="flows that guard the slice's port were deleted, or foreign flows were added with its cookie",
         evidence="desired: the number of flows; observed: the numbers of missing and foreign flows",
         source="openflow",
@@ -442,7 +444,7 @@ TYPES: Final = (
     DriftType(
         kind="rules.changed",
         scope="slot",
-        serves="NOD-7, signal 4: NAT and firewall as exposed",
+        serves="NOD-7, signal 4: NAT and firewall state match the ingress rules",
         means="a rule of the slot is missing or duplicated, or a foreign rule has its name",
         evidence="desired: the number of nftables rules; observed: the missing and the foreign rules, by their chains",
         source="nfnetlink",
@@ -451,7 +453,7 @@ TYPES: Final = (
     DriftType(
         kind="ingress.changed",
         scope="ingress",
-        serves="NOD-7, signals 4 and 7: NAT as exposed, endpoints reachable as exposed",
+        serves="NOD-7, signals 4 and 7: NAT matches the ingress rules, and the endpoints are reachable as published",
         means="the rules of one ingress are missing or changed, so that permitted sources are blocked or others are let in",
         evidence="desired: the number of nftables rules; observed: the missing and the foreign rules, by their chains",
         source="nfnetlink",
@@ -460,17 +462,17 @@ TYPES: Final = (
     DriftType(
         kind="ingress.foreign",
         scope="slot",
-        serves="ING-1: stale mappings are drift",
+        serves="ING-1: stale ingress rules are drift",
         means="rules of an ingress exist that the slot does not have, or connections that were established through such rules",
-        evidence="desired: only the ordered ingress rules; observed: the ingresses of the other rules, or the number "
-        "of connections",
+        evidence="desired: no ingress rules except those of the slot's order; observed: the ingresses of the other rules, or "
+        "the number of connections",
         source="nfnetlink",
         policy="repair",
     ),
     DriftType(
         kind="machine.absent",
         scope="slot",
-        serves="NOD-7, signal 6: readiness reached before active",
+        serves="NOD-7, signal 6: an active slice has passed its readiness check",
         means="the slice's machine does not run: it was destroyed, or its guest or its process ended",
         evidence="desired: the running machine; observed: the machine's actual state",
         source="libvirt",
@@ -480,7 +482,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.paused",
         scope="slot",
-        serves="NOD-7, signal 6: readiness reached before active",
+        serves="NOD-7, signal 6: an active slice has passed its readiness check",
         means="another program paused the slice's machine",
         evidence="desired: the running machine; observed: the machine's actual state",
         source="libvirt",
@@ -489,7 +491,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.frozen",
         scope="slot",
-        serves="NOD-7, signal 6: readiness reached before active",
+        serves="NOD-7, signal 6: an active slice has passed its readiness check",
         means="a signal stopped the process of the slice's machine, which libvirt still reports as running",
         evidence="desired: the running machine; observed: that its process is stopped",
         source="survey",
@@ -498,7 +500,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.changed",
         scope="slot",
-        serves="NOD-7, signal 2: MAC as approved",
+        serves="NOD-7, signal 2: the MAC is as approved",
         means="the machine with the slot's name differs from the order: its network card, size, image, owner or boot "
         "source; or its card's link is down, its display accepts connections, it is throttled, or it has an additional "
         "device; or its process has an internet socket, a card or another device that libvirt does not show",
@@ -510,7 +512,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.unplugged",
         scope="slot",
-        serves="NOD-7, signal 1: vNIC on the right bridge or VF",
+        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
         means="the tap was deleted while the slice's machine used it; the machine stays disconnected even if the tap is recreated",
         evidence="desired: the machine; observed: that no process holds its tap",
         source="rtnetlink",
@@ -520,7 +522,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.duplicate",
         scope="slot",
-        serves="NOD-7, signal 1: vNIC on the right bridge or VF",
+        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
         means="another guest of this agent uses the slot's tap or card, or a process outlived its machine",
         evidence="desired: only the slot's own machine; observed: the other machine or process",
         source="libvirt",
@@ -529,7 +531,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.devices",
         scope="slot",
-        serves="NOD-7, signal 5: fabric device on the right VM",
+        serves="NOD-7, signal 5: the fabric device is on the right VM",
         means="the slice's machine has PCI devices that were not ordered, or lacks an ordered one",
         evidence="desired: the PCI devices as ordered; observed: the PCI devices that the machine has",
         source="libvirt",
@@ -558,7 +560,7 @@ TYPES: Final = (
     DriftType(
         kind="slot.device",
         scope="slot",
-        serves="NOD-7, signal 5: fabric device on the right VM",
+        serves="NOD-7, signal 5: the fabric device is on the right VM",
         means="a PCI device that the settings assign to the slot does not exist or cannot be read: it failed, has "
         "another address, or is a virtual function without a representor",
         evidence="desired: the PCI device; observed: that the device does not exist",
@@ -579,7 +581,7 @@ TYPES: Final = (
         scope="slot",
         serves="ALC-8, ALC-11: nothing runs in a slot that is off or empty",
         means="remains of a slice were found in a slot that had been proved stopped or empty",
-        evidence="desired: nothing of a slice that runs or can be reached; observed: the remains that were found",
+        evidence="desired: no object of a slice that runs or can be reached; observed: the remains that were found",
         source="survey",
         policy="repair",
     ),
@@ -595,7 +597,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.mirror",
         scope="slot",
-        serves="NOD-3: east-west denied by default",
+        serves="NOD-3: traffic between slices is denied by default",
         means="a rule of another table copies or sends frames to the slice's link, or this slice's frames to another link",
         evidence="desired: no rule that copies or redirects frames of slices; observed: the rule's table, chain, "
         "hook and handle, and the target of the frames",
@@ -605,7 +607,7 @@ TYPES: Final = (
     DriftType(
         kind="slice.unreachable",
         scope="slot",
-        serves="NOD-7, signal 7: endpoints reachable as exposed",
+        serves="NOD-7, signal 7: the endpoints are reachable as published",
         means="the slice does not answer probes: from the gateway at its readiness port, or, if that answers, from "
         "the uplink's side of the packet filter at one of its ingresses; anything on the path can be the cause, "
         "including the tenant",

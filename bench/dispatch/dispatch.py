@@ -128,8 +128,8 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
 
 BENCH: Final = Bench(
     name="dispatch",
-    explanation="latency from a commit to the handler on an idle node; orders per second; cost of idle nodes",
-    shape=f"dispatch {SAMPLES} samples, idle for {IDLE_SECONDS} s, cost over {COST_SECONDS} s",
+    explanation="time from an order's commit to its handler on an idle node; orders per second; load of idle nodes",
+    shape=f"dispatch {SAMPLES} orders after {IDLE_SECONDS} s without orders, idle load measured for {COST_SECONDS} s",
     rounds=ROUNDS,
     running=_running,
     results=_results,

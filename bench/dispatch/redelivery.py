@@ -50,7 +50,7 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
 
 BENCH: Final = Bench(
     name="redelivery",
-    explanation="time from killing a worker inside a task until another worker starts the task; the longest of all",
+    explanation="time from killing a worker inside a task until another worker starts the task; maximum of all rounds",
     shape=f"redelivery, killed after {INSIDE_SECONDS} s",
     rounds=ROUNDS,
     running=_running,

@@ -128,7 +128,8 @@ class Relay:
                 slot_of(name, SlotIndex(index)) for index in range(slots)
             ):
                 raise OrdersMismatch(
-                    f"{name} has {len(waiting)} queue entries and messages for the slots {found}, not one for each slot"
+                    f"the queue of node {name} has {len(waiting)} entries, and messages for the slots {found}; "
+                    "expected one for each slot"
                 )
 
     async def _clean_up(self, names: Sequence[NodeId]) -> None:

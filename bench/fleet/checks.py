@@ -82,15 +82,16 @@ async def read_timelines(conn: psycopg.AsyncConnection) -> Timelines:
 def timeline_faults(found: Timelines, created: Iterable[str]) -> Iterator[str]:
     """Check that the ledger has exactly these allocations, each with its complete timeline. Yield the faults."""
     requested = set(created)
-    yield from (f"{name} is not in the ledger" for name in requested - found.by_allocation.keys())
+    yield from (f"allocation {name} is not in the ledger" for name in requested - found.by_allocation.keys())
     yield from (
-        f"{name} is in the ledger, but was not requested" for name in found.by_allocation.keys() - requested
+        f"allocation {name} is in the ledger, but was not requested"
+        for name in found.by_allocation.keys() - requested
     )
     for name, (types, place) in found.by_allocation.items():
         if odd := (Counter(types) - Counter(TIMELINE)) + (Counter(TIMELINE) - Counter(types)):
-            yield f"{name} on {place}: lost or duplicated events {', '.join(sorted(odd))}"
+            yield f"allocation {name} on {place}: lost or duplicated events {', '.join(sorted(odd))}"
         elif [each for each in types if each in _MILESTONES] != [*_MILESTONES]:
-            yield f"{name} on {place}: events out of order: {', '.join(types)}"
+            yield f"allocation {name} on {place}: events out of order: {', '.join(types)}"
 
 
 async def ledger_faults(conn: AsyncConnection) -> list[str]:
@@ -116,7 +117,9 @@ async def queue_faults(redis: Redis, nodes: Sequence[str]) -> list[str]:
         for name in names:
             waiting, messages, held = next(answers), next(answers), next(answers)
             if waiting or messages or held:
-                found.append(f"queue of {name}: {waiting} waiting, {messages} messages, held: {bool(held)}")
+                found.append(
+                    f"task queue of node {name}: {waiting} waiting, {messages} messages, in flight: {bool(held)}"
+                )
     return found
 
 
@@ -134,21 +137,23 @@ def host_faults(carried: Mapping[str, int], node: NodeState) -> Iterator[str]:
         for place, times in expected.items():
             done = node.effects.get(f"{effect} {place}", 0)
             if done != times:
-                yield f"{node.name}: effect {effect} {place} happened {done} times for {times} slices"
+                yield f"node {node.name}: host change {effect} {place} was made {done} times for {times} slices"
     yield from _machine_faults(node, sum(expected.values()))
-    yield from (f"{node.name}: left {each}" for each in node.left)
+    yield from (f"node {node.name}: left {each}" for each in node.left)
     if node.spooled:
-        yield f"{node.name}: {node.spooled} reports were not delivered"
+        yield f"node {node.name}: {node.spooled} reports were not delivered"
 
 
 def _machine_faults(node: NodeState, slices: int) -> Iterator[str]:
     for effect in ("machine.start", "machine.destroy"):
         times = {name: done for name, done in node.effects.items() if name.partition(" ")[0] == effect}
         yield from (
-            f"{node.name}: effect {name} happened {done} times" for name, done in times.items() if done != 1
+            f"node {node.name}: host change {name} was made {done} times"
+            for name, done in times.items()
+            if done != 1
         )
         if len(times) != slices:
-            yield f"{node.name}: effect {effect} happened to {len(times)} machines for {slices} slices"
+            yield f"node {node.name}: host change {effect} was made on {len(times)} machines for {slices} slices"
 
 
 def by_node(slots: Mapping[str, int]) -> defaultdict[str, dict[str, int]]:

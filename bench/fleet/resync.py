@@ -206,10 +206,12 @@ class RestartableNodes:
         self.made.check_programs_run()
         effects = await self._effects()
         if not expected and effects:
-            raise UnexpectedEffects(f"expected no effects on hosts, but found {effects}")
+            raise UnexpectedEffects(f"expected no changes of hosts, but the agents made {effects}")
         wrong = {kind: effects[kind] for kind, count in expected.items() if effects[kind] != count}
         if wrong or effects["machine.start"]:
-            raise UnexpectedEffects(f"expected the effects {expected} on hosts, but found {effects}")
+            raise UnexpectedEffects(
+                f"expected the changes {expected} of hosts, but the agents made {effects}"
+            )
 
     async def _instruct(self, host: BenchProcess, instruction: Instruction) -> Done:
         done = await host.request(instruction, Done, _TIMEOUT_SECONDS)
@@ -261,7 +263,7 @@ def resync(shape: Shape) -> Bench:
 
     return Bench(
         name="resync",
-        explanation="restart of all agents with 10,000 slices: all unchanged, and one percent changed meanwhile",
+        explanation="restart of all agents of 10,000 slices, while no slice or one percent of the slices changed",
         shape=f"resync of {shape.nodes} nodes of {shape.slots} slots, agents in {PROCESSES} processes",
         rounds=ROUNDS,
         running=running,

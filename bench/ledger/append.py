@@ -174,8 +174,8 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
 
 BENCH: Final = Bench(
     name="append",
-    explanation="appends to the ledger, compared with raw inserts of the same rows and with eventsourcing",
-    shape=f"append {CONNECTIONS} connections, {SINGLES} singles, {FULLS} full",
+    explanation="appends to the ledger, compared with raw inserts of the same rows and with the library eventsourcing",
+    shape=f"append, {CONNECTIONS} connections, {SINGLES} appends of one event, {FULLS} full appends",
     rounds=ROUNDS,
     running=_running,
     results=_results,

@@ -258,7 +258,7 @@ class _Allocation:
     def _record(self, cause: Cause, *changes: Change) -> Lifecycle:
         recorded = yield from self._world.record(cause, *changes)
         own = allocation_facts(tuple(each for each in recorded if each.stream == self._stream))
-        assert own, "each command changes the allocation; a decision refused one"
+        assert own, "each simulated command must change the allocation, but one was refused"
         self._history += own
         for each in own:
             self._state = evolve(self._state, each.fact)
@@ -273,5 +273,5 @@ class _Allocation:
 
 
 def _network(row: SlotRow) -> SlotNetwork:
-    assert row.network is not None, "every slot is approved before it is free"
+    assert row.network is not None, "a free slot has a network, which its approval sets"
     return row.network

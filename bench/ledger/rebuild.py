@@ -259,8 +259,8 @@ async def _wake_no_follower() -> None:
 
 BENCH: Final = Bench(
     name="rebuild",
-    explanation="read models filled again and swapped in, at two lengths of the ledger, and under load",
-    shape=f"rebuild {LARGE} and {SMALL} events, {REBUILDS} times beside {CONNECTIONS} connections",
+    explanation="time to rebuild the read models and swap them in, for a short and a long ledger, and under load",
+    shape=f"rebuild {LARGE} and {SMALL} events, {REBUILDS} times while {CONNECTIONS} connections append",
     rounds=ROUNDS,
     running=_running,
     results=_results,

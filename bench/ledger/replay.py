@@ -116,7 +116,9 @@ async def _running() -> AsyncIterator[TakeRound]:
         await History(server.app_dsn).grow(EVENTS, _FillProgress("recording a fleet's history"))
         package = opened.enter_context(eventsourced.eventsourced(server))
         eventsourced.record(
-            package, EVENTS, _FillProgress("recording the same number of events with eventsourcing")
+            package,
+            EVENTS,
+            _FillProgress("recording the same number of events with the library eventsourcing"),
         )
         connection = await psycopg.AsyncConnection.connect(server.app_dsn, autocommit=True)
         conn = await opened.enter_async_context(connection)

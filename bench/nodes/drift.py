@@ -124,7 +124,7 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
 
 BENCH: Final = Bench(
     name="drift",
-    explanation="time until a change made on a real node without its agent is recorded",
+    explanation="time until the ledger records a change that another program made on a real node",
     shape=f"drift, {', '.join(KINDS)}",
     rounds=ROUNDS,
     running=_running,

@@ -93,7 +93,7 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
 
 BENCH: Final = Bench(
     name="interference",
-    explanation="time until a change is recorded, for every kind of change another program can make on a real node",
+    explanation="time until a change by another program on a real node is recorded, for each kind of change",
     shape=f"interference, {', '.join(CASES)}",
     rounds=ROUNDS,
     running=_running,

@@ -115,7 +115,9 @@ def _networks(host: Host, settings: Settings) -> Series:
         taken["commands"].append(_milliseconds(lambda: _make_with_commands(settings, order)))
         with host_snapshot():
             left = [step.name for step in _steps(host, order)]
-        assert left == [], f"the commands created a different network; missing steps: {left}"
+        assert left == [], (
+            f"the shell commands created a network that differs from the agent's, which still needs the steps {left}"
+        )
         _remove(host, order)
     return taken
 

@@ -115,14 +115,14 @@ def judged(name: str, *, leads: bool, behind: int, lag_seconds: float, error: st
 
     `behind` counts positions; `error` names the event that stopped it.
     """
-    ok, message = True, f"the {name} leads and keeps up"
+    ok, message = True, f"a process of the {name} is the leader and keeps up with the ledger"
     if not leads:
-        ok, message = False, f"no process of the {name} leads; start one: {SERVER} {name}"
+        ok, message = False, f"no process of the {name} is the leader; start one: {SERVER} {name}"
     elif error is not None:
         ok, message = False, f"{error}; see sliceplane projections list"
     elif lag_seconds > LONGEST_LAG_SECONDS:
-        late = f"{lag_seconds:.0f} s behind, and at most {LONGEST_LAG_SECONDS:.0f} s are expected"
-        ok, message = False, f"the {name} is {late}; see its log"
+        limit = f"the limit is {LONGEST_LAG_SECONDS:.0f} s"
+        ok, message = False, f"the {name} is {lag_seconds:.0f} s behind the ledger, and {limit}; see its log"
     return Check(name, ok, message, leads=leads, behind=behind, lag_seconds=round(lag_seconds, 3))
 
 

@@ -73,7 +73,7 @@ def _node_paths(settings: Settings, nodes: KnownNodes) -> Iterator[ReachPath]:
         yield _to_api(
             settings,
             _counted(nodes.expected, "admitted node"),
-            "one-time token and proof of the private key",
+            "enrolment token, and a proof signed with the node's private key",
         )
     if nodes.with_access:
         client = _counted(nodes.with_access, "node")
@@ -93,7 +93,7 @@ def _to_api(settings: Settings, client: str, credential: str) -> ReachPath:
         credential=credential,
         warnings=(
             *_plaintext(hosts, encrypted=secure),
-            *(f"the API listens {where}" for where in _open(hosts)),
+            *_open("the API", hosts),
         ),
     )
 
@@ -146,7 +146,7 @@ def _to_queue(settings: Settings, client: str) -> ReachPath:
         address=f"{host}:{settings.queue_port}",
         transport=_tcp(encrypted=secure),
         encrypted=secure,
-        credential="user node-<id>, session password; keys of the node's own queue only",
+        credential="user node-<id> with the session's password, for the keys of the node's own queue",
         # Without this path orders wait in the ledger and guests keep running. It needs a network shared with Redis.
         survives_private_redis=_is_loopback(host),
         warnings=(*_plaintext([host], encrypted=secure), *public),
@@ -160,7 +160,7 @@ def _limits(redis: RedisLimits) -> Iterator[str]:
     if redis.policy != "noeviction":
         yield f"maxmemory-policy is {redis.policy}: Redis drops orders when it is full; set noeviction"
     if redis.maxmemory == 0:
-        yield "maxmemory is not set: one flooded queue takes all memory of its host"
+        yield "Redis has no maxmemory: one flooded queue can take all memory of the Redis host"
 
 
 def _listening(settings: Settings, redis: RedisLimits) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _listening(settings: Settings, redis: RedisLimits) -> Iterator[str]:
         yield f"Redis also accepts plaintext connections on port {redis.plain_port}: set port 0"
     if redis.bind is not None:
         addresses = [each.removeprefix("-") for each in redis.bind] or ["*"]
-        yield from (f"Redis listens {where}" for where in _open(addresses))
+        yield from _open("Redis", addresses)
 
 
 def _plaintext(hosts: list[str], *, encrypted: bool) -> Iterator[str]:
@@ -177,12 +177,12 @@ def _plaintext(hosts: list[str], *, encrypted: bool) -> Iterator[str]:
         yield f"credentials and data cross the network in plaintext ({', '.join(crossing)})"
 
 
-def _open(hosts: list[str]) -> Iterator[str]:
+def _open(server: str, hosts: list[str]) -> Iterator[str]:
     for host in hosts:
         if host in ("*", "::*", "") or _is_unspecified(host):
-            yield f"on every address of its machine ({host or '*'})"
+            yield f"{server} listens on every address of its machine ({host or '*'})"
         elif _is_public(host):
-            yield f"on a public address ({host})"
+            yield f"{server} listens on a public address ({host})"
 
 
 def _counted(count: int, what: str) -> str:

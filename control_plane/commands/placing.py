@@ -200,7 +200,9 @@ async def _with_exclusions(
         return lacking
     named = ", ".join(found[:_NAMED]) + (", and more" if len(found) > _NAMED else "")
     first, *others = lacking.objections
-    reason = f"{first.message}; excluded after failed bring-ups: {named}; readmit those that are repaired"
+    reason = (
+        f"{first.message}; nodes or slots excluded after failed bring-ups: {named}; readmit repaired ones"
+    )
     return Conflict(first._replace(message=reason), *others)
 
 

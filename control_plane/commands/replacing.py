@@ -73,7 +73,7 @@ def _facts(
     loaded: LoadedAllocation, state: Provisioning, place: Place, reason: Reason
 ) -> tuple[AllocationFact, ...]:
     replaced = life.replace_slots(state, place.slots, reason)
-    message = f"the allocation is placed on node {node_of(place.slots[0].slot_id)}: {reason.message}"
+    message = f"the allocation was moved to node {node_of(place.slots[0].slot_id)} after this failure: {reason.message}"
     withdrawn = ingress.withdraw_all(loaded.ingress_rules, Reason("replaced", message))
     # Ingress rules precede the placement, because its position becomes the token of an order that contains them.
     return *withdrawn, *place.reserved, replaced

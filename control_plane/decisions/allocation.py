@@ -70,7 +70,7 @@ def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
                 )
             )
         case Requested():
-            raise AssertionError("a recorded allocation request must be placed in the same append")
+            raise AssertionError("one append must record an allocation request together with its placement")
         case _:
             assert_never(state)
 

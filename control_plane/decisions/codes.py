@@ -131,7 +131,7 @@ _UNAVAILABLE: Final = {
     "task_succeeded": "The task has succeeded.",
     "task_superseded": "The slot has a newer order.",
     "too_many_ingresses": "The slot has the maximum number of ingress rules.",
-    "too_many_readers": "Too many requests for the past are in progress; repeat the request.",
+    "too_many_readers": "Too many requests for past states are in progress; repeat the request.",
     "unsupported_by_agent": "The agent on the node does not support the task type.",
     "wrong_state": "The state of the resource does not permit the request.",
 }

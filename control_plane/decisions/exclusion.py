@@ -87,7 +87,9 @@ def _against_node(failures: Sequence[FailedBringUp]) -> tuple[FailedBringUp, ...
 def _exclusion(failures: Sequence[FailedBringUp]) -> Reason:
     last = failures[-1]
     slots = ", ".join(sorted({each.slot_id for each in failures}))
-    reason = f"{len(failures)} consecutive bring-ups failed ({slots}); the last: {last.reason.message}"
+    reason = (
+        f"{len(failures)} consecutive bring-ups of slices failed ({slots}); the last: {last.reason.message}"
+    )
     return Reason(EXCLUDED, f"{reason} [{last.reason.code}]")
 
 

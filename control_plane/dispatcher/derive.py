@@ -205,7 +205,7 @@ def evaluate(
     try:
         return PROCESSES[_kind(stream)].evaluate(stream, history, other, now, unreachable_after)
     except Exception as error:  # a defect of one stream must not stop the others
-        log.exception("stream_parked", stream=stream)
+        log.exception("event_stream_parked_after_error", stream=stream)
         return parked(stream, now, error)
 
 

@@ -121,7 +121,7 @@ class Dispatcher:
         except DATABASE_UNAVAILABLE:
             raise
         except Exception as error:  # a defect of one stream must not stop the others
-            log.exception("stream_parked", stream=stream)
+            log.exception("event_stream_parked_after_error", stream=stream)
             async with engine.begin() as conn:
                 now = await self.handle.clock(conn)
                 await outbox.write(await ledger_connection(conn), [parked(stream, now, error)], now)

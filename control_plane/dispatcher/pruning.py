@@ -60,5 +60,5 @@ async def prune(engine: AsyncEngine, kept: Kept) -> int:
         if found < BATCH:
             break
     if pruned:
-        log.info("tasks_pruned", count=pruned)
+        log.info("rows_of_ended_tasks_deleted", count=pruned)
     return pruned

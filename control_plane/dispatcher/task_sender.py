@@ -222,7 +222,7 @@ class TaskSender:
                     if order not in wanted:
                         await self.relay.withdraw(node, order)
             if stranded.flooded:
-                log.warning("queue_flooded", nodes=stranded.flooded)
+                log.warning("flooded_task_queues_deleted", nodes=stranded.flooded)
                 await redis_nodes.forget_queues(self.redis, stranded.flooded)
         except RedisUnavailable as error:
             log.warning("redis_unavailable", error=error.reason)
@@ -294,7 +294,9 @@ def _log_outcomes(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
             case Enqueued():
                 sent += 1
             case Requeued(worker=worker):
-                log.info("task_requeued", order=str(row.order_id), node=row.node_id, worker=worker)
+                log.info(
+                    "task_requeued_from_dead_worker", order=str(row.order_id), node=row.node_id, worker=worker
+                )
             case QueueFull() | Rejected():
                 refused.append((row, outcome))
             case AlreadyQueued():
@@ -302,11 +304,21 @@ def _log_outcomes(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
             case _:
                 assert_never(outcome)
     if sent:
-        log.info("tasks_sent", count=sent, first=str(rows[0].order_id), node=rows[0].node_id)
+        log.info(
+            "tasks_added_to_node_queues",
+            count=sent,
+            first_task=str(rows[0].order_id),
+            first_node=rows[0].node_id,
+        )
     if refused:
         [(row, reason), *_] = refused
-        first = {"first": str(row.order_id), "node": row.node_id, "outcome": str(reason)}
-        log.warning("tasks_not_enqueued", count=len(refused), **first)
+        log.warning(
+            "tasks_not_added_to_node_queues",
+            count=len(refused),
+            first_task=str(row.order_id),
+            first_node=row.node_id,
+            first_reason=str(reason),
+        )
 
 
 def _has_its_turn(node: NodeId, turn: int) -> bool:

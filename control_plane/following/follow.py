@@ -74,10 +74,10 @@ async def follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Foll
         try:
             await _from_checkpoint(engine, tail, waiter, follower)
         except (checkpoints.CheckpointSuperseded, *DATABASE_UNAVAILABLE) as error:
-            log.warning("follower_restarted", follower=follower.name, error=str(error))
+            log.warning("ledger_follower_restarted_after_error", follower=follower.name, error=str(error))
             await rest(RECONNECT_SECONDS)
         except UnreadableEvent as error:
-            log.error("follower_stopped_by_unreadable_event", follower=follower.name, error=str(error))
+            log.error("ledger_follower_stopped_at_unreadable_event", follower=follower.name, error=str(error))
             await rest(UNREADABLE_SECONDS)
 
 

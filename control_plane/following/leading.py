@@ -27,7 +27,7 @@ async def lead(dsn: str, name: str, run: Callable[[], Awaitable[None]]) -> None:
         try:
             await _leading(dsn, name, run)
         except DATABASE_UNAVAILABLE as error:
-            log.warning("leadership_lost", name=name, error=str(error))
+            log.warning("leadership_lost", program=name, error=str(error))
         await rest(LEAD_SECONDS)
 
 
@@ -38,7 +38,7 @@ async def _leading(dsn: str, name: str, run: Callable[[], Awaitable[None]]) -> N
         await conn.execute(f"set idle_session_timeout = '{SILENT_SECONDS}s'")
         while not await _lead(conn, name):
             await rest(LEAD_SECONDS)
-        log.info("leadership_acquired", name=name)
+        log.info("leadership_acquired", program=name)
         running = asyncio.ensure_future(run())
         try:
             while not running.done():

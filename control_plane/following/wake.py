@@ -33,7 +33,7 @@ class RedisWake:
             async with asyncio.timeout(WAKE_SECONDS):
                 await self._client.publish(self._channel, self._name)
         except REDIS_UNAVAILABLE as error:
-            log.info("wake_up_not_published", error=str(error))
+            log.info("redis_wake_up_not_published", error=str(error))
 
 
 class Waiter:
@@ -89,5 +89,5 @@ async def listen(
                         for waiter in waiters:
                             waiter.wake()
         except REDIS_UNAVAILABLE as error:
-            log.info("wake_up_subscription_lost", error=str(error))
+            log.info("redis_wake_up_subscription_lost", error=str(error))
         await rest(IDLE_POLL)

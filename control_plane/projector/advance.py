@@ -131,8 +131,13 @@ class Advance:
         self.position = now
 
     async def _stop(self, stopped: Stopped) -> None:
-        named = {"projection": stopped.projection, "position": stopped.at, "error": stopped.error}
-        log.error("projection_stopped", generation=self._generation, **named)
+        log.error(
+            "projection_stopped_at_event",
+            projection=stopped.projection,
+            position=stopped.at,
+            error=stopped.error,
+            table_set=self._generation,
+        )
         async with self._engine.begin() as conn:
             await use_table_set(conn, self._generation)
             await checkpoints.stop(

@@ -36,7 +36,7 @@ async def keep_live(engine: AsyncEngine, tail: Tail, waiter: Waiter, projection:
             known = await count_orders(engine, projection.name)
             await _follow(engine, tail, waiter, projection)
         except (CheckpointSuperseded, *DATABASE_UNAVAILABLE) as error:
-            log.warning("projection_restarted", projection=projection.name, error=str(error))
+            log.warning("projection_restarted_after_error", projection=projection.name, error=str(error))
             await rest(RECONNECT_SECONDS)
         except Stopped:
             await wait_for_order(engine, projection.name, known)

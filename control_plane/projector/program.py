@@ -57,7 +57,7 @@ async def _run_requests(plane: Plane, tail: Tail) -> None:
                 await rebuild(ordered)
             await verifications.carry_out_one()
         except (CheckpointSuperseded, *DATABASE_UNAVAILABLE) as error:
-            log.warning("projection_requests_postponed", error=str(error))
+            log.warning("read_model_rebuild_or_verification_postponed", error=str(error))
         await rest(POLL_SECONDS)
 
 

@@ -126,7 +126,7 @@ class Rebuild:
         try:
             await self.handle(swap(projection, order))
         except (Stopped, TooMuchMissing, *DATABASE_UNAVAILABLE) as error:
-            log.info("table_swap_postponed", projection=projection.name, error=str(error))
+            log.info("swap_of_rebuilt_tables_postponed", projection=projection.name, error=str(error))
             async with self.handle.engine.begin() as conn:
                 await use_table_set(conn, IDLE)
                 await checkpoints.wait(

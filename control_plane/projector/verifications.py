@@ -76,7 +76,12 @@ class Verifications:
     async def _end(
         self, verification_id: UUID, state: str, found: Sequence[dict[str, Any]], **further: Position
     ) -> None:
-        log.info("verification_ended", verification=str(verification_id), state=state, differences=len(found))
+        log.info(
+            "ledger_verification_ended",
+            verification=str(verification_id),
+            state=state,
+            difference_count=len(found),
+        )
         now = sa.func.clock_timestamp()
         await self._update(verification_id, state=state, differences=list(found), ended_at=now, **further)
 

@@ -114,4 +114,4 @@ async def spread(client: redis.asyncio.Redis, node: NodeId, steps: Iterable[Step
     try:
         await client.publish(channel_of(node), msgspec.json.encode(list(steps)))
     except REDIS_UNAVAILABLE as error:
-        log.info("progress_lost", node=node, error=str(error))
+        log.info("task_progress_not_published", node=node, error=str(error))

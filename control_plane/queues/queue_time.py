@@ -86,7 +86,9 @@ class TimeWatch:
         for node, share in sample.shares.items():
             self._used[node] = self._used.get(node, 0.0) + share * min(spent, sample.busy * seconds)
             if self._used[node] > FLOOD_SECONDS:
-                floods[node] = f"{self._used[node]:.1f} s of Redis time within some seconds"
+                floods[node] = (
+                    f"the node used {self._used[node]:.1f} s of Redis processor time within some seconds"
+                )
                 self._used[node] = 0.0
         return floods
 
@@ -118,7 +120,7 @@ class TimeWatch:
         ]
         refusals = [each for each in await answers(self.redis, everything) if isinstance(each, ResponseError)]
         if refusals:
-            log.warning("redis_time_sampling_refused", reason=str(refusals[0]))
+            log.warning("redis_slowlog_sampling_refused", reason=str(refusals[0]))
             return Sample(0.0, {})
         began = time.monotonic()
         try:

@@ -93,7 +93,7 @@ class QueueWatch:
         try:
             usage = await redis_nodes.usage(self.redis)
             for name, words in (await senders_of_long_commands(self.redis)).items():
-                await self._revoke(name, f"{words} words in one command")
+                await self._revoke(name, f"the node sent a Redis command of {words} words")
             for name, reason in (await self._time.look(usage.cpu_seconds)).items():
                 await self._revoke(name, reason)
             grown = self._kept.has_grown(usage.kept_bytes)
@@ -121,12 +121,14 @@ class QueueWatch:
     async def _judge(self, name: NodeId, weight: Weight) -> None:
         """Revoke a node with a flooded queue; log once when a queue grows to half of a flood."""
         if weight.exceeds(FLOOD):
-            await self._revoke(name, f"{weight.bytes} bytes and {weight.entries} entries in its queue")
+            await self._revoke(
+                name, f"the node's queue has {weight.bytes} bytes and {weight.entries} entries"
+            )
         elif not weight.exceeds(NEARLY_FLOODED):
             self._swelling.discard(name)
         elif name not in self._swelling:
             self._swelling.add(name)
-            log.warning("queue_nearly_flooded", node=name, bytes=weight.bytes, entries=weight.entries)
+            log.warning("task_queue_nearly_flooded", node=name, bytes=weight.bytes, entries=weight.entries)
 
     async def _count(self) -> None:
         asked = await requires_password(self.redis)
@@ -134,13 +136,13 @@ class QueueWatch:
         # Connections that are too new to be ended do not count as usual: they are checked again at the next turn.
         self._connected.lowest = review.usual
         if review.ended:
-            log.warning("redis_connections_ended", count=len(review.ended))
+            log.warning("excess_redis_connections_closed", count=len(review.ended))
             await redis_nodes.end_connections_by_number(self.redis, review.ended)
         for name, reason in review.floods.items():
             await self._revoke(name, reason)
 
     async def _revoke(self, name: NodeId, reason: str) -> None:
-        log.warning("queue_flooded", node=name, reason=reason)
+        log.warning("node_access_revoked_for_flooding_redis", node=name, reason=reason)
         origin = Origin(actor="process:queue_watch", reason="queue flooded", correlation_id=new_uuid())
         try:
             await self.handle(revoke_node(name, f"queue_flooded: {reason}", origin))

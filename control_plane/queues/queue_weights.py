@@ -153,4 +153,4 @@ def review_connections(found: Sequence[Connection], *, password_required: bool =
 def _flood(own: Sequence[Connection]) -> str | None:
     size = sum(each.bytes for each in own)
     flood = len(own) > FLOOD_CONNECTIONS or size > FLOOD.bytes
-    return f"{len(own)} connections that use {size} bytes" if flood else None
+    return f"the node has {len(own)} Redis connections, which use {size} bytes" if flood else None

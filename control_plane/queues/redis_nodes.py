@@ -152,7 +152,7 @@ async def restore(
     failpoint("redis.refilled")
     # Write the run id that was read first: if Redis restarted since then, the marker does not match it.
     await _all(client, [("SET", _MARKER, run_id)])
-    log.info("redis_restored")
+    log.info("redis_users_scripts_and_tasks_restored")
 
 
 async def answers(client: Redis, commands: list[Command]) -> list[Any]:

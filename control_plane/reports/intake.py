@@ -174,7 +174,7 @@ def record_held(node: NodeId, limits: Limits) -> Command:
         held = _Held.model_validate_json(text)
         place, report = Place(node, held.incarnation), held.report
         assert isinstance(report.body, reports.NodeSurveyed), (
-            "only host descriptions wait for the report budget"
+            "only a report that describes a host is kept until the report budget permits it"
         )
         decision = await inspect_node(transaction, Survey(node, report.body, cause_of(place, report)))
         more = report_budget.cost_of(decision.changes) - 1
@@ -219,7 +219,7 @@ async def _settled(handle: Handle, node: NodeId, command: Command) -> None:
     try:
         await handle(command)
     except (Refused, ValidationError, VersionConflict) as error:
-        log.warning("report_budget_not_settled", node=node, error=str(error))
+        log.warning("node_report_budget_command_failed", node=node, error=str(error))
 
 
 def _own_cause(transaction: Transaction, node: NodeId) -> Cause:

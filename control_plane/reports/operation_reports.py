@@ -56,14 +56,19 @@ async def _ended(
 ) -> Decision:
     row = await task_rows.find_try(transaction.conn, operation_id, node)
     if row is None:
-        log.warning("report_from_wrong_node", node=node, operation=str(operation_id))
+        log.warning("report_from_wrong_node_ignored", node=node, operation=str(operation_id))
         return Decision((), cause)
     history = await task_history(transaction.conn, row.task_id)
     state = deciding.fold(history)
-    assert state is not None, "an operation with a row belongs to a requested task"
+    assert state is not None, "the operation's row in work.task names a task that was requested"
     facts = deciding.reported(state, row.kind, row.attempt, outcome)
     if not facts:
-        log.info("operation_report_ignored", node=node, operation=str(operation_id), state=row.state)
+        log.info(
+            "operation_report_without_effect_on_task",
+            node=node,
+            operation=str(operation_id),
+            task_state=row.state,
+        )
     last = history[-1].leads_to(actor=cause.actor, reason=cause.reason, observed_at=cause.observed_at)
     decision = await changed(transaction, history, facts, Decision((), last))
     # Whatever the result, the operation is over on the node and must not be sent again.

@@ -52,7 +52,7 @@ async def take_refusal(
     else:
         await task_rows.end(conn, node_id, body.order_id, refusal(reason), transaction.now)
     if body.slot_id is not None and node_of(body.slot_id) != node_id:
-        log.warning("report_from_wrong_node", node=node_id, slot=body.slot_id)
+        log.warning("report_from_wrong_node_ignored", node=node_id, slot=body.slot_id)
         return Decision((), cause)
     order = await _order(conn, node_id, body.order_id)
     slot = body.slot_id or (None if order is None else order.slot_id)

@@ -86,7 +86,9 @@ async def take_slice(
     except UnknownName:
         loaded = None
     if loaded is None or body.slot_id not in loaded.rows or node_of(body.slot_id) != place.node:
-        log.warning("report_from_wrong_node", node=place.node, slot=body.slot_id, sequence=report.sequence)
+        log.warning(
+            "report_from_wrong_node_ignored", node=place.node, slot=body.slot_id, sequence=report.sequence
+        )
         return Taken(Decision((), cause_of(place, report)))
     desired = cause_of_report(loaded.history, body.slot_id, report.order_id)
     cause = desired.leads_to(
@@ -97,7 +99,12 @@ async def take_slice(
         ends_task = await _follow_task(transaction, place, report.order_id, body)
         if is_superseded(loaded.history, body.slot_id, report.order_id):
             # A late report: what it proves, or fails to prove, does not answer the current desired state.
-            log.info("report_superseded", slot=body.slot_id, kind=body.kind, order=str(report.order_id))
+            log.info(
+                "report_of_superseded_order_ignored",
+                slot=body.slot_id,
+                report_kind=body.kind,
+                order=str(report.order_id),
+            )
             return Taken(Decision((), cause), ends_task)
     newest = report.order_id is not None and is_newest(loaded.history, body.slot_id, report.order_id)
     match body:

@@ -154,7 +154,7 @@ class LabNodes:
         self._prove_refusal(endpoint)
         return [
             *(f"guest: {line.strip()}" for line in output.strip().splitlines()),
-            "the guest refuses another SSH key",
+            "the guest refuses an SSH key that is not in the request",
         ]
 
     def _prove_refusal(self, endpoint: dict[str, Any]) -> None:

@@ -25,7 +25,11 @@ class Foreign:
             return None
         flows = f"flows with cookie {', '.join(map(hex, self.cookies))}" if self.cookies else "no flows"
         meters = f"meters {', '.join(map(str, self.meters))}" if self.meters else "no meters"
-        return Difference("bridge.foreign_flows", "only flows and meters of slots", f"{flows}, {meters}")
+        return Difference(
+            "bridge.foreign_flows",
+            "no flows or meters on the bridge except those of slots",
+            f"{flows}, {meters}",
+        )
 
 
 def foreign_on(flows: Mapping[int, frozenset[Flow]], meters: Iterable[int], *, secure: bool) -> Foreign:

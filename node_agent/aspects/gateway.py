@@ -356,7 +356,9 @@ class Gateway:
         if found.queueing:
             queueing = ", ".join(sorted(found.queueing))
             yield Difference(
-                "foreign.uplink_qdisc", f"no queueing limits, filters or programs on link {name}", queueing
+                "foreign.uplink_qdisc",
+                f"no queueing limits, filters or XDP programs on link {name}",
+                queueing,
             )
         if silent := self._routing.silent(name, gateways_of(self._routing.routes(), name)):
             no_answer = f"no ARP answer from {', '.join(sorted(silent))}"
@@ -452,7 +454,9 @@ class Gateway:
         name = self._desired.bridge
         if foreign := sorted(self._bridges.ports(name) - SLOTS):
             differs = Difference(
-                "bridge.foreign_port", f"only ports of slots on {name}", f"ports {', '.join(foreign)}"
+                "bridge.foreign_port",
+                f"no ports on bridge {name} except those of slots",
+                f"ports {', '.join(foreign)}",
             )
             yield Step("gateway.remove_foreign_ports", lambda: self._delete_ports(foreign), differs)
         if settings := switching_words(self._bridges.switching(name)):
@@ -534,7 +538,7 @@ class Gateway:
         neighbours = self._routing.static_neighbours(bridge)
         if neighbours:
             text = "; ".join(sorted(map(str, neighbours)))
-            differs = Difference("gateway.neighbour", f"only learned neighbours on {bridge}", text)
+            differs = Difference("gateway.neighbour", f"no static neighbour entries on {bridge}", text)
             yield Step(
                 "gateway.delete_neighbours",
                 lambda: self._routing.delete_neighbours(bridge, neighbours),
@@ -547,7 +551,9 @@ class Gateway:
             differs = Difference("gateway.dhcp", served, "no DHCP server with these settings runs")
             yield Step("gateway.serve_dhcp", lambda: self._dhcp.serve(self._desired), differs)
         if foreign := self._dhcp.foreign_files():
-            differs = Difference("gateway.dhcp", "only DHCP reservations of slots", "; ".join(foreign))
+            differs = Difference(
+                "gateway.dhcp", "no DHCP reservations except those of slots", "; ".join(foreign)
+            )
             yield Step("gateway.serve_dhcp", self._dhcp.remove_foreign_files, differs)
 
 

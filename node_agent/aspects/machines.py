@@ -220,7 +220,9 @@ class Machines:
         invalidate_reads(self._bus)
         devices = self._bus.devices()
         for description in numa_mismatches(guest.place, devices):
-            log.warning("device_on_other_numa_node", machine=guest.name, found=description)
+            log.warning(
+                "pci_device_and_slot_on_different_numa_nodes", machine=guest.name, mismatch=description
+            )
         problems = objections(guest.name, guest.place, devices, self._hypervisor.domains())
         if problems:
             raise HostRefused("; ".join(problems))

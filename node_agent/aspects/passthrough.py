@@ -121,7 +121,7 @@ def _problems(wanted: HostDevice, place: Place, devices: PciDevices) -> Iterator
         if each.address not in place.addresses and each.kind != "bridge"
     ]
     if others:
-        yield f"shares IOMMU group {device.iommu_group} with {', '.join(others)}, not of this slot"
+        yield f"shares IOMMU group {device.iommu_group} with {', '.join(others)}, not PCI functions of this slot"
     yield from _driver_problems(device)
 
 

@@ -139,7 +139,9 @@ class TranslationAspect:
 
     def _unmap(self, owner: str, foreign: Sequence[FoundRule]) -> Step:
         found = f"{len(foreign)} nftables rules of {owner}"
-        differs = Difference("ingress.foreign", "only ingress rules of the order", found, ingress_in(owner))
+        differs = Difference(
+            "ingress.foreign", "no ingress rules except those of the slot's order", found, ingress_in(owner)
+        )
         change = Change(delete=tuple(foreign))
         return Step("translation.unmap", lambda: self._filter.change(change), differs)
 
@@ -158,8 +160,12 @@ class TranslationAspect:
         left = sum(_is_closed(wanted, each) for each in self._filter.connections(wanted.network.ip))
         if not left:
             return ()
-        found = f"{left} tracked connections that entered by another ingress rule"
-        differs = Difference("ingress.foreign", "only connections by the order's ingress rules", found)
+        found = f"{left} tracked connections that another ingress rule let in"
+        differs = Difference(
+            "ingress.foreign",
+            "no connections from outside except by ingress rules of the slot's order",
+            found,
+        )
         return (self._flush_closed(wanted, differs),)
 
     def _flush(

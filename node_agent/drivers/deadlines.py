@@ -58,7 +58,9 @@ class Deadlines:
         """Start the call. Wait at most `slot_timeout` seconds until fewer than `max_concurrent` calls are running."""
         ends = monotonic() + seconds
         if not self._slots.acquire(timeout=slot_timeout):
-            raise DeadlineExceeded("too many earlier calls hang; restart the daemon that does not answer")
+            raise DeadlineExceeded(
+                "too many earlier calls to host programs hang; restart the program that does not answer"
+            )
         outcome: Future[T] = Future()
         self._start(call, outcome)
         return Call(outcome, seconds, ends)

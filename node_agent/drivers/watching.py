@@ -86,7 +86,7 @@ class HostWatch:
             try:
                 source = self._sources[name]()
             except OSError as error:
-                log.debug("watch_source_open_failed", source=name, reason=str(error))
+                log.debug("host_event_source_open_failed", source=name, reason=str(error))
                 continue
             self._opened[name] = source
             self._selector.register(source, selectors.EVENT_READ, name)
@@ -99,7 +99,7 @@ class HostWatch:
         except OSError:
             is_open = False
         if not is_open:
-            log.info("watch_source_ended", source=name)
+            log.info("host_event_source_ended", source=name)
             self._selector.unregister(source)
             source.close()
             del self._opened[name]

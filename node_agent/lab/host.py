@@ -68,7 +68,7 @@ def main() -> None:
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=HostConfig)
     folder = Path(config.folder)
     lock = _lock_folder(folder)
-    log.info("host_starting", node=config.name, lock=lock)
+    log.info("lab_host_starting", node=config.name, lock_descriptor=lock)
     _mount(folder)
     _set_host_name(config.name, folder)
     _configure_libvirt()

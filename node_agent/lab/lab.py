@@ -90,7 +90,7 @@ class Lab:
     def _start(self) -> None:
         self._hosts.enter_context(reserve_run(self.run_id))
         left = sweep(self.run_id)
-        log.info("lab_starting", run=self.run_id, removed_links=left)
+        log.info("lab_starting", run_id=self.run_id, removed_leftover_links=left)
         self._hosts.callback(sweep, self.run_id)
         management = make_management(self.run_id)
         self.gateway_address = str(management.ip)

@@ -151,7 +151,10 @@ class Supervisor:
                     supervised.backoff.reset()
                 supervised.pid, supervised.due = None, now + supervised.backoff.next()
                 log.warning(
-                    "daemon_exited", daemon=supervised.daemon.name, code=code, uptime_seconds=round(uptime, 2)
+                    "daemon_exited",
+                    daemon=supervised.daemon.name,
+                    exit_code=code,
+                    uptime_seconds=round(uptime, 2),
                 )
                 self._write_process_ids()
 

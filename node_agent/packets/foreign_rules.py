@@ -46,12 +46,12 @@ _MOST_NAMED: Final = 8
 _DOES: Final = {
     "drop": "drop",
     "reject": "reject",
-    "queue": "queue packets to a program",
-    "synproxy": "answer in place of the slice",
-    "tproxy": "hand packets over to a local program",
-    "flow": "forward packets past all rules",
+    "queue": "pass packets to a program",
+    "synproxy": "answer TCP connections in place of the slice",
+    "tproxy": "deliver packets to a program on the host",
+    "flow": "forward packets by a flowtable past other rules",
     "dnat": "translate the destination",
-    "redirect": "redirect packets to the host",
+    "redirect": "redirect packets to the host itself",
     "snat": "translate the source",
     "masquerade": "translate the source",
     "notrack": "do not track",
@@ -155,7 +155,7 @@ def _findings_of(table: ForeignTable, node: NodeView) -> set[Finding]:
     try:
         return _Analysis(table, node).findings()
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        log.warning("foreign_table_analysis_failed", table=table.name, error=repr(error))
+        log.warning("foreign_firewall_table_analysis_failed", table=table.name, error=repr(error))
         return {
             Finding(table.name, "all chains", "any hook", "all rules", "the agent cannot analyze the table")
         }

@@ -128,7 +128,7 @@ class Acceptance:
                 if held is not None and condition(slot, held):
                     matching.append(slot)
             except HostUnreadable as unreadable:
-                log.warning("slot_unreadable", slot_id=slot.slot_id, reason=str(unreadable))
+                log.warning("slot_state_unreadable_on_host", slot_id=slot.slot_id, reason=str(unreadable))
                 errors.append(unreadable)
         return matching, errors
 

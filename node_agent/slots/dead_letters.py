@@ -65,7 +65,7 @@ class DeadLetterHandler:
         match given_up:
             case Unreadable(key=key, reason=reason):
                 # Without an id and a slot nothing can be reported; the control plane never sent this entry.
-                log.error("queue_entry_unreadable", key=key, reason=reason)
+                log.error("task_queue_entry_unreadable", key=key, reason=reason)
             case Poisoned(message=message, deliveries=deliveries):
                 self._poisoned(message, deliveries)
             case Failed(message=message, error=ActorNotFound()):
@@ -87,7 +87,9 @@ class DeadLetterHandler:
     def _poisoned(self, message: OrderMessage, deliveries: int) -> None:
         if any(slot.held is not None and slot.held.order.order_id == message.order_id for slot in self.slots):
             # An earlier process of the agent admitted it, so it is carried out from disk and the copy can be dropped.
-            log.warning("order_already_admitted", order_id=str(message.order_id), deliveries=deliveries)
+            log.warning(
+                "dead_lettered_order_already_admitted", order_id=str(message.order_id), deliveries=deliveries
+            )
             return
         reason = f"the task was delivered {deliveries} times, and the agent crashed each time before it admitted the order"
         self._refuse(message, "poisoned", reason)
@@ -106,7 +108,9 @@ class DeadLetterHandler:
             self._report(OrderRefused(order_id=message.order_id, slot_id=slot, reason=reason), message)
 
     def _refuse_copy(self, message: OrderMessage, code: CopyCode, explanation: str) -> None:
-        log.error("task_copy_invalid", message_id=str(message.order_id), code=code, reason=explanation)
+        log.error(
+            "invalid_task_message_refused", message_id=str(message.order_id), code=code, reason=explanation
+        )
         reason = Reason(code=code, message=line(explanation))
         self._report(OrderRefused(order_id=message.order_id, reason=reason), message)
 
@@ -130,7 +134,7 @@ class DeadLetterHandler:
         try:
             self.reporter.report(refusal, order_id=message.order_id)
         except OSError:
-            log.exception("refusal_not_spooled", order_id=str(message.order_id))
+            log.exception("task_refusal_report_not_spooled", order_id=str(message.order_id))
 
 
 def _failure_reason(error: BaseException) -> Reason:

@@ -94,7 +94,7 @@ class Inspection:
             found = differences(steps)
             run_steps(steps, halt)
         except (StepFailed, HostUnreadable) as failure:
-            log.warning("node_preparation_failed", reason=str(failure))
+            log.warning("node_drift_not_repaired", reason=str(failure))
         return found
 
     def report(self, found: tuple[Difference, ...], unread: Collection[HostUnreadable]) -> None:
@@ -133,7 +133,7 @@ class Inspection:
         replace_file(self._file, found.model_dump_json().encode(), durable=False)
         failpoint("agent.described.after")
         self._last = found
-        log.info("node_description_reported", missing=found.description.missing)
+        log.info("node_description_reported", missing_prerequisites=found.description.missing)
 
     def _record(self, found: tuple[Difference, ...], unread: list[Difference]) -> None:
         gateway = self._host.gateway
@@ -173,10 +173,10 @@ class Inspection:
         try:
             names = tuple(self._host.images())
         except HostUnreadable as unreadable:
-            log.warning("images_unreadable", reason=str(unreadable))
+            log.warning("image_list_unreadable", reason=str(unreadable))
             return ()
         if len(names) > MOST_IMAGES:
-            log.warning("images_omitted", names=names[MOST_IMAGES:])
+            log.warning("images_omitted_from_node_description", names=names[MOST_IMAGES:])
         return names[:MOST_IMAGES]
 
     def _described(self) -> NodeSurveyed:
@@ -208,7 +208,7 @@ def _read(path: Path) -> LastDescription | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError):
-        log.exception("stored_description_unreadable", path=str(path))
+        log.exception("stored_node_description_unreadable", path=str(path))
         return None
 
 

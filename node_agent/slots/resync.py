@@ -70,7 +70,7 @@ class Resync:
         backoff = Backoff(cap=_LONGEST_PAUSE)
         while self._fetched() is None:
             if self._files.complete:
-                log.info("stored_desired_state_used")
+                log.info("agent_starts_with_stored_desired_state")
                 return False
             halt.wait(backoff.next())
         return True
@@ -89,7 +89,7 @@ class Resync:
         try:
             orders = self._fetched()
         except OSError as error:
-            log.warning("desired_state_not_stored", reason=str(error))
+            log.warning("desired_state_not_stored_on_disk", reason=str(error))
             orders = None
         if orders is None:
             return self._backoff.next()
@@ -115,10 +115,17 @@ class Resync:
             log.warning("desired_state_not_fetched", reason=str(away))
             return None
         if desired.unknown:
-            log.error("held_orders_unknown", slots=desired.unknown, count=len(desired.unknown))
+            log.error(
+                "slot_orders_unknown_to_control_plane", slots=desired.unknown, count=len(desired.unknown)
+            )
         admitted = [order for text, order in orders if self._admitted(text, order)]
         self._files.mark_complete()
-        log.info("desired_state_fetched", held=len(held.held), wanted=len(orders), admitted=len(admitted))
+        log.info(
+            "desired_state_fetched",
+            orders_of_node=len(held.held),
+            orders_received=len(orders),
+            orders_admitted=len(admitted),
+        )
         return admitted
 
     def _admitted(self, text: str, order: Order) -> bool:

@@ -87,7 +87,7 @@ class SlotWork:
             with reporting_progress(self.listener, held.order.order_id):
                 self._carry_out(slot, held, halt, asked=asked)
         except Halted:
-            log.info("slot_work_halted")
+            log.info("work_on_slot_halted")
         except HostUnreadable as unreadable:
             # Attempts handle this exception themselves; here the host was read before one. The next survey retries.
             log.warning("host_unreadable", reason=str(unreadable))
@@ -193,7 +193,7 @@ class SlotWork:
         found = left = _differences_from_stopped(steps, on)
         if steps or on:
             refusals = [str(each) for each in switch_off(stopped, self.host, halt)]
-            log.info("parts_of_stopped_slice_removed", refusals=refusals)
+            log.info("remains_of_stopped_slice_removed", errors=refusals)
             left = _differences_from_stopped(planned_off(stopped, self.host), still_on(stopped, self.host))
         self.drifts.record(index_of(order.slot_id), found, left, order)
 
@@ -215,7 +215,7 @@ class SlotWork:
         found = left = leftovers(gone, self.host)
         if found:
             refusals = [str(each) for each in remove_all(gone, self.host, halt)]
-            log.info("parts_of_removed_slice_removed", refusals=refusals)
+            log.info("remains_in_empty_slot_removed", errors=refusals)
             left = leftovers(gone, self.host)
         self.drifts.record(index_of(order.slot_id), _occupied(found), _occupied(left), order)
 
@@ -309,15 +309,19 @@ class SlotWork:
 
         try:
             for refusal in repair(wanted, self.host, halt, begin):
-                log.warning("drift_not_repaired", reason=str(refusal))
+                log.warning("slice_drift_not_repaired", reason=str(refusal))
         except (HostUnreadable, _GuestNotRunning) as failure:
-            log.warning("drift_not_repaired", reason=str(failure))
+            log.warning("slice_drift_not_repaired", reason=str(failure))
         found = newest(each.repairs for each in begun if each.repairs is not None)
         try:
             left = planned(wanted, self.host)
         except HostUnreadable:
             return found, tuple(begun)
-        log.info("slice_repair_ended", found=[each.kind for each in found], remaining_steps=_names(left))
+        log.info(
+            "slice_drift_repair_ended",
+            drift_kinds=[each.kind for each in found],
+            remaining_steps=_names(left),
+        )
         return found, left
 
 

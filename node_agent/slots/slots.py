@@ -185,8 +185,13 @@ class Slots:
             case ApplySlice(network=wanted) | StopSlice(network=wanted) if not _is_on(self._network, wanted):
                 # A slice on another bridge or address would bypass the filters of this one. A stopped slice keeps its
                 # DHCP reservation, which the server of this network could not serve.
-                place = f"{wanted.private_ip} on {wanted.bridge}, {wanted.subnet} behind {wanted.gateway}"
-                raise Refused("wrong_network", f"{place}, is not on the network of {self._node_id}")
+                place = (
+                    f"{wanted.private_ip} on {wanted.bridge}, {wanted.subnet} with gateway {wanted.gateway}"
+                )
+                raise Refused(
+                    "wrong_network",
+                    f"the slice network {place}, differs from the network of node {self._node_id}",
+                )
             case _:
                 pass
         try:

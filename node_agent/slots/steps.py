@@ -32,7 +32,7 @@ def run_steps(steps: Iterable[Step], halt: Halt) -> None:
         try:
             step.run()
         except HostRefused as refusal:
-            log.warning("step_refused", step=step.name, refusal=str(refusal))
+            log.warning("reconcile_step_refused_by_host", step=step.name, reason=str(refusal))
             raise StepFailed(step.name, refusal) from refusal
         step_failpoint(step.name, "after")
-        log.info("step_done", step=step.name)
+        log.info("reconcile_step_done", step=step.name)

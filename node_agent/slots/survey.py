@@ -106,7 +106,7 @@ class Survey:
             if self._gate.room:
                 self._inspection.describe()
         except OSError:
-            log.exception("node_description_failed")
+            log.exception("node_description_not_stored_on_disk")
 
     def _survey_if_possible(self) -> None:
         try:
@@ -118,4 +118,4 @@ class Survey:
         except Halted:
             return
         except OSError:
-            log.exception("survey_failed")
+            log.exception("host_survey_failed")

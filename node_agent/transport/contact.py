@@ -39,7 +39,7 @@ class Contact:
         now, last = self._now(), self._last
         self._last = now
         if last is not None and now - last > BEATS * self._seconds():
-            log.warning("control_plane_contact_resumed", seconds=round(now - last, 1))
+            log.warning("control_plane_contact_resumed", interruption_seconds=round(now - last, 1))
             self._notify()
 
     def record_lost_state(self) -> None:

@@ -34,7 +34,7 @@ def enrol_or_resume(settings: Settings, halt: Halt) -> Session:
     try:
         session.renew()
     except (ControlPlaneUnavailable, OSError) as error:
-        log.warning("session_renewal_failed", reason=str(error))
+        log.warning("node_session_not_renewed_at_start", reason=str(error))
     except RequestRejected as refusal:
         raise EnrolmentRefused(str(refusal)) from refusal
     return session
@@ -51,7 +51,7 @@ def _enrol(settings: Settings, files: SessionFiles, halt: Halt) -> StoredSession
         try:
             return enrolled(settings, files, token, None)
         except ControlPlaneUnavailable as error:
-            log.warning("enrolment_retried", reason=str(error))
+            log.warning("node_enrolment_retried", reason=str(error))
         except RequestRejected as refusal:
             raise EnrolmentRefused(str(refusal)) from refusal
         halt.wait(backoff.next())

@@ -39,14 +39,14 @@ class Gate:
         """Close the gate for tasks, because the control plane rejects this node."""
         with self._changed:
             if self._rejection is None:
-                log.error("orders_stopped", reason=reason)
+                log.error("orders_stopped_because_node_is_rejected", reason=reason)
             self._rejection = reason
 
     def resume_orders(self) -> None:
         """Reopen the gate for tasks, because the control plane accepts this node."""
         with self._changed:
             if self._rejection is not None:
-                log.info("orders_resumed")
+                log.info("orders_resumed_because_node_is_accepted")
             self._rejection = None
             self._changed.notify_all()
 
@@ -79,9 +79,9 @@ class Gate:
     def _log_room(self) -> None:
         """Log once when tasks begin to wait because the spool of reports is full, and once when tasks continue."""
         if self._spool.full and not self._is_blocked:
-            log.error("orders_blocked_by_full_spool", waiting=self._spool.waiting)
+            log.error("orders_blocked_by_full_report_spool", undelivered_reports=self._spool.waiting)
         elif self._is_blocked and not self._spool.full:
-            log.info("orders_resumed", waiting=self._spool.waiting)
+            log.info("orders_resumed_because_report_spool_has_room", undelivered_reports=self._spool.waiting)
         self._is_blocked = self._spool.full
 
     def _open(self) -> bool:

@@ -132,7 +132,7 @@ class ProgressSender:
         try:
             control_plane.progress(batch)
         except (ControlPlaneUnavailable, RequestRejected) as away:
-            log.debug("progress_not_sent", reason=str(away))
+            log.debug("task_progress_not_sent_to_control_plane", reason=str(away))
         return _PAUSE_SECONDS
 
     def _take(self) -> ProgressBatch | None:

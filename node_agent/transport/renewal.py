@@ -38,11 +38,11 @@ class Renewal:
         try:
             self._session.renew()
         except ControlPlaneUnavailable as away:
-            log.warning("session_not_renewed", reason=str(away))
+            log.warning("node_session_not_renewed", reason=str(away))
             return max(away.retry_after, self._backoff.next())
         except OSError as error:
             # A full disk may recover. Either nothing was requested, or the same secrets are requested again.
-            log.warning("session_not_renewed", reason=str(error))
+            log.warning("node_session_not_renewed", reason=str(error))
             return self._backoff.next()
         except RequestRejected as refusal:
             self._gate.stop_orders(str(refusal))

@@ -51,7 +51,7 @@ class Reporter:
             order_id=id_of(cause) if cause else order_id,
             trace_context=cause.trace_context if cause else None,
         )
-        log.info("report_spooled", kind=body.kind, sequence=report.sequence)
+        log.info("report_spooled", report_kind=body.kind, sequence=report.sequence)
         if self._entry is not None:
             self._entry.wake()
 
@@ -73,14 +73,22 @@ class Reporter:
         try:
             self._deliver(control_plane, batch)
         except ControlPlaneUnavailable as away:
-            log.warning("reports_not_delivered", waiting=self._spool.waiting, reason=str(away))
+            log.warning(
+                "reports_not_delivered_to_control_plane",
+                undelivered_reports=self._spool.waiting,
+                reason=str(away),
+            )
             return Rest(max(away.retry_after, self._backoff.next()))
         except RequestRejected as away:
-            log.warning("reports_not_delivered", waiting=self._spool.waiting, reason=str(away))
+            log.warning(
+                "reports_not_delivered_to_control_plane",
+                undelivered_reports=self._spool.waiting,
+                reason=str(away),
+            )
             return Rest(self._backoff.next())
         except OSError:
             # The batch was delivered, but that is not stored: it is sent again after a crash, and accepted only once.
-            log.exception("report_delivery_not_stored", waiting=self._spool.waiting)
+            log.exception("report_delivery_not_stored_on_disk", undelivered_reports=self._spool.waiting)
             return Rest(self._backoff.next())
         self._backoff.reset()
         return 0.0
@@ -104,6 +112,6 @@ class Reporter:
             self._delivered()
 
     def _start_new_incarnation(self, reason: str) -> None:
-        log.error("spool_incarnation_started", reason=reason)
+        log.error("report_spool_numbering_restarted", reason=reason)
         self._spool.start_new_incarnation()
         self._forgotten()

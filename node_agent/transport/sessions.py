@@ -164,7 +164,7 @@ class Session:
             try:
                 self._renew()
             except (ControlPlaneUnavailable, RequestRejected, OSError) as error:
-                log.warning("session_not_renewed", reason=str(error))
+                log.warning("node_session_not_renewed", reason=str(error))
                 return False
             return True
 
@@ -176,10 +176,10 @@ class Session:
             token = unused_token(self._settings, self._kept)
             if token is None:
                 raise
-            log.warning("session_refused", reason=str(refusal))
+            log.warning("node_session_refused_by_control_plane", reason=str(refusal))
             kept = enrolled(self._settings, self._files, token, self._kept)
         self._kept, self.renewed_at = kept, self._requested_at
-        log.info("session_renewed", number=kept.granted.number)
+        log.info("node_session_renewed", session_number=kept.granted.number)
         for listener in self._listeners:
             listener(kept)
         return kept
@@ -227,7 +227,7 @@ def enrolled(
     )
     proof = requested.signer.sign("session+jws", claims.model_dump_json().encode())
     granted = enrol(settings, Enrolment(token=token, public_key=requested.signer.public, proof=proof))
-    log.info("enrolled", node_id=granted.node_id, subnet=granted.subnet, queue=granted.queue.host)
+    log.info("node_enrolled", node_id=granted.node_id, subnet=granted.subnet, queue_host=granted.queue.host)
     return _keep(files, before, StoredSession(secrets=requested, token_sha256=token_sha256, granted=granted))
 
 
@@ -262,5 +262,5 @@ def _read(path: Path, kind: type[File]) -> File | None:
         return None
     except ValidationError as error:
         # The error's message would contain the secrets, so only the number of errors is logged.
-        log.error("session_file_unreadable", path=str(path), errors=error.error_count())
+        log.error("node_session_file_invalid", path=str(path), error_count=error.error_count())
         return None

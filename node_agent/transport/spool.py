@@ -150,7 +150,7 @@ class Spool:
         except FileNotFoundError:
             head = _Head(incarnation=new_uuid())
         except ValidationError as error:
-            log.warning("spool_head_unreadable", error=str(error))
+            log.warning("report_spool_head_file_unreadable", error=str(error))
             head = _Head(incarnation=new_uuid())
         self._store_head(head, durable=True)
         return head
@@ -161,7 +161,7 @@ class Spool:
             return []
         *lines, torn = self._lines.read_bytes().split(b"\n")
         if torn:
-            log.warning("spool_truncated", kept=len(lines))
+            log.warning("incomplete_last_report_cut_from_spool", complete_lines=len(lines))
             os.truncate(self._lines, self._lines.stat().st_size - len(torn))
         waiting, lost = list[Report](), 0
         for line in lines:
@@ -172,7 +172,7 @@ class Spool:
             except (ValidationError, msgspec.DecodeError):
                 lost += 1
         if lost:
-            log.error("spool_damaged", lost=lost, kept=str(self._damaged))
+            log.error("reports_lost_in_damaged_spool", count=lost, copy_of_spool=str(self._damaged))
             shutil.copyfile(self._lines, self._damaged)
         return waiting
 

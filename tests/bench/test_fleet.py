@@ -54,19 +54,22 @@ def test_fleet_check_finds_no_fault_in_the_complete_timeline_of_a_requested_allo
 @pytest.mark.parametrize(
     ("timelines", "fault"),
     [
-        ({}, "alc-1 is not in the ledger"),
+        ({}, "allocation alc-1 is not in the ledger"),
         (
             {"alc-1": (TIMELINE, "n1/0"), "alc-2": (TIMELINE, "n1/1")},
-            "alc-2 is in the ledger, but was not requested",
+            "allocation alc-2 is in the ledger, but was not requested",
         ),
-        ({"alc-1": (TIMELINE[:-1], "n1/0")}, "alc-1 on n1/0: lost or duplicated events allocation.released"),
+        (
+            {"alc-1": (TIMELINE[:-1], "n1/0")},
+            "allocation alc-1 on n1/0: lost or duplicated events allocation.released",
+        ),
         (
             {"alc-1": ([*TIMELINE, "allocation.activated"], "n1/0")},
-            "alc-1 on n1/0: lost or duplicated events allocation.activated",
+            "allocation alc-1 on n1/0: lost or duplicated events allocation.activated",
         ),
         (
             {"alc-1": (TIMELINE[::-1], "n1/0")},
-            f"alc-1 on n1/0: events out of order: {', '.join(TIMELINE[::-1])}",
+            f"allocation alc-1 on n1/0: events out of order: {', '.join(TIMELINE[::-1])}",
         ),
     ],
 )
@@ -84,11 +87,11 @@ def test_fleet_check_finds_no_fault_on_a_host_with_each_effect_once_per_slice() 
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"machine.start a": 2}, "n1: effect machine.start a happened 2 times"),
-        ({"machine.start d": 1}, "n1: effect machine.start happened to 4 machines for 3 slices"),
-        ({"machine.destroy c": 0}, "n1: effect machine.destroy c happened 0 times"),
-        ({"port.add slice0": 3}, "n1: effect port.add slice0 happened 3 times for 2 slices"),
-        ({"link.delete slice1": 0}, "n1: effect link.delete slice1 happened 0 times for 1 slices"),
+        ({"machine.start a": 2}, "node n1: host change machine.start a was made 2 times"),
+        ({"machine.start d": 1}, "node n1: host change machine.start was made on 4 machines for 3 slices"),
+        ({"machine.destroy c": 0}, "node n1: host change machine.destroy c was made 0 times"),
+        ({"port.add slice0": 3}, "node n1: host change port.add slice0 was made 3 times for 2 slices"),
+        ({"link.delete slice1": 0}, "node n1: host change link.delete slice1 was made 0 times for 1 slices"),
     ],
 )
 def test_fleet_check_names_an_effect_that_occurred_twice_or_never_on_a_host(
@@ -100,8 +103,8 @@ def test_fleet_check_names_an_effect_that_occurred_twice_or_never_on_a_host(
 def test_fleet_check_names_objects_and_reports_that_are_left_on_a_node() -> None:
     node = NodeState("n1", DONE, ["taps slice0"], spooled=3)
     assert [*checks.host_faults(CARRIED, node)] == [
-        "n1: left taps slice0",
-        "n1: 3 reports were not delivered",
+        "node n1: left taps slice0",
+        "node n1: 3 reports were not delivered",
     ]
 
 

@@ -10,5 +10,5 @@ async def test_restarted_agents_reconcile_changed_slots_and_modify_no_others() -
         await made.fill()
         assert await made.unchanged() > 0
         assert await made.one_percent() > 0
-        with pytest.raises(UnexpectedEffects, match="expected no effects"):
+        with pytest.raises(UnexpectedEffects, match="expected no changes of hosts"):
             await made.check({})

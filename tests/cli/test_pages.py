@@ -216,7 +216,7 @@ def test_throttled_node_is_shown_with_the_start_of_the_throttling(
 ) -> None:
     throttled = {**NODE, "reports_throttled_at": "2026-01-02T03:04:05Z"}
     plane.script("GET /v1/nodes/lab-a", document(throttled))
-    assert "the node exceeds its report budget since" in sliceplane("nodes", "show", "lab-a").out
+    assert "the node has exceeded its report budget since" in sliceplane("nodes", "show", "lab-a").out
 
 
 def test_node_with_a_superseded_copy_of_its_disk_is_shown_with_the_session_of_the_copy(
@@ -230,7 +230,7 @@ def test_node_with_a_superseded_copy_of_its_disk_is_shown_with_the_session_of_th
     }
     plane.script("GET /v1/nodes/lab-a", document(copied))
     out = sliceplane("nodes", "show", "lab-a").out
-    assert "a copy of this node's disk, at session 7" in out
+    assert "a copy of this node's disk, which presented session 7" in out
     assert "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" in out
 
 

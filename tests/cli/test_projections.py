@@ -245,7 +245,7 @@ def test_projections_verify_prints_the_first_difference_of_each_table_with_key_a
     rows = [line.split() for line in outcome.out.splitlines()]
     assert ["state", "free", "claimed"] in rows
     assert ["allocation_id", "null", "alc-1"] in rows
-    assert "1 table not equal to the replayed ledger" in outcome.err
+    assert "1 table differs from the replayed ledger" in outcome.err
     assert "sliceplane projections rebuild slots" in outcome.err
 
 
@@ -259,11 +259,11 @@ def test_projections_verify_of_a_changed_ledger_advises_to_copy_the_database_and
     assert outcome.code == 1
     assert "ledger.head  the ledger was changed  first difference at stream_id=slot-node-a/1" in outcome.out
     assert "stream_id=slot-node-a/1: this row is missing" in outcome.out
-    assert "2 tables not equal to the replayed ledger" in outcome.err
+    assert "2 tables differ from the replayed ledger" in outcome.err
     for part in (
         "text from the control plane",
         "copy the database",
-        "ledger.head: written only by appends",
+        "ledger.head: written only by appends to the ledger",
     ):
         assert part in outcome.err
     assert "sliceplane projections" not in outcome.err

@@ -22,7 +22,7 @@ async def test_queue_flooded_by_its_node_is_deleted_and_its_orders_are_sent_agai
     with capture_logs() as lines:
         for turn in range(TIDY_ROUND):
             await task_sender.withdraw_stranded(turn)
-    assert [(each["event"], each["nodes"]) for each in lines] == [("queue_flooded", ("n1",))]
+    assert [(each["event"], each["nodes"]) for each in lines] == [("flooded_task_queues_deleted", ("n1",))]
     assert admin.keys("ctl:n1:*") == []
     given.overdue()
     await task_sender.send_due()

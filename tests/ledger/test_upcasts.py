@@ -161,8 +161,8 @@ def test_event_catalog_that_is_inconsistent_with_its_upcasters_is_rejected_with_
     assert set(refused.value.objections) == {
         "ship.moored version 1 has no upcaster to version 2",
         "ship.moored version 3 has no upcaster to version 4",
-        "ship.moored has an upcaster from version 4, and its newest version is 4",
-        "ship.sailed has an upcaster from version 0, and its newest version is 1",
+        "ship.moored has an upcaster from version 4, but its newest version is 4",
+        "ship.sailed has an upcaster from version 0, but its newest version is 1",
         "ship.sailed has no version before 1 that could still be written; remove still_written",
         "there is an upcaster of ship.sunk, which is not in the catalog",
         "ShipMoored is stored both as ship.moored and as ship.berthed",

@@ -122,7 +122,7 @@ async def test_table_swap_blocked_by_a_reader_is_postponed_without_blocking_appe
         with capture_logs() as log:
             rebuilding = asyncio.ensure_future(fleet.rebuild(["slots"]))
             took: list[float] = []
-            while [each["event"] for each in log].count("table_swap_postponed") < ATTEMPTS:
+            while [each["event"] for each in log].count("swap_of_rebuilt_tables_postponed") < ATTEMPTS:
                 took.append(await survey(fleet, 0, 1 + len(took)))
                 assert not rebuilding.done()
         longest = sorted(took)[-ATTEMPTS:]

@@ -314,14 +314,14 @@ async def test_redis_connections_closed_and_reopened_immediately_are_not_logged_
         assert admin.client_kill_filter(user="node-lab-a", skipme=True)
         await relay.enqueue(LAB_A, order_id, message(order_id, "order"))
         assert node.next_order() == "order"
-    assert [each["event"] for each in log if each["event"].startswith("queue")] == []
+    assert [each["event"] for each in log if each["event"].startswith("task_queue")] == []
 
 
 async def test_redis_outage_is_logged_once_with_its_reason_and_once_when_it_ends(
     node: Node, control: Redis, relay: Relay
 ) -> None:
     def queue_events() -> list[str]:
-        return [each["event"] for each in log if each["event"].startswith("queue")]
+        return [each["event"] for each in log if each["event"].startswith("task_queue")]
 
     [order_id] = order_ids(1)
     with capture_logs() as log:
@@ -330,8 +330,8 @@ async def test_redis_outage_is_logged_once_with_its_reason_and_once_when_it_ends
         await start_session(control, login("lab-a"))
         await relay.enqueue(LAB_A, order_id, message(order_id, "order"))
         assert node.next_order() == "order"
-        eventually(lambda: queue_events()[-1] == "queue_reachable")
-    assert queue_events() == ["queue_unreachable", "queue_reachable"]
+        eventually(lambda: queue_events()[-1] == "task_queue_reachable")
+    assert queue_events() == ["task_queue_unreachable", "task_queue_reachable"]
     assert log[0]["reason"]
 
 

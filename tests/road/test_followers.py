@@ -78,9 +78,9 @@ async def test_two_concurrent_projectors_of_one_read_model_write_each_event_once
         ]
         try:
             with capture_logs() as lines:
-                while not any(line["event"] == "projection_restarted" for line in lines):
+                while not any(line["event"] == "projection_restarted_after_error" for line in lines):
                     await _run_briefly(runners)
-            assert [line["event"] for line in lines] == ["projection_restarted"], (
+            assert [line["event"] for line in lines] == ["projection_restarted_after_error"], (
                 "exactly one runner restarted"
             )
             assert await _written_rows(made) == 1

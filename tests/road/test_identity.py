@@ -82,8 +82,11 @@ def test_second_agent_on_a_copied_disk_supersedes_the_first_agent_which_is_refus
     )
     assert len(superseded(site)) == 1
     refused, accepted = (site.node.agent, copy)
-    until(lambda: "orders_stopped" in log_of(refused), "the refused agent takes no orders")
-    assert "orders_stopped" not in log_of(accepted)
+    until(
+        lambda: "orders_stopped_because_node_is_rejected" in log_of(refused),
+        "the refused agent takes no orders",
+    )
+    assert "orders_stopped_because_node_is_rejected" not in log_of(accepted)
     assert len(site.node.snapshot().kinds["domain"]) == 1, "the refused agent removed a slice"
     site.plane.client().delete(f"/allocations/{slice_}")
     site.await_state(slice_, "released", 60)
@@ -116,7 +119,10 @@ def test_revoked_agent_takes_no_orders_keeps_its_slices_and_enrols_again_with_a_
     site.await_state(slice_, "active")
     admin = site.plane.client()
     assert admin.post("/nodes/sim-a/revoke", json={"reason": "test"}).status_code == 200
-    until(lambda: "orders_stopped" in log_of(site.node.agent), "the agent takes no orders")
+    until(
+        lambda: "orders_stopped_because_node_is_rejected" in log_of(site.node.agent),
+        "the agent takes no orders",
+    )
     assert admin.post("/allocations", json={"sku": "lab.small"}).is_error
     assert len(site.node.snapshot().kinds["domain"]) == 1
     token = admin.post("/nodes/sim-a/enrolment").json()["enrolment_token"]
@@ -148,7 +154,7 @@ def test_agent_replaces_an_altered_fence_file_by_the_signed_order_of_the_control
     path.write_text(with_order(path, lambda order: order.replace(b'"memory_mib":96', b'"memory_mib":960')))
     site.node.agent.start()
     until(lambda: log_of(site.node.agent).count("agent_started") == 2, "the agent has restarted")
-    assert "fence_file_unreadable" in log_of(site.node.agent)
+    assert "slot_fence_file_unreadable" in log_of(site.node.agent)
     assert b'"memory_mib":96,' in payload_of(signed_order(path)), (
         "the fence file does not contain the order of the control plane"
     )

@@ -215,7 +215,7 @@ def test_issue_key_command_while_redis_is_unreachable_prints_only_a_valid_api_ke
         check=True,
         text=True,
     )
-    assert "wake_up_not_published" in made.stderr
+    assert "redis_wake_up_not_published" in made.stderr
     [key] = made.stdout.splitlines()
     headers = {"Authorization": f"Bearer {key}"}
     assert httpx.get(f"{running_plane.url}/v1/skus", headers=headers).is_success

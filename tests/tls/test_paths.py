@@ -117,7 +117,7 @@ def test_network_path_that_is_plaintext_public_or_unverified_has_a_warning(
         ),
         (
             {"maxmemory": 0},
-            "maxmemory is not set: one flooded queue takes all memory of its host",
+            "Redis has no maxmemory: one flooded queue can take all memory of the Redis host",
         ),
         (
             {"plain_port": 6379},

@@ -57,7 +57,7 @@ def test_agent_that_trusts_a_different_ca_does_not_enrol_and_logs_the_reason(
     untrusting = site.agent("lab-x", ca_file=str(other_ca.ca))
     try:
         untrusting.await_log(
-            "enrolment_retried",
+            "node_enrolment_retried",
             "the certificate is not signed by a trusted CA",
         )
         assert site.api.get("/nodes/lab-x")["state"] == "registered"
@@ -72,7 +72,7 @@ def test_api_and_redis_with_certificates_of_an_untrusted_ca_are_refused_until_th
     agent.mark()
     try:
         site.restart_with(other_ca)
-        for event in ("control_plane_unreachable", "queue_unreachable"):
+        for event in ("control_plane_unreachable", "task_queue_unreachable"):
             agent.await_log(event, "the certificate is not signed by a trusted CA")
         dispatcher = site.layout.logs / "dispatcher.log"
         until(
@@ -81,7 +81,7 @@ def test_api_and_redis_with_certificates_of_an_untrusted_ca_are_refused_until_th
         )
     finally:
         site.restart_with(own)
-    agent.await_log("queue_reachable")
+    agent.await_log("task_queue_reachable")
     _check_reconnected(site, agent)
 
 

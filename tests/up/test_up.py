@@ -164,7 +164,7 @@ def test_dev_up_once_shows_a_slice_from_request_to_release_and_leaves_nothing(re
     assert up.wait() == 0, up.output
     for text in WHOLE_LIFE:
         assert text in up.output
-    assert "the guest refuses another SSH key" in up.output
+    assert "the guest refuses an SSH key that is not in the request" in up.output
     assert re.search(r"log in to the guest at 198\.51\.100\.\d+:2\d{4} from outside", up.output)
     assert re.search(r"guest: alc-[0-9a-z]{26}", up.output)
     assert traces(up.layout) == []

@@ -57,7 +57,7 @@ class Feed:
             try:
                 grew = await self._poll()
             except DATABASE_UNAVAILABLE as error:
-                log.warning("feed_connection_lost", error=str(error))
+                log.warning("event_feed_database_connection_lost", error=str(error))
                 self._may_differ = True
                 await rest(RECONNECT_SECONDS)
             else:
@@ -125,7 +125,7 @@ class Feed:
         async with self._engine.connect() as conn:
             if self._epoch is not None and await holds(await ledger_connection(conn), cursor):
                 return True
-        log.warning("feed_restarted_at_end", after=str(cursor))
+        log.warning("event_feed_restarted_at_ledger_end", cursor_not_in_ledger=str(cursor))
         return False
 
     async def _begin(self) -> None:

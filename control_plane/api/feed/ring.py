@@ -68,7 +68,7 @@ class Ring:
 
     def add(self, added: LedgerRange) -> None:
         """Append the range of the ledger after position `final`; drop the oldest ranges if a limit is exceeded."""
-        assert added.after == self.final, "a range of the ledger is added to the ring without a gap"
+        assert added.after == self.final, "a range that is added to the ring must begin where the ring ends"
         self._ranges.append(added)
         self.final = added.upto
         self._events -= len(added.messages)

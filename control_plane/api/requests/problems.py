@@ -195,7 +195,7 @@ def _install_outages(app: FastAPI) -> None:
 
     @app.exception_handler(UnreadableEvent)
     async def unreadable(request: Request, error: UnreadableEvent) -> JSONResponse:
-        log.error("event_unreadable", position=error.position, error=str(error))
+        log.error("ledger_event_unreadable", position=error.position, error=str(error))
         return problem(request, UNREADABLE, [Objection("unreadable_event", str(error))])
 
     @app.exception_handler(RedisUnavailable)

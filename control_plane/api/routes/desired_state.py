@@ -31,10 +31,12 @@ async def desired_state(request: Request, node: CallingNode, body: HeldOrders) -
     async with reading(plane.engine) as conn:
         found = await differences(conn, node, body.held)
         if found.unknown:
-            log.error("node_holds_unknown_slots", node=node, slots=found.unknown, count=len(found.unknown))
+            log.error(
+                "node_has_orders_missing_in_ledger", node=node, slots=found.unknown, count=len(found.unknown)
+            )
         if not found.wanted:
             return DesiredState(orders=(), unknown=found.unknown)
         now: datetime = await plane.handle.clock(conn)
     orders = tuple(seal(each.text, now + bounds_of(each.kind).maximum_age) for each in found.wanted)
-    log.info("desired_state_compared", node=node, held=len(body.held), differing=len(orders))
+    log.info("desired_state_compared", node=node, orders_of_node=len(body.held), orders_sent=len(orders))
     return DesiredState(orders=orders, unknown=found.unknown)

@@ -36,7 +36,7 @@ async def create_ingress(
 @router.delete("/allocations/{allocation}/ingress/{ingress}", status_code=202)
 async def delete_ingress(request: Request, principal: Admin, allocation: str, ingress: str) -> AllocationView:
     """Close an ingress. Its address and port can be reserved again once its node has proved that it was removed."""
-    reason = Reason("withdrawn_by_caller", f"withdrawal was requested by {principal.actor}")
+    reason = Reason("withdrawn_by_caller", f"removal of the ingress rule was requested by {principal.actor}")
     command = close_ingress(
         allocation_named(allocation), _named(ingress), origin_of(request, principal), reason
     )

@@ -93,7 +93,7 @@ async def remove(request: Request, principal: Admin, node: str) -> NodeView:
     await plane.handle(remove_node(name, origin_of(request, principal)), await key_of(request, principal))
     async with plane.engine.connect() as conn:
         row = await nodes.last_registration(conn, name)
-        assert row is not None, "a node has a row after its removal"
+        assert row is not None, "the read model keeps the row of a removed node"
         return past_node_view(row)
 
 
@@ -301,7 +301,7 @@ async def readmit_slot(request: Request, principal: Admin, node: str, index: str
 async def _slot_shown(request: Request, slot: SlotId) -> SlotView:
     async with plane_of(request).engine.connect() as conn:
         row = await slots.find(conn, slot)
-        assert row is not None, "a slot has a row after a command on it"
+        assert row is not None, "the read model has a row for every slot that a command accepts"
         [shown] = await _slot_views(request, conn, [row])
     return shown
 

@@ -106,7 +106,7 @@ class Hub:
             try:
                 await self._listen()
             except REDIS_UNAVAILABLE as error:
-                log.info("progress_subscription_lost", error=str(error))
+                log.info("task_progress_redis_subscription_lost", error=str(error))
                 await rest(RETRY_SECONDS)
             finally:
                 self._subscription = None
@@ -135,7 +135,7 @@ class Hub:
         except msgspec.DecodeError as error:
             # During an upgrade another version may write a format that this one cannot read. Losing progress is
             # harmless.
-            log.info("progress_message_unreadable", node=node, error=str(error))
+            log.info("task_progress_message_unreadable", node=node, error=str(error))
             return
         for box in self._boxes.get(node, ()):
             box.put(steps)

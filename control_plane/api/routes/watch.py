@@ -49,7 +49,9 @@ async def watch(
         try:
             news = await watcher.step(last_sent + heartbeat - monotonic())
         except DATABASE_UNAVAILABLE as error:
-            log.warning("watch_ended", after=watcher.position, error=str(error))
+            log.warning(
+                "event_watch_ended_by_database_error", last_position=watcher.position, error=str(error)
+            )
             return
         if not news and monotonic() >= last_sent + heartbeat:
             news = watcher.whereabouts() or ALIVE

@@ -157,7 +157,7 @@ class AllocationView(BaseModel):
 
 def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -> AllocationView:
     state = fold(facts)
-    assert state is not None, "the stream of an allocation has at least one fact"
+    assert state is not None, "the stream of an allocation begins with its request"
     request = state.request
     return AllocationView(
         id=request.allocation_id,

@@ -70,7 +70,7 @@ def create(
         bool,
         typer.Option(
             "--replace-on-failure/--no-replace-on-failure",
-            help="If the bring-up fails due to a node fault, place the allocation on another node, once.",
+            help="If a slice cannot be brought up due to a node fault, place the allocation on another node, once.",
         ),
     ] = True,
     wait_for_it: Annotated[

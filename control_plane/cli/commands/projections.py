@@ -158,8 +158,8 @@ def _not_equal(current: Session, found: Verification) -> Failure:
             f"sliceplane projections rebuild {name}; sliceplane projections skip {name} {position} --reason WHY",
         )
     tables = list(dict.fromkeys(each.table for each in found.differences))
-    count = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
-    what = f"{count} not equal to the replayed ledger at position {found.position}"
+    count, verb = ("1 table", "differs") if len(tables) == 1 else (f"{len(tables)} tables", "differ")
+    what = f"{count} {verb} from the replayed ledger at position {found.position}"
     if found.advice is not None and found.advice.code == "rebuild":
         return Different(what, _rebuild_advice(current, tables))
     # A newer control plane may return an unknown advice code: print its message, and do not advise a rebuild.
@@ -172,7 +172,7 @@ def _evidence_advice(found: Verification) -> Iterator[str]:
     yield "stop the control plane's programs (./dev down), then copy the database: its files, or pg_dump"
     if tables := sorted({each.table for each in found.differences if each.kind == "ledger"}):
         names = ", ".join(tables)
-        yield f"{names}: written only by appends; find out what else changed the data, and compare with a backup"
+        yield f"{names}: written only by appends to the ledger; find out what else wrote it, and compare with a backup"
 
 
 def _rebuild_advice(current: Session, tables: Sequence[str]) -> str:

@@ -175,7 +175,7 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
         yield "reports", Text(f"{item.spooled_reports} not delivered yet", "yellow")
     if item.reports_throttled_at:
         first = words.since(item.reports_throttled_at, now)
-        yield "throttled", Text(f"the node exceeds its report budget since {first}", "yellow")
+        yield "throttled", Text(f"the node has exceeded its report budget since {first}", "yellow")
     if item.revoked:
         yield "revoked", Text(item.revoked, "red")
     if item.superseded_at:
@@ -219,7 +219,7 @@ def addresses(item: Node) -> Table:
 
 
 def _copy(item: Node, now: datetime | None) -> str:
-    return f"at session {item.superseded_session}, {words.since(item.superseded_at, now)}"
+    return f"which presented session {item.superseded_session}, {words.since(item.superseded_at, now)}"
 
 
 def slot(item: Slot, *, now: datetime | None = None) -> Table:

@@ -25,7 +25,10 @@ def _status(found: Status, url: str) -> Iterator[Row]:
         drift = {"open": found.drift.open, "blocking placement": found.drift.blocking}
         yield "drift", _counted(drift, "none", "sliceplane nodes drift")
     if found.tasks is not None:
-        yield "tasks", _counted(found.tasks, "none failed or parked", "sliceplane tasks list --state failed")
+        yield (
+            "tasks",
+            _counted(found.tasks, "no failed task, no parked stream", "sliceplane tasks list --state failed"),
+        )
 
 
 def _check(check: HealthCheck) -> Text:

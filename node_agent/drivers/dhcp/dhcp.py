@@ -113,7 +113,7 @@ class DnsmasqLeases:
         invalidate_reads(self)
         try:
             for each in foreign_files(self._hosts):
-                log.warning("foreign_dhcp_file_removed", path=str(each.path), reason=each.reason)
+                log.warning("foreign_dhcp_reservation_file_removed", path=str(each.path), reason=each.reason)
                 if each.path != self._hosts:
                     remove(each.path)
             make_folder(self._hosts)
@@ -262,7 +262,7 @@ class DnsmasqLeases:
 
     def _remove_from_open_file(self, lease: ObservedLease) -> None:
         """Remove a lease from dnsmasq's lease file in place, because a running dnsmasq keeps the file open."""
-        log.warning("lease_unknown_to_server", ip=lease.ip, mac=lease.mac)
+        log.warning("dhcp_lease_unknown_to_server", ip=lease.ip, mac=lease.mac)
         try:
             # If the server is suspended during a rewrite, it has already emptied the file, so the lease is not in it.
             with self._server.suspended(), self._file.open("r+") as file:

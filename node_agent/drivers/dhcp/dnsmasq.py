@@ -98,7 +98,7 @@ class Dnsmasq:
                 if each not in found:
                     self._end(each.pid)
             if found:
-                log.info("dnsmasq_adopted", pid=found[0].pid)
+                log.info("running_dnsmasq_adopted", pid=found[0].pid)
             self._ensure_monitored(found[0].pid if found else self._start(network))
 
     def foreign(self, network: NodeNetwork) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class Dnsmasq:
             found = listening_inodes(device, addresses, self._deadline)
         except Refused as error:
             # The kernel has no sock_diag. A second server that answers requests is still detected by its leases.
-            log.debug("socket_listing_unsupported", reason=str(error))
+            log.debug("dhcp_socket_listing_unsupported", reason=str(error))
             return ()
         except OSError as error:
             raise HostUnreadable(f"list sockets on port 67: {error}") from error
@@ -304,7 +304,7 @@ def _target(link: Path) -> str:
     try:
         return os.readlink(link)
     except FileNotFoundError:
-        return "closed since it was listed"
+        return "file descriptor closed since it was listed"
 
 
 def _wait_for_exit(pid: int, timeout: float) -> bool:

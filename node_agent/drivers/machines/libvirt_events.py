@@ -79,7 +79,7 @@ class DomainWatch:
         # Must come last: from here on the loop may close the connection, which must not happen during a call on it.
         connection.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_MISSES)
         ends.callback(connection.setKeepAlive, 0, 0)
-        log.info("libvirt_watch_started", uri=self._uri)
+        log.info("libvirt_event_watch_started", uri=self._uri)
         if not self._stopped.is_set():
             self._changed()
             self._lost.wait()
@@ -87,14 +87,14 @@ class DomainWatch:
     def _on_event(self, _: Connection, domain: Domain, event: int, detail: int, __: None) -> None:
         if event == libvirt.VIR_DOMAIN_EVENT_STOPPED:
             log.info(
-                "domain_ended",
+                "libvirt_domain_ended",
                 domain=domain.name(),
                 reason=_ENDS.get(detail, f"libvirt detail code {detail}"),
             )
         self._changed()
 
     def _on_change(self, _: Connection, domain: Domain, *details: Any) -> None:
-        log.info("domain_changed", domain=domain.name(), change=details[-1])
+        log.info("libvirt_domain_changed", domain=domain.name(), change=details[-1])
         self._changed()
 
 

@@ -181,7 +181,7 @@ class Prober:
             course.unsent = ""
         except OSError as error:
             course.unsent = error.strerror or str(error)
-            log.debug("probe_not_sent", slot=course.path.network.index, reason=course.unsent)
+            log.debug("reachability_probe_not_sent", slot=course.path.network.index, reason=course.unsent)
             if error.errno in _BROKEN:
                 transport.close()
 
@@ -196,7 +196,7 @@ class Prober:
                 for segment, link in transport.wire.received():
                     self._match_answer(transport, transport.wire, segment, link)
             except OSError as error:
-                log.info("probe_transport_failed", transport=transport.name, reason=str(error))
+                log.info("reachability_probe_transport_failed", transport=transport.name, reason=str(error))
                 transport.close()
 
     def _match_answer(self, transport: _Transport, wire: Wire, segment: Segment, link: str) -> None:
@@ -223,13 +223,13 @@ class Prober:
                 check_neighbour(each.network.ip, each.network.mac, each.network.bridge)
             found = each.judged(now, lambda: _view(each.network))
         except OSError as error:
-            log.info("probe_evaluation_failed", slot=each.network.index, reason=str(error))
+            log.info("reachability_probe_evaluation_failed", slot=each.network.index, reason=str(error))
             return False
         if _compared_parts(found) == _compared_parts(each.findings):
             return False
         each.findings = found
         wrong = [difference.observed for difference in found.values() if difference is not None]
-        log.info("reachability_changed", slot=each.network.index, found=wrong)
+        log.info("slice_reachability_changed", slot=each.network.index, failures=wrong)
         return True
 
 

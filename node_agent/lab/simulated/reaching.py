@@ -83,7 +83,7 @@ def _at_gateway(path: Path, carried: _Carried) -> Difference | None:
     network = path.network
     if network.bridge not in carried.addressed:
         wanted = f"a route to {network.ip} over {network.bridge}"
-        return unreachable(wanted, "gateway", "the host does not send: Network is unreachable")
+        return unreachable(wanted, "gateway", "the host cannot send probes: Network is unreachable")
     if _is_connected(network, carried):
         return None
     wanted = f"an answer of {network.ip} to ARP on {network.bridge}"
@@ -100,4 +100,4 @@ def _at_ingress(path: Path, carried: _Carried) -> Difference | None:
     if not any(first <= port <= last for first, last in carried.taken):
         return None
     wanted = f"an answer of {path.network.ip} port {path.port} at {address} port {port}"
-    return unreachable(wanted, "ingress", "another nftables table sends it elsewhere", path.ingress_id)
+    return unreachable(wanted, "ingress", "another nftables table sends the probe elsewhere", path.ingress_id)

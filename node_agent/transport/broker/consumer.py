@@ -203,11 +203,11 @@ class OrderConsumer(Consumer):
         while True:
             try:
                 if not self._queue.settle(order_id):
-                    log.info("order_settled_by_another_worker", order=order_id)
+                    log.info("finished_order_in_flight_at_another_worker", order=order_id)
                 break
             except QueueUnavailable as away:
                 if self._queue.stopping.is_set():
-                    log.warning("order_not_settled", order=order_id, reason=away.reason)
+                    log.warning("finished_order_not_removed_from_queue", order=order_id, reason=away.reason)
                     break
                 self._queue.note(away)
                 self._queue.stopping.wait(backoff.next())

@@ -123,7 +123,7 @@ class NodeQueue:
         try:
             self._commands.run(LEAVE, self.keys, self.worker_id)
         except QueueUnavailable as away:
-            log.info("queue_leave_failed", queue=self.keys.waiting, reason=away.reason)
+            log.info("worker_not_unregistered_from_task_queue", queue=self.keys.waiting, reason=away.reason)
         self._commands.close()
         self._waiter.close()
 
@@ -135,13 +135,13 @@ class NodeQueue:
         """
         if away is None:
             if self._logged is not None:
-                log.info("queue_reachable", queue=self.keys.waiting)
+                log.info("task_queue_reachable", queue=self.keys.waiting)
             self._since = self._logged = None
             return
         now = time.monotonic()
         self._since = self._since or now
         if now - self._since >= _OUTAGE_SECONDS and away.reason != self._logged:
-            log.warning("queue_unreachable", queue=self.keys.waiting, reason=away.reason)
+            log.warning("task_queue_unreachable", queue=self.keys.waiting, reason=away.reason)
             self._logged = away.reason
 
     @property

@@ -61,7 +61,7 @@ async def test_guest_survives_an_agent_kill_is_restarted_after_a_qemu_kill_and_i
     node.lab.kill("agent")
     await eventually_async(lambda: "slice.ready" in plane.kinds(), BOOT, node.log)
     assert plane.kinds().count("slice.ready") == 1
-    assert node.log().count('"step": "machine.start", "event": "step_done"') <= 1
+    assert node.log().count('"step": "machine.start", "event": "reconcile_step_done"') <= 1
     assert node.ports() == ["slice0"]
 
     node.lab.kill("qemu-system-x86_64")

@@ -111,7 +111,7 @@ async def test_apply_order_is_executed_once_although_the_agent_is_killed_before_
     assert [domain.name for domain in host.domains] == ["slice0"]
     assert len(host.reservations) == len(host.leases) == 1
     for step in CREATION_STEPS:
-        assert agent.log().count(f'"step": "{step}", "event": "step_done"') <= 1
+        assert agent.log().count(f'"step": "{step}", "event": "reconcile_step_done"') <= 1
     assert "slice.failed" not in plane.kinds()
     assert [report.sequence for report in plane.reports] == list(range(1, len(plane.reports) + 1))
 
@@ -173,7 +173,7 @@ async def test_agent_that_receives_sigint_while_it_waits_for_the_control_plane_e
 ) -> None:
     plane.mode = "unavailable"
     agent.start()
-    await await_condition(agent, lambda: "enrolment_retried" in agent.log())
+    await await_condition(agent, lambda: "node_enrolment_retried" in agent.log())
     assert agent.end(signal.SIGINT) == 0
 
 

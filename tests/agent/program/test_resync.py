@@ -123,9 +123,11 @@ def test_stored_order_that_is_unknown_to_the_control_plane_is_kept_and_logged(
     with capture_logs() as log:
         start()
         eventually(is_settled)
-    assert [(line["slots"], line["count"]) for line in log if line["event"] == "held_orders_unknown"] == [
-        ((0,), 1)
-    ]
+    assert [
+        (line["slots"], line["count"])
+        for line in log
+        if line["event"] == "slot_orders_unknown_to_control_plane"
+    ] == [((0,), 1)]
     assert toy.done == done
     assert "order.refused" not in plane.kinds()
 

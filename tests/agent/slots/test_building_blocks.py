@@ -139,8 +139,12 @@ def test_agent_takes_no_order_while_its_spool_is_full(tmp_path: Path) -> None:
         spool.forget(1)
         eventually(lambda: not passed.is_alive())
     assert log == [
-        {"event": "orders_blocked_by_full_spool", "waiting": 2, "log_level": "error"},
-        {"event": "orders_resumed", "waiting": 1, "log_level": "info"},
+        {"event": "orders_blocked_by_full_report_spool", "undelivered_reports": 2, "log_level": "error"},
+        {
+            "event": "orders_resumed_because_report_spool_has_room",
+            "undelivered_reports": 1,
+            "log_level": "info",
+        },
     ]
 
 

@@ -356,7 +356,7 @@ def test_foreign_file_in_the_dhcp_reservation_folder_is_reported_and_removed(
     assert gateway.to_apply() == ()
     host.damage_reservation(SLOT.tap, FOREIGN_FILES[name])
     [found] = differences(gateway.to_apply())
-    assert (found.kind, found.desired) == ("gateway.dhcp", "only DHCP reservations of slots")
+    assert (found.kind, found.desired) == ("gateway.dhcp", "no DHCP reservations except those of slots")
     run(gateway.to_apply())
     assert gateway.to_apply() == ()
     assert differing(aspects) == {}

@@ -37,7 +37,9 @@ def test_log_warning_repeated_within_a_minute_is_dropped_and_counted_in_the_next
     assert log.write(**UNREADABLE) == UNREADABLE
 
 
-@pytest.mark.parametrize("changed", [{"reason": "ovs: no answer"}, {"slot": 1}, {"event": "slot_unreadable"}])
+@pytest.mark.parametrize(
+    "changed", [{"reason": "ovs: no answer"}, {"slot": 1}, {"event": "slot_state_unreadable_on_host"}]
+)
 def test_log_warning_that_differs_in_reason_slot_or_name_from_the_previous_one_is_written(
     changed: dict[str, object],
 ) -> None:
