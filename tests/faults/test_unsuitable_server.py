@@ -14,9 +14,9 @@ from control_plane.programs import SERVER, Program
 from deploy.embedded.children import installed_program
 from deploy.embedded.postgres import PostgresServer, running_postgres
 from deploy.embedded.postgres_cluster import as_user, server_environment, server_user
-from tests.checks.files import ROOT
 from tests.servers.plane import settings_for
 from tests.servers.postgres import TEMPLATE, Database, server_folder
+from tests.servers.program_copies import run_copy
 from tests.waiting import until
 
 PROGRAMS = (*Program, "issue-key")
@@ -72,31 +72,18 @@ def copy_of(primary: PostgresServer, folder: Path, programs: Path) -> None:
 
 def check_all_refuse(server: PostgresServer, reason: str) -> None:
     """Check that each program prints one line that names the reason why it refuses the server, and ends."""
-    programs = [started(program, server) for program in PROGRAMS]
-    try:
-        for program in programs:
-            output, errors = program.communicate(timeout=100)
-            (line,) = errors.splitlines()
-            assert line.startswith("This PostgreSQL server cannot be used for the ledger: ")
-            assert reason in line
-            assert (program.returncode, output) == (1, "")
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
-
-
-def started(program: str, server: PostgresServer) -> subprocess.Popen[str]:
     settings = settings_for(Database(server, TEMPLATE), "redis://127.0.0.1:1", port=0, queue_port=1)
-    named = ["alice"] if program == "issue-key" else []
-    return subprocess.Popen(
-        installed_program(SERVER, program, *named),
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={
-            "SLICEPLANE_DATABASE_URL": settings.database_url.get_secret_value(),
-            "SLICEPLANE_REDIS_URL": settings.redis_url.get_secret_value(),
-        },
-    )  # fmt: skip
+    environment = {
+        "SLICEPLANE_DATABASE_URL": settings.database_url.get_secret_value(),
+        "SLICEPLANE_REDIS_URL": settings.redis_url.get_secret_value(),
+    }
+    for program in PROGRAMS:
+        named = ["alice"] if program == "issue-key" else []
+        run = run_copy(installed_program(SERVER, program, *named), environment)
+        (line,) = run.stderr.splitlines()
+        assert line.startswith("This PostgreSQL server cannot be used for the ledger: ")
+        assert reason in line
+        assert (run.returncode, run.stdout) == (1, "")
 
 
 def test_every_program_refuses_a_postgres_server_with_prepared_transactions(

@@ -9,6 +9,7 @@ from tests.checks.files import ROOT
 
 pytest_plugins = ["pytester"]
 
+PLUGINS = ("-p", "tests.plugins.random_order", "-p", "no:cacheprovider", "-p", "no:asyncio")
 SOURCE = "import pytest\n\n@pytest.mark.parametrize('n', range(8))\ndef test_it(n):\n    pass\n"
 
 
@@ -20,9 +21,7 @@ def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 
 def order(files: pytest.Pytester, *options: str) -> list[str]:
-    done = files.runpytest_subprocess(
-        "-p", "tests.plugins.random_order", "-v", "-p", "no:cacheprovider", *options
-    )
+    done = files.runpytest_inprocess(*PLUGINS, "-v", *options)
     done.assert_outcomes(passed=32)
     return re.findall(r"^(test_\w\.py::test_it\[\d\])", done.stdout.str(), re.MULTILINE)
 
@@ -41,13 +40,13 @@ def test_tests_of_a_file_stay_together_in_random_order(files: pytest.Pytester) -
 
 
 def test_random_order_run_without_a_seed_prints_a_seed_that_repeats_its_order(files: pytest.Pytester) -> None:
-    done = files.runpytest_subprocess("-p", "tests.plugins.random_order", "-q", "--random-order")
+    done = files.runpytest_inprocess(*PLUGINS, "-q", "--random-order")
     done.stdout.re_match_lines([r"random order: --random-order=\d+ repeats it"])
 
 
 def test_all_pytest_workers_collect_the_tests_in_the_same_random_order(files: pytest.Pytester) -> None:
-    options = ("-p", "tests.plugins.random_order", "--random-order", "-n", "2", "--dist", "loadfile")
-    files.runpytest_subprocess(*options).assert_outcomes(passed=32)
+    options = ("--random-order", "-n", "2", "--dist", "loadfile")
+    files.runpytest_subprocess(*PLUGINS, *options).assert_outcomes(passed=32)
 
 
 def test_shared_fixture_with_parameters_starts_once_per_parameter_in_random_order(
@@ -66,7 +65,5 @@ def test_shared_fixture_with_parameters_starts_once_per_parameter_in_random_orde
             pass
         """
     )
-    done = files.runpytest_subprocess(
-        "-p", "tests.plugins.random_order", "-s", "--random-order=1", "test_shared.py"
-    )
+    done = files.runpytest_inprocess(*PLUGINS, "-s", "--random-order=1", "test_shared.py")
     assert sorted(re.findall("start of .", done.stdout.str())) == ["start of x", "start of y"]

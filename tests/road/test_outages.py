@@ -4,7 +4,6 @@ data.
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +35,7 @@ from tests.api.node import (
 )
 from tests.api.streams import watch_events
 from tests.servers.plane import RunningPlane, free_port
+from tests.servers.program_copies import run_copy
 from tests.waiting import until
 
 
@@ -208,13 +208,8 @@ def test_issue_key_command_while_redis_is_unreachable_prints_only_a_valid_api_ke
         "SLICEPLANE_DATABASE_URL": running_plane.settings.database_url.get_secret_value(),
         "SLICEPLANE_REDIS_URL": "redis://127.0.0.1:1",
     }
-    made = subprocess.run(
-        installed_program(SERVER, "issue-key", "late"),
-        env=environment,
-        capture_output=True,
-        check=True,
-        text=True,
-    )
+    made = run_copy(installed_program(SERVER, "issue-key", "late"), environment)
+    assert made.returncode == 0, made.stderr
     assert "redis_wake_up_not_published" in made.stderr
     [key] = made.stdout.splitlines()
     headers = {"Authorization": f"Bearer {key}"}

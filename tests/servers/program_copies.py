@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.servers import program_template
 from tests.servers.program_template import LARGEST_MESSAGE, PROGRAMS, READY, call_prctl
 
 _SET_CHILD_SUBREAPER: Final = 36
+_SECONDS: Final = 60.0
 
 
 def start_copy(argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:
@@ -36,7 +38,24 @@ def start_copy(argv: Sequence[str], environment: Mapping[str, str], log: IO[byte
     """
     if Path(argv[0]).name not in PROGRAMS or "LD_PRELOAD" in environment:
         return start_process(argv, environment, log)
-    return _template().copy(argv, {**os.environ, **environment}, log)
+    return _template().copy(argv, {**os.environ, **environment}, log, log)
+
+
+def run_copy(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a program of the product as a copy, with exactly this environment, until it exits.
+
+    Raises `subprocess.TimeoutExpired`, after it has killed the copy.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        copy = _template().copy(argv, environment, output, errors)
+        try:
+            status = copy.wait(_SECONDS)
+        finally:
+            copy.kill()
+            copy.wait()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(argv, status, output.read().decode(), errors.read().decode())
 
 
 @dataclass
@@ -83,12 +102,16 @@ class Template:
             self._process = subprocess.Popen(command, cwd=REPOSITORY, stdin=requests.fileno())
         assert self._requests.recv(LARGEST_MESSAGE) == READY, "the template process has imported the programs"
 
-    def copy(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Copy:
-        """Start a program with these words as its command line, and exactly this environment."""
-        request = json.dumps([os.getpid(), argv, environment]).encode()
+    def copy(
+        self, argv: Sequence[str], environment: Mapping[str, str], output: IO[bytes], errors: IO[bytes]
+    ) -> Copy:
+        """Start a program with these words as its command line, exactly this environment, and these files as its
+        standard output and standard error.
+        """
+        request = json.dumps([os.getpid(), argv, dict(environment)]).encode()
         call_prctl(_SET_CHILD_SUBREAPER, 1)
         try:
-            socket.send_fds(self._requests, [request], [log.fileno()])
+            socket.send_fds(self._requests, [request], [output.fileno(), errors.fileno()])
             answer = self._requests.recv(LARGEST_MESSAGE)
         finally:
             call_prctl(_SET_CHILD_SUBREAPER, 0)

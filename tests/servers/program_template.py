@@ -56,7 +56,7 @@ def serve() -> int:
     requests = socket.socket(fileno=os.dup(0))
     requests.send(READY)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, LARGEST_MESSAGE, 1)
+        message, descriptors, _, _ = socket.recv_fds(requests, LARGEST_MESSAGE, 2)
         if not message:
             return 0
         parent, argv, environment = json.loads(message)
@@ -68,7 +68,8 @@ def serve() -> int:
                 os.write(writing, str(copy).encode())
                 os._exit(0)
             requests.detach()
-            return _run(programs[Path(argv[0]).name], argv, environment, descriptors[0], (child, parent))
+            output, errors = descriptors
+            return _run(programs[Path(argv[0]).name], argv, environment, (output, errors), (child, parent))
         # After the end of the child, the copy is a child of the pytest process.
         os.waitpid(child, 0)
         requests.send(os.read(reading, LARGEST_MESSAGE))
@@ -80,12 +81,13 @@ def _run(
     program: EntryPoint,
     argv: Sequence[str],
     environment: Mapping[str, str],
-    log: int,
+    outputs: tuple[int, int],
     parents: tuple[int, int],
 ) -> int:
     """Prepare this process as `start_process` prepares a new one, run the program and return its exit code.
 
-    `parents` are the process that forked this one, and the pytest process, which becomes its parent.
+    `outputs` are its standard output and standard error. `parents` are the process that forked this one, and the pytest
+    process, which becomes its parent.
     """
     first, last = parents
     while os.getppid() == first:
@@ -95,7 +97,7 @@ def _run(
     if os.getppid() != last:
         return 1
     os.setsid()
-    for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+    for target, source in enumerate((os.open(os.devnull, os.O_RDONLY), *outputs)):
         os.dup2(source, target)
     os.closerange(_LOWEST_UNUSED, _MOST_DESCRIPTORS)
     os.environ.clear()

@@ -1,5 +1,6 @@
 """Start of `sliceplane-agent`: help, version, and a one-line error for wrong usage or an unusable configuration."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -7,19 +8,12 @@ import pytest
 
 from deploy.embedded.children import installed_program
 from node_agent.runtime.version import agent_version
-from tests.checks.files import ROOT
+from tests.servers.program_copies import run_copy
 
 
 def run_agent(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `sliceplane-agent` with these arguments until it exits."""
-    return subprocess.run(
-        installed_program("sliceplane-agent", *arguments),
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_copy(installed_program("sliceplane-agent", *arguments), os.environ)
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
@@ -31,7 +25,8 @@ def test_help_option_of_sliceplane_agent_prints_usage_and_exit_codes(option: str
 
 
 def test_version_option_of_sliceplane_agent_prints_the_version_that_the_agent_reports() -> None:
-    run = run_agent("--version")
+    command = installed_program("sliceplane-agent", "--version")
+    run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout, run.stderr) == (0, f"sliceplane-agent {agent_version()}\n", "")
 
 

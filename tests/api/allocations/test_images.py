@@ -1,7 +1,6 @@
 """Images that the settings of a deployment offer, each with the readiness check of its guests (ALC-9)."""
 
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import uuid4
@@ -11,7 +10,7 @@ import pytest
 
 from control_plane.programs import SERVER
 from control_plane.settings import ImageSettings, SettingsRefused, read_settings
-from deploy.embedded.children import REPOSITORY, installed_program
+from deploy.embedded.children import installed_program
 from deploy.embedded.postgres import PostgresServer
 from events.values import image_name
 from node_agent.slots.resync import order_of
@@ -19,6 +18,7 @@ from tasks.orders import ApplySlice, Readiness
 from tasks.sealed import task_in
 from tests.api.node import admit, allocate, batch, desired_orders, survey
 from tests.servers.plane import RunningPlane, running
+from tests.servers.program_copies import run_copy
 from tests.waiting import until
 
 WEB = ImageSettings(name=image_name("web"), port=8080)
@@ -179,10 +179,7 @@ def test_program_with_invalid_settings_prints_one_line_without_secrets() -> None
         "SLICEPLANE_REDIS_URL": "unix:///s3cret",
         "SLICEPLANE_LOG": "s3cret",
     }
-    ended = subprocess.run(
-        installed_program(SERVER, "dispatcher"),
-        cwd=REPOSITORY, env={**os.environ, **NEEDED, **wrong}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    ended = run_copy(installed_program(SERVER, "dispatcher"), {**os.environ, **NEEDED, **wrong})
     [line] = ended.stderr.splitlines()
     assert (ended.returncode, line.partition(": ")[0]) == (1, "The settings cannot be used")
     assert "SLICEPLANE_IMAGES.0.name: not set" in line

@@ -26,6 +26,7 @@ from deploy.embedded.signing_key import ensure_signing_key
 from deploy.embedded.stack import sqlalchemy_url
 from tests.checks.files import ROOT
 from tests.servers.postgres import Database
+from tests.servers.program_copies import run_copy
 
 SECRET: Final = "a-secret-word"
 UNREACHABLE_SERVERS: Final = {
@@ -39,15 +40,7 @@ Main = Callable[..., subprocess.CompletedProcess[str]]
 def run_program(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run a control plane program until it exits, with only these SLICEPLANE environment variables."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLICEPLANE_")}
-    return subprocess.run(
-        installed_program(SERVER, *arguments),
-        cwd=ROOT,
-        env={**inherited, **settings},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_copy(installed_program(SERVER, *arguments), {**inherited, **settings})
 
 
 @pytest.fixture
@@ -92,7 +85,8 @@ def test_help_of_sliceplane_server_lists_every_program(main_of: Main, words: tup
 
 def test_version_option_of_sliceplane_server_prints_the_project_version() -> None:
     released = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    run = run_program("--version")
+    command = installed_program(SERVER, "--version")
+    run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.split()[1].partition("+")[0] == released
 
