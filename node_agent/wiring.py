@@ -232,8 +232,8 @@ def host_builder(settings: Settings) -> BuildHost:
 
 
 def _isolated(work: Callable[[Argument], None], argument: Argument) -> None:
-    """Run one slot's work, and log an exception instead of raising it: other slots continue, and the survey retries."""
+    """Run the work on one slot. Log an exception and do not raise it: other slots continue, and the survey retries."""
     try:
         work(argument)
     except Exception:
-        log.exception("work_on_slot_failed")
+        log.exception("work_on_slot_failed", argument=str(argument))

@@ -298,7 +298,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.dhcp_server",
         scope="node",
-        serves="NOD-7, signal 3: the DHCP lease matches the reservation",
+        serves="drift signal 3 of requirement NOD-7: the DHCP lease matches the reservation",
         means="another program listens for DHCP requests on the slices' bridge and may answer them; the agent does not stop it",
         evidence="desired: one DHCP server; observed: the other DHCP server, by its process",
         source="survey",
@@ -317,7 +317,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.rules",
         scope="node",
-        serves="NOD-7, signal 4: NAT and firewall state match the ingress rules",
+        serves="drift signal 4 of requirement NOD-7: NAT and firewall state match the ingress rules",
         means="a rule of another table, or a chain's policy, can match packets of slices at its hook and drops, rejects, "
         "queues, translates, diverts, copies, rewrites or does not track them, or translates a destination into their network",
         evidence="desired: no foreign rule that affects packets of slices; observed: the rule's table, chain, hook, "
@@ -328,7 +328,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.xfrm_policy",
         scope="node",
-        serves="NOD-7, signal 7: the endpoints are reachable as published",
+        serves="drift signal 7 of requirement NOD-7: the endpoints are reachable as published",
         means="an IPsec policy of another program drops or transforms packets from or to the slices' network",
         evidence="desired: no foreign IPsec policy; observed: the policy's effect, networks and direction",
         source="xfrm",
@@ -337,7 +337,7 @@ TYPES: Final = (
     DriftType(
         kind="link.absent",
         scope="slot",
-        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
+        serves="drift signal 1 of requirement NOD-7: the vNIC is on the right bridge or VF",
         means="the slice's tap was deleted, or its virtual function has no representor any more",
         evidence="desired: the link; observed: that the link does not exist",
         source="rtnetlink",
@@ -346,7 +346,7 @@ TYPES: Final = (
     DriftType(
         kind="link.changed",
         scope="slot",
-        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
+        serves="drift signal 1 of requirement NOD-7: the vNIC is on the right bridge or VF",
         means="the link is down, has another MTU, owner or name, answers ARP or IPv6 for the host, is foreign, or is a port of "
         "another bridge as well; or another program added an address or a queueing discipline, or changed its MAC",
         evidence="desired: the link's settings; observed: the link's actual settings",
@@ -367,7 +367,7 @@ TYPES: Final = (
     DriftType(
         kind="lease.unreserved",
         scope="slot",
-        serves="NOD-7, signal 3: the DHCP lease matches the reservation",
+        serves="drift signal 3 of requirement NOD-7: the DHCP lease matches the reservation",
         means="the DHCP server does not have the slot's reservation: its file was edited or removed, or has another mode or "
         "owner, or is not a file",
         evidence="desired: the DHCP reservation; observed: that the reservation does not exist, or how it differs",
@@ -377,7 +377,7 @@ TYPES: Final = (
     DriftType(
         kind="lease.conflicting",
         scope="slot",
-        serves="NOD-7, signal 3: the DHCP lease matches the reservation",
+        serves="drift signal 3 of requirement NOD-7: the DHCP lease matches the reservation",
         means="another reservation has the slot's name, MAC address or IP address",
         evidence="desired: the slot's DHCP reservation; observed: the conflicting reservation",
         source="inotify",
@@ -406,7 +406,7 @@ TYPES: Final = (
     DriftType(
         kind="port.absent",
         scope="slot",
-        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
+        serves="drift signal 1 of requirement NOD-7: the vNIC is on the right bridge or VF",
         means="the slice's port was removed from the switch",
         evidence="desired: the switch port; observed: that the port does not exist",
         source="ovsdb",
@@ -415,7 +415,7 @@ TYPES: Final = (
     DriftType(
         kind="port.changed",
         scope="slot",
-        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
+        serves="drift signal 1 of requirement NOD-7: the vNIC is on the right bridge or VF",
         means="the slice's port was moved to another bridge, has another number or a VLAN, or leads to a device "
         "that no longer exists; or any other setting of it differs (policing, QoS, a bond), or the switch blocks it",
         evidence="desired: the port's bridge, number, VLANs and settings; observed: the values that differ",
@@ -425,7 +425,7 @@ TYPES: Final = (
     DriftType(
         kind="port.flows",
         scope="slot",
-        serves="NOD-7, signal 2: the MAC is as approved",
+        serves="drift signal 2 of requirement NOD-7: the MAC is as approved",
         means="flows that guard the slice's port were deleted, or foreign flows were added with its cookie",
         evidence="desired: the number of flows; observed: the numbers of missing and foreign flows",
         source="openflow",
@@ -444,7 +444,7 @@ TYPES: Final = (
     DriftType(
         kind="rules.changed",
         scope="slot",
-        serves="NOD-7, signal 4: NAT and firewall state match the ingress rules",
+        serves="drift signal 4 of requirement NOD-7: NAT and firewall state match the ingress rules",
         means="a rule of the slot is missing or duplicated, or a foreign rule has its name",
         evidence="desired: the number of nftables rules; observed: the missing and the foreign rules, by their chains",
         source="nfnetlink",
@@ -472,7 +472,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.absent",
         scope="slot",
-        serves="NOD-7, signal 6: an active slice has passed its readiness check",
+        serves="drift signal 6 of requirement NOD-7: an active slice has passed its readiness check",
         means="the slice's machine does not run: it was destroyed, or its guest or its process ended",
         evidence="desired: the running machine; observed: the machine's actual state",
         source="libvirt",
@@ -482,7 +482,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.paused",
         scope="slot",
-        serves="NOD-7, signal 6: an active slice has passed its readiness check",
+        serves="drift signal 6 of requirement NOD-7: an active slice has passed its readiness check",
         means="another program paused the slice's machine",
         evidence="desired: the running machine; observed: the machine's actual state",
         source="libvirt",
@@ -491,7 +491,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.frozen",
         scope="slot",
-        serves="NOD-7, signal 6: an active slice has passed its readiness check",
+        serves="drift signal 6 of requirement NOD-7: an active slice has passed its readiness check",
         means="a signal stopped the process of the slice's machine, which libvirt still reports as running",
         evidence="desired: the running machine; observed: that its process is stopped",
         source="survey",
@@ -500,7 +500,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.changed",
         scope="slot",
-        serves="NOD-7, signal 2: the MAC is as approved",
+        serves="drift signal 2 of requirement NOD-7: the MAC is as approved",
         means="the machine with the slot's name differs from the order: its network card, size, image, owner or boot "
         "source; or its card's link is down, its display accepts connections, it is throttled, or it has an additional "
         "device; or its process has an internet socket, a card or another device that libvirt does not show",
@@ -512,7 +512,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.unplugged",
         scope="slot",
-        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
+        serves="drift signal 1 of requirement NOD-7: the vNIC is on the right bridge or VF",
         means="the tap was deleted while the slice's machine used it; the machine stays disconnected even if the tap is recreated",
         evidence="desired: the machine; observed: that no process holds its tap",
         source="rtnetlink",
@@ -522,16 +522,16 @@ TYPES: Final = (
     DriftType(
         kind="machine.duplicate",
         scope="slot",
-        serves="NOD-7, signal 1: the vNIC is on the right bridge or VF",
+        serves="drift signal 1 of requirement NOD-7: the vNIC is on the right bridge or VF",
         means="another guest of this agent uses the slot's tap or card, or a process outlived its machine",
-        evidence="desired: only the slot's own machine; observed: the other machine or process",
+        evidence="desired: a device that only the slot's own machine uses; observed: another machine or process that uses it",
         source="libvirt",
         policy="repair",
     ),
     DriftType(
         kind="machine.devices",
         scope="slot",
-        serves="NOD-7, signal 5: the fabric device is on the right VM",
+        serves="drift signal 5 of requirement NOD-7: the fabric device is on the right VM",
         means="the slice's machine has PCI devices that were not ordered, or lacks an ordered one",
         evidence="desired: the PCI devices as ordered; observed: the PCI devices that the machine has",
         source="libvirt",
@@ -560,7 +560,7 @@ TYPES: Final = (
     DriftType(
         kind="slot.device",
         scope="slot",
-        serves="NOD-7, signal 5: the fabric device is on the right VM",
+        serves="drift signal 5 of requirement NOD-7: the fabric device is on the right VM",
         means="a PCI device that the settings assign to the slot does not exist or cannot be read: it failed, has "
         "another address, or is a virtual function without a representor",
         evidence="desired: the PCI device; observed: that the device does not exist",
@@ -607,7 +607,7 @@ TYPES: Final = (
     DriftType(
         kind="slice.unreachable",
         scope="slot",
-        serves="NOD-7, signal 7: the endpoints are reachable as published",
+        serves="drift signal 7 of requirement NOD-7: the endpoints are reachable as published",
         means="the slice does not answer probes: from the gateway at its readiness port, or, if that answers, from "
         "the uplink's side of the packet filter at one of its ingresses; anything on the path can be the cause, "
         "including the tenant",

@@ -18,7 +18,7 @@ SEED: Final = "SLICEPLANE_TORTURE_SEED"
 
 
 def is_full() -> bool:
-    """Return whether the tests of promises run with their full counts of cases."""
+    """Return whether the tests of the product's promises (docs/promises.md) run with their full counts of cases."""
     return os.environ.get(FULL) == "full"
 
 

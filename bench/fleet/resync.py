@@ -164,7 +164,9 @@ class RestartableNodes:
         await self.conn.execute("update work.node_seen set resynced = false")
 
     async def _start(self, *conditions: Callable[[], Awaitable[bool]]) -> float:
-        """Start all agents. Return the seconds until every agent has compared its slots and these conditions hold."""
+        """Start all agents. Return the seconds until every agent has compared its slots with the desired state of the
+        control plane and all `conditions` are true.
+        """
         began = time.monotonic()
         await asyncio.gather(*(self._instruct(host, Start()) for host in self.hosts))
         await self._await_conditions(self._has_compared, *conditions)

@@ -148,7 +148,7 @@ class Client:
         if cursor := response.headers.get("Sliceplane-Position"):
             recorded = response.headers.get("Sliceplane-Time")
             self.recorded = None if recorded is None else datetime.fromisoformat(recorded)
-            when = f"recorded {recorded}" if recorded else "before the first event"
+            when = f"recorded {recorded}" if recorded else "before the first event of the ledger"
             self.asides[f"as of cursor {cursor}, {when}"] = None
         return response.content
 

@@ -58,7 +58,7 @@ class Timeline:
         return self.state == "released" or (self.state == "failed" and self.remaining == 0)
 
     def durations(self) -> tuple[tuple[str, float], ...]:
-        """Return each past state with its duration in seconds."""
+        """Return each past state of the allocation with its duration in seconds."""
         pairs = zip(self.steps, self.steps[1:], strict=False)
         return tuple((step.state, (after.since - step.since).total_seconds()) for step, after in pairs)
 

@@ -120,7 +120,10 @@ def _nodes(loaded: LoadedAllocation) -> set[NodeId]:
 def _timed_decision(
     loaded: LoadedAllocation, decided: tuple[AllocationFact, ...], now: datetime, reason: str
 ) -> Decision:
-    """Return the outcome of a command that a deadline or a lease's end triggered. Its cause is the fact that set it."""
+    """Return the outcome of a command that a deadline or the end of a lease triggered.
+
+    The cause of its facts is the fact that set the deadline or granted the lease.
+    """
     cause = _deadline_fact(loaded, decided).leads_to(
         actor="process:allocation", reason=reason, observed_at=now
     )

@@ -36,7 +36,10 @@ class Difference(NamedTuple):
 
 
 async def compare_tables(conn: AsyncConnection, table: sa.Table, upto: Position | None) -> Difference | None:
-    """Compare a live table with its replay in the idle table; up to position `upto` if it has its own checkpoint."""
+    """Return the first difference between a live table and its replay in the idle table.
+
+    `upto` is the checkpoint of the live table, at which the comparison ends; None compares all rows.
+    """
     idle = _idle(table)
     replayed = sa.select(idle) if upto is None else sa.select(idle).where(idle.c.position <= upto)
     return await first_difference(conn, table, sa.select(table), replayed, READ_MODEL)

@@ -54,7 +54,8 @@ class TooMuchMissing(Exception):
 class Rebuild:
     """Rebuilds read models, one rebuild at a time per control plane, because there is only one idle table set.
 
-    While an event stops a rebuild, `meanwhile` runs repeatedly, because the idle set is not in use then.
+    While a rebuild waits at an event that it cannot process, it calls `meanwhile` repeatedly: the idle table set is
+    free for other work then.
     """
 
     handle: Handle

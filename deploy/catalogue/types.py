@@ -45,7 +45,7 @@ _UNITS: Final = {
 
 
 class NoDescription(LookupError):
-    """The catalogue has no description for a type."""
+    """The generator of a documentation page has no description for the type of a field."""
 
 
 def in_words(field: str, annotation: Any) -> str:

@@ -39,7 +39,7 @@ class Cursor(NamedTuple):
 
     @classmethod
     def read(cls, raw: str) -> Self:
-        """Parse a cursor. Raises `InvalidValue`."""
+        """Parse a ledger cursor, `<epoch>.<position>`. Raises `InvalidValue` for any other text."""
         if seen := _SEEN.fullmatch(raw):
             return cls(Position(int(seen[2])), Epoch(int(seen[1])))
         if (position := parse_position(raw)) is not None:

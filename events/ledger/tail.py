@@ -64,8 +64,9 @@ class _Fence(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """A gap in the positions. `suspects` are the transactions that may still write it: they held the appenders' lock
-    (fence) when the gap was first observed or when it was registered with the server.
+    """Positions of the ledger that are missing between two events. `suspects` are the transactions that may still write
+    events there: they held the appenders' lock (fence) when this reader first observed the gap, or when it recorded the
+    gap in the database (`registered`).
     """
 
     suspects: frozenset[str]

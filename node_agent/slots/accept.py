@@ -69,7 +69,7 @@ class Acceptance:
         """
         slot = self.slots.of(order)
         admission = slot.admit(order)
-        log.info("order_admitted", kind=order.body.kind, admission=admission)
+        log.info("order_accepted_for_execution", kind=order.body.kind, admission=admission)
         return slot, admission
 
     def carry_out(self, order: Order) -> None:

@@ -88,7 +88,9 @@ class DeadLetterHandler:
         if any(slot.held is not None and slot.held.order.order_id == message.order_id for slot in self.slots):
             # An earlier process of the agent admitted it, so it is carried out from disk and the copy can be dropped.
             log.warning(
-                "dead_lettered_order_already_admitted", order_id=str(message.order_id), deliveries=deliveries
+                "dead_lettered_order_was_accepted_before",
+                order_id=str(message.order_id),
+                deliveries=deliveries,
             )
             return
         reason = f"the task was delivered {deliveries} times, and the agent crashed each time before it admitted the order"

@@ -5,8 +5,8 @@ import sys
 
 from tests.checks.files import ROOT, python_files
 
-# Python raises ModuleNotFoundError for a module that is None in sys.modules. A module may skip its tests, as pytest does
-# with the exception that `skip` raises.
+# Python raises ModuleNotFoundError for a module that is None in sys.modules. A module may skip its tests with
+# the exception of pytest's `skip`.
 IMPORTS = """
 import importlib, sys, traceback
 from pytest import skip

@@ -1,4 +1,4 @@
-"""Rules that import-linter cannot check: imports of the set-up, and calls of `sleep` in tests."""
+"""Rules that import-linter cannot check: imports of the set-up program of `./dev`, and calls of `sleep` in tests."""
 
 import ast
 import sys

@@ -219,7 +219,7 @@ def test_throttled_node_is_shown_with_the_start_of_the_throttling(
     assert "the node has exceeded its report budget since" in sliceplane("nodes", "show", "lab-a").out
 
 
-def test_node_with_a_superseded_copy_of_its_disk_is_shown_with_the_session_of_the_copy(
+def test_nodes_show_names_the_session_that_an_outdated_copy_of_the_disk_of_a_node_presented(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
     copied = {

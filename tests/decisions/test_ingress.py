@@ -162,7 +162,7 @@ def test_ingress_rule_without_a_deadline_is_awaited_for_the_usual_time_after_the
 
 
 @pytest.mark.parametrize("deadline", [None, LIMIT])
-def test_reserved_ingress_rule_gets_a_new_deadline_when_the_allocation_is_started(
+def test_ingress_rule_that_is_not_applied_yet_gets_a_new_deadline_when_its_allocation_is_started(
     deadline: datetime | None,
 ) -> None:
     reserved = replace(RESERVED, deadline=deadline)
@@ -173,7 +173,7 @@ def test_reserved_ingress_rule_gets_a_new_deadline_when_the_allocation_is_starte
     assert due_actions(*started)[-1] == Wait("its ingress rules", SOON + ingress.IN_PLACE_WITHIN)
 
 
-def test_reserved_ingress_rule_gets_a_new_deadline_when_its_slice_is_interrupted() -> None:
+def test_ingress_rule_that_is_not_applied_yet_gets_a_new_deadline_when_its_slice_is_interrupted() -> None:
     """The node was unreachable: it first restarts the slice with the older order, then executes the newest order."""
     other = ingress_of(new_uuid())
     waiting = ingress_states(*ACTIVE, RESERVED, replace(RESERVED, slot_id=B, ingress_id=other), INTERRUPTED)

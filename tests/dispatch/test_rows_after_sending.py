@@ -56,7 +56,7 @@ async def test_task_rejected_by_a_corrupt_queue_stays_due(
     assert _rows(given) == [DUE, SENT]
 
 
-async def test_order_sent_before_a_crash_is_counted_once(
+async def test_order_enqueued_before_the_dispatcher_crashed_is_in_the_task_queue_once_after_it_is_sent_again(
     task_sender: TaskSender, given: Given, admin: redis.Redis
 ) -> None:
     await given.tasks(a_task("n1"))

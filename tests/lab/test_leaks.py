@@ -326,7 +326,7 @@ def test_missing_folder_counts_in_the_leak_check_as_empty_if_its_parent_exists_e
     assert set(take(mistaken).unreadable) == {"disk", "dhcp reservation"}
 
 
-def test_leak_checker_refuses_a_snapshot_with_missing_options(tmp_path: Path) -> None:
+def test_snapshot_command_of_the_leak_checker_without_its_required_options_is_refused(tmp_path: Path) -> None:
     refused = checker("snapshot", "--out", str(tmp_path / "before"), "--pid", "1")
     assert (refused.returncode, "--dhcp-leases" in refused.stderr) == (2, True)
 
