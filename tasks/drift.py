@@ -588,7 +588,7 @@ TYPES: Final = (
     DriftType(
         kind="slot.absent",
         scope="slot",
-        serves="ALC-2: a change of topology is an explicit act",
+        serves="requirement ALC-2: only an admin changes the hardware topology of a node, by an explicit act",
         means="the node's settings no longer contain the slot",
         evidence="desired: the slot; observed: that the node does not describe the slot",
         source="survey",

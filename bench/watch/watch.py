@@ -64,7 +64,10 @@ class LoadNotCarried(Exception):
 
 
 class _Sides:
-    """Both sides of the watch benchmark. Each method runs one turn and returns milliseconds from commit to arrival."""
+    """The watch of the ledger over HTTP, and its baseline, a reader of a plain table in SQL.
+
+    Each method measures one of them and returns the milliseconds from the commit to the arrival of each event.
+    """
 
     def __init__(self, server: PostgresServer, writer: BenchProcess, watchers: BenchProcess) -> None:
         self._server, self._writer, self._watchers = server, writer, watchers

@@ -154,7 +154,7 @@ def _state(link: Tap | Representor) -> str:
 
 
 def _muteness(link: Tap | Representor) -> str:
-    return "mute" if link.mute else "with the host answering ARP and IPv6 on this link"
+    return "mute" if link.mute else "not mute: the host answers ARP and IPv6 on this link"
 
 
 def _master(link: Tap | Representor) -> str:
@@ -273,9 +273,8 @@ class LinkAspect:
         return (Step("link.give_back", lambda: self._links.set_representor(number, idle), repaired),)
 
     def _claimed_representor(self, name: str) -> tuple[int, Representor] | None:
-        """Return the interface index and the idle settings of the representor that has a slot's name.
-
-        All representors are searched, because the settings may have changed since it was renamed.
+        """Find the representor that was renamed to a slot's name. Return its interface index, and the name and settings
+        that it gets when no slice uses it.
         """
         for address, number in self._bus.devices().representors():
             found = self._links.representor(number)

@@ -61,7 +61,7 @@ class Rule:
 
     @property
     def place(self) -> str:
-        """Owner of the nftables rule without the ingress id: `node`, or the tap of a slot."""
+        """First word of the owner of the nftables rule: `node`, or the tap of a slot. An ingress id may follow it."""
         return self.owner.partition(" ")[0]
 
 

@@ -1,7 +1,8 @@
 """Pytest plugin that counts the planned, run and skipped cases of each promise, and reports them at the end of the run.
 
-The cases of a matrix contain the planned number (`tests.matrix`). A run of complete promises (`./dev torture`) plans
-every test of these promises, and fails if fewer cases ran than planned: a skipped fault proves nothing.
+Each case of a fault matrix states how many cases of its matrix are planned (`tests.matrix`). A run of complete promises
+(`./dev torture`) plans every test of these promises, and fails if fewer cases ran than planned: a skipped fault proves
+nothing.
 """
 
 import json

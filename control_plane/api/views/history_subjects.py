@@ -123,7 +123,7 @@ class OneRow:
         news = await since(await ledger_connection(conn), self.stream, after, to, limit)
         for each in news:
             row = advanced(self.model, row, each)
-            assert row is not None, "the first fact of a stream creates its read model row"
+            assert row is not None, "the first fact of a stream must create the row of its read model"
             steps.append(Step(each, self.view(row)))
         return Steps(steps, _reached(news, to, limit))
 

@@ -253,7 +253,9 @@ def _node_state(seen: Seen | None, unreachable_before: datetime) -> str:
 
 
 def slot_view(slot: SlotRow, blocked_by: str | None = None) -> SlotView:
-    """Return the view of a slot derived from its events; pass `blocked_by` for the present view."""
+    """Return the view of a slot. `blocked_by` is the reason why the slot is not offered at present; the view of an
+    earlier time has none.
+    """
     return SlotView(
         id=slot.slot_id,
         node_id=slot.node_id,

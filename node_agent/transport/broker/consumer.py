@@ -203,7 +203,7 @@ class OrderConsumer(Consumer):
         while True:
             try:
                 if not self._queue.settle(order_id):
-                    log.info("finished_order_in_flight_at_another_worker", order=order_id)
+                    log.info("order_finished_here_was_fetched_by_another_worker", order=order_id)
                 break
             except QueueUnavailable as away:
                 if self._queue.stopping.is_set():

@@ -81,7 +81,9 @@ def test_views_can_be_read_at_every_ledger_position(lifecycle: Lifecycle) -> Non
     assert (view["state"], view["slots"], view["generation"]) == ("requested", [], 0)
 
 
-def test_view_before_the_first_event_returns_404_and_lists_are_empty(lifecycle: Lifecycle) -> None:
+def test_resource_at_a_time_before_the_first_event_of_the_ledger_returns_404_and_lists_are_empty(
+    lifecycle: Lifecycle,
+) -> None:
     for at in ("position:0", "2000-01-01T00:00:00+00:00"):
         for path in (f"/allocations/{lifecycle.allocation}", "/nodes/n1"):
             then = get_view(lifecycle.plane, path, at=at)

@@ -32,8 +32,9 @@ class Journal:
 
 @dataclass
 class Account:
-    """Totals of the journals of all writer processes. A position in none of the sets was drawn by a call that never
-    returned.
+    """Positions that all writer processes drew from the ledger, according to their journals: of committed events, of
+    commits without an answer, and of events that were rolled back. Another position belongs to a call that did not
+    return.
     """
 
     committed: set[int] = field(default_factory=set)
