@@ -1,33 +1,32 @@
-"""Program that appends to the ledger and never commits: `python -m tests.faults.appender hang | stop`, with the DSN on
-standard input.
+"""Process that appends to the ledger and never commits.
 
-It appends an event and prints the event's position. Then, with its transaction open, it idles permanently (`hang`) or
+It appends an event and sends the event's position. Then, with its transaction open, it idles permanently (`hang`) or
 stops itself as by SIGSTOP (`stop`).
 """
 
 import asyncio
 import os
 import signal
-import sys
+from multiprocessing.connection import Connection
+from typing import Literal
 
 import psycopg
 
 from events.ledger.append import append
 from tests.ledger.given import because, on
 
+Behaviour = Literal["hang", "stop"]
 
-async def main(how: str) -> None:
-    conn = await psycopg.AsyncConnection.connect(sys.stdin.read())
+
+def run(how: Behaviour, dsn: str, positions: "Connection[int]") -> None:
+    """Append an event to the ledger of the database `dsn`, send its position to `positions`, and never commit it."""
+    asyncio.run(_run(how, dsn, positions))
+
+
+async def _run(how: Behaviour, dsn: str, positions: "Connection[int]") -> None:
+    conn = await psycopg.AsyncConnection.connect(dsn)
     (recorded,) = await append(conn, [on(f"appender-{os.getpid()}", 0)], because())
-    print(recorded.position, flush=True)
-    match how:
-        case "hang":
-            await asyncio.Event().wait()
-        case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        case _:
-            raise SystemExit(f"not known: {how}")
-
-
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    positions.send(int(recorded.position))
+    if how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    await asyncio.Event().wait()
