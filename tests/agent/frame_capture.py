@@ -10,9 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from scapy.layers.l2 import Ether
-from scapy.packet import Packet
-
 _EVERY_PROTOCOL: Final = 0x0003
 _TIMESTAMPNS: Final = 35
 """SO_TIMESTAMPNS of socket(7) and its control message."""
@@ -20,9 +17,12 @@ _TIMESTAMPNS: Final = 35
 
 @dataclass
 class CapturedFrames:
-    """Receive times, in seconds since the Unix epoch, of the captured frames for which `wanted` returns True."""
+    """Receive times, in seconds since the Unix epoch, of the captured frames for which `wanted` returns True.
 
-    wanted: Callable[[Packet], bool]
+    `wanted` gets the bytes of a frame, because parsing every frame takes much processor time.
+    """
+
+    wanted: Callable[[bytes], bool]
     times: list[float] = field(default_factory=list)
 
     @property
@@ -75,7 +75,6 @@ def _receive(packet_socket: socket.socket, stop_event: int, captures: tuple[Capt
             return
         [(_, _, stamp)] = control
         seconds, nanoseconds = struct.unpack("qq", stamp)
-        frame = Ether(content)
         for capture in captures:
-            if capture.wanted(frame):
+            if capture.wanted(content):
                 capture.times.append(seconds + nanoseconds / 1e9)

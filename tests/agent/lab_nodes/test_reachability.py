@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -71,9 +71,13 @@ class CarryingNode:
     def do(self, script: str) -> None:
         self.node.do(script, NAMES)
 
-    def restart_agent(self) -> None:
-        """Restart the agent, which clears its record of recurring drift, and wait until no drift is open."""
+    def restart_agent(self, detection: Detection) -> None:
+        """Restart the agent with this detection method and wait until no drift is open. The restart clears the agent's
+        record of recurring drift.
+        """
         self.node.lab.stop_daemon("agent")
+        settings = Settings.model_validate_json(self.node.config.read_text())
+        self.node.config.write_text(settings.model_copy(update=vars(detection)).model_dump_json())
         before = len(self.plane.heartbeats)
         self.node.start()
         eventually(lambda: any(beat.resynced for beat in self.plane.heartbeats[before:]), BOOT, self.node.log)
@@ -104,38 +108,27 @@ class CarryingNode:
 
 
 class Site:
-    """Lab node with an agent that uses one detection method. A different method requires a new agent."""
+    """Lab node with a slice and an agent, which is restarted with the settings of each detection method."""
 
-    def __init__(self, lab: Lab) -> None:
-        self._lab, self._ends = lab, ExitStack()
-        self._now: tuple[str, CarryingNode] | None = None
+    def __init__(self, carrying: CarryingNode) -> None:
+        self._carrying = carrying
 
     def carrying(self, detection: str) -> CarryingNode:
         """Return the node, with an agent that uses this detection method, once it has no open drift."""
-        if self._now is None or self._now[0] != detection:
-            self.close()
-            self._now = detection, self._ends.enter_context(_carrying(self._lab, DETECTIONS[detection]))
-        self._now[1].restart_agent()
-        return self._now[1]
-
-    def close(self) -> None:
-        self._ends.close()
+        self._carrying.restart_agent(DETECTIONS[detection])
+        return self._carrying
 
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    site = Site(lab)
-    yield site
-    site.close()
+    with _carrying(lab) as carrying:
+        yield Site(carrying)
 
 
 @contextmanager
-def _carrying(lab: Lab, detection: Detection) -> Iterator[CarryingNode]:
-    def changed(settings: Settings) -> Settings:
-        return settings.model_copy(update=vars(detection))
-
+def _carrying(lab: Lab) -> Iterator[CarryingNode]:
     plane = FakeControlPlane()
-    with node_queue(lab, plane) as url, real_node(lab, plane, guest_images(), changed) as node:
+    with node_queue(lab, plane) as url, real_node(lab, plane, guest_images()) as node:
         node.start()
         asyncio.run(_bring_up(url, plane))
         plane.await_kind("slice.ready", within=BOOT)
@@ -192,8 +185,9 @@ def test_drift_of_an_unreachable_slice_stays_open_since_its_first_detection_acro
         # A kill before the agent has recorded its report would lead to a second report of the same drift.
         eventually(carrying.has_recorded_its_report, DETECTED, carrying.log)
         before, reports = carrying.unreachable(), len(carrying.plane.reports)
+        renewed = len(carrying.plane.renewals)
         carrying.node.lab.kill("agent")
-        eventually(lambda: len(carrying.plane.renewals) > 0, BOOT, carrying.log)
+        eventually(lambda: len(carrying.plane.renewals) > renewed, BOOT, carrying.log)
         beats = len(carrying.plane.heartbeats)
         eventually(lambda: len(carrying.plane.heartbeats) > beats + 10, BOOT, carrying.log)
         assert carrying.unreachable() == before

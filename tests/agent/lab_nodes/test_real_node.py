@@ -29,7 +29,7 @@ from tests.agent.real_node import (
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 BOOT = 90.0
-PINGED_SECONDS = 30 if matrix.is_full() else 8
+PINGED_SECONDS = 30 if matrix.is_full() else 5
 LISTENING = "printf '::respawn:/bin/busybox httpd -f -p 8080\\n' >> /etc/inittab; exec /init"
 """First command of the guest: it opens an additional port that sends no banner."""
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Final
 import pytest
 from redis.asyncio import Redis
 from scapy.layers.inet import IP, TCP
+from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from node_agent.lab.lab import Lab, LabNode
@@ -137,6 +138,10 @@ class Traffic:
         return max(self.to_guest.last, self.to_client.last)
 
 
+def parsed(wanted: Callable[[Packet], bool]) -> Callable[[bytes], bool]:
+    return lambda content: wanted(Ether(content))
+
+
 @contextmanager
 def capture_connection(node: LabNode) -> Iterator[Traffic]:
     guest = network().private_ip
@@ -145,10 +150,10 @@ def capture_connection(node: LabNode) -> Iterator[Traffic]:
         return TCP in frame and frame[TCP].sport == PUBLIC_PORT and bool(len(frame[TCP].payload))
 
     traffic = Traffic(
-        CapturedFrames(lambda frame: TCP in frame and frame[IP].dst == guest),
+        CapturedFrames(parsed(lambda frame: TCP in frame and frame[IP].dst == guest)),
         # Only frames with content: the node itself refuses the connection with a frame without content.
-        CapturedFrames(is_answer),
-        CapturedFrames(lambda frame: TCP in frame and frame[TCP].dport == PUBLIC_PORT),
+        CapturedFrames(parsed(is_answer)),
+        CapturedFrames(parsed(lambda frame: TCP in frame and frame[TCP].dport == PUBLIC_PORT)),
     )
     with (
         capture_frames(node.pid, "slice0", traffic.to_guest),

@@ -7,6 +7,7 @@ import pytest
 from node_agent.aspects.machines import Machines
 from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import Lab
+from tests.contract.machines.halting_guest import halting_guest
 from tests.contract.machines.hosts import Host, Simulated, machines_of, real_host, store_image
 from tests.servers.lab import kept_folder, run_id
 
@@ -20,6 +21,16 @@ def guest_on_disk(guest_image: GuestImage) -> Iterator[Path]:
         folder = Path(name)
         folder.chmod(0o755)
         store_image(folder, guest_image)
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def halting_on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folder like `guest_on_disk` with a guest that halts instead of booting."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        store_image(folder, halting_guest(tmp_path_factory.mktemp("halting")))
         yield folder
 
 
@@ -39,7 +50,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
         yield Simulated()
         return
     lab: Lab = request.getfixturevalue("lab")
-    with real_host(lab.node("lab-a"), request.getfixturevalue("guest_on_disk")) as real:
+    with real_host(lab.node("lab-a"), request.getfixturevalue("halting_on_disk")) as real:
         yield real
 
 

@@ -28,8 +28,8 @@ def node(lab: Lab) -> LabNode:
 
 
 @pytest.fixture
-def host(node: LabNode, guest_on_disk: Path) -> Iterator[Real]:
-    with real_host(node, guest_on_disk) as real:
+def host(node: LabNode, halting_on_disk: Path) -> Iterator[Real]:
+    with real_host(node, halting_on_disk) as real:
         real.add_tap("slice0")
         yield real
 

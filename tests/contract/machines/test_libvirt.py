@@ -35,9 +35,12 @@ def node(lab: Lab) -> LabNode:
 
 
 @pytest.fixture
-def host(node: LabNode, guest_on_disk: Path) -> Iterator[Real]:
-    with real_host(node, guest_on_disk) as real:
+def host(request: pytest.FixtureRequest, node: LabNode) -> Iterator[Real]:
+    with real_host(node, request.getfixturevalue(getattr(request, "param", "halting_on_disk"))) as real:
         yield real
+
+
+with_booting_guest = pytest.mark.parametrize("host", ["guest_on_disk"], indirect=True, ids=["booting"])
 
 
 @pytest.fixture
@@ -144,6 +147,7 @@ def test_libvirt_domains_listed_before_a_snapshot_of_the_host_are_not_listed_aga
         assert machines.still_on(WANTED.network)[:1] == (describe_domain(domain),)
 
 
+@with_booting_guest
 def test_disk_detached_by_the_guest_is_reported_as_a_change_of_the_host(
     machines: Machines, host: Real
 ) -> None:
@@ -169,6 +173,7 @@ def detached(host: Real, domain: FoundDomain) -> bool:
     return True
 
 
+@with_booting_guest
 def test_started_guest_boots_and_answers_with_its_ssh_banner(machines: Machines, node: LabNode) -> None:
     network = WANTED.network
     node.run(["ip", "address", "add", f"{network.gateway}/24", "dev", "slice0"])
@@ -236,6 +241,7 @@ def listening(pid: int) -> list[str]:
     return [*internet, *local]
 
 
+@with_booting_guest
 def test_console_output_of_a_guest_is_removed_with_its_disk_folder(machines: Machines, host: Real) -> None:
     folder = host.disks.path("slice0")
     eventually(lambda: (folder / "console.log").stat().st_size > 0, seconds=40)

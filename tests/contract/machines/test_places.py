@@ -60,9 +60,9 @@ def test_virtual_machine_with_several_network_queues_needs_a_tap_with_several_qu
 
 
 @pytest.mark.node
-def test_each_virtual_cpu_runs_on_its_own_cpu_of_the_host(lab: Lab, guest_on_disk: Path) -> None:
+def test_each_virtual_cpu_runs_on_its_own_cpu_of_the_host(lab: Lab, halting_on_disk: Path) -> None:
     node = lab.node("lab-a")
-    with real_host(node, guest_on_disk) as host:
+    with real_host(node, halting_on_disk) as host:
         host.add_tap("slice0")
         apply(machines_of(host, PINNED))
         assert allowed(node) == {"CPU 0/TCG": str(LAST), "CPU 1/TCG": str(FIRST)}

@@ -17,7 +17,7 @@ from events.values import SshPublicKey
 from node_agent.aspects.flows import gateway_mac
 from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import LabNode
-from node_agent.lab.login import LoginFailed, login
+from node_agent.lab.login import OPTIONS, LoginFailed, login
 from tests.agent.eventually import eventually
 from tests.contract.machines.hosts import machines_of, real_host, store_image
 from tests.contract.network.slices import GATEWAY, network, run, slice_on
@@ -45,8 +45,23 @@ class FromTap:
 
 
 class FromGuest:
+    """Sender that logs in to the guest. All commands share one SSH connection while `connected` lasts, because a key
+    exchange takes the guest's emulated processor longer than any command.
+    """
+
     def __init__(self, node: LabNode, private_key: Path) -> None:
         self._node, self._key = node, private_key
+        self._control = private_key.with_name("control")
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Keep one SSH connection to the guest open."""
+        with subprocess.Popen(self._ssh("-M", "-N", f"root@{ALICE.ip}")) as master:
+            try:
+                eventually(self._control.exists, within=20)
+                yield
+            finally:
+                master.terminate()
 
     def send(self, *frames: Packet) -> None:
         texts = (base64.b64encode(bytes(frame)).decode() for frame in frames)
@@ -58,14 +73,20 @@ class FromGuest:
         """Run a shell script as root in the guest and return its output. Raises `AssertionError` if the
         script fails.
         """
-        done = login(self._node, ALICE.ip, self._key, [script])
+        command = self._ssh(f"root@{ALICE.ip}", script)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def answers(self) -> bool:
         with suppress(LoginFailed):
-            return self.do("true") == ""
+            return login(self._node, ALICE.ip, self._key, ["true"]).returncode == 0
         return False
+
+    def _ssh(self, *words: str) -> list[str]:
+        options = (f"-o{name}={value}" for name, value in OPTIONS.items())
+        ssh = ["ssh", "-F", "none", "-n", "-T", *options, "-i", str(self._key), "-S", str(self._control)]
+        return ["nsenter", f"--target={self._node.pid}", "--net", "--", *ssh, *words]
 
 
 @contextmanager
@@ -88,5 +109,6 @@ def booted(node: LabNode, image: GuestImage) -> Iterator[FromGuest]:
             guest = FromGuest(node, key)
             eventually(guest.answers, within=60)
             # Forged answers, while a guard is removed, must not disconnect the guest from the test that logs in to it.
-            guest.do(f"arp -s {GATEWAY} {gateway_mac(GATEWAY)}")
-            yield guest
+            with guest.connected():
+                guest.do(f"arp -s {GATEWAY} {gateway_mac(GATEWAY)}")
+                yield guest
