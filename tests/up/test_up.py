@@ -23,6 +23,7 @@ import pytest
 from deploy.embedded.demonstration import ENDED
 from deploy.embedded.layout import SYSTEM_STATE, Layout, default_state
 from deploy.embedded.program import layouts, parsed
+from deploy.embedded.ssh_key import ensure_key_pair
 from tasks.trust import trust
 from tests import matrix
 from tests.faults.embedded import traces
@@ -35,6 +36,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 REAL = pytest.param("real", marks=[pytest.mark.node, pytest.mark.slow])
 pytestmark = [pytest.mark.shared_system, pytest.mark.timeout(300)]
 STARTED: Final = "Ctrl-C stops everything"
+SLOTS: Final = 4
+"""All slots of the two nodes of `./dev up`."""
 WHOLE_LIFE: Final = ("allocation.requested", "slot.claimed", "allocation.activated", "nothing differs")
 """Output of `up --once` about one slice."""
 
@@ -85,7 +88,7 @@ class Site:
         self.layout = Layout(state)
         self.runs: list[Up] = []
         self.slices: list[tuple[str, str]] = []
-        """Slices that were active when the last run had started."""
+        """Slices that were active when the last run had started, or that a test requested instead of such a run."""
         self._kind = kind
 
     def running(self) -> Up:
@@ -97,9 +100,10 @@ class Site:
         return self.runs[-1]
 
     def end(self) -> None:
-        """End `./dev up` as Ctrl-C does, and check that it left nothing on the machine."""
+        """End `./dev up` with `./dev down`, and check that it left nothing on the machine."""
         if self.runs and self.runs[-1].process.poll() is None:
-            assert self.runs[-1].end(signal.SIGINT) == 130, self.runs[-1].output
+            assert down(self.layout.state).returncode == 0
+            assert self.runs[-1].wait() == 130, self.runs[-1].output
             assert traces(self.layout) == []
 
     def settled(self) -> list[tuple[str, str]]:
@@ -116,6 +120,9 @@ def state_folder() -> Iterator[Path]:
         kept = kept_folder() / "images"
         kept.mkdir(parents=True, exist_ok=True)
         (made / "images").symlink_to(kept)
+        # `up` must own the folder before it may contain more than images.
+        Layout(made).claim()
+        (made / "libvirt-cache").symlink_to(kept_folder() / "libvirt")
         yield made
         down(made)  # stop and remove what a failed test left behind
 
@@ -205,6 +212,7 @@ def test_dev_up_interrupted_at_any_stage_leaves_nothing_behind(state: Path, case
     up = Up(state, *options(case.kind))
     up.wait_for_output(case.text)
     assert up.end(signal.SIGINT) == 130, up.output
+    assert "stopping ..." in up.output
     assert traces(up.layout) == []
 
 
@@ -213,7 +221,9 @@ def test_dev_reset_empties_the_state_folder_only_after_confirmation(state: Path)
     up.wait_for_output("starting the control plane")
     refused = reset(state, "--yes")
     assert (refused.returncode, "in use by process" in refused.stdout) == (1, True), refused.stdout
-    assert up.end(signal.SIGINT) == 130
+    assert down(state).returncode == 0
+    assert up.wait() == 130
+    assert traces(up.layout) == []
     kept = {each.name for each in state.iterdir()}
     declined = reset(state, answer="no\n")
     assert (declined.returncode, {each.name for each in state.iterdir()}) == (1, kept)
@@ -245,6 +255,29 @@ def test_dev_up_with_simulated_nodes_has_its_own_default_state_folder_and_dev_do
     }
     for arguments, folders in expected.items():
         assert [each.state for each in layouts(parsed(arguments))] == [folder.resolve() for folder in folders]
+
+
+@pytest.mark.slow
+def test_dev_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices(simulated: Site) -> None:
+    simulated.end()
+    second = Up(simulated.layout.state, "--once", "--simulated")
+    if not simulated.slices:
+        second.wait_for_output("slot lab-a/0")
+        request_slice(second.layout)
+        # `up --once` first takes a snapshot of the nodes, so this slice is active before that of `up --once`.
+        until(lambda: active(second.layout) != [], "the other slice is active")
+        simulated.slices = active(second.layout)
+    second.wait_for_output("slot.claimed")
+    assert second.end(signal.SIGINT) == 130
+    assert "stopping ..." in second.output
+    third = Up(simulated.layout.state, "--once", "--simulated")
+    assert third.wait() == 0, third.output
+    assert "is left over from an interrupted `up --once`" in third.output
+    for kept, _ in simulated.slices:
+        assert f"another allocation is active: {kept}" in third.output
+    for text in WHOLE_LIFE:
+        assert text in third.output
+    assert traces(third.layout) == []
 
 
 def test_export_line_printed_by_dev_up_configures_the_command_line_for_this_run(simulated: Site) -> None:
@@ -330,45 +363,17 @@ def test_dev_up_after_all_processes_were_killed_makes_the_slice_active_again_and
     assert ("allocation.slice_ready" in second.output) == (case == "real")
 
 
-def test_dev_down_removes_the_leftovers_of_a_killed_dev_up(simulated: Site) -> None:
-    up = simulated.running()
-    kill_everything(up)
-    assert traces(up.layout) == [f"folder {up.layout.run}"]
-    assert down(up.layout.state).returncode == 0
-    assert traces(up.layout) == []
-
-
 @pytest.mark.slow
-def test_dev_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices(simulated: Site) -> None:
-    if not simulated.runs:
-        simulated.running()
-    simulated.end()
-    second = Up(simulated.layout.state, "--once", "--simulated")
-    second.wait_for_output("slot.claimed")
-    assert second.end(signal.SIGINT) == 130
-    assert "stopping ..." in second.output
-    third = Up(simulated.layout.state, "--once", "--simulated")
-    assert third.wait() == 0, third.output
-    assert "is left over from an interrupted `up --once`" in third.output
-    for kept, _ in simulated.slices:
-        assert f"another allocation is active: {kept}" in third.output
-    for text in WHOLE_LIFE:
-        assert text in third.output
-    assert traces(third.layout) == []
-
-
-@pytest.mark.slow
-def test_dev_up_once_names_the_slot_holders_and_the_next_step_if_no_slot_is_free(
+def test_dev_down_removes_the_leftovers_of_a_killed_run_and_dev_up_once_then_names_the_slot_holders(
     simulated: Site,
 ) -> None:
     first = simulated.running()
-    public_key = (first.layout.state / "ssh" / "id_ed25519.pub").read_text().strip()
-    while len(holders := [each["id"] for each in allocations(first.layout)]) < 4:
-        body = {"sku": "lab.small", "ssh_authorized_keys": [public_key]}
-        answer = ask(first.layout, "POST", "/allocations", body)
-        assert answer.is_success, answer.text
+    while len(allocations(first.layout)) < SLOTS:
+        request_slice(first.layout)
+    holders = [holder for holder, _ in simulated.settled()]
+    kill_everything(first)
+    assert traces(first.layout) == [f"folder {first.layout.run}"]
     assert down(first.layout.state).returncode == 0
-    assert first.wait() == 130
     assert traces(first.layout) == []
     second = Up(first.layout.state, "--once", "--simulated")
     assert second.wait() == 1
@@ -377,6 +382,7 @@ def test_dev_up_once_names_the_slot_holders_and_the_next_step_if_no_slot_is_free
     assert "{" not in second.output
     assert reset(first.layout.state, "--yes").returncode == 0
     simulated.runs.clear()
+    simulated.slices.clear()
 
 
 def sliceplane(layout: Layout, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -428,6 +434,14 @@ def allocations(layout: Layout) -> list[dict[str, Any]]:
     """Return the allocations that have not ended, as the API lists them."""
     found: list[dict[str, Any]] = ask(layout, "GET", "/allocations").json()["items"]
     return [each for each in found if each["state"] not in ENDED]
+
+
+def request_slice(layout: Layout) -> str:
+    """Request a slice as a user does, and return the id of its allocation."""
+    public_key = ensure_key_pair(layout.ssh_key.with_name("key_of_user"))
+    answer = ask(layout, "POST", "/allocations", {"sku": "lab.small", "ssh_authorized_keys": [public_key]})
+    assert answer.is_success, answer.text
+    return str(answer.json()["id"])
 
 
 def public_addresses(layout: Layout) -> list[dict[str, Any]]:
