@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ class Site:
 
     def settled(self) -> list[tuple[str, str]]:
         """Wait until no slice is starting, and return the active slices."""
-        until(lambda: {*states(self.layout)} == {"active"}, "all slices are active")
+        until(seldom(lambda: {*states(self.layout)} == {"active"}), "all slices are active")
         return active(self.layout)
 
 
@@ -265,7 +266,7 @@ def test_dev_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_sl
         second.wait_for_output("slot lab-a/0")
         request_slice(second.layout)
         # `up --once` first takes a snapshot of the nodes, so this slice is active before that of `up --once`.
-        until(lambda: active(second.layout) != [], "the other slice is active")
+        until(seldom(lambda: active(second.layout) != []), "the other slice is active")
         simulated.slices = active(second.layout)
     second.wait_for_output("slot.claimed")
     assert second.end(signal.SIGINT) == 130
@@ -333,8 +334,8 @@ def test_lab_node_that_dies_is_restarted_together_with_its_slice_by_dev_up(real:
     [before] = real.settled()
     os.kill(int((up.layout.state / "nodes" / "lab-a" / "host.pid").read_text()), signal.SIGKILL)
     up.wait_for_output("lab-a exited and is restarted")
-    until(lambda: states(up.layout) == ["starting"], "the interruption is recorded")
-    until(lambda: active(up.layout) == [before], "the slice is active again", 60)
+    until(seldom(lambda: states(up.layout) == ["starting"]), "the interruption is recorded")
+    until(seldom(lambda: active(up.layout) == [before]), "the slice is active again", 60)
 
 
 @matrix.cases("P26", ["simulated", REAL], few=1)
@@ -417,6 +418,22 @@ def reset(state: Path, *options: str, answer: str = "") -> subprocess.CompletedP
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
+
+
+def seldom(condition: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a condition that asks for `condition` at most four times per second. `until` alone would send up to fifty
+    requests per second to the API, each on a new connection.
+    """
+    due = 0.0
+
+    def limited() -> bool:
+        nonlocal due
+        if time.monotonic() < due:
+            return False
+        due = time.monotonic() + 0.25
+        return condition()
+
+    return limited
 
 
 def states(layout: Layout) -> list[str]:
