@@ -3,16 +3,37 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
+
+_SHORTEST_PAUSE: Final = 0.01
+_LONGEST_PAUSE: Final = 0.15
+_PAUSE_PER_CHECK: Final = 2
+
+
+class Pauses:
+    """Pauses between checks of a condition, twice as long as the last check, so that waiting takes at most a third of a
+    processor. A check that starts a program or sends a request would otherwise take nearly a whole one.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def next(self) -> float:
+        """Return the pause, in seconds, after a check that ended now and began at the end of the pause before."""
+        took = time.monotonic() - self._began
+        pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, _PAUSE_PER_CHECK * took))
+        self._began = time.monotonic() + pause
+        return pause
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
     """Return as soon as `condition` is true. Raise `AssertionError` with the description `what` if it is not true
     within `seconds`, or if it was first observed as true later.
     """
-    deadline = time.monotonic() + seconds
+    deadline, pauses = time.monotonic() + seconds, Pauses()
     while not condition():
         assert time.monotonic() < deadline, f"condition not met within {seconds:.0f} s: {what}"
-        time.sleep(0.02)
+        time.sleep(pauses.next())
     # The condition itself may block, for instance on an unreachable API: a late success is a failure.
     assert time.monotonic() <= deadline, f"condition met only after more than {seconds:.0f} s: {what}"
 

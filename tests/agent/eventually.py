@@ -5,6 +5,8 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 
+from tests.waiting import Pauses
+
 
 def eventually(
     true: Callable[[], object],
@@ -12,10 +14,10 @@ def eventually(
     reason: Callable[[], str] = lambda: "the condition did not become true in time",
 ) -> None:
     """Return once `true()` returns a true value; fail after `within` seconds with the message `reason()`."""
-    deadline = time.monotonic() + within
+    deadline, pauses = time.monotonic() + within, Pauses()
     while not true():
         assert time.monotonic() < deadline, reason()
-        threading.Event().wait(0.01)
+        threading.Event().wait(pauses.next())
 
 
 async def eventually_async(
@@ -24,10 +26,10 @@ async def eventually_async(
     reason: Callable[[], str] = lambda: "the condition did not become true in time",
 ) -> None:
     """Wait like `eventually`, without blocking the event loop; `true` may be a coroutine function."""
-    deadline = time.monotonic() + within
+    deadline, pauses = time.monotonic() + within, Pauses()
     while True:
         answer = true()
         if answer if isinstance(answer, bool) else await answer:
             return
         assert time.monotonic() < deadline, reason()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pauses.next())

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tests.waiting import Pauses
+
 T = TypeVar("T")
 
 
@@ -11,9 +13,9 @@ def eventually(look: Callable[[], T | None], seconds: float = 10.0) -> T:
     """Call `look` repeatedly and return its first true result. Raises `AssertionError` with its last result after
     `seconds`.
     """
-    deadline = time.monotonic() + seconds
+    deadline, pauses = time.monotonic() + seconds, Pauses()
     while not (result := look()):
         if time.monotonic() > deadline:
             raise AssertionError(f"condition still returns {result!r} after {seconds} s")
-        time.sleep(0.02)
+        time.sleep(pauses.next())
     return result

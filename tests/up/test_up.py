@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -109,7 +108,7 @@ class Site:
 
     def settled(self) -> list[tuple[str, str]]:
         """Wait until no slice is starting, and return the active slices."""
-        until(seldom(lambda: {*states(self.layout)} == {"active"}), "all slices are active")
+        until(lambda: {*states(self.layout)} == {"active"}, "all slices are active")
         return active(self.layout)
 
 
@@ -264,9 +263,10 @@ def test_dev_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_sl
     second = Up(simulated.layout.state, "--once", "--simulated")
     if not simulated.slices:
         second.wait_for_output("slot lab-a/0")
+        until(lambda: placeable(second.layout) > 0, "a slice can be placed")
         request_slice(second.layout)
         # `up --once` first takes a snapshot of the nodes, so this slice is active before that of `up --once`.
-        until(seldom(lambda: active(second.layout) != []), "the other slice is active")
+        until(lambda: active(second.layout) != [], "the other slice is active")
         simulated.slices = active(second.layout)
     second.wait_for_output("slot.claimed")
     assert second.end(signal.SIGINT) == 130
@@ -334,8 +334,8 @@ def test_lab_node_that_dies_is_restarted_together_with_its_slice_by_dev_up(real:
     [before] = real.settled()
     os.kill(int((up.layout.state / "nodes" / "lab-a" / "host.pid").read_text()), signal.SIGKILL)
     up.wait_for_output("lab-a exited and is restarted")
-    until(seldom(lambda: states(up.layout) == ["starting"]), "the interruption is recorded")
-    until(seldom(lambda: active(up.layout) == [before]), "the slice is active again", 60)
+    until(lambda: states(up.layout) == ["starting"], "the interruption is recorded")
+    until(lambda: active(up.layout) == [before], "the slice is active again", 60)
 
 
 @matrix.cases("P26", ["simulated", REAL], few=1)
@@ -369,7 +369,9 @@ def test_dev_down_removes_the_leftovers_of_a_killed_run_and_dev_up_once_then_nam
     simulated: Site,
 ) -> None:
     first = simulated.running()
-    while len(allocations(first.layout)) < SLOTS:
+    held = len(simulated.settled())
+    until(lambda: placeable(first.layout) == SLOTS - held, "slices can be placed in all other slots")
+    for _ in range(SLOTS - held):
         request_slice(first.layout)
     holders = [holder for holder, _ in simulated.settled()]
     kill_everything(first)
@@ -420,22 +422,6 @@ def reset(state: Path, *options: str, answer: str = "") -> subprocess.CompletedP
     )
 
 
-def seldom(condition: Callable[[], bool]) -> Callable[[], bool]:
-    """Return a condition that asks for `condition` at most four times per second. `until` alone would send up to fifty
-    requests per second to the API, each on a new connection.
-    """
-    due = 0.0
-
-    def limited() -> bool:
-        nonlocal due
-        if time.monotonic() < due:
-            return False
-        due = time.monotonic() + 0.25
-        return condition()
-
-    return limited
-
-
 def states(layout: Layout) -> list[str]:
     return [each["state"] for each in allocations(layout)]
 
@@ -459,6 +445,14 @@ def request_slice(layout: Layout) -> str:
     answer = ask(layout, "POST", "/allocations", {"sku": "lab.small", "ssh_authorized_keys": [public_key]})
     assert answer.is_success, answer.text
     return str(answer.json()["id"])
+
+
+def placeable(layout: Layout) -> int:
+    """Return the number of slots in which a slice can be placed now. After its start, a node first compares its slots
+    with their orders.
+    """
+    shown = ask(layout, "GET", "/slots").json()["items"]
+    return sum(each["state"] == "free" and each["blocked_by"] is None for each in shown)
 
 
 def public_addresses(layout: Layout) -> list[dict[str, Any]]:
