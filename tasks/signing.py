@@ -101,7 +101,7 @@ def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
                 pass
             case _:
                 raise BadSignature(
-                    "malformed", f"the JWS header is not that of type {type_} with algorithm Ed25519"
+                    "malformed", f"the JWS header must have algorithm Ed25519, type {type_}, and a key id"
                 )
         if kid not in keys:
             raise BadSignature(
