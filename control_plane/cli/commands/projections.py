@@ -111,7 +111,7 @@ def _options_after_stop(name: str, position: int) -> tuple[str, ...]:
     return (
         f"show the event: sliceplane events list --after {position - 1} --limit 1",
         f"fix the cause, then: sliceplane projections retry {name}",
-        f"or skip the event permanently: sliceplane projections skip {name} {position} --reason WHY",
+        f"alternatively, skip the event permanently: sliceplane projections skip {name} {position} --reason WHY",
     )
 
 
