@@ -49,8 +49,8 @@ def _refuse_unusable(connection: Any, _entry: ConnectionPoolEntry, _proxy: Any) 
     """
     driver: psycopg.AsyncConnection = connection.driver_connection
     if driver.pgconn.pipeline_status != PipelineStatus.OFF:
-        raise exc.DisconnectionError("the connection was left in pipeline mode")
+        raise exc.DisconnectionError("the Postgres connection was left in pipeline mode")
     poll = select.poll()
     poll.register(driver.fileno(), select.POLLIN)
     if poll.poll(0):
-        raise exc.DisconnectionError("the server ended the connection")
+        raise exc.DisconnectionError("the Postgres server ended the connection")

@@ -79,7 +79,7 @@ def _database(admin_dsn: str) -> str:
     """Return the database of a connection string, without its password."""
     options = conninfo_to_dict(admin_dsn)
     host, port = options.get("host", "the default host"), options.get("port", 5432)
-    return f"database {options.get('dbname', options.get('user', 'of the default name'))} at {host}:{port}"
+    return f"database {options.get('dbname', options.get('user', '(default name)'))} at {host}:{port}"
 
 
 def _first_line(error: BaseException | None) -> str:

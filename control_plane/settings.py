@@ -66,9 +66,9 @@ class ImageSettings(BaseModel):
     def _is_receivable(cls, banner: str, info: ValidationInfo) -> str:
         objections = []
         if not (banner.isascii() and banner.isprintable()):
-            objections.append("must be printable ASCII")
+            objections.append("the banner must be printable ASCII")
         if banner and info.data.get("port", 0) is None:
-            objections.append("is used only with a port; set `port` too")
+            objections.append("the banner is used only with a port; set `port` too")
         if objections:
             raise ValueError("; ".join(objections))
         return banner
@@ -176,7 +176,7 @@ class Settings(BaseSettings):
         if driver not in _DATABASE_DRIVERS:
             # Leave the value out of the message: it contains a password.
             raise ValueError(
-                "must be a URL of the form postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE"
+                "the value must be a URL of the form postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE"
             )
         return given
 
@@ -187,7 +187,7 @@ class Settings(BaseSettings):
             parse_url(given.get_secret_value())
         except ValueError:
             # Leave the value out of the message: it contains a password.
-            raise ValueError("must be a URL of the form rediss://USER:PASSWORD@HOST:PORT") from None
+            raise ValueError("the value must be a URL of the form rediss://USER:PASSWORD@HOST:PORT") from None
         return given
 
     @field_validator("listen")
@@ -228,7 +228,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _certificate_with_its_key(self) -> "Settings":
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
-            raise ValueError("tls_certificate_file and tls_key_file go together: give both, or neither")
+            raise ValueError("tls_certificate_file and tls_key_file require each other: set both, or neither")
         return self
 
 
@@ -251,7 +251,9 @@ class MigrationSettings(BaseSettings):
             options = {}
         if not options:
             # Leave the value out of the message: it contains a password.
-            raise ValueError("must be a URL of the form postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+            raise ValueError(
+                "the value must be a URL of the form postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+            )
         return SecretStr(text)
 
 

@@ -84,7 +84,7 @@ def configure_logs(style: str) -> None:
     """Log structured lines to standard error; `console` is for people, `json` for machines."""
     # Use the original stream of the process: a test may replace sys.stderr for a shorter time than the program runs.
     stream = sys.__stderr__
-    assert stream is not None, "the program has a standard error stream"
+    assert stream is not None, "the program must have a standard error stream"
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if style == "console" else structlog.processors.JSONRenderer()
     )

@@ -70,7 +70,9 @@ class InvalidValue(ValueError):
 def _label(kind: str, raw: str) -> str:
     if not LABEL.fullmatch(raw):
         raise InvalidValue(
-            kind, raw, "use 1 to 31 of a-z, 0-9 and '-', starting with a letter and not ending in '-'"
+            kind,
+            raw,
+            "use 1 to 31 characters of a-z, 0-9 and '-', starting with a letter and not ending in '-'",
         )
     return raw
 

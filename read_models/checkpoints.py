@@ -38,7 +38,7 @@ class CheckpointSuperseded(Exception):
     """Another runner of the same follower has advanced the checkpoint."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"another runner of follower {name} has advanced its checkpoint; stop this runner")
+        super().__init__(f"another process of follower {name} has advanced its checkpoint; stop this process")
         self.name = name
 
 

@@ -159,7 +159,7 @@ class _Selection:
 
     def add(self, recorded: Recorded[Any]) -> None:
         raise AssertionError(
-            f"table {self._source.table.name} is filled from the envelopes of events; do not add facts to it"
+            f"table {self._source.table.name} is filled from the envelopes of events, and must not receive facts"
         )
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:

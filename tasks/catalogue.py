@@ -145,7 +145,7 @@ TYPES: Final = (
     TaskType(
         body=ApplySlice,
         version=1,
-        serves="TSK-2: start the VM, with its vNIC, port, DHCP lease and ingress",
+        serves="requirement TSK-2: start the VM, with its vNIC, port, DHCP lease and ingress",
         results=(SliceReady,),
         failures=codes(SliceFailureCode),
         failure_report=SliceFailed,
@@ -154,7 +154,7 @@ TYPES: Final = (
     TaskType(
         body=StopSlice,
         version=1,
-        serves="TSK-2: stop the VM, and remove its ingress",
+        serves="requirement TSK-2: stop the VM, and remove its ingress",
         results=(SliceStopped,),
         failures=(),
         failure_report=SliceNotRemoved,
@@ -163,7 +163,7 @@ TYPES: Final = (
     TaskType(
         body=RemoveSlice,
         version=1,
-        serves="TSK-2: remove ingress and DHCP lease on release",
+        serves="requirement TSK-2: remove ingress and DHCP lease on release",
         results=(SliceRemoved,),
         failures=(),
         failure_report=SliceNotRemoved,
@@ -172,7 +172,7 @@ TYPES: Final = (
     TaskType(
         body=op.NodeVerify,
         version=1,
-        serves="TSK-2: verify prerequisites (OVS, BF3, VF, IP forwarding, NAT)",
+        serves="requirement TSK-2: verify prerequisites (OVS, BF3, VF, IP forwarding, NAT)",
         results=(op.NodeVerified,),
         failures=(*_ANY, "host_unreadable"),
         bounds=_NODE_OPERATION,
@@ -180,7 +180,7 @@ TYPES: Final = (
     TaskType(
         body=op.VnicAttach,
         version=1,
-        serves="TSK-2: attach or validate the vNIC",
+        serves="requirement TSK-2: attach or validate the vNIC",
         results=(op.VnicAttached,),
         failures=_REPAIR,
         bounds=_SLOT_OPERATION,
@@ -188,7 +188,7 @@ TYPES: Final = (
     TaskType(
         body=op.PortReconcile,
         version=1,
-        serves="TSK-2: reconcile the OVS port",
+        serves="requirement TSK-2: reconcile the OVS port",
         results=(op.PortReconciled,),
         failures=_REPAIR,
         bounds=_SLOT_OPERATION,
@@ -196,7 +196,7 @@ TYPES: Final = (
     TaskType(
         body=op.LeaseApply,
         version=1,
-        serves="TSK-2: apply the DHCP lease of MAC and IP",
+        serves="requirement TSK-2: apply the DHCP lease of MAC and IP",
         results=(op.LeaseApplied,),
         failures=_REPAIR,
         bounds=_SLOT_OPERATION,
@@ -204,7 +204,7 @@ TYPES: Final = (
     TaskType(
         body=op.IngressApply,
         version=1,
-        serves="TSK-2: apply NAT, firewall, proxy or overlay ingress",
+        serves="requirement TSK-2: apply NAT, firewall, proxy or overlay ingress",
         results=(op.IngressApplyResult,),
         failures=_REPAIR,
         bounds=_SLOT_OPERATION,
@@ -212,7 +212,7 @@ TYPES: Final = (
     TaskType(
         body=op.IngressRemove,
         version=1,
-        serves="TSK-2: remove ingress and DHCP lease on release",
+        serves="requirement TSK-2: remove ingress and DHCP lease on release",
         results=(op.IngressRemoveResult,),
         failures=(*_REPAIR, "leftovers"),
         bounds=_SLOT_OPERATION,
@@ -220,7 +220,7 @@ TYPES: Final = (
     TaskType(
         body=op.AddressReport,
         version=1,
-        serves="TSK-2: report VM IP and endpoint",
+        serves="requirement TSK-2: report VM IP and endpoint",
         results=(op.AddressReported,),
         failures=(*_INSPECTION, "not_wanted"),
         bounds=_SLOT_OPERATION,
@@ -228,7 +228,7 @@ TYPES: Final = (
     TaskType(
         body=op.ReadinessPoll,
         version=1,
-        serves="TSK-2: poll readiness",
+        serves="requirement TSK-2: poll readiness",
         results=(op.ReadinessPolled,),
         failures=(*_INSPECTION, "superseded", "not_wanted", "lease_mismatch", "no_lease", "not_reachable"),
         bounds=_POLL,
@@ -236,7 +236,7 @@ TYPES: Final = (
     TaskType(
         body=op.DriftReport,
         version=1,
-        serves="TSK-2: emit drift evidence",
+        serves="requirement TSK-2: emit drift evidence",
         results=(op.DriftReported,),
         failures=_INSPECTION,
         bounds=_SLOT_OPERATION,
@@ -244,7 +244,7 @@ TYPES: Final = (
     TaskType(
         body=op.MachineInspect,
         version=1,
-        serves="TSK-2: inspect the VM",
+        serves="requirement TSK-2: inspect the VM",
         results=(op.MachineInspected,),
         failures=_INSPECTION,
         bounds=_SLOT_OPERATION,
@@ -252,7 +252,7 @@ TYPES: Final = (
     TaskType(
         body=op.OperationCancel,
         version=1,
-        serves="TSK-7: a running task can be cancelled",
+        serves="requirement TSK-7: a running task can be cancelled",
         results=(op.OperationCancelled,),
         failures=("internal_error",),
         bounds=_CANCEL,

@@ -100,7 +100,7 @@ TYPES: Final = (
     DriftType(
         kind="host.unreadable",
         scope="node",
-        serves="NOD-8: acts only on a complete snapshot",
+        serves="requirement NOD-8: acts only on a complete snapshot",
         means="a daemon of the host does not respond, so desired and observed state cannot be compared",
         evidence="desired: a response of the daemon; observed: the failed request and its error",
         source="survey",
@@ -109,7 +109,7 @@ TYPES: Final = (
     DriftType(
         kind="bridge.absent",
         scope="node",
-        serves="NOD-6: expected bridge present",
+        serves="requirement NOD-6: expected bridge present",
         means="the bridge of the slices was deleted",
         evidence="desired: the bridge; observed: that the bridge does not exist",
         source="ovsdb",
@@ -118,7 +118,7 @@ TYPES: Final = (
     DriftType(
         kind="bridge.changed",
         scope="node",
-        serves="NOD-6: expected bridge present",
+        serves="requirement NOD-6: expected bridge present",
         means="the bridge forwards by itself, has no datapath, or another datapath type, address or set of protocols, or has a mirror, a "
         "controller or a collector of samples; or any other setting of it or of its own port differs (spanning tree, multicast "
         "snooping, policing, QoS), or its switch drops fragments or blocks its own port",
@@ -130,7 +130,7 @@ TYPES: Final = (
     DriftType(
         kind="bridge.foreign_flows",
         scope="node",
-        serves="NOD-3: traffic between slices is denied by default",
+        serves="requirement NOD-3: traffic between slices is denied by default",
         means="another program set flows or meters on the bridge that belong to no slot",
         evidence="desired: no flows or meters except those of slots; observed: the cookies of the foreign flows and "
         "the numbers of the foreign meters",
@@ -140,7 +140,7 @@ TYPES: Final = (
     DriftType(
         kind="bridge.foreign_port",
         scope="node",
-        serves="NOD-3: traffic between slices is denied by default",
+        serves="requirement NOD-3: traffic between slices is denied by default",
         means="the bridge has a port that is not a slot's: an internal port, a patch, a tunnel or a network card. The bridge is "
         "managed by the agent alone, and such a port bypasses the rules that isolate slots, so it is removed",
         evidence="desired: no ports except those of slots; observed: the names of the foreign ports",
@@ -150,7 +150,7 @@ TYPES: Final = (
     DriftType(
         kind="gateway.address",
         scope="node",
-        serves="NOD-6: host health",
+        serves="requirement NOD-6: host health",
         means="the bridge's own link has lost the gateway's address, has another, or is down",
         evidence="desired: the addresses and state of the bridge's link; observed: its actual addresses and state",
         source="rtnetlink",
@@ -159,7 +159,7 @@ TYPES: Final = (
     DriftType(
         kind="gateway.forwarding",
         scope="node",
-        serves="NOD-6: IP forwarding on",
+        serves="requirement NOD-6: IP forwarding on",
         means="the host no longer forwards IPv4, or does not forward packets that arrive from the bridge or at the uplink",
         evidence="desired: IPv4 forwarding on; observed: the links for which forwarding is off, or that it is off "
         "for all",
@@ -169,7 +169,7 @@ TYPES: Final = (
     DriftType(
         kind="gateway.rules",
         scope="node",
-        serves="NOD-6: the MASQUERADE rule for the subnet is present",
+        serves="requirement NOD-6: the MASQUERADE rule for the subnet is present",
         means="the node's own tables of nftables differ from their declaration: a rule is missing, in another place or "
         "foreign, a chain has another hook, priority, device or policy, a table is dormant, or there is a set, a map or "
         "another object",
@@ -181,7 +181,7 @@ TYPES: Final = (
     DriftType(
         kind="gateway.dhcp",
         scope="node",
-        serves="NOD-6: host health",
+        serves="requirement NOD-6: host health",
         means="the DHCP server has ended, is stopped by a signal, or is not the one that was started for this network; or a file "
         "among its reservations does not belong to a slot, or their folder has another mode",
         evidence="desired: the network that the DHCP server serves; observed: that the server does not serve the "
@@ -192,7 +192,7 @@ TYPES: Final = (
     DriftType(
         kind="gateway.link",
         scope="node",
-        serves="NOD-6: host health",
+        serves="requirement NOD-6: host health",
         means="the bridge's own link has another MAC or MTU, answers no ARP request, or has additions of another program: "
         "a queueing discipline, a filter, an XDP program, a setting that drops or leaks traffic",
         evidence="desired: the settings of the bridge's link; observed: the settings that differ and the additions, "
@@ -203,7 +203,7 @@ TYPES: Final = (
     DriftType(
         kind="gateway.route",
         scope="node",
-        serves="NOD-6: host health",
+        serves="requirement NOD-6: host health",
         means="a route that the kernel makes for the gateway's address was deleted or replaced",
         evidence="desired: the routes to the subnet and to the gateway's address; observed: the missing routes",
         source="rtnetlink",
@@ -212,7 +212,7 @@ TYPES: Final = (
     DriftType(
         kind="gateway.neighbour",
         scope="node",
-        serves="NOD-6: host health",
+        serves="requirement NOD-6: host health",
         means="a static neighbour entry was set on the bridge, so the host does not resolve the MACs of slices by ARP",
         evidence="desired: no static neighbour entries on the bridge; observed: the static neighbour entries",
         source="rtnetlink",
@@ -221,7 +221,7 @@ TYPES: Final = (
     DriftType(
         kind="uplink.lost",
         scope="node",
-        serves="NOD-6: default-route uplink",
+        serves="requirement NOD-6: default-route uplink",
         means="no default route leaves by the uplink, or the uplink has no carrier",
         evidence="desired: the uplink; observed: the links with a carrier that have a default route",
         source="rtnetlink",
@@ -230,7 +230,7 @@ TYPES: Final = (
     DriftType(
         kind="uplink.unresponsive",
         scope="node",
-        serves="NOD-6: default-route uplink",
+        serves="requirement NOD-6: default-route uplink",
         means="the gateway of the default route over the uplink does not answer the ARP requests that the kernel sends "
         "for the agent",
         evidence="desired: a gateway that answers ARP requests; observed: the address of the unresponsive gateway",
@@ -241,7 +241,7 @@ TYPES: Final = (
     DriftType(
         kind="uplink.changed",
         scope="node",
-        serves="NOD-6: default-route uplink",
+        serves="requirement NOD-6: default-route uplink",
         means="the uplink has another MAC or MTU than when the agent started, or its ARP is off; a restart of the agent "
         "accepts the change",
         evidence="desired: the uplink's settings when the agent started; observed: the uplink's present settings",
@@ -251,7 +251,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.route",
         scope="node",
-        serves="NOD-6: host health",
+        serves="requirement NOD-6: host health",
         means="a route of another program sends packets for the slices' subnet elsewhere, or drops them",
         evidence="desired: only routes over the bridge; observed: the foreign routes, with their links and gateways",
         source="rtnetlink",
@@ -260,7 +260,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.policy_rule",
         scope="node",
-        serves="NOD-6: host health",
+        serves="requirement NOD-6: host health",
         means="a policy rule of another program drops packets from or to slices or routes them by a table that sends them "
         "elsewhere, or the rule for the table local or main is missing",
         evidence="desired: routing by the tables local and main; observed: the foreign rules, with their "
@@ -271,7 +271,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.upper_link",
         scope="node",
-        serves="NOD-6: host health",
+        serves="requirement NOD-6: host health",
         means="a link of another program (macvlan, VLAN) is stacked on the bridge's own link",
         evidence="desired: no link on top of the bridge's link; observed: the kind and name of the link found",
         source="rtnetlink",
@@ -280,7 +280,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.uplink_qdisc",
         scope="node",
-        serves="NOD-6: default-route uplink",
+        serves="requirement NOD-6: default-route uplink",
         means="a foreign queueing discipline, filter or XDP program on the uplink may delay, drop or redirect packets",
         evidence="desired: no foreign queueing discipline, filter or XDP program; observed: the kinds and effects of those found",
         source="rtnetlink",
@@ -289,7 +289,7 @@ TYPES: Final = (
     DriftType(
         kind="device.absent",
         scope="node",
-        serves="NOD-6: BF3 tmfifo present",
+        serves="requirement NOD-6: BF3 tmfifo present",
         means="a device named in the settings does not exist",
         evidence="desired: the device; observed: that the device does not exist",
         source="rtnetlink",
@@ -307,7 +307,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.switch_manager",
         scope="node",
-        serves="NOD-3: traffic between slices is denied by default",
+        serves="requirement NOD-3: traffic between slices is denied by default",
         means="Open vSwitch accepts database changes from a manager, over the network or another socket; the agent keeps "
         "the manager, and reverts its changes to the bridge",
         evidence="desired: no manager of Open vSwitch; observed: the managers, by their targets",
@@ -356,7 +356,7 @@ TYPES: Final = (
     DriftType(
         kind="link.diverted",
         scope="slot",
-        serves="NOD-3: traffic between slices is denied by default",
+        serves="requirement NOD-3: traffic between slices is denied by default",
         means="frames of the slice's link can leave or enter past the switch: a filter mirrors or redirects them, a BPF "
         "or XDP program handles them, or a macvlan, macvtap, ipvlan or VLAN link is stacked on it, which is deleted",
         evidence="desired: the link's settings; observed: these settings and the object that diverts the link's "
@@ -386,7 +386,7 @@ TYPES: Final = (
     DriftType(
         kind="lease.foreign",
         scope="slot",
-        serves="NOD-4: a foreign DHCP lease is drift and never frees or moves an address",
+        serves="requirement NOD-4: a foreign DHCP lease is drift and never frees or moves an address",
         means="the slot's MAC address has a DHCP lease of another IP address, or another MAC address has a DHCP lease "
         "of the slot's IP address",
         evidence="desired: the MAC address for which the IP address is reserved; observed: the conflicting DHCP lease",
@@ -396,7 +396,7 @@ TYPES: Final = (
     DriftType(
         kind="lease.expired",
         scope="slot",
-        serves="NOD-4: an expired DHCP lease is drift and never frees or moves an address",
+        serves="requirement NOD-4: an expired DHCP lease is drift and never frees or moves an address",
         means="the guest of a slice has no valid DHCP lease: the guest did not renew it, or the server lost it; "
         "the address stays reserved",
         evidence="desired: a valid DHCP lease; observed: that the lease has ended",
@@ -434,7 +434,7 @@ TYPES: Final = (
     DriftType(
         kind="port.meter",
         scope="slot",
-        serves="NOD-3: QoS per vNIC",
+        serves="requirement NOD-3: QoS per vNIC",
         means="a meter of the slice was changed or added, or deleted together with its flows",
         evidence="desired: the meters with their rates; observed: the meters found",
         # The flow monitor reports no meters, only flows that were deleted together with one.
@@ -453,7 +453,7 @@ TYPES: Final = (
     DriftType(
         kind="ingress.changed",
         scope="ingress",
-        serves="NOD-7, signals 4 and 7: NAT matches the ingress rules, and the endpoints are reachable as published",
+        serves="drift signals 4 and 7 of requirement NOD-7: NAT and published endpoints match the ingress rules",
         means="the rules of one ingress are missing or changed, so that permitted sources are blocked or others are let in",
         evidence="desired: the number of nftables rules; observed: the missing and the foreign rules, by their chains",
         source="nfnetlink",
@@ -462,7 +462,7 @@ TYPES: Final = (
     DriftType(
         kind="ingress.foreign",
         scope="slot",
-        serves="ING-1: stale ingress rules are drift",
+        serves="requirement ING-1: stale ingress rules are drift",
         means="rules of an ingress exist that the slot does not have, or connections that were established through such rules",
         evidence="desired: no ingress rules except those of the slot's order; observed: the ingresses of the other rules, or "
         "the number of connections",
@@ -541,7 +541,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.pins",
         scope="slot",
-        serves="NOD-12: NUMA and IRQ locality",
+        serves="requirement NOD-12: NUMA and IRQ locality",
         means="the machine's virtual CPUs are not pinned to the host CPUs of the slot",
         evidence="desired: one host CPU for each virtual CPU; observed: the host CPUs on which the virtual CPUs may "
         "run",
@@ -551,7 +551,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.seed",
         scope="slot",
-        serves="NOD-8: repair touches only what differs",
+        serves="requirement NOD-8: repair touches only what differs",
         means="the boot data or the device list of the guest is missing in the slot's folder",
         evidence="desired: the file; observed: that the file does not exist",
         source="survey",
@@ -570,7 +570,7 @@ TYPES: Final = (
     DriftType(
         kind="slot.ungranted",
         scope="slot",
-        serves="ALC-2, LED-3: a PCI function has one holder, and a change of topology is an explicit act",
+        serves="requirements ALC-2 and LED-3: a PCI function has one holder; changing the topology is an explicit act",
         means="the node's settings assign other PCI devices to the slot than it was approved with; approving it again grants them",
         evidence="desired: the PCI devices granted to the slot; observed: the PCI devices that the node describes",
         source="survey",
@@ -579,9 +579,9 @@ TYPES: Final = (
     DriftType(
         kind="slot.occupied",
         scope="slot",
-        serves="ALC-8, ALC-11: nothing runs in a slot that is off or empty",
+        serves="requirements ALC-8 and ALC-11: nothing runs in a slot that is off or empty",
         means="remains of a slice were found in a slot that had been proved stopped or empty",
-        evidence="desired: no object of a slice that runs or can be reached; observed: the remains that were found",
+        evidence="desired: no running or reachable object of a slice; observed: the remains that were found",
         source="survey",
         policy="repair",
     ),
@@ -597,7 +597,7 @@ TYPES: Final = (
     DriftType(
         kind="foreign.mirror",
         scope="slot",
-        serves="NOD-3: traffic between slices is denied by default",
+        serves="requirement NOD-3: traffic between slices is denied by default",
         means="a rule of another table copies or sends frames to the slice's link, or this slice's frames to another link",
         evidence="desired: no rule that copies or redirects frames of slices; observed: the rule's table, chain, "
         "hook and handle, and the target of the frames",

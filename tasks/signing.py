@@ -92,7 +92,9 @@ def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
     """
     # Check the length before parsing: a deeply nested header would exceed the parser's recursion limit.
     if len(text) > MAX_SIGNED or not 0 < text.find(".") <= _MAX_HEADER:
-        raise BadSignature("malformed", f"the text is not a compact JWS of at most {MAX_SIGNED} characters")
+        raise BadSignature(
+            "malformed", f"the signed text is not a compact JWS of at most {MAX_SIGNED} characters"
+        )
     try:
         found = jws.extract_compact(text.encode("ascii"))
         # Exactly these fields: others, such as `crit` and `jwk`, have no meaning here and must have no effect.
@@ -101,7 +103,7 @@ def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
                 pass
             case _:
                 raise BadSignature(
-                    "malformed", f"the JWS header is not that of type {type_} with algorithm Ed25519"
+                    "malformed", f"the JWS header must have algorithm Ed25519, type {type_}, and a key id"
                 )
         if kid not in keys:
             raise BadSignature(
@@ -109,14 +111,14 @@ def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
                 f"the signing key {kid[:64]!r} is not one of the trusted keys",
             )
         if not jws.validate_compact(found, keys[kid], registry=_REGISTRY):
-            raise BadSignature("forged", "the signature of the text does not match its content")
+            raise BadSignature("forged", "the signature does not match the signed text")
     except (JoseError, UnicodeEncodeError, ValueError) as error:
         if isinstance(error, BadSignature):
             raise
         code: Literal["forged", "malformed"] = (
             "forged" if isinstance(error, BadSignatureError) else "malformed"
         )
-        raise BadSignature(code, f"the text is not a valid compact JWS: {error}") from None
+        raise BadSignature(code, f"the signed text is not a valid compact JWS: {error}") from None
     return found.payload
 
 

@@ -77,11 +77,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _unverified(error: ssl.SSLCertVerificationError) -> str:
     code = error.verify_code
     if code in (_EXPIRED, _EARLY):
-        what = "has expired" if code == _EXPIRED else "is not valid yet"
+        what = "the certificate has expired" if code == _EXPIRED else "the certificate is not valid yet"
         # The date without the time, because a repeated reason is logged only once.
-        return (
-            f"the certificate {what}, or this machine's clock is wrong: it shows {datetime.now(UTC):%Y-%m-%d}"
-        )
+        return f"{what}, or this machine's clock is wrong: it shows {datetime.now(UTC):%Y-%m-%d}"
     if code in _SIGNATURE:
         return "the certificate is not signed by a trusted CA"
     if code in _OTHER_NAME:

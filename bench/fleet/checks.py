@@ -118,7 +118,7 @@ async def queue_faults(redis: Redis, nodes: Sequence[str]) -> list[str]:
             waiting, messages, held = next(answers), next(answers), next(answers)
             if waiting or messages or held:
                 found.append(
-                    f"task queue of node {name}: {waiting} waiting, {messages} messages, in flight: {bool(held)}"
+                    f"queue of node {name} not empty: {waiting} task ids, {messages} messages, in flight: {bool(held)}"
                 )
     return found
 
@@ -137,7 +137,7 @@ def host_faults(carried: Mapping[str, int], node: NodeState) -> Iterator[str]:
         for place, times in expected.items():
             done = node.effects.get(f"{effect} {place}", 0)
             if done != times:
-                yield f"node {node.name}: host change {effect} {place} was made {done} times for {times} slices"
+                yield f"node {node.name}: host change {effect} {place} was made {done} times, expected {times}"
     yield from _machine_faults(node, sum(expected.values()))
     yield from (f"node {node.name}: left {each}" for each in node.left)
     if node.spooled:
@@ -148,12 +148,12 @@ def _machine_faults(node: NodeState, slices: int) -> Iterator[str]:
     for effect in ("machine.start", "machine.destroy"):
         times = {name: done for name, done in node.effects.items() if name.partition(" ")[0] == effect}
         yield from (
-            f"node {node.name}: host change {name} was made {done} times"
+            f"node {node.name}: host change {name} was made {done} times instead of once"
             for name, done in times.items()
             if done != 1
         )
         if len(times) != slices:
-            yield f"node {node.name}: host change {effect} was made on {len(times)} machines for {slices} slices"
+            yield f"node {node.name}: host change {effect} was made on {len(times)} machines instead of {slices}"
 
 
 def by_node(slots: Mapping[str, int]) -> defaultdict[str, dict[str, int]]:

@@ -266,7 +266,7 @@ def resync(shape: Shape) -> Bench:
     return Bench(
         name="resync",
         explanation="restart of all agents of 10,000 slices, while no slice or one percent of the slices changed",
-        shape=f"resync of {shape.nodes} nodes of {shape.slots} slots, agents in {PROCESSES} processes",
+        shape=f"resync of {shape.nodes} nodes with {shape.slots} slots each, agents in {PROCESSES} processes",
         rounds=ROUNDS,
         running=running,
         results=_results,

@@ -209,7 +209,7 @@ class _Allocation:
         yield from self._record(cause, Change(self._stream, 0, (request, placed)), *claims)
 
     def _interruption(self, slot: SlotId) -> Lifecycle:
-        reason = Reason("machine_died", f"the machine of {slot} ended without an order")
+        reason = Reason("machine_died", f"the virtual machine of {slot} ended without an order")
         interrupted = SliceInterrupted(self._id, slot, reason, self._world.now + SKUS[_SKU].ready_within)
         after = self._history[-1]
         yield from self._reported(after, life.interrupt_slice(self._loaded.state, interrupted))
@@ -273,5 +273,5 @@ class _Allocation:
 
 
 def _network(row: SlotRow) -> SlotNetwork:
-    assert row.network is not None, "a free slot has a network, which its approval sets"
+    assert row.network is not None, "a free slot must have the network that its approval set"
     return row.network

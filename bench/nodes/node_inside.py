@@ -116,7 +116,7 @@ def _networks(host: Host, settings: Settings) -> Series:
         with host_snapshot():
             left = [step.name for step in _steps(host, order)]
         assert left == [], (
-            f"the shell commands created a network that differs from the agent's, which still needs the steps {left}"
+            f"the shell commands must create the agent's network, but the agent would still perform the steps {left}"
         )
         _remove(host, order)
     return taken

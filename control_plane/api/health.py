@@ -103,7 +103,7 @@ async def check_follower(engine: AsyncEngine, name: str) -> Check:
         return Check(
             name,
             ok=None,
-            message=f"unknown: Postgres, which stores the checkpoint of the {name}, does not answer",
+            message=f"the state of the {name} is unknown: Postgres, which stores its checkpoint, does not answer",
         )
     return judged(
         name, leads=found.leads, behind=found.behind, lag_seconds=found.lag_seconds, error=found.error

@@ -146,7 +146,7 @@ def _to_queue(settings: Settings, client: str) -> ReachPath:
         address=f"{host}:{settings.queue_port}",
         transport=_tcp(encrypted=secure),
         encrypted=secure,
-        credential="user node-<id> with the session's password, for the keys of the node's own queue",
+        credential="Redis user node-<id> with the session's password, limited to the keys of the node's own queue",
         # Without this path orders wait in the ledger and guests keep running. It needs a network shared with Redis.
         survives_private_redis=_is_loopback(host),
         warnings=(*_plaintext([host], encrypted=secure), *public),

@@ -119,7 +119,7 @@ def _completed(url: str | None, api_key: str | None, ca: str | None, path: Path)
         raise WrongUsage(
             f"no control plane is configured: the file {path} does not exist",
             "start a control plane on this machine: ./dev up",
-            "or specify another control plane: --url and --api-key, or SLICEPLANE_URL and SLICEPLANE_API_KEY",
+            "specify another control plane instead: --url and --api-key, or SLICEPLANE_URL and SLICEPLANE_API_KEY",
         )
     if found is not None and url in (None, found.url, found.url.rstrip("/")):
         return _about(found, found.url, api_key or found.api_key, ca, _open_to_others(path))

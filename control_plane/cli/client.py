@@ -148,8 +148,10 @@ class Client:
         if cursor := response.headers.get("Sliceplane-Position"):
             recorded = response.headers.get("Sliceplane-Time")
             self.recorded = None if recorded is None else datetime.fromisoformat(recorded)
-            when = f"recorded {recorded}" if recorded else "before the first event of the ledger"
-            self.asides[f"as of cursor {cursor}, {when}"] = None
+            shown = f"as of cursor {cursor}, recorded {recorded}"
+            if not recorded:
+                shown = f"as of cursor {cursor}, which is before the first event of the ledger"
+            self.asides[shown] = None
         return response.content
 
     def _failure(self, response: httpx.Response) -> Failure:

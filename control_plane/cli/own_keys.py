@@ -33,7 +33,7 @@ def make_own_key() -> Path:
         raise WrongUsage(
             f"an SSH key is required to log in, but {existing[0]} has no public key file",
             f"derive the public key: ssh-keygen -y -f {existing[0]} > {existing[0]}.pub",
-            "or specify another public key: --ssh-key FILE",
+            "alternatively, specify another public key: --ssh-key FILE",
         )
     path = _folder() / "id_ed25519"
     try:

@@ -47,7 +47,7 @@ def login_of(found: Allocation, slot: int | None, via: str | None) -> Login:
     logins = [*_public(found, chosen), *_private(found, chosen)]
     fitting = [login for login in logins if via in (None, login.via)]
     if not fitting:
-        by = {None: "", NODE: " at its private address", PUBLIC: " from outside"}[via]
+        by = {None: "", NODE: " at the slot's private address", PUBLIC: " from outside"}[via]
         raise Refused(
             f"slot {chosen.slot_id} of {found.id} has no SSH endpoint{by}", *_alternatives(found, logins)
         )

@@ -9,7 +9,7 @@ from control_plane.cli.failures import WrongUsage
 
 # X509_V_ERR_* of OpenSSL's x509_vfy.h.
 _UNSIGNED: Final = frozenset({2, 7, 18, 19, 20, 21, 24, 27, 30})
-_TIMES: Final = {9: "is not valid yet", 10: "has expired"}
+_TIMES: Final = {9: "the certificate is not valid yet", 10: "the certificate has expired"}
 _OTHER_NAME: Final = frozenset({62, 64})
 
 
@@ -58,7 +58,7 @@ def _unverified(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
         advice = "specify the CA of the control plane: --ca, SLICEPLANE_CA, or ca in the configuration file, which `./dev up` writes"
         return "the certificate is not signed by a trusted CA", advice
     if code in _TIMES:
-        what = f"the certificate {_TIMES[code]}"
+        what = _TIMES[code]
         return (
             what,
             f"check this machine's clock, which shows {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",

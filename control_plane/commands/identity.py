@@ -58,12 +58,14 @@ def verify_enrolment(enrolment: Enrolment) -> VerifiedEnrolment:
         raise _wrong_proof(error) from None
     token_sha256 = sha256(enrolment.token.encode()).hexdigest()
     if not hmac.compare_digest(claims.token_sha256, token_sha256):
-        raise Unauthorised(Objection("wrong_proof", "the proof was made for another enrolment token"))
+        raise Unauthorised(
+            Objection("wrong_proof", "the node's signed proof was made for another enrolment token")
+        )
     return VerifiedEnrolment(claims, token_sha256, pem, key.thumbprint())
 
 
 def _wrong_proof(error: BadSignature | ValidationError) -> Unauthorised:
-    reason = error.reason if isinstance(error, BadSignature) else "the content of the proof is invalid"
+    reason = error.reason if isinstance(error, BadSignature) else "the fields of the signed proof are invalid"
     return Unauthorised(Objection("wrong_proof", f"the node's signed proof cannot be verified: {reason}"))
 
 
@@ -158,7 +160,9 @@ def _renewal_claims(renewal: Renewal, pem: str) -> RenewalClaims:
         raise _wrong_proof(error) from None
     if claims.node_id != renewal.node_id:
         raise Unauthorised(
-            Objection("wrong_proof", "the renewal's proof names another node than the renewal itself")
+            Objection(
+                "wrong_proof", "the signed proof names a different node than the request to renew the session"
+            )
         )
     return claims
 

@@ -200,14 +200,12 @@ async def _with_exclusions(
         return lacking
     named = ", ".join(found[:_NAMED]) + (", and more" if len(found) > _NAMED else "")
     first, *others = lacking.objections
-    reason = (
-        f"{first.message}; nodes or slots excluded after failed bring-ups: {named}; readmit repaired ones"
-    )
+    reason = f"{first.message}; nodes or slots excluded after failed bring-ups: {named}; readmit them when repaired"
     return Conflict(first._replace(message=reason), *others)
 
 
 def _placed(row: SlotRow) -> PlacedSlot:
-    assert row.network is not None, "a free slot must have a network, which its approval sets"
+    assert row.network is not None, "a free slot must have the network that its approval set"
     return PlacedSlot(row.slot_id, row.network)
 
 

@@ -81,4 +81,4 @@ def _facts(
 
 def _both(reason: Reason, nowhere: Conflict) -> Reason:
     """Return the reason of a failed bring-up, extended by why the allocation is not placed on another node."""
-    return Reason(reason.code, f"{reason.message}; not placed on another node: {nowhere}")
+    return Reason(reason.code, f"{reason.message}; the allocation was not placed on another node: {nowhere}")

@@ -298,7 +298,7 @@ def override_removal(state: Allocation, slot: SlotId, reason: str) -> tuple[Allo
 
 def _check_awaiting_proof(state: Allocation, slot: SlotId) -> None:
     if slot not in awaiting_proof(state):
-        reason = f"allocation {state.request.allocation_id} has no slice that is still to be removed from slot {slot}"
+        reason = f"allocation {state.request.allocation_id} has no pending slice removal in slot {slot}"
         raise Conflict(Objection("not_awaiting_removal", reason))
 
 

@@ -37,8 +37,8 @@ def choose(
     enough = [slots for slots in _by_node(candidates) if len(slots) >= count]
     if not enough:
         what = "a free slot" if count == 1 else f"{count} free slots"
-        where = "no schedulable node has" if node is None else f"node {node} does not have"
-        raise Conflict(Objection("no_capacity", f"{where} {what} of SKU {sku}", "/slot_count"))
+        lacking = f"no schedulable node has {what}" if node is None else f"node {node} does not have {what}"
+        raise Conflict(Objection("no_capacity", f"{lacking} of SKU {sku}", "/slot_count"))
     fullest = min(enough, key=_room_and_name)
     return tuple(sorted(sorted(fullest, key=lambda slot: (failures.get(slot, 0), slot))[:count]))
 

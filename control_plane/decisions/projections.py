@@ -72,14 +72,14 @@ def retry(projection: str, stopped_at: frozenset[Position]) -> tuple[ProjectionR
 def _refuse_unless_stopped(projection: str, position: Position, stopped_at: frozenset[Position]) -> None:
     if position in stopped_at:
         return
-    state = "not stopped"
+    state = f"read model {projection} is not stopped"
     if stopped_at:
         where = ", ".join(map(str, sorted(stopped_at)))
-        state = f"stopped at position {where}, not at position {position}"
+        state = f"read model {projection} is stopped at position {where}, not at position {position}"
     raise Conflict(
         Objection(
             "not_stopped_at_position",
-            f"read model {projection} is {state}; no event was skipped",
+            f"{state}; no event was skipped",
             "/position",
         )
     )

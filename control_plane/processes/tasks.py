@@ -67,7 +67,9 @@ def due(history: Sequence[Recorded[TaskFact]], now: datetime, order: Order | Non
         case Cancelling(of=trying):
             if deadline_of(trying) <= now:
                 return (TimeOut(),)
-            return _stop(history, trying), Wait("the end of the cancelled attempt", deadline_of(trying))
+            return _stop(history, trying), Wait(
+                "the end of the task's cancelled attempt", deadline_of(trying)
+            )
         case _:
             assert_never(state)
 

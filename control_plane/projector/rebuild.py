@@ -195,13 +195,13 @@ async def _replay_rest(conn: AsyncConnection, projection: Projection, skips: fro
     """
     await use_table_set(conn, IDLE)
     filled = await checkpoints.find(conn, projection.name)
-    assert filled is not None, "a rebuild fills the idle tables before the swap"
+    assert filled is not None, "a rebuild must fill the idle tables before the swap"
     ledger = await ledger_connection(conn)
     last = await drawn(ledger)
     missing = last - filled.position
     if missing > MOST_POSITIONS:
         raise TooMuchMissing(
-            f"{missing} positions are missing, but a swap applies at most {MOST_POSITIONS} while it holds appends back"
+            f"the idle tables lack {missing} positions; a swap blocks appends for at most {MOST_POSITIONS} positions"
         )
     remaining = Gathering([projection], {projection.name: skips})
     remaining.add(await read_range(ledger, filled.position, last, limit=MOST_POSITIONS))

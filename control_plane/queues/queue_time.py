@@ -87,7 +87,7 @@ class TimeWatch:
             self._used[node] = self._used.get(node, 0.0) + share * min(spent, sample.busy * seconds)
             if self._used[node] > FLOOD_SECONDS:
                 floods[node] = (
-                    f"the node used {self._used[node]:.1f} s of Redis processor time within some seconds"
+                    f"the node used {self._used[node]:.1f} s of Redis processor time within a few seconds"
                 )
                 self._used[node] = 0.0
         return floods

@@ -192,7 +192,9 @@ def _outcome(answer: Any) -> Outcome:
         case "full":
             return QueueFull(int(detail))
         case _:
-            raise AssertionError(f"unexpected answer of the enqueue script: {answer!r}")
+            raise AssertionError(
+                f"the Redis script that enqueues a task returned an unexpected answer: {answer!r}"
+            )
 
 
 def _where(answer: Any) -> AlreadyQueued | NotQueued | Rejected:

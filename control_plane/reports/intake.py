@@ -174,7 +174,7 @@ def record_held(node: NodeId, limits: Limits) -> Command:
         held = _Held.model_validate_json(text)
         place, report = Place(node, held.incarnation), held.report
         assert isinstance(report.body, reports.NodeSurveyed), (
-            "only a report that describes a host is kept until the report budget permits it"
+            "only a report that describes a host may wait for the node's report budget"
         )
         decision = await inspect_node(transaction, Survey(node, report.body, cause_of(place, report)))
         more = report_budget.cost_of(decision.changes) - 1

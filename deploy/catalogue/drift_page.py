@@ -68,9 +68,9 @@ SCOPES: Final[dict[Scope, str]] = {
     "ingress": "One ingress rule",
 }
 POLICIES: Final[dict[Policy, str]] = {
-    "repair": "repaired at once; blocks placement while it is open",
+    "repair": "the drift is repaired at once, and blocks placement while it is open",
     "report": "reported only",
-    "block": "reported; blocks placement while it lasts",
+    "block": "the drift is reported, and blocks placement while it is open",
 }
 RESTARTS: Final = ". **The guest is restarted**, which interrupts its slice"
 SOURCES: Final[dict[Source, str]] = {

@@ -16,7 +16,7 @@ def differences(generated: str, path: Path) -> list[str]:
     """Return the changes that would make the page equal to `generated`, as the lines of a unified diff."""
     found = path.read_text(encoding="utf-8") if path.exists() else ""
     lines = found.splitlines(), generated.splitlines()
-    return list(difflib.unified_diff(*lines, path.name, "generated from the code", lineterm=""))
+    return list(difflib.unified_diff(*lines, path.name, f"{path.name} (generated)", lineterm=""))
 
 
 def check_or_write(path: Path, text: Callable[[], str], verb: str, arguments: Sequence[str]) -> int:

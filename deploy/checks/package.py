@@ -194,7 +194,7 @@ def _prepare_database(environment: Path, folder: Path) -> None:
     finally:
         server.stop()
     if not _KEY.fullmatch(printed):
-        raise Defect(f"`{SERVER} issue-key check` did not print a key only: {printed!r}")
+        raise Defect(f"`{SERVER} issue-key check` must print only a key, but it printed {printed!r}")
 
 
 def _pip(environment: Path | None, *words: str) -> None:

@@ -311,7 +311,7 @@ def _await_answer(server: RedisServer, log: Path) -> None:
         while True:
             if server.process.poll() is not None:
                 raise RedisDidNotStart(
-                    f"the server ended with status {server.process.returncode}", _end_of_log(log)
+                    f"the Redis server ended with status {server.process.returncode}", _end_of_log(log)
                 )
             try:
                 client.ping()
@@ -322,7 +322,7 @@ def _await_answer(server: RedisServer, log: Path) -> None:
             ) as error:  # not listening yet, or still loading
                 untrusted = why_untrusted(error)
                 if untrusted or time.monotonic() > deadline:
-                    reason = untrusted or f"the server does not answer: {error}"
+                    reason = untrusted or f"the Redis server does not answer: {error}"
                     raise RedisDidNotStart(reason, _end_of_log(log)) from error
             time.sleep(0.01)
 

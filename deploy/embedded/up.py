@@ -36,7 +36,7 @@ def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
     with StateFolderLock(layout), contextlib.ExitStack() as opened:
         opened.callback(
             screen.show,
-            "everything is stopped; the state is kept in " + str(layout.state),
+            f"all programs are stopped; the state is kept in {layout.state}",
         )
         _stop_at_end(opened, layout.remove_run)
         # Until here there is nothing to undo.
@@ -124,7 +124,7 @@ def _run_once(demonstration: Demonstration, stack: Stack) -> int:
     if not check.compare():
         demonstration.screen.error("the nodes are not clean: the leak check above lists the differences")
         return 1
-    demonstration.screen.success("a slice was made, used and released, and nothing of it is left")
+    demonstration.screen.success("a slice was created, used and released, and no object of it is left")
     for other in demonstration.others():
         demonstration.screen.detail(
             f"another allocation is {other['state']}: {other['id']}, labels {_label_text(other['labels'])}"

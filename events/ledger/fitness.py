@@ -40,7 +40,7 @@ async def refuse_unfit_server(conn: psycopg.AsyncConnection) -> None:
     reasons = (
         (
             server.standby,
-            "the server is a standby, which does not show the transactions that hold the fence; connect to the primary",
+            "the server is a standby, which does not show the primary's running transactions; connect to the primary",
         ),
         (
             server.prepared > 0,

@@ -548,7 +548,7 @@ class Gateway:
     def _dhcp_steps(self) -> Iterator[Step]:
         if not self._dhcp.serves(self._desired):
             served = f"DHCP for {self._desired.subnet} on {self._desired.bridge}"
-            differs = Difference("gateway.dhcp", served, "no DHCP server with these settings runs")
+            differs = Difference("gateway.dhcp", served, "no DHCP server with the desired settings runs")
             yield Step("gateway.serve_dhcp", lambda: self._dhcp.serve(self._desired), differs)
         if foreign := self._dhcp.foreign_files():
             differs = Difference(

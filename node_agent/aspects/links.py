@@ -154,7 +154,7 @@ def _state(link: Tap | Representor) -> str:
 
 
 def _muteness(link: Tap | Representor) -> str:
-    return "mute" if link.mute else "not mute: the host answers ARP and IPv6 on this link"
+    return "mute" if link.mute else "the host answers ARP and IPv6 on this link"
 
 
 def _master(link: Tap | Representor) -> str:

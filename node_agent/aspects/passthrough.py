@@ -70,7 +70,7 @@ def numa_mismatches(place: Place, devices: PciDevices) -> tuple[str, ...]:
     """Describe the slot's PCI functions on another NUMA node than its memory. They work, but slower."""
     found = (devices.find(each.address) for each in place.devices)
     return tuple(
-        f"PCI device {device.address} is on NUMA node {device.numa_node}, and the slot on {place.nodeset}"
+        f"PCI device {device.address} is on NUMA node {device.numa_node}, but the slot's memory on {place.nodeset}"
         for device in found
         if device is not None and device.numa_node is not None and place.nodeset is not None
         if str(device.numa_node) != place.nodeset
@@ -121,7 +121,8 @@ def _problems(wanted: HostDevice, place: Place, devices: PciDevices) -> Iterator
         if each.address not in place.addresses and each.kind != "bridge"
     ]
     if others:
-        yield f"shares IOMMU group {device.iommu_group} with {', '.join(others)}, not PCI functions of this slot"
+        foreign = ", ".join(others)
+        yield f"shares IOMMU group {device.iommu_group} with {foreign}, which do not belong to the slot"
     yield from _driver_problems(device)
 
 

@@ -160,7 +160,7 @@ class TranslationAspect:
         left = sum(_is_closed(wanted, each) for each in self._filter.connections(wanted.network.ip))
         if not left:
             return ()
-        found = f"{left} tracked connections that another ingress rule let in"
+        found = f"{left} tracked connections that no ingress rule of the slot's order permits"
         differs = Difference(
             "ingress.foreign",
             "no connections from outside except by ingress rules of the slot's order",

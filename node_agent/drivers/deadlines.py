@@ -73,7 +73,9 @@ class Deadlines:
         except RuntimeError as error:
             # The system cannot start another thread, so `_run` will not release the slot.
             self._slots.release()
-            raise DeadlineExceeded(f"no thread could be started for the call: {error}") from error
+            raise DeadlineExceeded(
+                f"no thread could be started for the call to a host program: {error}"
+            ) from error
 
     def _run(self, call: Callable[[], T], outcome: Future[T]) -> None:
         try:

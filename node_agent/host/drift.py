@@ -80,7 +80,7 @@ def unreadable(error: HostUnreadable) -> Difference:
 
 def occupied(found: Sequence[str]) -> Difference:
     """Return the drift `slot.occupied`: a slot with a stopped or removed slice has running or remaining objects."""
-    return Difference("slot.occupied", "no object of a slice that runs or can be reached", "; ".join(found))
+    return Difference("slot.occupied", "no running or reachable object of a slice", "; ".join(found))
 
 
 class Drifts:

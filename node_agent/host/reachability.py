@@ -270,7 +270,7 @@ def _silent(course: PathProbes, seconds: float, view: HostView) -> Difference:
     if view.neighbour is None or view.neighbour.mac is None:
         return unreachable(by_arp, "address", f"no answer to ARP requests {lasting}")
     if view.neighbour.mac != network.mac:
-        sent = f"the host sends to the MAC {view.neighbour.mac} instead of {network.mac}"
+        sent = f"the host sends packets to the MAC {view.neighbour.mac} instead of {network.mac}"
         return unreachable(by_arp, "address", sent)
     answered = course.misled or f"no answer to probes {lasting}, while ARP requests are answered"
     return unreachable(_by_port(course.path), "port", answered)

@@ -128,7 +128,9 @@ class LabHost:
             readable, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
             received = os.read(stdout.fileno(), 65536) if readable else b""
             if not received:
-                raise self._failure("exited" if readable else "reported no daemon start or exit in time")
+                raise self._failure(
+                    "exited" if readable else "did not report in time that a daemon started or exited"
+                )
             self._received += received
         line, _, self._received = self._received.partition(b"\n")
         return decode_event(line)

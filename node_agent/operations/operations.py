@@ -149,7 +149,7 @@ class Operations:
             case VnicAttach() | PortReconcile() | LeaseApply() | IngressApply() | IngressRemove() as body:
                 return self._repair(body, halt)
             case OperationCancel():
-                raise AssertionError("an operation.cancel is handled before other operations")
+                raise AssertionError("an operation.cancel must be handled before other operations")
             case body:
                 assert_never(body)
 

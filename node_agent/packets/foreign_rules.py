@@ -46,14 +46,14 @@ _MOST_NAMED: Final = 8
 _DOES: Final = {
     "drop": "drop",
     "reject": "reject",
-    "queue": "pass packets to a program",
-    "synproxy": "answer TCP connections in place of the slice",
-    "tproxy": "deliver packets to a program on the host",
-    "flow": "forward packets by a flowtable past other rules",
-    "dnat": "translate the destination",
-    "redirect": "redirect packets to the host itself",
-    "snat": "translate the source",
-    "masquerade": "translate the source",
+    "queue": "packets are passed to a program",
+    "synproxy": "TCP connections are answered in place of the slice",
+    "tproxy": "packets are delivered to a program on the host",
+    "flow": "packets are forwarded by a flowtable past other rules",
+    "dnat": "the destination of packets is translated",
+    "redirect": "packets are redirected to the host itself",
+    "snat": "the source of packets is translated",
+    "masquerade": "the source of packets is translated",
     "notrack": "do not track",
     "dup": "copy",
     "fwd": "send",
@@ -157,7 +157,13 @@ def _findings_of(table: ForeignTable, node: NodeView) -> set[Finding]:
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         log.warning("foreign_firewall_table_analysis_failed", table=table.name, error=repr(error))
         return {
-            Finding(table.name, "all chains", "any hook", "all rules", "the agent cannot analyze the table")
+            Finding(
+                table.name,
+                "all chains",
+                "any hook",
+                "all rules",
+                "the agent cannot analyze this nftables table",
+            )
         }
 
 
@@ -255,7 +261,8 @@ class _Analysis:
         for chain, (place, body) in self._reached(base.name):
             destination = next((each[name] for each in body for name in _SENDS if each.get(name)), None)
             if destination is not None and overlap(networks_in(destination), self._node.subnet):
-                self.add(_Place(base, chain, place), f"translate the destination to {_targets(destination)}")
+                does = f"the destination of packets is translated to {_targets(destination)}"
+                self.add(_Place(base, chain, place), does)
 
     def _reached(self, chain: str) -> Iterator[tuple[str, tuple[str, list[Any]]]]:
         """Yield all rules of an nftables chain, and of the chains that it jumps to."""
@@ -290,7 +297,7 @@ class _Analysis:
                     "other chains",
                     "any hook",
                     "other rules",
-                    "not analyzed, because the table has too many rules",
+                    "the agent did not analyze them, because the table has too many rules",
                 )
             )
         return self._steps > 0

@@ -58,6 +58,7 @@ def read_for(kind: str, text: bytes) -> Task:
     if task.body.kind != kind:
         # The actor's name is not signed: it was changed on the way.
         raise BadCopy(
-            "forged", f"the signed task has the kind {task.body.kind}, but was sent to the actor of {kind}"
+            "forged",
+            f"the signed task has the kind {task.body.kind}, but was sent to the actor of kind {kind}",
         )
     return task

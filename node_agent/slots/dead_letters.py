@@ -93,7 +93,9 @@ class DeadLetterHandler:
                 deliveries=deliveries,
             )
             return
-        reason = f"the task was delivered {deliveries} times, and the agent crashed each time before it admitted the order"
+        reason = (
+            f"the task was delivered {deliveries} times, and the agent crashed before accepting it each time"
+        )
         self._refuse(message, "poisoned", reason)
 
     def _refuse(self, message: OrderMessage, code: RefusalCode, explanation: str) -> None:

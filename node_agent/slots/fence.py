@@ -116,7 +116,7 @@ def is_newer_order(held: FenceEntry | None, order: Order) -> bool:
     if order.token < held.order.token:
         raise Refused(
             "stale_token",
-            f"token {_token_text(order)} is older than {_token_text(held.order)}, the token of the slot's order",
+            f"fence token {_token_text(order)} is older than {_token_text(held.order)}, that of the slot's order",
         )
     if order.content_digest() != held.order.content_digest():
         raise Refused(
@@ -189,7 +189,7 @@ class FenceFiles:
         """Verify and parse the order in a fence record. Raises `BadCopy` or `TaskRefused` for any other content."""
         order = order_in_task(self._recall(record.signed))
         if order is None:
-            raise BadCopy("forged", "the signed task contains no order")
+            raise BadCopy("forged", "the signed task in the fence record contains no order")
         return FenceEntry(**dict(record), order=order)
 
     def write(self, held: FenceEntry, *, durable: bool = True) -> None:

@@ -50,7 +50,7 @@ def _read_banner(connection: socket.socket, banner: str, deadline: float) -> Ans
         for line in greeting.split(b"\n")[:-1]:
             if line.startswith(banner.encode()):
                 return Answered(_printable(line))
-    return NotYet(f"the port answered {_printable(greeting)[:80]!r}, not {banner!r}")
+    return NotYet(f"the readiness port answered {_printable(greeting)[:80]!r}, not {banner!r}")
 
 
 def _printable(line: bytes) -> str:

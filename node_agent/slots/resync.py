@@ -104,7 +104,9 @@ class Resync:
         Raises `OSError`.
         """
         if not self._clock.is_synchronized:
-            log.warning("desired_state_not_fetched", reason="the control plane's time is not known yet")
+            log.warning(
+                "desired_state_not_fetched", reason="the agent has not received the control plane's time yet"
+            )
             return None
         held = self._acceptance.held()
         try:

@@ -190,7 +190,7 @@ class Slots:
                 )
                 raise Refused(
                     "wrong_network",
-                    f"the slice network {place}, differs from the network of node {self._node_id}",
+                    f"the order's slice network ({place}) differs from the network of node {self._node_id}",
                 )
             case _:
                 pass

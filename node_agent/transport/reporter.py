@@ -105,7 +105,7 @@ class Reporter:
         if taken > batch.reports[-1].sequence:
             # The disk was restored or copied. With continued numbering, the next reports would be taken for old ones.
             self._start_new_incarnation(
-                f"the control plane accepted reports up to sequence {taken}, but this disk never held them"
+                f"the control plane accepted reports up to sequence {taken}, but this disk never stored such reports"
             )
         else:
             self._spool.forget(taken)

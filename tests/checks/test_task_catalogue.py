@@ -37,7 +37,7 @@ def test_docs_page_of_the_tasks_has_a_section_and_a_row_with_limits_for_every_ta
 
 def test_section_of_a_task_in_the_docs_lists_its_fields_with_limits_its_results_and_its_codes() -> None:
     text = section("address.report", tasks_page().text())
-    assert "Version 1, `AddressReport`. Implements TSK-2: report VM IP and endpoint." in text
+    assert "Version 1, `AddressReport`. Implements requirement TSK-2: report VM IP and endpoint." in text
     assert "| `order` | [order](#order) |" in text
     assert "| `endpoint_port` | whole number or null, at least 1, at most 65535 |" in text
     assert "Success is reported as `AddressReported`." in text

@@ -237,7 +237,7 @@ def test_nodes_show_names_the_session_that_an_outdated_copy_of_the_disk_of_a_nod
 def test_allocation_on_an_unreachable_node_is_shown_with_the_condition_and_its_age(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
-    message = "node lab-a is unreachable: its last heartbeat came at 2026-01-02T03:04:05+00:00"
+    message = "node lab-a is unreachable: the node's last heartbeat came at 2026-01-02T03:04:05+00:00"
     since = {"code": "node_unreachable", "node_id": "lab-a", "since": "2026-01-02T03:04:05Z"}
     found = allocation(conditions=[{**since, "message": message}])
     plane.script("GET /v1/nodes/lab-a", document(NODE))

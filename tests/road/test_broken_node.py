@@ -116,5 +116,5 @@ def test_allocation_on_a_broken_node_fails_with_both_reasons_if_no_other_node_ha
     reason = site.show(allocation)["reason"]
     assert reason["code"] == "step_refused"
     assert FAULT in reason["message"]
-    assert "not placed on another node: no schedulable node" in reason["message"]
+    assert "the allocation was not placed on another node: no schedulable node" in reason["message"]
     until(only.first_is_free, "the slot is free")

@@ -60,7 +60,9 @@ def _decided_by(decide: Callable[[str], str]) -> AfterValidator:
 def _fit_into_an_order(keys: list[str]) -> list[str]:
     # An order is one message of bounded size (TSK-1), and the caller controls only the size of the keys.
     if sum(len(key.encode()) for key in keys) > MAX_KEYS_BYTES:
-        raise InvalidValue("list of SSH public keys", len(keys), f"at most {MAX_KEYS_BYTES} bytes together")
+        raise InvalidValue(
+            "list of SSH public keys", len(keys), f"use keys of at most {MAX_KEYS_BYTES} bytes in total"
+        )
     return keys
 
 
@@ -230,6 +232,6 @@ class RequestTask(Body):
             raise PydanticCustomError(
                 "invalid_target",
                 "{reason}",
-                {"reason": f"a task of kind {self.kind} requires {required}, and not {excess}"},
+                {"reason": f"a task of kind {self.kind} requires {required} and does not accept {excess}"},
             )
         return self

@@ -11,16 +11,16 @@ from control_plane.decisions.refusals import BadRequest, Malformed, Objection, R
 _PYDANTIC: Final = frozenset(get_args(ErrorType))
 _BY_NAME: Final = {kind.__name__: kind for kind in Refused.__subclasses__()}
 _LIMITS: Final = {
-    "greater_than": ("must be greater than", "gt"),
-    "greater_than_equal": ("must be at least", "ge"),
-    "less_than": ("must be less than", "lt"),
-    "less_than_equal": ("must be at most", "le"),
+    "greater_than": ("the value must be greater than", "gt"),
+    "greater_than_equal": ("the value must be at least", "ge"),
+    "less_than": ("the value must be less than", "lt"),
+    "less_than_equal": ("the value must be at most", "le"),
 }
 _LENGTHS: Final = {
-    "string_too_short": ("too_short", "must have at least {min_length} characters"),
-    "string_too_long": ("too_long", "must have at most {max_length} characters"),
-    "too_short": ("too_short", "must have at least {min_length} items, but has {actual_length}"),
-    "too_long": ("too_long", "must have at most {max_length} items"),
+    "string_too_short": ("too_short", "the value must have at least {min_length} characters"),
+    "string_too_long": ("too_long", "the value must have at most {max_length} characters"),
+    "too_short": ("too_short", "the list must have at least {min_length} items, but has {actual_length}"),
+    "too_long": ("too_long", "the list must have at most {max_length} items"),
 }
 _TYPES: Final = {
     "string": "a string",
@@ -127,11 +127,11 @@ def _other_reason(kind: str, error: Mapping[str, Any], context: Mapping[str, Any
                 f"unknown value {context['tag']!r}; choose one of {context['expected_tags']}",
             )
         case "union_tag_not_found":
-            return "required", "must have a field that names its kind"
+            return "required", "the object must have a field that names its kind"
         case "value_error" | "assertion_error":
             return "invalid_value", str(context.get("error", error["msg"]))
         case _:
-            return "invalid_value", "is not a valid value of this field"
+            return "invalid_value", "the value is not valid for this field"
 
 
 def _quoted(value: Any) -> str:

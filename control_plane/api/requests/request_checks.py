@@ -19,7 +19,7 @@ from control_plane.decisions.refusals import Malformed, Objection, UnsupportedMe
 
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+")
-_CHARACTER: Final = "has a character that cannot be stored (U+0000 or a surrogate)"
+_CHARACTER: Final = "the value has a character that cannot be stored (U+0000 or a surrogate)"
 _DIGITS: Final = 19
 """Digits of the largest 64-bit integer. Python refuses to convert digit strings of more than 4,300."""
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1

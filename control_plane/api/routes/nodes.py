@@ -93,7 +93,7 @@ async def remove(request: Request, principal: Admin, node: str) -> NodeView:
     await plane.handle(remove_node(name, origin_of(request, principal)), await key_of(request, principal))
     async with plane.engine.connect() as conn:
         row = await nodes.last_registration(conn, name)
-        assert row is not None, "the read model keeps the row of a removed node"
+        assert row is not None, "the read model must keep the row of a removed node"
         return past_node_view(row)
 
 

@@ -52,9 +52,9 @@ def _conditions(view: AllocationView, unreachable: dict[str, datetime | None]) -
 
 def _unreachable(node: str, since: datetime | None) -> ConditionView:
     last = (
-        "it has not sent a heartbeat yet"
+        "the node has not sent a heartbeat yet"
         if since is None
-        else f"its last heartbeat came at {since.isoformat()}"
+        else f"the node's last heartbeat came at {since.isoformat()}"
     )
-    reason = f"node {node} is unreachable: {last}; its slices are shown as it last reported them"
+    reason = f"node {node} is unreachable: {last}; its slices are shown as the node last reported them"
     return ConditionView(code="node_unreachable", message=reason, node_id=node, since=since)

@@ -176,7 +176,7 @@ def _holders(
 ) -> HoldersView:
     holders = []
     for held in held_at(holdings, position):
-        assert held.stream is not None, "a claim that is not released has a holder"
+        assert held.stream is not None, "a claim that is not released must have a holder"
         slot = SlotRow(rows[held.stream]) if held.stream in rows else None
         tenant = slot.allocation_id if slot else _allocation_of(held.stream)
         holders.append(

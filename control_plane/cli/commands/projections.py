@@ -111,7 +111,7 @@ def _options_after_stop(name: str, position: int) -> tuple[str, ...]:
     return (
         f"show the event: sliceplane events list --after {position - 1} --limit 1",
         f"fix the cause, then: sliceplane projections retry {name}",
-        f"or skip the event permanently: sliceplane projections skip {name} {position} --reason WHY",
+        f"alternatively, skip the event permanently: sliceplane projections skip {name} {position} --reason WHY",
     )
 
 
@@ -143,7 +143,7 @@ def _until_compared(current: Session, verification: str, display: Advancing) -> 
         if found.state not in {"asked", "running"}:
             return raw
         display.at("the tables", found.position or 0, found.upto or 0)
-    raise AssertionError("the polling of a verification ends only with a result or a failure")
+    raise AssertionError("the polling of a verification must end with a result or a failure")
 
 
 def _not_equal(current: Session, found: Verification) -> Failure:
@@ -172,7 +172,7 @@ def _evidence_advice(found: Verification) -> Iterator[str]:
     yield "stop the control plane's programs (./dev down), then copy the database: its files, or pg_dump"
     if tables := sorted({each.table for each in found.differences if each.kind == "ledger"}):
         names = ", ".join(tables)
-        yield f"{names}: written only by appends to the ledger; find out what else wrote it, and compare with a backup"
+        yield f"only appends to the ledger may change {names}; find out what else did, and compare with a backup"
 
 
 def _rebuild_advice(current: Session, tables: Sequence[str]) -> str:

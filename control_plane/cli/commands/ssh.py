@@ -41,7 +41,7 @@ def ssh(
         Literal["public", "node"] | None,
         typer.Option(
             help="Connect through an ingress rule (public), or to the private address (node).",
-            show_default="an ingress rule, if one is published",
+            show_default="public if an ingress rule leads to the guest's SSH port, else node",
         ),
     ] = None,
     identity: Annotated[

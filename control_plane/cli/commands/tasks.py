@@ -171,7 +171,7 @@ def _until_over(current: Session, task: str) -> bytes:
         raw = current.client.get(path)
         if decode(raw, Task).state not in _STILL_OPEN:
             return raw
-    raise AssertionError("the stream of events of a task ends only with a failure")
+    raise AssertionError("the event stream of a task must not end without a failure")
 
 
 def _show(current: Session, raw: bytes) -> None:

@@ -268,7 +268,5 @@ def _registered(item: RegisteredNode) -> Iterator[Row]:
     yield "node", Text(item.id, "bold")
     yield "subnet", item.subnet
     yield "token", Text(item.enrolment_token, "bold")
-    yield (
-        "valid",
-        f"until {words.clock(item.token_expires_at)} ({words.until(item.token_expires_at)}), for one use",
-    )
+    expiry = f"{words.clock(item.token_expires_at)} ({words.until(item.token_expires_at)})"
+    yield "valid", f"the token can be used once, until {expiry}"

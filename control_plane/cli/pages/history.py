@@ -36,8 +36,9 @@ def _is_null(state: msgspec.Raw) -> bool:
 
 
 def _place(place: Place) -> str:
-    when = "before the first event" if place.time is None else _clock(place.time)
-    return f"position {place.position}, {when}"
+    if place.time is None:
+        return f"position {place.position}, which is before the first event of the ledger"
+    return f"position {place.position}, {_clock(place.time)}"
 
 
 def _clock(moment: datetime) -> str:
@@ -58,7 +59,7 @@ def _state(kind: Kind, state: msgspec.Raw, now: datetime | None) -> RenderableTy
 
 def _holders(item: Holders) -> RenderableType:
     if not item.holders:
-        return Text("not held by any stream")
+        return Text("no slot or ingress rule held this resource at this position")
     return Group(*(details.page(_holder(holder)) for holder in item.holders))
 
 

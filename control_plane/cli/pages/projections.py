@@ -39,9 +39,11 @@ def _notes(item: Projection) -> Iterator[Text]:
         yield Text(f"stopped at position {item.stopped.position}: {item.stopped.error}", "red")
     if item.rebuild and item.rebuild.stopped:
         stop = item.rebuild.stopped
-        yield Text(f"its rebuild stopped at position {stop.position}: {stop.error}", "red")
+        yield Text(f"the rebuild of this read model stopped at position {stop.position}: {stop.error}", "red")
     elif item.rebuild:
-        yield Text(f"its rebuild is at position {item.rebuild.position} of {item.last_position}")
+        yield Text(
+            f"the rebuild of this read model is at position {item.rebuild.position} of {item.last_position}"
+        )
         if item.rebuild.waits_for:
             yield Text(item.rebuild.waits_for, "yellow")
     if item.skipped:

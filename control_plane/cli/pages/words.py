@@ -56,7 +56,7 @@ def span(seconds: float) -> str:
         if seconds >= unit:
             rest = int(seconds % unit // part)
             return f"{int(seconds // unit)} {name}" + (f" {rest} {part_name}" if rest else "")
-    raise AssertionError("a duration of at least a minute has a unit")
+    raise AssertionError("a duration of at least a minute must match one of the units")
 
 
 def since(moment: datetime | None, now: datetime | None = None) -> str:

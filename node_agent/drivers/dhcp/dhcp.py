@@ -167,7 +167,9 @@ class DnsmasqLeases:
         while _contains(self._leases(), lease):
             waited = monotonic() - began
             if waited > self._deadline:
-                raise HostRefused(f"dnsmasq did not remove the lease of {lease.ip} to {lease.mac} in time")
+                raise HostRefused(
+                    f"dnsmasq did not remove the DHCP lease of {lease.ip} to {lease.mac} in time"
+                )
             if waited > RELEASE_SECONDS:
                 self._remove_from_open_file(lease)
             else:
@@ -249,7 +251,7 @@ class DnsmasqLeases:
                 wire.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._network.bridge.encode())
                 wire.sendto(release_message(lease, self._network.gateway), (self._network.gateway, 67))
         except OSError as error:
-            raise HostRefused(f"release the lease of {lease.ip}: {error}") from error
+            raise HostRefused(f"release the DHCP lease of {lease.ip}: {error}") from error
 
     def _remove_from_file(self, lease: ObservedLease) -> None:
         """Remove a lease from dnsmasq's lease file while dnsmasq is not running."""
@@ -258,7 +260,7 @@ class DnsmasqLeases:
             draft.write_text(_without(lease, self._file.read_text()))
             draft.rename(self._file)
         except OSError as error:
-            raise HostRefused(f"remove the lease of {lease.ip} from {self._file}: {error}") from error
+            raise HostRefused(f"remove the DHCP lease of {lease.ip} from {self._file}: {error}") from error
 
     def _remove_from_open_file(self, lease: ObservedLease) -> None:
         """Remove a lease from dnsmasq's lease file in place, because a running dnsmasq keeps the file open."""
@@ -271,7 +273,7 @@ class DnsmasqLeases:
                 file.write(kept)
                 file.truncate()
         except OSError as error:
-            raise HostRefused(f"remove the lease of {lease.ip} from {self._file}: {error}") from error
+            raise HostRefused(f"remove the DHCP lease of {lease.ip} from {self._file}: {error}") from error
 
 
 def release_message(lease: ObservedLease, server: Ipv4Address) -> bytes:

@@ -89,7 +89,7 @@ def _foreign(folder: Path) -> Iterator[ForeignFile]:
     held = Counter(key for each in whole.values() for key in (each.mac, each.ip))
     for path, each in whole.items():
         if each.name not in SLOTS and held[each.mac] == held[each.ip] == 1:
-            yield ForeignFile(path, "reservation that belongs to no slot")
+            yield ForeignFile(path, "the file's reservation belongs to no slot")
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -109,7 +109,7 @@ def _read(path: Path) -> Reservation | str:
         case [one] if content == line_of(one).encode():
             return one
         case _:
-            return "content is not a single line MAC,IP"
+            return "the file's content is not a single line MAC,IP"
 
 
 def _spoilt(path: Path, reason: str) -> Iterator[Reservation]:

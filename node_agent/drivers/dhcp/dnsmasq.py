@@ -304,7 +304,7 @@ def _target(link: Path) -> str:
     try:
         return os.readlink(link)
     except FileNotFoundError:
-        return "file descriptor closed since it was listed"
+        return "the file descriptor was closed after it was listed"
 
 
 def _wait_for_exit(pid: int, timeout: float) -> bool:

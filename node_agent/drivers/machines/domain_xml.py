@@ -196,7 +196,7 @@ def _first(domain: ET.Element, path: str) -> ET.Element:
     Further elements at `path` were added by other programs and are listed in `Guest.strange`.
     """
     if (first := domain.find(path)) is None:
-        raise ValueError(f"the domain has no element {path}; a guest's domain has one")
+        raise ValueError(f"the domain has no element {path}; a guest's domain must have one")
     return first
 
 
@@ -205,4 +205,4 @@ def _only(domain: ET.Element, path: str) -> ET.Element:
         case [one]:
             return one
         case several:
-            raise ValueError(f"the domain has {len(several)} elements {path}; a guest's domain has one")
+            raise ValueError(f"the domain has {len(several)} elements {path}; a guest's domain must have one")

@@ -107,7 +107,7 @@ def _in_disk(disk: ET.Element) -> Iterator[str]:
     elif disk.find("readonly") is None:
         yield f"writable disk {name}"
     elif disk.find("iotune") is not None:
-        yield f"limit iotune of disk {name}"
+        yield f"I/O limit (iotune) of disk {name}"
 
 
 def _in_interface(interface: ET.Element) -> Iterator[str]:

@@ -115,7 +115,7 @@ def _diversions(link: ListedLink, links: Links, qdiscs: tuple[Qdisc, ...], *, st
         yield "an XDP program"
     if not stacked:
         for upper in links.upper.get(link.number, ()):
-            yield f"{upper.kind} link {upper.name} stacked on it"
+            yield f"{upper.kind} link {upper.name} stacked on this link"
     for qdisc in qdiscs:
         if qdisc.is_shared:
             yield "filters shared with other links"

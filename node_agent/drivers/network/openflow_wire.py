@@ -103,7 +103,7 @@ def _messages(wire: socket.socket, ends: float) -> Iterator[Message]:
         wire.settimeout(max(0.001, ends - monotonic()))
         chunk = wire.recv(_CHUNK)
         if not chunk:
-            raise ConnectionError("connection closed before the end of the reply")
+            raise ConnectionError("the switch closed the OpenFlow connection before the end of its reply")
         received += chunk
 
 
@@ -111,7 +111,7 @@ def _switching(messages: Iterator[Message]) -> Switching:
     fragments, ports = "", dict[int, frozenset[str]]()
     for kind, body in messages:
         if kind == _ERROR:
-            raise ConnectionError(f"request refused with error {body.hex()}")
+            raise ConnectionError(f"the switch refused the OpenFlow request with error {body.hex()}")
         if kind == _CONFIG_REPLY:
             fragments = _FRAGMENTS[_CONFIG.unpack_from(body)[0] & _FRAGMENT_BITS]
         if kind == _MULTIPART_REPLY:

@@ -162,7 +162,7 @@ def _read_answer(wire: socket.socket, ends: float) -> Any:
         wire.settimeout(max(0.001, ends - monotonic()))
         chunk = wire.recv(1 << 16)
         if not chunk:
-            raise ConnectionError("connection closed before the end of the reply")
+            raise ConnectionError("ovsdb-server closed the connection before the end of its reply")
         received += chunk
         if received.endswith(b"}"):
             try:

@@ -49,7 +49,7 @@ def _compare(file: Path, pid: int | None) -> int:
         target = msgspec.structs.replace(target, pid=pid)
     after = take(target)
     found = differences(before, after)
-    print("compared with the snapshot (objects in the snapshot, objects now):")
+    print("numbers of objects in the snapshot and now, by kind:")
     for kind, items in after.kinds.items():
         if kind in before.kinds:
             print(f"{len(before.kinds[kind]):6} {len(items):6}  {kind}")

@@ -197,7 +197,7 @@ class SimulatedProbe:
         if image.port != port:
             return NotYet(f"port {port}: Connection refused")
         if not image.banner.startswith(banner):
-            return NotYet(f"the port answered {image.banner!r}, not {banner!r}")
+            return NotYet(f"the readiness port answered {image.banner!r}, not {banner!r}")
         return Answered(image.banner if banner else "")
 
 

@@ -175,7 +175,7 @@ def _refusal(state: State, port: Port) -> str | None:
     if port.bridge not in [each.name for each in state.bridges]:
         return f"bridge {port.bridge} does not exist"
     if port.name in [each.name for each in state.ports]:
-        return "a port with that name exists"
+        return f"a port with the name {port.name} exists"
     if not _has_device(state, port.name):
         return f"could not open network device {port.name}"
     if (port.bridge, port.number) in [(each.bridge, each.number) for each in state.ports]:

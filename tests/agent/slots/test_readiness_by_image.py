@@ -53,8 +53,8 @@ def test_guest_that_answers_at_the_port_and_with_the_banner_of_its_order_is_read
     [
         ("web", 22, "SSH-", "port 22: Connection refused"),
         ("lab-guest", 8080, "", "port 8080: Connection refused"),
-        ("mail", 2525, "SSH-", f"the port answered '{HELLO}', not 'SSH-'"),
-        ("web", 8080, "220 ", "the port answered '', not '220 '"),
+        ("mail", 2525, "SSH-", f"the readiness port answered '{HELLO}', not 'SSH-'"),
+        ("web", 8080, "220 ", "the readiness port answered '', not '220 '"),
     ],
 )
 def test_guest_without_the_ordered_port_or_banner_fails_at_its_deadline_with_the_observed_answer(

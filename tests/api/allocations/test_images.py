@@ -155,7 +155,7 @@ def test_images_of_one_deployment_are_unknown_in_another(
             '[{"name": "We b", "banner": "\\u00e9"}, {"port": 65536, "probe": 1}]',
             [
                 "SLICEPLANE_IMAGES.0.name: 'We b' is not a valid image name",
-                "SLICEPLANE_IMAGES.0.banner: must be printable ASCII; is used only with a port",
+                "SLICEPLANE_IMAGES.0.banner: the banner must be printable ASCII; the banner is used only with a port",
                 "SLICEPLANE_IMAGES.1.name: not set",
                 "SLICEPLANE_IMAGES.1.port: Input should be less than or equal to 65535",
                 "SLICEPLANE_IMAGES.1.probe: Extra inputs are not permitted",

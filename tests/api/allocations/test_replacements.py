@@ -176,7 +176,7 @@ def test_failed_allocation_without_room_on_another_node_shows_the_failure_and_th
 
     assert (failed["state"], failed["reason"]["code"]) == ("failed", "step_refused")
     assert (
-        "the hypervisor refused; not placed on another node: no schedulable node"
+        "the hypervisor refused; the allocation was not placed on another node: no schedulable node"
         in failed["reason"]["message"]
     )
     assert first.slots()["n1/0"]["state"] == "releasing"

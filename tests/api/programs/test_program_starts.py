@@ -138,7 +138,7 @@ def test_migrate_with_an_unusable_database_url_states_the_form_without_the_secre
     main_of: Main, url: str
 ) -> None:
     run = main_of("migrate", SLICEPLANE_MIGRATE_URL=url)
-    assert_one_error_line(run, "SLICEPLANE_MIGRATE_URL: must be a URL of the form postgresql://")
+    assert_one_error_line(run, "SLICEPLANE_MIGRATE_URL: the value must be a URL of the form postgresql://")
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])

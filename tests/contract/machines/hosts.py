@@ -62,7 +62,7 @@ ALTERATIONS: Final = {
     "a disk is attached": Alteration("disk vdb", "attach-disk {domain} {file} vdb --mode readonly"),
     "its link is cut": Alteration("link down", "domif-setlink {domain} {mac} down"),
     "its disk is throttled": Alteration(
-        "limit iotune of disk vda", "blkdeviotune {domain} vda --total-iops-sec 5 --live"
+        "I/O limit (iotune) of disk vda", "blkdeviotune {domain} vda --total-iops-sec 5 --live"
     ),
     "its display listens": Alteration(
         "display vnc on 0.0.0.0",

@@ -98,7 +98,7 @@ def test_pci_device_is_refused_if_its_slot_does_not_have_its_whole_iommu_group(
 ) -> None:
     host.have_pci("workstation", tmp_path)
     assert refused(host, place("0000:01:00.0")) == (
-        "PCI device 0000:01:00.0 shares IOMMU group 1 with 0000:01:00.1 (10de:22ba), not PCI functions of this slot"
+        "PCI device 0000:01:00.0 shares IOMMU group 1 with 0000:01:00.1 (10de:22ba), which do not belong to the slot"
     )
 
 

@@ -62,7 +62,7 @@ ADDED: Final[Mapping[Addition, Alterations]] = {
         frozenset({"u32 filter that redirects to slice1"}), frozenset({"qdisc ingress at its hooks"})
     ),
     "program": Alterations(frozenset({"bpf filter that is there"}), frozenset({"qdisc clsact at its hooks"})),
-    "macvlan": Alterations(frozenset({"macvlan link spy0 stacked on it"})),
+    "macvlan": Alterations(frozenset({"macvlan link spy0 stacked on this link"})),
     "mac": Alterations(others=frozenset({"MAC 02:00:00:00:00:99"})),
     "route_localnet": Alterations(others=frozenset({"setting route_localnet"})),
     "xdp": Alterations(frozenset({"an XDP program"})),

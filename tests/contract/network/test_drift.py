@@ -193,9 +193,9 @@ def test_foreign_mirror_and_controller_of_the_ovs_bridge_are_reported_by_name(ho
 @pytest.mark.parametrize(
     ("to", "port", "found"),
     [
-        (SLOT.ip, 2299, ["translate the destination to 10.100.1.10"]),
-        (ELSEWHERE, 2222, ["translate the destination to 192.0.2.77"]),
-        (ELSEWHERE, 2299, ["translate the destination to 192.0.2.77"]),
+        (SLOT.ip, 2299, ["the destination of packets is translated to 10.100.1.10"]),
+        (ELSEWHERE, 2222, ["the destination of packets is translated to 192.0.2.77"]),
+        (ELSEWHERE, 2299, ["the destination of packets is translated to 192.0.2.77"]),
     ],
     ids=["into the slices' network", "from an ingress", "from what slices send"],
 )

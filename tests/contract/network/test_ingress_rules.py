@@ -141,7 +141,7 @@ def test_tracked_connections_of_an_ingress_rule_are_flushed_although_the_agent_c
     [drift] = differences(translation(aspects).to_apply(slice_on(SLOT, WEB)))
     assert (drift.kind, drift.observed) == (
         "ingress.foreign",
-        "1 tracked connections that entered by another ingress rule",
+        "1 tracked connections that no ingress rule of the slot's order permits",
     )
     assert apply(aspects, slice_on(SLOT, WEB)) == ["translation.flush_connections"]
     assert host.filter.connections(SLOT.ip) == ()

@@ -99,7 +99,7 @@ ADDED: Final = "</devices>"
         (
             "<readonly />",
             "<readonly /><iotune><total_iops_sec>1</total_iops_sec></iotune>",
-            "limit iotune of disk vda",
+            "I/O limit (iotune) of disk vda",
         ),
         (
             '<target dev="slice0"',

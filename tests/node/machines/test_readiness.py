@@ -47,7 +47,7 @@ def test_lines_before_the_ssh_version_are_skipped_by_the_readiness_probe() -> No
 def test_guest_port_with_an_unexpected_banner_is_not_ready() -> None:
     with listener(sends(b"HTTP/1.1 400 Bad Request\r\n")) as port:
         answered = BannerProbe()(HOME, port, "SSH-")
-    assert answered == NotYet("the port answered 'HTTP/1.1 400 Bad Request', not 'SSH-'")
+    assert answered == NotYet("the readiness port answered 'HTTP/1.1 400 Bad Request', not 'SSH-'")
 
 
 def test_truncated_banner_does_not_count_as_ready_in_the_readiness_probe() -> None:

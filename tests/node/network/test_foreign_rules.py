@@ -148,14 +148,14 @@ def test_foreign_drop_rule_that_excludes_packets_of_slices_is_not_reported(
     ("chain", "body", "does"),
     [
         (base("prerouting", -300), [{"notrack": None}], "do not track"),
-        (base("prerouting", -150), [match(tcp("dport"), 80), {"tproxy": {"port": 1}}], "deliver packets to a program on the host"),
+        (base("prerouting", -150), [match(tcp("dport"), 80), {"tproxy": {"port": 1}}], "packets are delivered to a program on the host"),
         (base("forward"), [{"reject": None}], "reject"),
-        (base("forward"), [{"queue": {"num": 1}}], "pass packets to a program"),
-        (base("forward"), [{"flow": {"op": "add", "flowtable": "@f"}}], "forward packets by a flowtable past other rules"),
+        (base("forward"), [{"queue": {"num": 1}}], "packets are passed to a program"),
+        (base("forward"), [{"flow": {"op": "add", "flowtable": "@f"}}], "packets are forwarded by a flowtable past other rules"),
         (base("forward"), [{"mangle": {"key": ip("daddr"), "value": "192.0.2.1"}}], "rewrite"),
         (base("output"), [match({"payload": {"protocol": "udp", "field": "sport"}}, 67), DROP], "drop"),
-        (base("postrouting", 100, kind="nat"), [{"snat": {"addr": "192.0.2.1"}}], "translate the source to 192.0.2.1"),
-        (base("prerouting", -100, kind="nat"), [{"redirect": {"port": 1}}], "redirect packets to the host itself"),
+        (base("postrouting", 100, kind="nat"), [{"snat": {"addr": "192.0.2.1"}}], "the source of packets is translated to 192.0.2.1"),
+        (base("prerouting", -100, kind="nat"), [{"redirect": {"port": 1}}], "packets are redirected to the host itself"),
         (base("ingress", device="eth0", family="netdev"), [match(tcp("dport"), 2222), DROP], "drop"),
         (base("ingress", device="br-slice", family="netdev"), [DROP], "drop"),
         (base("input", family="arp"), [DROP], "drop"),
@@ -422,10 +422,10 @@ def test_firewall_that_drops_by_default_is_reported_at_both_hooks_until_it_allow
         ("*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD ! -i eth1 -p tcp -m multiport --dports 80,443 -j REJECT", "reject"),
         ("*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m length --length 0:99 -j DROP", "drop"),
         ("*raw\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -i br-+ -j CT --notrack", "do not track"),
-        ("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p tcp -j TPROXY --on-port 1 --on-ip 0.0.0.0", "deliver packets to a program on the host"),
+        ("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p tcp -j TPROXY --on-port 1 --on-ip 0.0.0.0", "packets are delivered to a program on the host"),
         ("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j TEE --gateway 192.0.2.1", "copy to 192.0.2.1"),
-        ("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p udp --dport 9 -j DNAT --to-destination 10.100.1.3-10.100.1.4:9", "translate the destination to 10.100.1.3, 10.100.1.4"),
-        ("*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.100.1.0/24 -j SNAT --to-source 192.0.2.1", "translate the source to 192.0.2.1"),
+        ("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p udp --dport 9 -j DNAT --to-destination 10.100.1.3-10.100.1.4:9", "the destination of packets is translated to 10.100.1.3, 10.100.1.4"),
+        ("*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.100.1.0/24 -j SNAT --to-source 192.0.2.1", "the source of packets is translated to 192.0.2.1"),
     ],
 )  # fmt: skip
 def test_iptables_rule_that_diverts_packets_of_slices_is_reported_by_its_number(line: str, does: str) -> None:
@@ -473,4 +473,4 @@ def test_foreign_nftables_table_that_the_agent_cannot_parse_is_reported_and_hide
         "ip other", "ip", (chain,), (ForeignRule(chain.name, "handle 2", '[{"drop":null}]'),)
     )
     does = {(each.table, each.does) for each in findings(ForeignTables((broken, dropping)), view())}
-    assert does == {("ip broken", "the agent cannot analyze the table"), ("ip other", "drop")}
+    assert does == {("ip broken", "the agent cannot analyze this nftables table"), ("ip other", "drop")}

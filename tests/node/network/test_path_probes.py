@@ -132,7 +132,7 @@ def test_stall_of_the_agent_is_not_reported_as_an_unreachable_guest() -> None:
         ),
         (
             HostView(NETWORK.bridge, neighbour=Neighbour(MacAddress("52:54:00:99:99:99"))),
-            "the host sends to the MAC 52:54:00:99:99:99 instead of 52:54:00:01:00:00 (hop: address)",
+            "the host sends packets to the MAC 52:54:00:99:99:99 instead of 52:54:00:01:00:00 (hop: address)",
         ),
         (FINE, "no answer to probes for so long, while ARP requests are answered (hop: port)"),
     ],
