@@ -122,7 +122,7 @@ def _timed_decision(
 ) -> Decision:
     """Return the outcome of a command that a deadline or the end of a lease triggered.
 
-    The cause of its facts is the fact that set the deadline or granted the lease.
+    Each new fact is recorded with its cause, the fact that `_deadline_fact` returns.
     """
     cause = _deadline_fact(loaded, decided).leads_to(
         actor="process:allocation", reason=reason, observed_at=now

@@ -1,9 +1,9 @@
 """The command that creates an allocation: find free slots for it on one node, and claim them.
 
 It locks rows of free slots and skips rows that other transactions have locked, so that many callers do not wait for
-each other. A skipped row may become free again when its holder rolls back, so the command waits for such rows before it
-refuses a request for lack of capacity. It waits in another transaction, without locks of its own: the holder may need
-rows that this transaction has locked, which would be a deadlock.
+each other. A skipped slot stays free if the transaction that locked its row rolls back, so the command waits for such
+rows before it refuses a request for lack of capacity. It waits in a new transaction that has no locks yet: if it had
+locked rows that the other transaction needs, both would wait for each other.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

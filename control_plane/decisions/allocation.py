@@ -148,8 +148,8 @@ def miss_deadline(state: Allocation, now: datetime) -> tuple[AllocationFact, ...
 def hung_slot(state: Allocation) -> SlotId | None:
     """Return the first slot in which a slice started to be created but did not become ready; None if there is none.
 
-    Always None after a second placement: it has only the rest of the deadline, so missing the deadline proves nothing
-    about its node.
+    None for an allocation that was placed on another node: the second node had only the time that was left, so the
+    missed deadline does not show that this node is at fault.
     """
     match state:
         case Provisioning(started=started, ready=up, former=former) if not former.slots:
