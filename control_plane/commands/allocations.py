@@ -100,8 +100,8 @@ def miss_deadline(allocation: AllocationId, *, unreachable_after: timedelta) -> 
 async def _counted(
     transaction: Transaction, loaded: LoadedAllocation, reason: Reason, unreachable_after: timedelta
 ) -> tuple[Change, ...]:
-    """Return the ledger changes that count an allocation's missed deadline as a node fault; none unless the node
-    accepted the order, sends heartbeats and reported no result.
+    """Return the ledger changes that count an allocation's missed deadline as a node fault, if the node accepted the
+    order, sends heartbeats and reported no result; else none.
 
     The agent's own deadline is shorter, so a working agent reports the failure first.
     """

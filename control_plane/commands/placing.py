@@ -272,7 +272,7 @@ def _fit(wanted: PlacementRequest, ingress_requests: Sequence[IngressRequest]) -
 
 
 def _free_beside(request: AllocationRequested) -> sa.ScalarSelect[int]:
-    """Return a subquery that counts the usable free slots of the requested SKU on a slot's node, itself included."""
+    """Return a subquery that counts the usable free slots of the SKU on the node of a slot, including this slot."""
     free = slots.slot.alias("free")
     alike = sa.and_(
         free.c.node_id == slots.slot.c.node_id,

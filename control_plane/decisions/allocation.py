@@ -281,16 +281,16 @@ def slice_removal_incomplete(
 
 
 def retry_removal(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
-    """Return the fact that orders a slot to be emptied again. Raises `Conflict` unless its node has yet to prove it
-    empty.
+    """Return the fact that orders a slot to be emptied again. Raises `Conflict` for a slot that does not await its
+    node's proof that it is empty.
     """
     _check_awaiting_proof(state, slot)
     return (SliceRemovalRetried(state.request.allocation_id, slot),)
 
 
 def override_removal(state: Allocation, slot: SlotId, reason: str) -> tuple[AllocationFact, ...]:
-    """Return the facts that treat a slot as empty without proof. Raises `Conflict` unless its node has yet to prove it
-    empty.
+    """Return the facts that treat a slot as empty without proof. Raises `Conflict` for a slot that does not await its
+    node's proof that it is empty.
     """
     _check_awaiting_proof(state, slot)
     return _emptied(state, SliceRemovalOverridden(state.request.allocation_id, slot, reason))

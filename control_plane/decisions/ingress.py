@@ -177,7 +177,7 @@ def ordered_ingress_of(ingresses: IngressStates, slot: SlotId) -> tuple[IngressR
 
 
 def slots_with_unconfirmed_ingress(ingresses: IngressStates) -> frozenset[SlotId]:
-    """Return the slots with an ingress rule that is added or withdrawn without confirmation by the node so far."""
+    """Return the slots with an ingress rule that was added or withdrawn and that the node has not confirmed yet."""
     return frozenset(
         ingress.asked.slot_id for ingress in ingresses.values() if isinstance(ingress, Reserved | Withdrawn)
     )

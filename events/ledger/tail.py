@@ -129,7 +129,7 @@ class Tail:
         events: Sequence[Recorded[Fact]],
         holders: frozenset[str],
     ) -> Position:
-        """Return the last position up to which every position has an event or is dead."""
+        """Return the position before the first gap that is not dead; each earlier one has an event or is dead."""
         if len(events) == end - after:
             return end
         gaps = set(range(after + 1, end + 1)).difference(event.position for event in events)
