@@ -1,7 +1,7 @@
 """Entry point of `sliceplane-server`: it switches the garbage collector off while the programs import their modules.
 
-Imports create only objects that remain in memory. A collection during the imports frees nothing, and all of them
-together take a sixth of a program's start.
+Imports create only objects that remain in memory. Collections during the imports free nothing, and together they take a
+sixth of a program's start time.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""The origin of a command: the caller and its request, before the decision time is known."""
+"""The origin of a command: its caller and request. `Origin.at` adds the time at which the command decides."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,7 +19,7 @@ class Origin:
     trace_context: str | None = None
 
     def within(self, cause: Cause) -> "Origin":
-        """Return this origin with the correlation id and project of `cause`, to which the command belongs."""
+        """Return a copy of this origin with the correlation id and project of `cause`."""
         return replace(self, correlation_id=cause.correlation_id, project=cause.project)
 
     def at(self, now: datetime) -> Cause:

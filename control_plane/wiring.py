@@ -57,7 +57,8 @@ def reduce_garbage_collection() -> None:
 
 @asynccontextmanager
 async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_time) -> AsyncIterator[Plane]:
-    """Connect to the servers, refuse a database server that cannot keep the ledger's guarantees, and close at the end.
+    """Connect to the servers, refuse a database server that cannot keep the ledger's guarantees, and close the
+    connections at the end.
 
     Raises `DatabaseUnavailable`, `UnfitServer`, `UnusableCertificate`.
     """

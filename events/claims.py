@@ -101,8 +101,8 @@ def port_claim_value(protocol: str, address: Text, port: int) -> Text:
 
 
 def port_claim_bounds(protocol: str, address: Text) -> tuple[Text, Text]:
-    """Return two bounds between which the values of all claims on ports of a public address sort, and no other
-    claim's value.
+    """Return a lower and an upper bound: in sorted order, exactly the values of claims on ports of the public address
+    are between them.
     """
     return f"{protocol}/" + address + ":", f"{protocol}/" + address + ";"
 

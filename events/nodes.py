@@ -65,8 +65,8 @@ class NodeEnrolled(Fact, frozen=True):
 
 
 class AgentSuperseded(Fact, frozen=True):
-    """An agent with the node's key tried to continue from a session that was already continued by another agent: a
-    copied or restored disk.
+    """An agent with the node's key tried to continue a session that another agent had already continued, so the disk of
+    one of the two was copied or restored.
 
     Recorded once for each presented session, however often the agent retries, and once in total for sessions that the
     node never had.

@@ -5,8 +5,8 @@ upcasters. An unknown version was written by a newer release.
 
 Old and new releases run side by side during an upgrade, and an old release cannot read the shapes of a new one. So a
 release that introduces a new shape reads it and continues to write the previous one (`Shape.still_written`); the next
-release writes the new shape. A fact written in the older shape is read back at once: if the older shape would lose
-information, the fact is refused instead of truncated.
+release writes the new shape. A fact that is encoded in the older shape is decoded again before it is written: if
+information was lost, the fact is refused.
 """
 
 import re

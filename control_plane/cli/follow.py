@@ -33,8 +33,8 @@ class Follower:
     `on_lost` and `on_back` report the state of the connection. `on_progress` gets the JSON of the progress messages
     between events.
 
-    `retry_seconds` is how long a lost connection is retried, including the first one. With None it is retried without
-    a limit, except the first: a control plane that was never reachable is reported at once.
+    `retry_seconds` is the time for which a failed connection is retried, also the first one. With None, a lost
+    connection is retried without a limit, but a failed first connection is reported at once.
     """
 
     client: Client

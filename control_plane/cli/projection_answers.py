@@ -35,7 +35,7 @@ class Projection(Answer, frozen=True):
 
 class Difference(Answer, frozen=True):
     """The first row of a table that differs from the replayed ledger; None for a row that is missing. `kind` is
-    `ledger` for tables that only appends write.
+    `ledger` for tables that are written only when facts are appended.
     """
 
     table: str

@@ -55,7 +55,7 @@ class Screen:
         _write(msgspec.json.format(raw, indent=2))
 
     def documents(self, items: Iterable[msgspec.Raw]) -> None:
-        """Print a list as one document in the shape of an API page; its cursor shows whether --limit cut it."""
+        """Print a list as one document in the shape of an API page; its cursor shows whether --limit cut off items."""
         listed = list(items)
         cursor = items.next_cursor if isinstance(items, Listing) else None
         self.document(msgspec.json.encode({"items": listed, "next_cursor": cursor}))

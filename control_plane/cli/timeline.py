@@ -36,7 +36,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The timeline of one allocation. The last of `steps` is the present state; `remaining` counts slots in use."""
+    """The timeline of one allocation. The last of `steps` is the present state; `remaining` counts the slots that are
+    not emptied yet.
+    """
 
     allocation: str
     steps: tuple[Step, ...] = ()

@@ -31,8 +31,8 @@ def wait(
 
     States before event version `since` are neither tested nor shown.
 
-    `releasing`: the release was already requested, so the advice does not mention it. Raises `Interrupted` or
-    `Unreachable`, with a message that names the operation that continues.
+    Raises `Interrupted` or `Unreachable`, with a message that names the operation that continues. Its advice does not
+    suggest to release the allocation if `releasing` is true, because the release was already requested.
     """
     timeline = Timeline(allocation)
     with _continuing(allocation, releasing=releasing), shown(session.screen, timeline) as progress:

@@ -100,8 +100,8 @@ def miss_deadline(allocation: AllocationId, *, unreachable_after: timedelta) -> 
 async def _counted(
     transaction: Transaction, loaded: LoadedAllocation, reason: Reason, unreachable_after: timedelta
 ) -> tuple[Change, ...]:
-    """Return the ledger changes that count an allocation's missed deadline as a node fault; none unless the node
-    accepted the order, sends heartbeats and reported no result.
+    """Return the ledger changes that count an allocation's missed deadline as a node fault, if the node accepted the
+    order, sends heartbeats and reported no result; else none.
 
     The agent's own deadline is shorter, so a working agent reports the failure first.
     """
@@ -122,7 +122,7 @@ def _timed_decision(
 ) -> Decision:
     """Return the outcome of a command that a deadline or the end of a lease triggered.
 
-    The cause of its facts is the fact that set the deadline or granted the lease.
+    Each new fact is recorded with its cause, the fact that `_deadline_fact` returns.
     """
     cause = _deadline_fact(loaded, decided).leads_to(
         actor="process:allocation", reason=reason, observed_at=now

@@ -131,7 +131,7 @@ def close_ingress(allocation: AllocationId, name: IngressId, origin: Origin, rea
 def has_free_ingress(requests: Iterable[IngressRequest]) -> Iterator[sa.ColumnElement[bool]]:
     """Yield SQL conditions for nodes with enough unclaimed public addresses and ports for all ingress requests.
 
-    None of the conditions is false for a node on which `reserve` would succeed.
+    On a node that fails one of the conditions, `reserve` would raise `Conflict`.
     """
     wanted = list(requests)
     if whole := sum(isinstance(request.to, AddressRequest) for request in wanted):

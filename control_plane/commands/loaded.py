@@ -105,7 +105,9 @@ async def locked_node(conn: AsyncConnection, node: NodeId) -> NodeRow:
 
 
 async def check_supported(conn: AsyncConnection, nodes_to_check: Iterable[NodeId], announced: str) -> None:
-    """Raise `Conflict` unless the agent of every given node supports the task type or feature `announced`."""
+    """Check that the agent of every given node reported support of the task type or feature `announced`. Raises
+    `Conflict`.
+    """
     against = [
         objection
         for node in sorted(set(nodes_to_check))

@@ -1,9 +1,9 @@
 """The command that creates an allocation: find free slots for it on one node, and claim them.
 
 It locks rows of free slots and skips rows that other transactions have locked, so that many callers do not wait for
-each other. A skipped row may become free again when its holder rolls back, so the command waits for such rows before it
-refuses a request for lack of capacity. It waits in another transaction, without locks of its own: the holder may need
-rows that this transaction has locked, which would be a deadlock.
+each other. A skipped slot stays free if the transaction that locked its row rolls back, so the command waits for such
+rows before it refuses a request for lack of capacity. It waits in a new transaction that has no locks yet: if it had
+locked rows that the other transaction needs, both would wait for each other.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -270,7 +270,7 @@ def _fit(wanted: PlacementRequest, ingress_requests: Sequence[IngressRequest]) -
 
 
 def _free_beside(request: AllocationRequested) -> sa.ScalarSelect[int]:
-    """Return a subquery that counts the usable free slots of the requested SKU on a slot's node, itself included."""
+    """Return a subquery that counts the usable free slots of the SKU on the node of a slot, including this slot."""
     free = slots.slot.alias("free")
     alike = sa.and_(
         free.c.node_id == slots.slot.c.node_id,

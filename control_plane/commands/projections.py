@@ -25,7 +25,9 @@ async def projection_history(conn: AsyncConnection, name: str) -> tuple[Recorded
 
 
 async def stops(conn: AsyncConnection, name: str) -> dict[str, checkpoints.Checkpoint | None]:
-    """Return the checkpoints of a read model's live and idle tables, by the name of the table set."""
+    """Return the checkpoints of a read model's live tables and of its idle tables, which a rebuild fills, by table set.
+    A checkpoint contains the event that stopped the read model, if there is one.
+    """
     found = {}
     for generation in (IDLE, LIVE):
         await use_table_set(conn, generation)

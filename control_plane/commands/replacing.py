@@ -25,8 +25,8 @@ from events.values import SlotId, ingress_of, new_uuid, node_of
 class Replacing:
     """Handler of a failed bring-up, which places the allocation on another node or fails it.
 
-    The handler first skips slots that other transactions have locked. If it finds no others, it runs again in another
-    transaction and waits for them (see `placing`).
+    The handler first skips slots that other transactions have locked. If the remaining slots do not suffice, it runs
+    again in another transaction and waits for the locked ones (see `placing`).
     """
 
     unreachable_after: timedelta

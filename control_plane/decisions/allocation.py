@@ -148,8 +148,8 @@ def miss_deadline(state: Allocation, now: datetime) -> tuple[AllocationFact, ...
 def hung_slot(state: Allocation) -> SlotId | None:
     """Return the first slot in which a slice started to be created but did not become ready; None if there is none.
 
-    Always None after a second placement: it has only the rest of the deadline, so missing the deadline proves nothing
-    about its node.
+    None for an allocation that was placed on another node: the second node had only the time that was left, so the
+    missed deadline does not show that this node is at fault.
     """
     match state:
         case Provisioning(started=started, ready=up, former=former) if not former.slots:
@@ -281,16 +281,16 @@ def slice_removal_incomplete(
 
 
 def retry_removal(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
-    """Return the fact that orders a slot to be emptied again. Raises `Conflict` unless its node has yet to prove it
-    empty.
+    """Return the fact that orders a slot to be emptied again. Raises `Conflict` for a slot that does not await its
+    node's proof that it is empty.
     """
     _check_awaiting_proof(state, slot)
     return (SliceRemovalRetried(state.request.allocation_id, slot),)
 
 
 def override_removal(state: Allocation, slot: SlotId, reason: str) -> tuple[AllocationFact, ...]:
-    """Return the facts that treat a slot as empty without proof. Raises `Conflict` unless its node has yet to prove it
-    empty.
+    """Return the facts that treat a slot as empty without proof. Raises `Conflict` for a slot that does not await its
+    node's proof that it is empty.
     """
     _check_awaiting_proof(state, slot)
     return _emptied(state, SliceRemovalOverridden(state.request.allocation_id, slot, reason))

@@ -315,8 +315,8 @@ def _after_stopped(state: Stopped, fact: AllocationFact) -> Allocation | None:
 
 
 def _after_end(state: Living, fact: AllocationFact) -> Allocation | None:
-    """Apply a fact that can follow in every state of an allocation before its end: its end, or the proof that a slot
-    of an earlier placement is empty.
+    """Return the state of an allocation after one of the facts that are possible in every state before its end: its
+    release begins, it fails, or a slot of an earlier placement is empty. None for any other fact.
     """
     remaining, former = slot_ids(state.slots) | state.former.remaining, Former(state.former.slots)
     match fact:

@@ -18,8 +18,8 @@ UNGRANTED: Final = "slot.ungranted"
 
 
 def of_node(node: NodeId, recorded: Sequence[OpenDrift], found: Sequence[OpenDrift]) -> tuple[NodeFact, ...]:
-    """Return the facts that record how a node's own open drift changed, the drift that concerns all of its slots; none
-    if it did not change.
+    """Return the facts that record a change of the open drift that concerns all slots of a node; none if nothing
+    changed.
     """
     if _subjects(recorded) == _subjects(found):
         return ()
@@ -98,7 +98,8 @@ def scope_of(drift: DriftFound, slot: SlotId | None) -> Scope:
 def _of_place(reported: Iterable[TimedEvidence], slot: SlotIndex | None) -> Iterator[TimedEvidence]:
     """Select the reported drift of one slot, or of the node if `slot` is None.
 
-    A kind of drift that concerns one slot is never counted as drift of the node (NOD-8), and the reverse.
+    Drift of a kind that concerns single slots is never selected for the node (NOD-8), and drift of a kind that concerns
+    the node is never selected for a slot.
     """
     for each in reported:
         type_ = CATALOGUE.get(each.kind)

@@ -1,26 +1,27 @@
 """Classification of failed bring-ups as node faults, and exclusion of a slot or a node from placement.
 
-A bring-up has failed when a node reports that a slice of a living allocation could not be created as ordered. The code
-of that report decides whether it counts:
+A bring-up has failed when a node reports that a slice could not be created as ordered, before its allocation ended. The
+code of that report decides whether it counts:
 
     code             counted  reason
     step_refused     yes      the host refused a step: it could not create a machine, port, link, rule or file
     host_unreadable  yes      the host timed out: its hypervisor, switch or packet filter hangs
-    lease_mismatch   yes      another card holds the slice's reservation: another program interferes
+    lease_mismatch   yes      the DHCP lease is of another address or network card: another program interferes
     no_lease         no       the guest did not request an address: the image may not boot
     not_reachable    no       the guest has its address but does not respond: due to its image or the caller's content
     any other        no       a newer agent reports this code, and this release cannot attribute it
 
 A missed deadline (`deadline_missed`) is counted if the node accepted the order, sends heartbeats, has no reports to
 deliver, and reported no result: its agent hangs, or crashes repeatedly on the order. An agent that works reports a
-failure before that deadline. Otherwise it is not counted: the order may not have reached the node, and a node without
-heartbeats gets no placements anyway. No time is left then for a placement on another node.
+failure before that deadline. Otherwise the missed deadline is not counted: the order may not have reached the node, and
+a node without heartbeats gets no placements anyway. After a missed deadline, no time is left for a placement on another
+node.
 
 A refused order (`order.refused`) is not counted: nothing was tried on the host. Its allocation waits for the deadline.
 
 Only consecutive failures count: a slice that comes up resets the counts of its slot and its node to 0. A slot with
-`LIMIT` failures is excluded. A node is excluded at `LIMIT` failures in its other slots: failures in a slot that is
-itself excluded do not count against the node.
+`LIMIT` failures is excluded. A node is excluded after `LIMIT` failures in slots that have fewer than `LIMIT` failures
+each: the failures of an excluded slot do not count against its node.
 """
 
 from collections import Counter

@@ -4,10 +4,10 @@
     published   the node found the rule in place: the rule is shown as an endpoint while its slice runs
     lost        the node found the rule missing and could not repair it
     withdrawn   the slot's order no longer contains it
-    removed     the node found no remains of the rule, and no rule that was not ordered: the claim is released
+    removed     the node found neither the rule nor any rule that was not ordered: the claim is released
 
-The proof that its slice is off makes a rule reserved; when the slice is ready again, the rule has its former state. The
-facts of ingress rules are in the allocation's stream and are folded separately: none changes the allocation's state.
+When a slice is proved to be off, its published and lost rules become reserved; when it is ready again, they become
+published. Facts about ingress rules are in the allocation's stream, but none of them changes the allocation's state.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,7 +135,7 @@ def _of_slot(ingresses: IngressStates, slot: SlotId) -> IngressStates:
 
 
 def _waiting(ingresses: IngressStates, until: datetime) -> IngressStates:
-    """Return the reserved ingress rules with a new deadline."""
+    """Return those of the given ingress rules that are reserved, with their deadline set to `until`."""
     return {
         name: replace(ingress, until=until)
         for name, ingress in ingresses.items()
@@ -144,8 +144,8 @@ def _waiting(ingresses: IngressStates, until: datetime) -> IngressStates:
 
 
 def _switched_off(ingresses: IngressStates, slot: SlotId) -> IngressStates:
-    """Return the ingress rules of a slice that is proved to be off, in state reserved, which keeps them for its next
-    start.
+    """Return the ingress rules of a slice that is proved to be off, changed to the state reserved, which they have
+    until the slice is ready again.
     """
     return {
         name: Reserved(
@@ -157,8 +157,8 @@ def _switched_off(ingresses: IngressStates, slot: SlotId) -> IngressStates:
 
 
 def _published_again(ingresses: IngressStates, slot: SlotId) -> IngressStates:
-    """Return the ingress rules that were published before their slice was stopped, in state published again: every
-    order since then contains them.
+    """Return the reserved ingress rules that were published before their slice was stopped, changed to the state
+    published. The order by which the slice became ready again contains them.
     """
     return {
         name: Published(ingress.asked)
@@ -177,7 +177,7 @@ def ordered_ingress_of(ingresses: IngressStates, slot: SlotId) -> tuple[IngressR
 
 
 def slots_with_unconfirmed_ingress(ingresses: IngressStates) -> frozenset[SlotId]:
-    """Return the slots with an ingress rule that is added or withdrawn without confirmation by the node so far."""
+    """Return the slots with an ingress rule that was added or withdrawn and that the node has not confirmed yet."""
     return frozenset(
         ingress.asked.slot_id for ingress in ingresses.values() if isinstance(ingress, Reserved | Withdrawn)
     )
@@ -324,9 +324,9 @@ def observe(
 ) -> tuple[IngressFact, ...]:
     """Record a node's observation of the ingress rules of a slot: those in `lost` are missing, the others are in place.
 
-    With `newest`, the observation refers to the slot's newest order; without it, it applies only to rules that were
-    published before. With `others`, rules that are not in that order may still exist; without it, withdrawn rules are
-    removed.
+    If `newest` is true, the observation refers to the slot's newest order; else it applies only to rules that were
+    published before. If `others` is true, rules that are not in that order may still exist on the node; else withdrawn
+    rules are recorded as removed.
     """
     facts: list[IngressFact] = []
     for name, ingress in ingresses.items():

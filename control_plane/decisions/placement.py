@@ -44,8 +44,8 @@ def choose(
 
 
 def only_simulated_left(count: int, sku: SkuName) -> Conflict:
-    """Return the refusal of a request for which only simulated nodes have free slots, although it names no such
-    node.
+    """Return the refusal of a request for which only simulated nodes have free slots, and that names none of these
+    nodes.
     """
     what = "a free slot" if count == 1 else f"{count} free slots"
     reason = (

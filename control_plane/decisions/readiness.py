@@ -1,8 +1,8 @@
 """The readiness check of a slice (ALC-9): its SSH banner, unless its image defines another check.
 
-The check of the image is fixed for an allocation at its creation, by a fact of its own, so that a later
-change of the image's check applies to later allocations only. Orders are derived from facts again and again, and a node
-refuses different content under the same fence token.
+The check of the image is fixed for an allocation at its creation, by a fact of its own, so that a later change of the
+image's check applies to later allocations only. Otherwise an order that is derived again from the same facts would have
+another content under the same fence token, and its node would refuse it.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The SKUs that can be requested: slice sizes and their time limits. They are part of the release.
 
-An SKU that was ever allocated must not change: orders are derived from it again and again, and a node refuses different
-content under the same fence token.
+An SKU that was ever allocated must not change: an order that is derived again would have another content under the same
+fence token, and its node would refuse it.
 """
 
 from collections.abc import Mapping

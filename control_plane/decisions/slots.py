@@ -65,8 +65,8 @@ _TAIL: Final = 3
 def discover(
     node: NodeId, known: dict[SlotIndex, SlotHardware], found: dict[SlotIndex, SlotHardware]
 ) -> tuple[SlotDiscovered, ...]:
-    """Return facts for the slots that are new or have different hardware. A slot that the node no longer describes is
-    drift instead.
+    """Return facts for the slots that are new or have different hardware. For a slot that the node no longer describes
+    no fact is returned; `drift.vanished` reports it.
     """
     return tuple(
         SlotDiscovered(slot_of(node, index), node, hardware)

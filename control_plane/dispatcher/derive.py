@@ -60,7 +60,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What is due for a stream: its tasks, its next timer and the command that time alone triggers; or an error."""
+    """What is due for a stream: its tasks, its next timer, and the command that is due because time has passed; or an
+    error.
+    """
 
     stream: StreamId
     tasks: tuple[Task, ...] = field(default=())

@@ -2,12 +2,12 @@
 
 For every stream with new facts in a batch of the ledger, its process (`control_plane.dispatcher.derive`) returns what
 is due: orders become task rows, and due times become timers. A crash between the commit and the send loses nothing,
-because the task rows remain; only the task sender sends tasks, the first time and every other time.
+because the task rows remain; only the task sender sends them, both for the first time and later.
 
-Commands that time alone triggers wait for their timer, even if it is overdue: the ledger reports what happened while
-the dispatcher was down, and more facts may be on the way. When a timer fires, the stream is evaluated with all facts
-that are recorded by then, and its command goes through `Handle` while the dispatcher has no transaction open, so that
-it never waits for a transaction that waits for the dispatcher.
+A command that is due only because time has passed is never executed while a batch is evaluated, even if it is overdue:
+later batches may have facts that make it unnecessary, for instance after an outage of the dispatcher. It is executed
+when its timer fires. The stream is then evaluated with all facts recorded by then, and the command runs through
+`Handle` while the dispatcher has no transaction open, so that neither can wait for the other.
 
 Each batch is read and written as a whole. The writes do not wait for the disk: if a crash of the server loses rows, it
 loses the checkpoint with them, and both are derived again with the same ids.
@@ -99,8 +99,8 @@ class Dispatcher:
     async def fire_timer(self, engine: AsyncEngine, stream: StreamId) -> None:
         """Fire a stream's timer: evaluate the stream with all facts recorded so far, and execute its due command.
 
-        Do nothing if another dispatcher, or the one that follows the ledger, has locked the timer's row: the latter
-        sets the timer again.
+        Do nothing if the timer's row is locked: another dispatcher is firing it, or the dispatcher that follows the
+        ledger is setting it again.
         """
         async with engine.begin() as conn:
             ledger = await ledger_connection(conn)

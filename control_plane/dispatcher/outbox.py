@@ -1,7 +1,7 @@
 """The rows that the dispatcher writes: due tasks, timers and parked streams. Each statement covers a whole batch.
 
-Timers are written first: the transaction that holds a stream's timer proceeds first, whether it writes a batch or fires
-the timer, and neither ever waits for the other's tasks while it holds a timer that the other needs.
+Timers are written before tasks: of two transactions that evaluated the same stream, one for a batch and one because its
+timer fired, the one that locks the timer first also writes the tasks first, so they cannot deadlock.
 
 A task's row is inserted as if it was already sent, so that it need not be written twice; until the task sender has sent
 it, the task is also listed in `work.unsent`.
@@ -203,7 +203,8 @@ Column = Sequence[UUID | None] | Sequence[str | None] | Sequence[int | None]
 def _columns(tasks: Sequence[Task]) -> dict[str, Column]:
     """Return the tasks of a batch as columns of `work.task`, for one insert statement.
 
-    `newer` is whether the batch has a newer order for the slot, `nths` the task's number within its node and lane.
+    `newer` states for each task whether the batch has a newer order for its slot. `nths` numbers the tasks of each node
+    and lane (orders, operations, cancels) within the batch.
     """
     newest: dict[SlotId | None, Token] = {}
     for each in tasks:

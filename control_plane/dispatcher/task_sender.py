@@ -2,7 +2,7 @@
 
 A task is sent as soon as it is written, and checked again every `RESEND` until the node reports its end. Sending is
 idempotent: a task that waits in the queue or is in flight stays as it is, and a task that was lost with Redis, or with
-the worker that held it, is requeued. There is no other recovery path.
+the worker that held it, is requeued. Lost tasks are recovered in no other way.
 
 Two kinds of tasks have no due time (`due_at` is null) and cost nothing, however many there are:
 - `due` tasks beyond their node's credit: they are scheduled as tasks before them end;
@@ -190,13 +190,17 @@ class TaskSender:
             await conn.execute(_CORRECT, [list(column) for column in columns], prepare=True)
 
     async def _already_queued(self, rows: Sequence[_Due]) -> dict[UUID, AlreadyQueued]:
-        """Return the tasks with a signed copy in the queue or in flight that is valid for long enough."""
+        """Return the tasks that need no new signed copy: their copy is younger than `COPY`, and in the queue or in
+        flight.
+        """
         sent = [(row.node_id, row.order_id) for row in rows if row.fresh]
         found = zip(sent, await self.relay.look(sent), strict=True)
         return {order_id: where for (_, order_id), where in found if isinstance(where, AlreadyQueued)}
 
     def _sealed(self, row: _Due) -> Outgoing | Rejected:
-        """Return the signed message of a task, or `Rejected` if the task cannot be encoded: it must not stop others."""
+        """Return the signed message of a task. If it cannot be encoded, return `Rejected` and raise no exception, so
+        that other tasks are still sent.
+        """
         try:
             text = self.seal(row.text, row.now + bounds_of(row.kind).maximum_age)
             message = encode_order(OrderMessage(row.order_id, row.kind, text), sent_at=row.now)
@@ -205,10 +209,11 @@ class TaskSender:
         return Outgoing(row.node_id, row.order_id, message)
 
     async def withdraw_stranded(self, turn: int) -> None:
-        """Remove ended tasks that dead workers still hold; other tasks of dead workers are sent again anyway.
+        """Remove from the queues those tasks that have ended and that a dead worker still has in flight. Tasks of dead
+        workers that have not ended are sent again by `send_due`.
 
-        Each call (`turn`) covers one in `TIDY_ROUND` nodes, and nodes of which the agent may have restarted. The queue
-        of a node that flooded it is deleted: its tasks are found missing when they are due again, and re-sent.
+        Each call (`turn`) covers one in `TIDY_ROUND` nodes, and nodes of which the agent may have restarted. If a node
+        flooded its queue, the queue is deleted; its unfinished tasks are sent again when they are next due.
         """
         try:
             async with self.engine.connect() as conn:
@@ -326,7 +331,9 @@ def _has_its_turn(node: NodeId, turn: int) -> bool:
 
 
 async def _restarted(conn: AsyncConnection, session_lifetime: timedelta) -> frozenset[NodeId]:
-    """Return the nodes that began a session one worker timeout ago: at a restart of the agent or only at a renewal."""
+    """Return the nodes that began a session about one worker timeout ago. An agent begins one when it starts, but also
+    at each renewal, so not all of these agents have restarted.
+    """
     ledger = await ledger_connection(conn)
     found = await fetch_values(ledger, _RESTARTED, [session_lifetime, *_WORKER_TIMEOUT_AGO], prepare=True)
     return frozenset(map(NodeId, found))

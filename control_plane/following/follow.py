@@ -53,7 +53,7 @@ class Follower(Generic[Found]):
 
     `look` evaluates a batch that was read at the given database time and changes nothing; it may run while the previous
     batch is written. `write` writes its result in the transaction that also advances the checkpoint. `committed` is
-    called after each commit, and once more if the ledger turns out to have nothing more to read.
+    called after each commit, and again if the next read finds no more events although some were expected.
     """
 
     name: str

@@ -72,7 +72,7 @@ async def listen(
     *,
     ignored_sender: str | None = None,
 ) -> None:
-    """Wake the waiters for each message, except those of `ignored_sender`.
+    """For each message that is not from `ignored_sender`, wake the waiters.
 
     Runs until cancelled, also while Redis is down.
     """

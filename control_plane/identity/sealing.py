@@ -1,8 +1,8 @@
 """Signing of orders, and the keys used for it.
 
 One key signs; nodes trust it and the retired keys. A node receives the trusted keys when it enrols and at each renewal
-of its session, so a key change never causes a valid order to be refused: a node that meets an unknown key first renews
-its session.
+of its session, so a key change never causes a valid order to be refused: a node that gets an order signed with an
+unknown key first renews its session.
 """
 
 from dataclasses import dataclass

@@ -131,7 +131,9 @@ def supports(node_id: sa.ColumnElement[str], announced: str) -> sa.ScalarSelect[
 
 
 async def end(conn: AsyncConnection, node_id: NodeId, now: datetime) -> None:
-    """End the node's session now. Its number is kept, so that no copy of its disk becomes current again."""
+    """End the node's session now. The number of the session is kept, so that an agent with a copy of the node's disk
+    cannot continue an older session.
+    """
     await conn.execute(sa.update(session).where(_of(node_id)).values(expires_at=now))
 
 

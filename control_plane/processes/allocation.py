@@ -242,7 +242,7 @@ def _orders(
 def _cause_for_placement(
     history: Sequence[Recorded[AllocationFact]], slot: SlotId
 ) -> Recorded[AllocationFact]:
-    """Return the fact that last changed the slot's desired state together with all slots of its placement."""
+    """Return the fact that last changed the desired state of all slots of the placement to which the slot belongs."""
     return next((each for each in history if _vacates(each.fact, slot)), None) or last_placement_fact(history)
 
 
@@ -251,7 +251,9 @@ def _vacates(fact: AllocationFact, slot: SlotId) -> bool:
 
 
 def _cause_for_slot(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Recorded[AllocationFact]:
-    """Return the fact that last changed the slot's desired state, alone or together with its placement."""
+    """Return the fact that last changed the slot's desired state, whether it changed only this slot or all slots of its
+    placement.
+    """
     newest = _cause_for_placement(history, slot)
     own = _RETRIES if _vacates(newest.fact, slot) else _CHANGES_OF_ONE_SLOT[type(newest.fact)]
     later = (recorded for recorded in reversed(history) if recorded.position > newest.position)

@@ -1,9 +1,9 @@
 """Advancing the tables of projections along the ledger, applying each event exactly once.
 
-A batch's rows and the checkpoints commit together. A batch that fails is processed again in smaller parts, down to the
-one event that cannot be processed: everything before it is applied, nothing of it is, and the stop is stored with its
-checkpoint until an operator requests a retry or a skip. The same code fills live tables and the tables of a rebuild; a
-long range of final events is streamed.
+A batch's rows and the checkpoints commit together. A batch that fails is processed again in smaller parts, until the
+one event that cannot be processed is found. All events before it are applied. The event itself is not applied, and its
+position and the error are stored with the checkpoint until an operator requests a retry or a skip. The same code fills
+live tables and the tables of a rebuild; a long range of final events is streamed.
 """
 
 import asyncio
@@ -61,7 +61,9 @@ class Advance:
             self.position = min([await checkpoints.load(conn, each.name) for each in self._projections])
 
     async def stream(self) -> None:
-        """Process all events that are final now. At an event that fails, stop: `step` then finds this event."""
+        """Process all events that are final now. If an event cannot be processed, return without an error; the next
+        calls of `step` find this event.
+        """
         final = await self._tail.final()
         if final <= self.position:  # unknown, or older than the processed position, while an appender hangs
             return
@@ -108,7 +110,9 @@ class Advance:
 
     @property
     def searching(self) -> bool:
-        """Whether a batch of events failed, and the failing event in it is not found or processed yet."""
+        """Whether a batch of events failed, and `step` processes smaller parts of it to find the event that cannot be
+        processed.
+        """
         return self._size < self._whole
 
     def _gathering(self) -> Gathering:

@@ -23,8 +23,8 @@ class Difference(NamedTuple):
     """The first row of a table that differs: its key, the stored row (`live`) and the expected row (`replayed`), of
     which one is None if the row is missing or superfluous. `columns` names the differing columns.
 
-    `kind` is LEDGER for tables that only append writes, so the ledger cannot be trusted, and READ_MODEL for tables
-    that a rebuild derives again from the ledger.
+    `kind` is LEDGER for tables that are written only when facts are appended: the ledger then cannot be trusted. It is
+    READ_MODEL for tables that a rebuild derives again from the ledger.
     """
 
     table: str
@@ -46,7 +46,9 @@ async def compare_tables(conn: AsyncConnection, table: sa.Table, upto: Position 
 
 
 async def compare_checkpoints(conn: AsyncConnection) -> Difference | None:
-    """Return a checkpoint at a position that was never assigned: it was edited, and its follower waits permanently."""
+    """Return a checkpoint at a position that the ledger never assigned, if there is one. Such a checkpoint was edited,
+    and its follower would wait permanently.
+    """
     drawn = sa.text("(select last from ledger.fence())")
     query = sa.select(checkpoint.c.name, checkpoint.c.position).where(checkpoint.c.position > drawn)
     row = (await conn.execute(query.order_by(checkpoint.c.name).limit(1))).one_or_none()

@@ -1,4 +1,6 @@
-"""Collection of events in memory, to write their effects to read models at once; and the error that stops one."""
+"""Collection of events in memory, to write their effects on read models together; and the error of an event that cannot
+be processed.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -29,7 +31,7 @@ class Stopped(Exception):
 
 
 class Gathering:
-    """Events gathered for some projections, in ledger order."""
+    """Collects events in ledger order, and writes the resulting rows of several projections together."""
 
     def __init__(self, projections: Sequence[Projection], skips: Skips) -> None:
         self._parts = [(each, part, part.gather()) for each in projections for part in each.parts]
@@ -38,7 +40,7 @@ class Gathering:
         self.events = 0
 
     def add(self, events: Sequence[Recorded[Fact]]) -> None:
-        """Add events to those that are gathered for the projections. Raises `Stopped`."""
+        """Add the effects of events in memory. Raises `Stopped` if a projection cannot process one of them."""
         self.events += len(events)
         consumers = self._consumers
         for each in events:

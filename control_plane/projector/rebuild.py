@@ -123,7 +123,9 @@ class Rebuild:
                 raise checkpoints.CheckpointSuperseded(each.name)
 
     async def _swapped(self, projection: Projection, order: Position) -> bool:
-        """Swap the idle and live tables; return whether it succeeded. If an event failed, the next fill finds it."""
+        """Swap the idle and live tables; return whether it succeeded. If an event could not be applied, return False;
+        the next fill of the idle tables finds this event.
+        """
         try:
             await self.handle(swap(projection, order))
         except (Stopped, TooMuchMissing, *DATABASE_UNAVAILABLE) as error:

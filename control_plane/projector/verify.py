@@ -1,10 +1,10 @@
 """Comparison of the live tables with a replay from position zero, row by row, while the system keeps working.
 
 Everything is read in one snapshot, which has exactly the events and rows of the transactions that had committed by
-then. So the rows that append itself writes must equal the replay of all events in it, whatever runs concurrently. (A
-follower of the ledger must never read in this way: it would miss events that commit later. Here no later events
-matter.) Read models that the projector advances are compared up to their checkpoint. The replay fills the idle set in a
-transaction that is rolled back, so that a crash leaves nothing behind.
+then. So the rows that are written together with the events (claims, heads, keys) must equal the replay of all events in
+the snapshot, whatever runs concurrently. (A follower of the ledger must never read in this way: it would miss events
+that commit later. Here no later events matter.) Read models that the projector advances are compared up to their
+checkpoint. The replay fills the idle set in a transaction that is rolled back, so that a crash leaves nothing behind.
 
 The ledger is compared with itself first: a ledger that was altered may not be replayable, and skipping the event that
 stops the replay, or rebuilding from it, would then destroy evidence.

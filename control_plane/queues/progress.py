@@ -1,8 +1,8 @@
 """Progress of orders: reported by nodes several times per second, soon out of date, and never an event.
 
 `work.progress` stores the newest report of each order for readers. Watchers also receive each report through Redis, on
-one channel per node that every API process can subscribe to; Redis drops reports of nodes without watchers. Losing
-progress, with Redis or in a crash of Postgres, costs one line on a screen.
+one channel per node that every API process can subscribe to; Redis drops reports of nodes without watchers. If progress
+is lost with Redis or in a crash of Postgres, only its display is affected.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

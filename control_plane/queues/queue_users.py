@@ -1,10 +1,10 @@
 """Redis users of nodes, kept equal to the nodes' sessions: only a node with a valid session can connect.
 
-`queue_number` in a session's row is the session number that Redis was last configured with. Where it differs from what
-it should be, Redis is updated and then the row, under the row's lock, so that a renewal and an expiry at the same
-moment cannot reach Redis in the wrong order. The API does this for one node at once; the dispatcher does it for all
-nodes every second, and so repairs what a crash or an unavailable Redis left undone. After Redis lost its data, every
-node counts as not configured.
+`queue_number` in a session's row is the session number that Redis was last configured with. If the node has begun
+another session or has no valid one any more, Redis is updated and then the row, under the row's lock, so that a renewal
+and an expiry at the same moment cannot reach Redis in the wrong order. The API does this for one node at once; the
+dispatcher does it for all nodes every second, and so repairs what a crash or an unavailable Redis left undone. After
+Redis lost its data, every node counts as not configured.
 
 Each update of a node also ends its connections. Redis checks a password only once, so a client that connected with an
 expired password would stay connected permanently; the node itself reconnects with a valid one.

@@ -1,16 +1,17 @@
-"""Keep one node from exhausting Redis: a node that writes, holds or uses far more than its work requires is revoked.
+"""Keep one node from exhausting Redis: revoke a node that writes more data, has more connections or uses more processor
+time than its work can require.
 
 What a node writes under its own keys cannot be checked beforehand, and Redis' memory, time and connections are shared
-by all nodes. So each queue is measured once in two minutes, in turns, and all queues are measured at once when the data
-in Redis grew by a small part of a flood; connections are counted by the same two rules. The limits exceed what a
-node can be sent or needs. Redis itself limits what a single connection can make it hold (`deploy.embedded.redis`). A
-command of a million words leaves no data behind and delays every client for seconds: the product's scripts refuse it,
-and the slow log names its sender. An endless stream of short commands is found by sampling commands while Redis is busy
-(`control_plane.queues.queue_time`).
+by all nodes. So each queue is measured every two minutes, a part of the queues each second, and all queues are measured
+at once when the data in Redis grew by a small part of a flood. Connections are counted every two minutes, and when
+their number or their memory grew. The limits exceed what a node can be sent or needs. Redis itself limits the memory of
+a single connection (`deploy.embedded.redis`). A command of a million words leaves no data behind and delays every
+client for seconds: the product's scripts refuse it, and the slow log names its sender. An endless stream of short
+commands is found by sampling commands while Redis is busy (`control_plane.queues.queue_time`).
 
-A flooding node is revoked as by an administrator: one event, whichever process found the flood first, then its Redis
-user, its connections and its keys are removed. After a crash in between, `QueueUsers.follow_all` does the rest. Tasks
-of other nodes that Redis had no memory for are still due, and are sent again.
+A flooding node is revoked as by an administrator: one event is recorded even if several processes find the flood, then
+the node's Redis user, connections and keys are removed. After a crash in between, `QueueUsers.follow_all` does the
+rest. Tasks of other nodes that Redis had no memory for are still due, and are sent again.
 """
 
 from collections.abc import Sequence

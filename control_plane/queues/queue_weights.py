@@ -62,10 +62,12 @@ async def weights(client: Redis, node_ids: Sequence[NodeId]) -> Mapping[NodeId, 
 
 
 async def senders_of_long_commands(client: Redis) -> Mapping[NodeId, int]:
-    """Return the nodes that sent a Redis command with too many words since the last call, and its number of words.
+    """Return the nodes that sent a Redis command with too many words since the last call, each with the number of
+    words.
 
-    Redis executes a command as a whole while every client waits: a command with a million words that name nothing takes
-    seconds and leaves no data behind. Such commands are in the slow log, which is reset after they were found.
+    Redis executes a command as a whole while every client waits: a command with a million words that name no existing
+    key takes seconds and leaves no data behind. Such commands are in the slow log, which is reset after they were
+    found.
     """
     [slow] = await answers(client, [("SLOWLOG", "GET", _SLOW)])
     if isinstance(slow, ResponseError):
@@ -115,7 +117,9 @@ async def connections(client: Redis) -> list[Connection]:
 
 
 async def requires_password(client: Redis) -> bool:
-    """Return whether Redis requires a password: while its default user is on, logins cannot be detected."""
+    """Return whether Redis requires a password: while its default user is enabled, a connection without login cannot be
+    recognised.
+    """
     [answer] = await answers(client, [("ACL", "GETUSER", "default")])
     if isinstance(answer, ResponseError):
         raise RedisUnavailable(str(answer))
@@ -124,8 +128,8 @@ async def requires_password(client: Redis) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionReview:
-    """The evaluation of all Redis connections: those to end, the nodes that flood Redis, and the number of connections
-    (`usual`) that are neither unauthenticated nor more than a node may keep.
+    """The evaluation of all Redis connections: those to end, and the nodes that flood Redis. `usual` counts the
+    connections without the unauthenticated ones and without those that exceed the limit of their node.
     """
 
     ended: Sequence[int]
@@ -136,7 +140,8 @@ class ConnectionReview:
 def review_connections(found: Sequence[Connection], *, password_required: bool = True) -> ConnectionReview:
     """Decide which Redis connections to end, and which nodes flood Redis with connections; `found` is oldest first.
 
-    Each node keeps its newest connections. A connection that stays unauthenticated ends.
+    Each node keeps its newest `KEPT_CONNECTIONS` connections. A connection that is still unauthenticated after
+    `UNAUTHENTICATED_SECONDS` is to be ended.
     """
     unauthenticated = [each for each in found if password_required and each.user == "default"]
     of_nodes = defaultdict[NodeId, list[Connection]](list)

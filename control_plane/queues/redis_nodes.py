@@ -2,7 +2,7 @@
 
 Redis keeps neither across a restart, and a flush also deletes the orders. So a marker in Redis names the server process
 (its run id) that was last restored completely, and is written after everything else: a marker that is missing or names
-another process means that something is lost, and a crash during a restoration causes another one.
+another process means that something is lost. After a crash during a restoration, Redis is therefore restored again.
 
 A node's user is named after the node, holds only the SHA-256 of passwords that the node created, and may run
 `NODE_COMMANDS` on the keys of its own queue and nothing else. It holds two passwords, of the node's newest session and

@@ -1,8 +1,8 @@
 """The relay puts tasks on their nodes' queues: the only path to Redis, for the first send and for resends.
 
-Sending is idempotent per order id: an order that waits, or that a live worker has in flight, stays where it is; one
-of a dead worker returns to the head of its queue. So a crash between a commit and a send, or in the middle of a
-batch, is repaired by sending again.
+Sending is idempotent per order id: an order that waits, or that a live worker has in flight, stays where it is; an
+order that a dead worker has in flight returns to the head of its queue. So a crash between a commit and a send, or in
+the middle of a batch, is repaired by sending again.
 
 Queues are bounded. A full or corrupted queue affects only the orders of its own node. Every method raises
 `RedisUnavailable`.

@@ -1,13 +1,14 @@
 """Intake of reports: record each node report as facts, once, in the order of its spool.
 
-The cursor of a spool advances in the transaction that records the report's facts, so a report delivered twice is
-recorded once, and an acknowledged report is in the ledger or stored for later. Every response contains the spool's
-cursor: a node with a restored disk detects by it that it repeats sequence numbers that were recorded before.
+The cursor of a spool is the sequence number of its last accepted report. It advances in the transaction that records
+the report's facts, so a report delivered twice is recorded once, and an acknowledged report is in the ledger or stored
+for later. Every response contains the spool's cursor: a node with a restored disk detects by it that it repeats
+sequence numbers that were recorded before.
 
 All reports of a node share a budget (`control_plane.work.report_budget`). A description of the host that exceeds the
 budget is stored and recorded later, in place of all earlier ones; any other report that exceeds it is refused, and its
-cursor stays where it is. A node keeps the cursors of its `KEPT_SPOOLS` newest spools. An agent has one spool at a time,
-so an older spool belongs to a disk that was replaced.
+cursor stays where it is. The cursors of a node's `KEPT_SPOOLS` newest spools are stored. An agent has one spool at a
+time, so an older spool belongs to a disk that was replaced.
 """
 
 from collections.abc import Iterator, Sequence
@@ -140,7 +141,9 @@ async def _hold(transaction: Transaction, place: Place, report: Report, limits: 
 
 
 def refuse_reports(node: NodeId, limits: Limits, times: int, origin: Origin) -> Command:
-    """Return the command that counts refused requests of a node, and records that its throttling begins with them."""
+    """Return the command that counts refused requests of a node, and records that its throttling begins unless the node
+    is throttled already.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         began = await report_budget.count_refused(transaction.conn, node, times, transaction.now)
@@ -214,7 +217,7 @@ async def settle(engine: AsyncEngine, handle: Handle, limits: Limits) -> None:
 async def _settled(handle: Handle, node: NodeId, command: Command) -> None:
     """Run a command about one node's report budget.
 
-    A failure must not stop the commands of other nodes; it is retried one second later.
+    A failed command must not stop those of other nodes: it is logged, and run again one second later.
     """
     try:
         await handle(command)

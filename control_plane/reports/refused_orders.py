@@ -1,10 +1,11 @@
 """Reports of refused orders: a node refused its own order, an invalid copy of an order, or a message of another kind.
 
-The refusal of an order ends it. The refusal of a copy (forged, expired, signed by an unknown key) does not: any process
-that can write to a queue can spoil a copy, so the order stays due and another copy is sent. An id that a node reports
-is linked to an order only if the order is the node's own. Each refusal is recorded once per reason code, however often
-it is reported: an order of the node by its id, all other ids together, and all codes unknown to this release together.
-A node can invent ids and codes without end, and the ledger keeps every event.
+If a node refuses the order itself, the order ends. If it refuses an invalid copy of an order (forged, expired, signed
+by an unknown key), the order does not end: any process that can write to a queue can spoil a copy, so the order stays
+due and another copy is sent. An id that a node reports is linked to an order only if the order is the node's own. A
+refusal is recorded once per reason code, however often it is reported: separately for each order of the node, but only
+once for all other ids together and once for all codes unknown to this release together. A node can invent ids and codes
+without end, and the ledger keeps every event.
 """
 
 from typing import Final, NamedTuple

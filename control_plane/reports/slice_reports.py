@@ -65,7 +65,7 @@ def _reason_of_facts(place: Place, report: Report) -> str:
 
 
 def cause_of(place: Place, report: Report) -> Cause:
-    """Return the cause of facts that follow from a report, for reports without a known earlier cause."""
+    """Return the cause of facts that follow from a report, if no earlier fact is known to have led to the report."""
     return Cause(
         actor=f"node:{place.node}",
         reason=_reason_of_facts(place, report),

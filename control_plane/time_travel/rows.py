@@ -2,8 +2,9 @@
 
 A stream grows without limit, but its row follows from few of its facts. Every fact of a type assigns the same columns,
 so the last fact of each type is enough; the first fact of the stream creates the row. The database selects those few
-facts, for a page of streams in one statement. It finds the version that a stream had by binary search, because versions
-and positions ascend together, and up to that version it reads only types. docs/decisions/0012 has the costs.
+facts, for a page of streams in one statement. It finds the version that a stream had at the position by binary search,
+because versions and positions ascend together. To select the facts, it reads only the types of the facts up to that
+version. docs/decisions/0012 has the costs.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,9 +1,9 @@
 """Reading the past: wait until the ledger is final up to a position, and read there without delaying other requests.
 
-Final events never change, so an answer about the past is the same at any time. A waiting request holds no connection;
-one request polls on behalf of all that wait for the same thing; and few read at a time. So however many requests read
-the past, requests about the present keep most of the connections. Only positions that are not final yet are waited for,
-and a hanging appender does not delay requests about earlier positions.
+Final events never change, so an answer about the past is the same at any time. Of all requests that wait for the ledger
+or for the same projection, only one polls, and none holds a connection between polls. Few requests read at a time. So
+however many requests read the past, requests about the present keep most of the connections. Only positions that are
+not final yet are waited for, and a hanging appender does not delay requests about earlier positions.
 """
 
 import asyncio

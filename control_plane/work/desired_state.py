@@ -2,8 +2,8 @@
 
 The newest order of each slot is at the end of the index `task_of_slot`, however many orders preceded it. The query
 compares digests inside the database, so a node on which nothing changed costs neither a transferred row nor a
-signature. Orders of emptied slots are compared too: a node that lost its disk refuses outdated orders by their fence
-tokens.
+signature. Orders to empty a slot are compared too: a node that lost its disk gets them again, and then refuses older
+orders by their fence tokens.
 """
 
 from collections.abc import Sequence

@@ -82,7 +82,8 @@ async def hosts_blocked(
 ) -> dict[NodeId, str]:
     """Return the nodes among `names` on which no new slice is placed now, each with the code of the first reason.
 
-    The reason `simulated` comes last: a request that names the node checks every other condition.
+    The reason `simulated` is returned only if there is no other one: it is the only one that does not apply to a
+    request that names the node.
     """
     node, (access, *sound) = nodes.node, HOST
     needs = (access, *heartbeat(unreachable_after), *sound, kind(simulated_allowed=simulated_allowed))

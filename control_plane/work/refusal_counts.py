@@ -15,7 +15,9 @@ from events.values import NodeId
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refusal that concerns a node: the node, its subject (an id, or `session:7`), and the reason code."""
+    """A refusal that concerns a node: the node, its subject (such as an order id, or `session:7` for session number 7),
+    and the reason code.
+    """
 
     node_id: NodeId
     about: str

@@ -2,8 +2,8 @@
 
 The ledger keeps every event, so the number of events that one node may add is bounded. A budget holds `burst` tokens
 and regains them at a fixed rate. A report costs one token, and one more for each fact beyond the first; the end of a
-task returns tokens, because the control plane requested the task. So requested work is free, and a node that invents
-reports pays for each.
+task returns tokens, because the control plane requested the task. So reports about requested work cost nothing in
+total, and each invented report costs tokens.
 
 When a tenth of the budget is spent, host descriptions are merged: the newest one is stored in the row, and recorded
 once the budget allows it, or after `HELD_AT_MOST`. When all of it is spent, reports are refused until tokens are back,
@@ -11,8 +11,9 @@ and stay in the node's spool in their order. Neither measure loses the newest de
 the same budget and may overdraw it by `SESSIONS`, so that a throttled node keeps its session.
 
 The row is shared by all processes of the API. It is locked before anything else, so the reports of one node are
-processed one after another, and a refused report costs a single statement. The first excess begins an episode, which is
-one fact, and its end another; in between, the row only counts.
+processed one after another, and a refused report costs a single statement. An episode of throttling begins when the
+budget is first exceeded. Its begin and its end are recorded as one fact each; in between, the row only counts refused
+requests and merged descriptions.
 """
 
 from collections.abc import Mapping
@@ -62,7 +63,7 @@ class Limits:
 
     @property
     def state(self) -> timedelta:
-        """Part of the time `full` that may be spent before host descriptions are stored for later recording."""
+        """If it takes longer than this to regain the spent tokens, host descriptions are stored and recorded later."""
         return self.full / _STATE_SHARE
 
     @property
@@ -93,7 +94,9 @@ async def take(conn: AsyncConnection, node: NodeId, limits: Limits, now: datetim
 
 
 async def take_for_session(conn: AsyncConnection, node: NodeId, limits: Limits, now: datetime) -> None:
-    """Take one token of a node's report budget, or of its reserve, for a session renewal. Raises `Throttled`."""
+    """Take one token of a node's report budget for a session renewal, which may overdraw the budget by `SESSIONS`
+    tokens. Raises `Throttled`.
+    """
     reserve = limits.full + SESSIONS * limits.token
     if await _take(conn, node, limits, now, reserve) is None:
         wait = int(limits.wait.total_seconds())

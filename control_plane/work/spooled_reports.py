@@ -1,8 +1,8 @@
 """Check whether an awaited report may be on its way: a reachable node still has reports in its spool.
 
-In that case a deadline that passed does not fire (design section 4): after an outage of the control plane, slices that
-have long been ready would otherwise be removed before their nodes could report it. Deadlines of
-unreachable nodes fire.
+In that case nothing happens yet at a deadline that passed (design section 4): after an outage of the control plane,
+slices that have long been ready would otherwise be removed before their nodes could report it. Deadlines of unreachable
+nodes fire.
 """
 
 from collections.abc import Collection

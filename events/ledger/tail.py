@@ -4,12 +4,12 @@ Appenders draw positions under a shared lock, the fence, that they hold until co
 this order: the last drawn position, the holders of the lock, and then, *in a statement begun after that*, the events.
 Without a holder everything up to that position is final; otherwise only everything up to the first gap is. A gap is
 dead if the transactions that held the lock when the gap was first observed have all ended and a later statement still
-finds it. It is recorded as dead so that every reader agrees. Reading the bound and the events in one statement or
-snapshot loses events.
+finds no event there. It is recorded as dead so that every reader agrees. A reader that queries the last drawn position
+and the events in one statement or snapshot would miss events.
 
-The server does not trust readers and checks itself which transactions could still write a gap. So a lasting gap is
-registered with the server early, while few transactions could still write it: otherwise every later appender that idles
-would prolong the wait (promise P29).
+The server refuses to mark a gap as dead while a transaction could still write there. A reader therefore registers a
+lasting gap with the server early, while there are few such transactions: a gap that is registered later would also have
+to wait for later appenders that idle (promise P29).
 
 Use one `Tail` per process: it owns one connection, which it re-establishes after an error. Its data about pending gaps
 is valid for one server only and is discarded on reconnect.
@@ -129,7 +129,7 @@ class Tail:
         events: Sequence[Recorded[Fact]],
         holders: frozenset[str],
     ) -> Position:
-        """Return the last position up to which every position has an event or is dead."""
+        """Return the position before the first gap that is not dead; each earlier one has an event or is dead."""
         if len(events) == end - after:
             return end
         gaps = set(range(after + 1, end + 1)).difference(event.position for event in events)
@@ -191,10 +191,10 @@ class Tail:
             fence = await _fence(conn)
 
     async def _settle(self, conn: psycopg.AsyncConnection, holders: frozenset[str]) -> None:
-        """Advance the known final position to the newest snapshot of the appenders' lock (fence) of which all holders
-        have ended.
+        """Advance the known final position: find the newest snapshot of the appenders' lock (fence) of which all lock
+        holders have ended, and take the last position drawn at its time.
 
-        Waiting for one particular snapshot would add up the waits for several appenders.
+        Several snapshots are kept, because waiting for one after the other would add up the waits for their holders.
         """
         settled = [snapshot.last for snapshot in self._snapshots if snapshot.holders.isdisjoint(holders)]
         if settled:

@@ -5,9 +5,9 @@ each reads from the ring of events in memory at its own position. After each pol
 ledger arrives in small batches and fifty watchers are woken fifty times a second and not at every commit. A slow
 watcher delays no other.
 
-A crash leaves nothing behind: the tailer begins at the end of the ledger, and older events are read from the database.
-After an outage, the database may be a different one, restored from a backup. Then all watches end, and a cursor that
-no longer exists is refused.
+After a crash of the process, the tailer begins at the end of the ledger, and older events are read from the database.
+After an outage, the database may have been restored from a backup. If so, all watches end, and a cursor that the
+restored ledger does not contain is refused.
 """
 
 import asyncio
@@ -34,7 +34,9 @@ _BEGIN_POLL_SECONDS: Final = 0.05
 
 
 class Feed:
-    """The newest events of the ledger, for watchers that wait for more. A new `incarnation` value ends all watches."""
+    """The newest events of the ledger in memory, for all watches of a process. Every watch ends when `incarnation`
+    changes.
+    """
 
     def __init__(self, engine: AsyncEngine, tail: Tail, waiter: Waiter) -> None:
         self._engine, self._tail, self._waiter = engine, tail, waiter
@@ -66,7 +68,7 @@ class Feed:
                 await self._waiter.wait(busy=grew)
 
     async def up_to_date(self) -> Position:
-        """Return the position up to which the ledger is final, by a poll that begins now. Raises `NotYetKnown`."""
+        """Poll the ledger now and return the position up to which it is final. Raises `NotYetKnown` on a timeout."""
         polled = asyncio.Event()
         self._waiting.add(polled)
         self._waiter.wake()
@@ -115,9 +117,10 @@ class Feed:
     async def _is_same_ledger(self) -> bool:
         """Return whether the database still has the ledger that this feed followed, and not one restored from a backup.
 
-        A wrong False only makes watchers reconnect. The check uses the last position that was read, even if that
-        position has no event, and not the position of the last event: a restored ledger assigns the positions after
-        the last event again, with a later epoch, and the feed would skip these events.
+        A wrong False only makes watchers reconnect. The check searches for the last position that this feed read, even
+        if that position has no event. The last event would not be enough evidence: a restored ledger can contain it and
+        assign the positions after it to new events, and the feed would skip those new events at positions that it has
+        already read.
         """
         if self.final == 0:
             return True

@@ -30,7 +30,7 @@ WINDOWS: Final = 50
 class Section(NamedTuple):
     """Result of a scan of the ledger: the matching events in order, and the position at which the scan ended.
 
-    `cursor` is that of the last event up to this position, None before the first event.
+    `cursor` is the cursor of the last event up to that position, None before the first event of the ledger.
     """
 
     events: tuple[Recorded[Fact], ...]

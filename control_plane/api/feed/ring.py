@@ -1,8 +1,8 @@
 """The newest part of the ledger in memory, as the bytes sent to watchers: each event is encoded once for all of them.
 
 The ledger is added in consecutive ranges without a gap, and the oldest ranges are dropped when a limit is exceeded. A
-range also has the joined bytes of its events. They are sent to each watcher without a filter that has read everything
-before the range, as nearly all watchers have most of the time. One loop writes, and all readers run in its thread.
+range also stores the joined bytes of its events, which are sent as a whole to a watcher that has no filter and has read
+everything before the range. One asyncio task adds ranges, and all readers run in the same thread.
 """
 
 from bisect import bisect_right

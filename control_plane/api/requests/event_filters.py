@@ -103,7 +103,9 @@ Picked = Annotated[EventFilter, Depends(pick)]
 
 
 async def held(request: Request, raw: str | None) -> Cursor:
-    """Parse a cursor of the ledger; None is its beginning. Raises `Gone` if the ledger does not contain the cursor."""
+    """Parse a cursor of the ledger; None means the beginning of the ledger. Raises `Gone` if the ledger does not
+    contain the cursor.
+    """
     if raw is None:
         return BEGINNING
     cursor = Cursor.read(raw)

@@ -45,7 +45,7 @@ _PARAMETERS: Final = frozenset({"query", "path", "header", "cookie"})
 def refusal_of(error: Mapping[str, Any], body: Any) -> Refused:
     """Return the exception that refuses a request with this JSON body, for one Pydantic error.
 
-    A validator of `bodies` that refused a field names the class of its exception in the error's context.
+    If a validator of `bodies` refused the field, the error's context contains the class of the exception to return.
     """
     kind = error["type"]
     location, *path = error["loc"]

@@ -1,7 +1,8 @@
-"""Check for unknown query parameters: a request is refused if its route does not define one, and all are reported at
-once.
+"""Check for unknown query parameters: a request with parameters that its route does not define is refused, and the
+response lists all of them.
 
-If a misspelt filter were ignored, the response would contain everything; for a misspelt `at`, the present state.
+If a misspelt filter were ignored, the response would contain everything; if a misspelt `at` were ignored, it would
+contain the present state.
 """
 
 from fastapi import Request

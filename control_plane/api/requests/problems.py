@@ -217,7 +217,9 @@ def _install_outages(app: FastAPI) -> None:
 
 
 def _refusal(request: Request, refusals: list[Refused]) -> JSONResponse:
-    """Return one response with the objections of all refusals; its status is that of the first one in `KINDS`."""
+    """Return one response with the objections of all refusals; its status is that of the refusal with the class that
+    comes first in `KINDS`.
+    """
     worst = min((type(refusal) for refusal in refusals), key=list(KINDS).index)
     objections = [objection for refusal in refusals for objection in refusal.objections]
     waits = [refusal.retry_after for refusal in refusals if isinstance(refusal, Throttled)]

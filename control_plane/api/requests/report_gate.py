@@ -75,7 +75,7 @@ class ReportGate:
         return 1 + (0 if before is None else before.since)
 
     def taken(self, node: NodeId) -> None:
-        """Delete an old refusal of the node, because its reports are accepted again."""
+        """Delete the stored refusal of the node's reports, because its reports are accepted again."""
         refusal = self._refusals.get(node)
         if refusal is not None and self._now() - refusal.at >= _REMEMBERED_SECONDS:
             del self._refusals[node]

@@ -1,8 +1,9 @@
-"""`POST /v1/agent/desired-state`: a node sends the orders that its slots hold, and gets those that differ.
+"""`POST /v1/agent/desired-state`: a node reports the order that each of its slots has, and gets the newest order of
+every slot that has a different one or none.
 
 A node sends this request when its agent starts and after it was disconnected. Often all nodes do so at once, and then
-very little differs. The orders in the response are signed like every order. Slots that the node holds but the ledger
-does not have are reported to an operator, and nothing is done about them automatically.
+very little differs. The orders in the response are signed like every order. A slot with an order that the control plane
+does not have is reported to an operator, and is not changed automatically.
 """
 
 from datetime import datetime
@@ -24,8 +25,8 @@ router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
 
 @router.post("/desired-state")
 async def desired_state(request: Request, node: CallingNode, body: HeldOrders) -> DesiredState:
-    """Compare the orders that the node's slots hold with the desired state; return signed orders for the slots that
-    differ.
+    """Compare the orders that the node's slots have with their newest orders; return the signed newest order of each
+    slot that has a different one or none.
     """
     plane, seal = plane_of(request), keys_of(request).seal
     async with reading(plane.engine) as conn:

@@ -1,4 +1,4 @@
-"""Heartbeats of nodes. Every node sends one every few seconds, so they are most requests of a fleet.
+"""Heartbeats of nodes. Every node sends one every few seconds, so most requests of a fleet are heartbeats.
 
 Heartbeats are therefore batched: all that arrive within `MOMENT_SECONDS` are authenticated and stored together, in
 one transaction that does not wait for the disk. A response still means that the heartbeat is stored. If a

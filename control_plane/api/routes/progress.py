@@ -1,9 +1,9 @@
 """Progress of tasks, from nodes to the watchers of an allocation or a task in any process of the API.
 
-A process subscribes in Redis only to nodes with a watcher in this process, so idle allocations cost nothing. Each
-watcher has a mailbox with the newest progress report of each task; a slow watcher gets fewer of them and delays no
-other watcher. In the stream of a watch, progress is a `progress` message without an id, so that `Last-Event-ID` remains
-a ledger cursor.
+A process subscribes in Redis only to nodes with a watcher in this process, so allocations that no client watches cost
+nothing. Each watcher has a mailbox with the newest progress report of each task; a slow watcher gets fewer of them and
+delays no other watcher. In the stream of a watch, progress is a `progress` message without an id, so that
+`Last-Event-ID` remains a ledger cursor.
 """
 
 import asyncio
@@ -167,7 +167,9 @@ class Subject:
 
 
 async def watch_both(request: Request, subject: Subject) -> AsyncIterator[bytes]:
-    """Yield a watch of the subject's events, with progress messages between them; the stored progress comes first."""
+    """Yield the messages of a watch: the progress that `work.progress` stores for the subject's tasks, then the
+    subject's events with new progress between them.
+    """
     async with hub_of(request).box(subject.node, subject.wants) as box:
         async with plane_of(request).engine.connect() as conn:
             box.put(await newest_of(conn, subject.which))

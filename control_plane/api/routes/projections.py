@@ -88,8 +88,8 @@ class SkipEvent(Body):
 class DifferenceView(BaseModel):
     """The first row of a table that differs; `live` is the stored row, `replayed` the row replayed from the ledger.
 
-    `kind`: `ledger` for tables that only appends write (events, heads, claims, idempotency keys), `read_model` for a
-    table that is derived from them.
+    `kind`: `ledger` for tables that are written only when facts are appended (events, heads, claims, idempotency keys),
+    `read_model` for a table that is derived from them.
     """
 
     kind: Literal["ledger", "read_model"]

@@ -49,8 +49,8 @@ from events.values import SlotId, index_of, node_of
 
 class AllocatedSlot(BaseModel):
     """A slot of an allocation. `ready`: whether its slice runs and passed the readiness check. `actual_ip` and
-    `lease_state` are what the node last observed of the slice (NOD-5); null while the slice is proved to be off or is
-    interrupted, and after its removal.
+    `lease_state` (of the DHCP lease) are what the node last observed of the slice (NOD-5). Both are null before they
+    are observed, while the slice is interrupted or proved to be off, and after its removal.
     """
 
     slot_id: str
@@ -209,7 +209,8 @@ def _slots(state: Placed, facts: Sequence[AllocationFact]) -> list[AllocatedSlot
 def _observed(facts: Sequence[AllocationFact]) -> dict[SlotId, SliceAddressObserved]:
     """Return the last observed address of each slot with a slice that may hold an address.
 
-    A slice that becomes ready again has the address observed before: an equal observation is not recorded twice.
+    When a slice is ready again after an interruption or a stop, its last observed address is valid again: if the node
+    observes the same address, no new fact is recorded.
     """
     last: dict[SlotId, SliceAddressObserved] = {}
     ended: set[SlotId] = set()

@@ -34,7 +34,9 @@ async def with_conditions(
 async def _last_heartbeats(
     conn: AsyncConnection, names: set[str], unreachable_after: timedelta
 ) -> dict[str, datetime | None]:
-    """Return, for nodes that ever sent a heartbeat, the time of the last one if it is overdue, else None."""
+    """Return the nodes that ever sent a heartbeat: each with the time of its last heartbeat if the next one is overdue,
+    else with None.
+    """
     if not names:
         return {}
     seen = tables.node_seen

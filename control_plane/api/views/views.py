@@ -33,7 +33,8 @@ class DriftView(BaseModel):
 
     `scope` is what the drift concerns: the node with all its slots, one slot, or one of its ingress rules (exposure).
     `slot_id` is null if it concerns all slots of the node, and `ingress_id` if it concerns more than one ingress rule.
-    While a drift with `blocks` is open, nothing is placed there.
+    While a drift with `blocks` is open, no new slice is placed in the slot that it concerns, or on the node if it
+    concerns all slots.
     """
 
     node_id: str
@@ -82,12 +83,14 @@ class NodeView(BaseModel):
     `excluded` is the reason why the node is excluded from placement after failed bring-ups. It stays excluded until a
     slice comes up there or an admin readmits it. `failures` are the consecutive failed bring-ups, oldest first.
 
-    `blocked_by` is the reason why nothing new is placed there: the kind of a drift, `missing`, `resyncing`,
-    `unreachable`, the code of an exclusion (`bring_ups_failed`), the state of a node without access, or `simulated`
-    if only requests that name the node are placed on it; null if slices are placed there, and in views of the past.
+    `blocked_by` is the reason why no new slice is placed on the node: the kind of a drift, `missing` (the node lacks
+    what the field `missing` lists), `resyncing`, `unreachable`, the code of an exclusion (`bring_ups_failed`), the
+    state of a node without access, or `simulated` if only requests that name the node are placed on it; null if slices
+    are placed there, and in views of the past.
 
-    `reports_throttled_at` is when the node exceeded its report budget, null if it does not exceed it now. While it
-    does, its host descriptions are merged and its other reports are delayed.
+    `reports_throttled_at` is the time at which the node exceeded its report budget; null while the node is within its
+    budget. While a node exceeds it, only the newest of its host descriptions is recorded, and its other reports are
+    delayed.
     """
 
     id: str
@@ -145,8 +148,9 @@ class SlotDeviceView(BaseModel):
 class SlotView(BaseModel):
     """A slot. `excluded` and `failures` are the same fields as in the view of a node, but concern this slot only.
 
-    `blocked_by` is the reason why nothing new is placed there, in any state: `blocked_by` of its node, the kind of its
-    own drift, or the code of its own exclusion; null if nothing blocks it, and in views of the past.
+    `blocked_by` is the reason why no new slice is placed in the slot, even if it were free: `blocked_by` of its node,
+    the kind of a drift of the slot, or the code of the slot's exclusion; null if there is no such reason, and in views
+    of the past.
     """
 
     id: str

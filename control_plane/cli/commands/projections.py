@@ -91,7 +91,7 @@ def _until_swapped(current: Session, ordered: Sequence[Projection], display: Adv
 
 
 def _same(one: Rebuild, other: Rebuild | None) -> bool:
-    """Return whether two responses describe the same rebuild of a projection, and not a rebuild and a later one."""
+    """Return whether two responses describe the same rebuild of a projection, and not two successive rebuilds."""
     return other is not None and one.requested_at == other.requested_at
 
 
