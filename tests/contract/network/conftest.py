@@ -35,11 +35,13 @@ def host(node_host: Host) -> Iterator[Host]:
 
 
 def clear(host: Host) -> None:
-    """Remove the network of every slot that a test may have used, with one snapshot of the host."""
+    """Remove the network of every slot that a test may have used, with one snapshot of the host.
+
+    The steps of all slots are computed before the first one runs, because each step invalidates the snapshot.
+    """
     with host_snapshot():
         for aspect in reversed(aspects_of(host)):
-            for index in range(4):
-                run(aspect.to_remove(network(index)))
+            run(tuple(step for index in range(4) for step in aspect.to_remove(network(index))))
 
 
 @pytest.fixture
