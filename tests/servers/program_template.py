@@ -47,6 +47,8 @@ def serve() -> int:
 
     Returns the exit code: in a copy, that of the copied program.
     """
+    # The first call finds the command line in memory, which fails after `_run` has replaced the environment.
+    setproctitle.getproctitle()
     gc.disable()
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     programs = {name: EntryPoint(name, scripts[name], "console_scripts") for name in PROGRAMS}

@@ -100,10 +100,9 @@ class Site:
         return self.runs[-1]
 
     def end(self) -> None:
-        """End `./dev up` with `./dev down`, and check that it left nothing on the machine."""
+        """End `./dev up` as Ctrl-C does, and check that it left nothing on the machine."""
         if self.runs and self.runs[-1].process.poll() is None:
-            assert down(self.layout.state).returncode == 0
-            assert self.runs[-1].wait() == 130, self.runs[-1].output
+            assert self.runs[-1].end(signal.SIGINT) == 130, self.runs[-1].output
             assert traces(self.layout) == []
 
     def settled(self) -> list[tuple[str, str]]:
