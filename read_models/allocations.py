@@ -1,6 +1,7 @@
 """`read.allocation` lists allocations, `read.story` the events that belong to each. The projector writes both tables.
 
-The state of an allocation is folded from its own stream; these tables only index the streams and events.
+The state of an allocation is computed from the events of its own stream; these tables only index the streams and
+events.
 """
 
 from typing import Final, NamedTuple

@@ -1,6 +1,7 @@
-"""Columns about bring-ups in the rows of nodes and slots: the consecutive failures, and the exclusion from placement.
+"""Columns in the rows of nodes and slots about failed starts of slices (bring-ups): the failures since the last
+success, and the reason why the node or slot is excluded from placement.
 
-Each column is null if there is no failure or exclusion.
+A column is null if there is no failure or no exclusion.
 """
 
 from typing import Any
@@ -27,12 +28,12 @@ BringUpFact = (
 
 
 def bring_up_columns() -> tuple[sa.Column[Any], sa.Column[Any]]:
-    """Return new column objects for the consecutive failures and the exclusion, to add to one table."""
+    """Return new column objects `failures` and `excluded`, to add to the table of nodes or of slots."""
     return sa.Column("failures", JSONB(none_as_null=True)), sa.Column("excluded", JSONB(none_as_null=True))
 
 
 def bring_up_values(fact: BringUpFact) -> dict[str, object]:
-    """Return the values that a fact assigns to the columns `failures` and `excluded`."""
+    """Return the values that a fact about the start of a slice assigns to the columns `failures` and `excluded`."""
     match fact:
         case NodeBringUpFailed(failures=failures) | SlotBringUpFailed(failures=failures):
             return {"failures": msgspec.to_builtins(failures) or None}
@@ -45,10 +46,12 @@ def bring_up_values(fact: BringUpFact) -> dict[str, object]:
 
 
 def failures_in(column: Any) -> tuple[FailedBringUp, ...]:
-    """Return the consecutive failures stored in the column `failures`."""
+    """Return the failed starts of slices since the last success, as stored in the column `failures`."""
     return msgspec.convert(column or (), tuple[FailedBringUp, ...])
 
 
 def excluded_in(column: Any) -> Reason | None:
-    """Return the reason of the exclusion stored in the column `excluded`; None if there is none."""
+    """Return the reason why a node or slot is excluded from placement, as stored in the column `excluded`; None if it
+    is not.
+    """
     return None if column is None else msgspec.convert(column, Reason)

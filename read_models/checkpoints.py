@@ -1,8 +1,9 @@
 """`read.checkpoint`: the position of each follower of the ledger, and the event that stopped it, if any.
 
-A follower's effects and its checkpoint commit together, and the checkpoint is advanced by compare-and-set: if two
-runners both act as leader, one commits, and the other gets `CheckpointSuperseded` and writes nothing. A stop names the
-event that could not be processed, so that people can see it; advancing the checkpoint clears it.
+A follower writes its results and its checkpoint in one transaction, and the checkpoint is advanced by compare-and-set:
+if two processes run the same follower, one commits, and the other gets `CheckpointSuperseded` and writes nothing. A
+stop names the event that could not be processed, so that operators can see it; advancing the checkpoint clears the
+stop.
 """
 
 from datetime import datetime
@@ -35,7 +36,7 @@ _ADVANCE: Final = (
 
 
 class CheckpointSuperseded(Exception):
-    """Another runner of the same follower has advanced the checkpoint."""
+    """Another process that runs the same follower has advanced the checkpoint."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"another process of follower {name} has advanced its checkpoint; stop this process")

@@ -2,8 +2,8 @@
 
 Both have the same table names, in the schemas `read` and `idle`. All code names the schema `read`; on a connection that
 is switched to the idle set, the same statements use the idle tables. A swap exchanges a read model's tables between the
-schemas, so that readers need no change. Rows written in a transaction that is rolled back are visible only inside this
-transaction, which the comparison of a read model with a replay uses.
+schemas, so that readers need no change. The comparison of a read model with a replay of the ledger fills the idle set
+in transactions that are rolled back, so that no other transaction sees these rows.
 """
 
 from typing import Final

@@ -1,5 +1,5 @@
-"""Inline read models, which decisions need immediately: they are written in the append's transaction, before the
-append.
+"""Inline read models: tables that the control plane must read in their newest state when it handles a request. They are
+written in the transaction that appends events to the ledger, before these events.
 
 A rebuild derives the same changes of rows from the same facts, as for any other read model.
 """
@@ -23,7 +23,7 @@ KEYS: Final = Patched(keys.api_key, (ApiKeyIssued,), keys.patch)
 
 
 async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
-    """Apply facts to the rows of every inline read model. Each fact comes with its version in its stream."""
+    """Apply facts to the rows of every inline read model. Each fact is paired with its version in its stream."""
     numbered = list(facts)
     for each in (NODES, SLOTS, KEYS):
         await write(conn, each.table, each.patches(numbered))

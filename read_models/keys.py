@@ -1,5 +1,5 @@
-"""`read.api_key`: the API keys. The table is written in the append's transaction, so that a key works as soon as it
-is committed.
+"""`read.api_key`: the API keys. The table is written in the transaction that appends the key's event to the ledger, so
+that a key works from its commit on.
 """
 
 from typing import NamedTuple

@@ -1,5 +1,5 @@
 """`read.node`: one row per node with its current state. Enrolment and authentication use it, so it is written in the
-append's transaction.
+transaction that appends the node's events to the ledger.
 """
 
 from collections.abc import Mapping
@@ -76,13 +76,14 @@ REMOVED: Final = "removed"
 class NodeRow:
     """The row of a node in `read.node`. States: registered, enrolled, revoked, removed.
 
-    The row of a removed registration is kept, because its stream continues if the name is registered again.
+    The row of a removed node stays in the table, because its stream continues if the name is registered again.
     `public_key` and `key_thumbprint` are None while the node has no access; `missing` (capabilities that the host
     lacks) is None before the node first described itself. `drift` is the open drift that concerns all of its slots;
-    `public_addresses` were assigned by an admin. `failures` are the consecutive failed bring-ups on the node;
-    `excluded` is the reason why the node is excluded from placement. `superseded_session` and `superseded_at` describe
-    the last refused copy of its disk since it enrolled; `revoked` is the reason why its access was revoked.
-    `throttled_at` is the time at which the node exceeded its report budget; None while it is not throttled.
+    `public_addresses` were assigned by an admin. `failures` are the failed starts of slices (bring-ups) on the node
+    since the last success; `excluded` is the reason why the node is excluded from placement. `superseded_session` and
+    `superseded_at` are the number of the last refused session since the enrolment, which a copy of the disk presented,
+    and the time; `revoked` is the reason why its access was revoked. `throttled_at` is the time at which the node
+    exceeded its report budget; None while it is not throttled.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
@@ -147,7 +148,7 @@ def _described(
     | NodeReportsThrottled
     | NodeReportsResumed,
 ) -> Patch:
-    """Return the patch of a node's row by a fact about the node itself, as opposed to a fact about its access."""
+    """Return the patch of a node's row by a fact about the node's description, addresses, drift or report budget."""
     match fact:
         case NodeInspected():
             described = _patch(fact, version, "hostname", "agent_version", "simulated")
@@ -187,8 +188,7 @@ async def last_registration(conn: AsyncConnection, node_id: NodeId, *, lock: boo
 
 
 async def held(conn: AsyncConnection, node_id: NodeId) -> NodeRow:
-    """Return a registered node and lock its row against changes until the transaction ends. Other transactions may take
-    the same shared lock."""
+    """Return a registered node, and take a shared lock on its row (FOR SHARE) until the transaction ends."""
     query = sa.select(node).where(node.c.node_id == node_id).with_for_update(read=True)
     return NodeRow((await conn.execute(query)).mappings().one())
 
@@ -196,8 +196,8 @@ async def held(conn: AsyncConnection, node_id: NodeId) -> NodeRow:
 async def page(
     conn: AsyncConnection, *, after: NodeId | None, limit: int, removed: bool = False
 ) -> list[NodeRow]:
-    """Return one page of registered nodes, ordered by name. With `removed`, removed nodes are included, for past
-    states.
+    """Return one page of registered nodes, ordered by name. With `removed`, removed nodes are included, for lists of a
+    past state of the ledger.
     """
     query = sa.select(node).order_by(node.c.node_id).limit(limit)
     if not removed:

@@ -1,6 +1,6 @@
 """All read models, by name. Each can be rebuilt from the ledger, and compared with a rebuild.
 
-Read models that decisions need immediately are written in the append itself (`inline`); the others are written by the
+Inline read models are written in the transaction that appends events to the ledger; the others are written by the
 projector, and its checkpoint commits with their rows.
 """
 
@@ -19,7 +19,7 @@ from read_models.rows import Inserted, Patched, Selected
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A read model: its tables, each with the effects that events have on the table.
+    """A read model: its tables, each with the function or query that derives the table's rows from events.
 
     A read model that is not inline has only tables of immutable rows with a column `position`, so that it can be
     compared with another set of tables up to any position.

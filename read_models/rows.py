@@ -1,9 +1,10 @@
 """Conversion of facts to rows. A fact either patches one row of a table, or adds rows that never change.
 
 A patch assigns columns regardless of their previous values. Merging patches is therefore exact: the same patches
-produce the same row whether they are written one by one in the append, by the thousand in a rebuild, or only folded in
-memory to read the past. The effects of many events are written at once: patches are merged, rows are copied with COPY.
-Rows that depend only on envelopes are selected inside the database.
+produce the same row whether they are written one by one as events are appended, by the thousand in a rebuild, or only
+applied in memory to compute a past state. The changes by many events are written at once: patches of a row are merged,
+new rows are written with COPY. Rows that contain only parts of event envelopes are copied inside the database (INSERT
+... SELECT).
 """
 
 from collections import defaultdict
@@ -71,18 +72,20 @@ class Span(NamedTuple):
 
 
 class Gathered(Protocol):
-    """The effects of a range of the ledger on one table, collected in memory until they are written."""
+    """The changes of one table's rows by a range of the ledger, collected in memory until they are written."""
 
     def add(self, recorded: Recorded[Any]) -> None:
-        """Collect the effect of one event on the table. The caller adds events that concern the table, in order."""
+        """Collect the changes of the table's rows by one event. The caller passes, in order, only events with facts
+        that the table names.
+        """
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
-        """Write the collected effects to the table. Raises `RowMissing`, and errors of the table's constraints."""
+        """Write the collected row changes to the table. Raises `RowMissing`, and errors of the table's constraints."""
 
 
 class Patched(NamedTuple):
-    """A table with one row per object. `facts` are the facts that concern the table, `patch` returns the patch of
-    each.
+    """A table with one row per object. `facts` are the types of facts that change its rows, and `patch` returns the
+    change by one such fact.
     """
 
     table: sa.Table
@@ -93,15 +96,15 @@ class Patched(NamedTuple):
         return _Patches(self)
 
     def patches(self, numbered: Iterable[tuple[int, Fact]]) -> list[Patch]:
-        """Return the patches of those facts that concern the table. `numbered` pairs each fact with its version in
-        its stream.
+        """Return the patches by those facts that change rows of the table. `numbered` pairs each fact with its version
+        in its stream.
         """
         facts, patch = self.facts, self.patch
         return [patch(version, fact) for version, fact in numbered if isinstance(fact, facts)]
 
 
 class Inserted(NamedTuple):
-    """A table of immutable rows. `facts` are the facts that concern the table; `rows` returns the rows that an event
+    """A table of immutable rows. `facts` are the types of facts that add rows; `rows` returns the rows that an event
     adds, with all columns in the table's order.
     """
 

@@ -1,5 +1,5 @@
-"""`read.slot`: one row per slot with its current state. Placement uses these rows, so they are written in the append's
-transaction.
+"""`read.slot`: one row per slot with its current state. Placement uses these rows, so they are written in the
+transaction that appends the slot's events to the ledger.
 
 `version` is the version of the slot's stream: the holder of the row's lock can append at this version.
 """
@@ -88,8 +88,8 @@ class SlotRow:
     """The row of a slot in `read.slot`; `drift` is the open drift of the slot.
 
     `devices` are the PCI functions that the node describes for the slot, and `granted` those that an admin approved.
-    `failures` are the consecutive failed bring-ups in the slot; `excluded` is the reason why it is excluded from
-    placement.
+    `failures` are the failed starts of slices (bring-ups) in the slot since the last success; `excluded` is the reason
+    why it is excluded from placement.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:

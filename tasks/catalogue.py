@@ -1,13 +1,13 @@
 """The catalogue of all task types with their bounds (TSK-1, TSK-2).
 
 There are two kinds of tasks: an *order* sets the desired state of a slot, an *operation* is executed once. The
-catalogue is closed: both sides refuse any other type. `docs/tasks.md` is generated from it. A type's version rises when
-its shape changes; a node announces the versions that it supports, and only supported operations can be requested on the
-node.
+catalogue is closed: the control plane and the nodes refuse any other type. `docs/tasks.md` is generated from it. A
+type's version rises when its shape changes; a node announces the versions that it supports, and only supported
+operations can be requested on the node.
 
 Every bound is enforced: `payload_bytes` by sender and receiver (`tasks.wire`, `tasks.reading`), `time_limit` by the
 node and by its tasks' deadlines, `maximum_age` by the signature's expiry, `credit` by the task sender, `retries` by the
-decision about a failed attempt.
+control plane after a failed attempt.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ CREDIT: Final[Mapping[Lane, int]] = MappingProxyType({"orders": 64, "operations"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskType:
-    """One task type: its wire types, its limits and its failures."""
+    """One task type: the Pydantic models of its task and reports, its limits and its failure codes."""
 
     body: type[BaseModel]
     version: int

@@ -2,8 +2,8 @@
 policy (NOD-4 to NOD-9).
 
 The catalogue is closed, like that of the tasks: a node reports no other kind, `docs/drift.md` is generated from it, and
-the tests produce each kind with another program. The `scope` of a kind limits its effect: drift of a slot's tap
-affects that slot only, drift of the node's uplink affects every slot.
+the tests produce each kind by changing a node without its agent. The `scope` of a kind limits its effect: drift of a
+slot's tap affects that slot only, drift of the node's uplink affects every slot.
 """
 
 from collections.abc import Mapping
@@ -90,8 +90,8 @@ class DriftType:
         return self.policy != "report"
 
     def is_of(self, slot: int | None) -> bool:
-        """Return whether this kind of drift can apply to the slot, or to the node if `slot` is None. A kind with the
-        scope of a slot or ingress never applies to the node, and the reverse.
+        """Return whether this kind of drift can apply to the slot, or to the node if `slot` is None. Drift with the
+        scope `node` applies only to the node, all other drift only to a slot.
         """
         return (self.scope == "node") == (slot is None)
 

@@ -2,10 +2,11 @@
 a place.
 
 `failpoint("intake.taken")` does nothing unless `SLICEPLANE_FAILPOINTS` armed that name before the process started
-(`arm_from` reads it once, in each program's main). An armed failpoint kills the process as `kill -9` would, at the
-given visit, or stops it there until it receives SIGCONT, so that a test can intervene. All names are declared in
-`tasks.workflows`: mypy refuses any other name in the code, and a program does not start if it is given one. An effect
-has a failpoint on both sides (`tests/checks/test_failpoints.py`).
+(`arm_from` reads it once, in each program's main). An armed failpoint kills the process as `kill -9` would, or stops it
+until it receives SIGCONT, so that a test can intervene. It can be armed for a later visit: `intake.taken@3` acts when
+the process reaches it for the third time. All names are declared in `tasks.workflows`: mypy refuses any other name in
+the code, and a program does not start if it is given one. Each change that another program or the next start can
+observe has a failpoint before and after it (`tests/checks/test_failpoints.py`).
 """
 
 import signal
@@ -18,7 +19,9 @@ from tasks.workflows import FAILPOINTS, Failpoint, Side, StepName, step_point
 
 @dataclass
 class Armed:
-    """An armed failpoint: the signal that the process sends to itself, and the visit at which it does."""
+    """An armed failpoint: the signal that the process sends to itself, and the number of the visit (from 1) at which it
+    does so.
+    """
 
     signal: signal.Signals
     visit: int
@@ -29,7 +32,7 @@ _STOP: Final = "stop:"
 
 
 class UnknownFailpoint(ValueError):
-    """The setting SLICEPLANE_FAILPOINTS contains an unknown failpoint or an invalid visit number."""
+    """The setting SLICEPLANE_FAILPOINTS contains an unknown failpoint or an invalid number after `@`."""
 
     def __init__(self, word: str) -> None:
         super().__init__(

@@ -1,8 +1,8 @@
 """Operations: one-off inspections and repairs on a node, and their results.
 
 An order sets the desired state of a slot; an operation does not change it. An operation on a slot contains the complete
-current order of the slot. The node passes this order through the fence first, so an operation is never executed on a
-slot that has a newer order, and the operation needs no other input.
+current order of the slot. The node first compares this order with the slot's stored order, so an operation is never
+executed on a slot that has a newer order; the operation needs no other input.
 
 Each operation ends in exactly one report: a result of its own type, or a reason with a code that its type declares. A
 second execution of an operation changes nothing. Each attempt of a task is a separate operation.

@@ -32,7 +32,9 @@ from tasks.fields import (
 
 
 class Token(NamedTuple):
-    """Fence token, ordered: the ledger's epoch, then the position of the fact that last changed the desired state."""
+    """Fence token: the ledger's epoch, and the position of the fact that last changed the desired state. Tokens are
+    compared by epoch, then position.
+    """
 
     epoch: int
     position: int
@@ -135,15 +137,15 @@ class ApplySlice(Wire):
 
     @property
     def network_mode(self) -> NetworkMode:
-        """The network mode of the slice, as far as its node distinguishes modes; see `network_mode_of`."""
+        """The network mode of the slice, as `network_mode_of` derives it from the ingress rules."""
         return network_mode_of(self.ingress)
 
 
 def network_mode_of(ingress: tuple[Mapping, ...]) -> NetworkMode:
     """Return the network mode of a slice with these ingress rules.
 
-    Orders do not contain the mode, because on a node the two modes differ only in the rules: a slice without
-    rules is the same in both. A mode that differs in anything else needs a field of its own in `SliceNetwork`.
+    Orders do not contain the mode, because on a node the two modes differ only in the rules: a slice without rules is
+    the same in both. A future mode with any other difference would need a field in `SliceNetwork`.
     """
     return "public-nat" if ingress else "private-nat"
 

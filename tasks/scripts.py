@@ -11,8 +11,8 @@ that of Redis: no other clock decides whether a worker is dead. Scripts get ever
 node's user may access only the keys of its namespace, inside a script as outside.
 
 Every script that a node runs reads a bounded amount of data, whatever the node wrote under its keys
-([0032](../docs/decisions/0032-a-node-pays-for-what-it-costs.md)). Both sides run scripts by digest. Only the control
-plane can load them.
+([0032](../docs/decisions/0032-a-node-pays-for-what-it-costs.md)). The control plane and the nodes run scripts by
+digest. Only the control plane can load them.
 """
 
 import hashlib

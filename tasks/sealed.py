@@ -23,7 +23,9 @@ BAD_COPY: Final = frozenset(get_args(CopyCode))
 
 
 class BadCopy(ValueError):
-    """A copy of a task that cannot be trusted, whatever its content."""
+    """A received copy of a task that must not be executed, whatever its content: its signature is not valid, its key is
+    unknown, or it has expired.
+    """
 
     def __init__(self, code: CopyCode, reason: str) -> None:
         super().__init__(reason)

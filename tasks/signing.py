@@ -1,8 +1,8 @@
 """Signing and verification of texts between the control plane and its nodes.
 
 An order is signed each time it is sent, together with the time until which a node may begin it, so that a copy taken
-from a queue is worthless later. A node signs only to prove its identity. The two kinds cannot be confused: the header
-contains the type, and a reader requires the expected one.
+from a queue is worthless later. A node signs only to prove its identity. A signed order cannot pass as a proof of
+identity, or the reverse: the signed header contains the type of the text, and a reader requires the expected type.
 
 The form is JWS compact serialization (RFC 7515) with Ed25519 (RFC 8037, named as in RFC 9864); the id of a key is its
 thumbprint (RFC 7638).

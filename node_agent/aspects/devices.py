@@ -20,7 +20,9 @@ NOT_CONFIGURATION: Final = "not configured"
 
 
 def devices_of(settings: Settings, links: Links, bus: PciBus) -> Callable[[], tuple[Prerequisite, ...]]:
-    """Return a function that checks the devices in the node's settings. It never raises: errors are results too."""
+    """Return a function that checks the devices in the node's settings. It raises no exception: a device that cannot be
+    read is a failed check.
+    """
     desired, places = (("vf", settings.vf_parent), ("bf3", settings.bf3_link)), settings.places
     return lambda: (*(_link_prerequisite(name, link, links) for name, link in desired), _pci(places, bus))
 

@@ -182,7 +182,9 @@ class HostLinks(Protocol):
     def addresses(self, name: str) -> tuple[Ipv4Address, ...]: ...
 
     def default_route_links(self) -> frozenset[str]:
-        """Return the links that have a default route and a carrier; the kernel keeps the route of an unplugged link."""
+        """Return the links that have a default route and a carrier. An unplugged link is omitted, although the kernel
+        keeps its route.
+        """
         ...
 
     def not_forwarding(self, *names: str) -> tuple[str, ...]:
@@ -208,7 +210,7 @@ class HostRouting(Protocol):
         ...
 
     def set_routes(self, routes: Iterable[Route]) -> None:
-        """Add routes that the kernel creates for an address by default; existing routes are not changed."""
+        """Add these routes, which the kernel creates by default for an address. A route that exists is not changed."""
         ...
 
     def policy_rules(self) -> tuple[PolicyRule, ...]: ...
@@ -235,7 +237,9 @@ class NodeFilter(Protocol):
     def ruleset(self) -> Ruleset: ...
 
     def foreign(self) -> ForeignTables:
-        """Return the packet filter tables of other programs; the same object until one of the tables changes."""
+        """Return the packet filter tables of other programs; the result is the same object until one of the tables
+        changes.
+        """
         ...
 
     def policies(self) -> tuple[XfrmPolicy, ...]:
@@ -304,7 +308,9 @@ class Gateway:
         )
 
     def lost(self) -> tuple[Difference, ...]:
-        """Return the drift of the node's network that no step can repair, and interference by other programs."""
+        """Return the drift of the node's network that the agent cannot repair, including interference by other
+        programs.
+        """
         return tuple(self._lost())
 
     def _lost(self) -> Iterator[Difference]:
@@ -367,7 +373,9 @@ class Gateway:
             )
 
     def mirrored(self) -> Mapping[SlotIndex, Difference]:
-        """Return, by slot, the drift about foreign rules that copy or send frames between this slot and another."""
+        """Return, by slot, the drift about foreign packet filter rules that copy or redirect frames between it and
+        another slot.
+        """
         return mirrored(self._foreign_rules())
 
     def _foreign_rules(self) -> tuple[Finding, ...]:
@@ -599,7 +607,7 @@ def plan_filter(chains: tuple[Chain, ...], desired: tuple[Rule, ...], found: Rul
 
 
 def filter_difference(chains: tuple[Chain, ...], desired: tuple[Rule, ...], found: Ruleset) -> Difference:
-    """Return the drift between the node's own nftables tables and their declaration."""
+    """Return the drift between the node's own nftables tables and their desired state."""
     own = [each.rule for each in found.rules if each.rule.place not in SLOTS]
     missing = [each for each in desired if each not in own]
     foreign = [each for each in own if each not in desired]

@@ -69,7 +69,8 @@ def node_rules(
 ) -> tuple[Rule, ...]:
     """Return the node's own nftables rules, in the order that they must have.
 
-    An uplink may itself have private addresses (`uplink_addresses`), which the host may use as sources.
+    Packets with a private source address may leave through the uplink only if the host sends them from one of the
+    uplink's own addresses (`uplink_addresses`).
     """
 
     def inet(chain: str, *body: Expression) -> Rule:

@@ -1,4 +1,4 @@
-"""Interfaces of the machine aspect to the hypervisor and to the slots' folders."""
+"""Interfaces through which the agent uses the hypervisor and the folders of the slots' virtual machines."""
 
 from pathlib import Path
 from typing import Protocol
@@ -20,9 +20,9 @@ class Hypervisor(Protocol):
     def processes(self) -> tuple[FoundProcess, ...]: ...
 
     def process(self, domain: FoundDomain) -> FoundProcess | None:
-        """Return the QEMU process of a running domain, with devices that the domain's XML does not show.
+        """Return the QEMU process of a running domain, including its devices that the domain's XML does not show.
 
-        None once the process is gone.
+        Return None if the process has ended.
         """
         ...
 

@@ -7,7 +7,8 @@ The filter checks every packet, and not only the first one of a connection. So a
 deletes the rules of its ingress, whatever conntrack stores, and a source that is no longer allowed is cut off at once.
 
 A slice of the same node uses the public address as any outside client does (hairpin): it passes the same rule, and the
-node masquerades it as the gateway. The allowed sources are compared with its own address, which is private.
+node masquerades it as the gateway. The allowed sources of the rule are compared with the private address of the slice
+that sends.
 """
 
 import ipaddress
@@ -101,9 +102,8 @@ def rules_of(tap: str, target: Ipv4Address, mapping: Mapping) -> tuple[Rule, ...
 def _matched(
     target: Ipv4Address, mapping: Mapping
 ) -> tuple[tuple[Expression, ...], Expression, tuple[Expression, ...]]:
-    """Return the parts of an ingress's nftables rules.
-
-    The parts are the conditions of packets to translate, the translation, and the conditions of packets to permit.
+    """Return three parts of an ingress's nftables rules: the conditions of packets to translate, the translation, and
+    the conditions of packets to permit.
     """
     ends = (
         tracked("original", "ip daddr", mapping.public_address),

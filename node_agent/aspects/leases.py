@@ -1,7 +1,7 @@
 """The lease aspect: one DHCP reservation per slot, and the observation of the DHCP leases that the server granted.
 
-A reservation is intent and comes only from the control plane; the lease file is evidence (NOD-4). A DHCP lease never
-frees or moves an address: it is compared, reported, and cleared when its slot is released.
+A reservation is desired state and comes only from the control plane; the lease file shows the observed state (NOD-4). A
+DHCP lease never frees or moves an address: it is compared, reported, and cleared when its slot is released.
 
 Reservations are withdrawn before leases are cleared: as long as a reservation exists, a guest could lease the address
 again. Both come before a new reservation, because an address may be reserved only once. A crash in between leaves a

@@ -2,16 +2,16 @@
 
 It is a tap, which the agent creates and deletes, unless the slot's card is a virtual function. The frames of a virtual
 function come from its representor, a link that the physical card creates and that cannot be deleted: the agent gives it
-the slot's name for the slice's lifetime, and afterwards an idle name, and sets it down. So the slot's link always has
-the same name for all other aspects.
+the slot's name for the slice's lifetime; afterwards it renames the representor (`idle_name`) and sets it down. So the
+slot's link always has the same name for all other aspects.
 
 A tap is persistent, so that it outlives the agent, and owned by root: any user of the host may open a tap without an
-owner. Both kinds of link are mute: the virtual switch receives their frames, but with the userspace datapath the host's
-own stack receives them too, and would answer ARP and IPv6 past the bridge and its rules. The agent manages the whole
-link: anything that other programs added to it (addresses, queueing disciplines, filters, programs, stacked links) is
-removed, since the switch's flows do not apply to frames that leave the link before the switch. A name is unique on a
-host; another link with the name is removed first, or the creation would be refused. A crash leaves a link that is down,
-or no link of that name: the next plan continues from either.
+owner. The host answers neither ARP nor IPv6 on either kind of link (it is *mute*): the virtual switch receives their
+frames, but with the userspace datapath the host's own stack receives them too, and would answer ARP and IPv6 past the
+bridge and its rules. The agent manages the whole link: anything that other programs added to it (addresses, queueing
+disciplines, filters, programs, stacked links) is removed, since the switch's flows do not apply to frames that leave
+the link before the switch. A name is unique on a host; another link with the name is removed first, or the creation
+would be refused. A crash leaves a link that is down, or no link of that name: the next plan continues from either.
 """
 
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ DEFAULT_MTU: Final = 1500
 
 @dataclass(frozen=True, slots=True)
 class Alterations:
-    """Descriptions of changes that other programs made to a link of the agent; a link as declared has none.
+    """Descriptions of changes that other programs made to a link of the agent; empty if there are none.
 
-    `diversions` let another link receive its frames, or send frames in its name, past all flows: filters that mirror or
-    redirect, programs that may do so, stacked links. `others` change only how its own frames are handled: addresses,
-    queueing disciplines, another MAC.
+    `diversions` let another link receive the link's frames, or send frames as this link, without passing a flow:
+    filters that mirror or redirect, programs that may do so, stacked links. `others` change only how its own frames are
+    handled: addresses, queueing disciplines, another MAC.
     """
 
     diversions: frozenset[str] = frozenset()
@@ -99,7 +99,9 @@ class Links(Protocol):
     def link(self, name: str) -> Tap | OtherLink | None: ...
 
     def is_in_use(self, name: str) -> bool:
-        """Return whether a program has the tap with this name open. A new tap of the same name is not open."""
+        """Return whether a program has the tap with this name open. A tap that was deleted and created again under the
+        same name does not count as open.
+        """
         ...
 
     def add_tap(self, tap: Tap) -> None:
@@ -273,7 +275,7 @@ class LinkAspect:
         return (Step("link.give_back", lambda: self._links.set_representor(number, idle), repaired),)
 
     def _claimed_representor(self, name: str) -> tuple[int, Representor] | None:
-        """Find the representor that was renamed to a slot's name. Return its interface index, and the name and settings
+        """Return the interface index of the representor that was renamed to a slot's name, and the name and settings
         that it gets when no slice uses it.
         """
         for address, number in self._bus.devices().representors():

@@ -1,4 +1,4 @@
-"""Plans that turn the observed machine of a slot into the desired one. The comparison is pure.
+"""Plans that turn the observed machine of a slot into the desired one. The comparison does not read or change the host.
 
 A domain name, a UUID and a tap exist once per host, so whatever holds them is removed before a machine is created.
 """

@@ -84,7 +84,8 @@ class Domains:
 
 
 class Machines:
-    """The machine aspect of all slots: libvirt domains and their files. `offload` is explained at `Hosting`.
+    """The machine aspect of all slots: libvirt domains and their files. `offload`: guests leave checksums and
+    segmentation to the host.
 
     `is_plugged` returns whether a process holds a tap, or raises `HostUnreadable`; it is not called for a machine that
     has a virtual function instead of a tap. `places` are the host resources that each slot's machine has for itself.

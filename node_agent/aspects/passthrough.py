@@ -3,7 +3,8 @@
 From the start of its domain, a machine's functions can read and write its memory, and so can every function of the same
 IOMMU group. So all of them are read again and checked before each start, and all problems are reported together. When
 the machine is gone, each function is reset, because its next tenant could otherwise read the last one's data. A
-function that cannot be reset stays noted in the slot's folder, which keeps the slot from being used.
+function that cannot be reset stays noted in the slot's folder, and the slot is not used again while a function is
+noted.
 """
 
 import re
@@ -95,7 +96,8 @@ def devices_in_use(
 def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> None:
     """Reset a PCI function. An absent function needs no reset: it lost power, or its card created it again.
 
-    Raises `HostRefused` if the function is in use or cannot be reset, and `HostUnreadable`.
+    Raises `HostRefused` if the function is in use or cannot be reset, and `HostUnreadable` if the PCI bus cannot be
+    read.
     """
     device = bus.devices().find(address)
     if device is None:

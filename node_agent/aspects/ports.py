@@ -20,7 +20,7 @@ from node_agent.host.slices import Difference, Slice, SliceNetwork, Step
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of an OVS bridge. `number` is its OpenFlow port number; None if the port does not lead to its device.
+    """A port of an OVS bridge. `number` is its OpenFlow port number; None if the port is not connected to its device.
 
     `vlans` are its VLANs, by tag or trunk; a slice has none. `unmanaged` are foreign settings of the port and its
     interfaces, such as `ingress_policing_rate=1000`.

@@ -1,8 +1,8 @@
 """The NoCloud seed: a small disk image that gives a guest its hostname and authorized SSH keys (cloud-init, "NoCloud").
 
 The seed is an ISO 9660 image labelled CIDATA with `user-data` and `meta-data`, as real cloud images read it. It
-contains only the arguments, so that equal arguments give an equal guest. Each key is on a line of its own, because the
-lab's guest reads this layout with a shell script.
+contains only the arguments of `seed_image`, so that equal arguments give an equal guest. Each key is on a line of its
+own, because the lab's guest reads this layout with a shell script.
 """
 
 from collections.abc import Sequence

@@ -9,13 +9,13 @@ another slice forges contains the victim's address. A relay address in a slice's
 the relay address must be zero. Broadcast DHCP replies get their client's MAC at the gateway's egress, so that no other
 slice receives them.
 
-Each ingress rule of a slot is a permission of its own (`ingress_rules`). Its packet filter rules are a separate group,
-so that drift in one group is repaired and reported separately.
+Each ingress rule of a slot is a permission of its own (`ingress_rules`). The packet filter rules of each ingress rule
+are a separate group, so that drift in one group is repaired and reported separately.
 
-Connections are flushed after their rules are deleted, because otherwise a flushed connection may be established again.
-They are flushed before new rules are added, so that an ingress rule that cannot be added does not delay the end of
-another one. After a crash in between, the connections themselves show that a flush is due. Connections are listed only
-for a slice that has ingress rules or had some until this change.
+Connections are flushed (deleted from conntrack) after their rules are deleted, because otherwise a flushed connection
+may be established again. They are flushed before new rules are added, so that an ingress rule that cannot be added does
+not delay the end of another one. After a crash in between, the connections themselves show that a flush is due.
+Connections are listed only for a slice that has ingress rules or had some until this change.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -152,8 +152,8 @@ class TranslationAspect:
     def _flush_left(self, wanted: Slice) -> tuple[Step, ...]:
         """Return the step that deletes tracked connections without an ingress rule, if a crash left such connections.
 
-        Raises `HostUnreadable` if connections cannot be listed: treating that as "no connections" would complete an
-        order without the deletion. A full connection table is no problem: it is listed well within the deadline.
+        Raises `HostUnreadable` if connections cannot be listed: an order must not be completed while these connections
+        may exist. Even a full connection table can be listed within the deadline.
         """
         if not wanted.ingress and not wanted.ingress_changed:
             return ()

@@ -21,7 +21,7 @@ _REOPEN_SECONDS: Final = 1.0
 
 
 class OpenSource(Protocol):
-    """An open source of events about changes of the host."""
+    """An event source for changes of the host, after it was opened."""
 
     def fileno(self) -> int: ...
 

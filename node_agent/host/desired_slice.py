@@ -6,7 +6,9 @@ from tasks import orders
 
 
 def slice_of(order: orders.Order, body: orders.ApplySlice, *, ingress_changed: bool = False) -> Slice:
-    """Return the desired slice of an order. `ingress_changed` has the meaning of `Slice.ingress_changed`."""
+    """Return the desired slice of an order. With `ingress_changed`, the order changed the ingress rules, and tracked
+    connections of earlier rules may still exist.
+    """
     network = network_of(order.slot_id, body.network)
     return Slice(order.allocation_id, network, body.machine, body.ingress, ingress_changed)
 

@@ -2,8 +2,8 @@
 
 Each repair of drift is reported. Drift that recurs often counts as open instead: its repair does not end it, and
 reports about each repair would fill the ledger if another program configures the host too. The node's description
-(`NodeSurveyed`) lists all open drift and is reported as a whole when it changes: so the end of a drift cannot be
-missed, and drift that was open before the agent started keeps its age.
+(`NodeSurveyed`) lists all open drift and is reported as a whole when it changes: so the control plane cannot miss the
+end of a drift, and drift that was open before a restart of the agent keeps its start time.
 """
 
 import threading
@@ -46,7 +46,9 @@ def differences(steps: Iterable[Step]) -> tuple[Difference, ...]:
 
 
 def merged(differences: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Merge differences of the same kind, desired state and ingress into one that lists every observed state."""
+    """Merge differences with the same kind, desired state and ingress into one difference that lists all of their
+    observed states.
+    """
     found: dict[Subject, list[Difference]] = {}
     for each in dict.fromkeys(differences):
         found.setdefault(_subject(each), []).append(each)
@@ -56,7 +58,7 @@ def merged(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 
 
 def newest(differences: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Return the last difference of each kind, desired state and ingress."""
+    """Return the last of the differences with the same kind, desired state and ingress, for each such combination."""
     return tuple({_subject(each): each for each in differences}.values())
 
 
@@ -146,7 +148,7 @@ class Drifts:
     def record_blocking(self, lost: Mapping[SlotIndex, Iterable[Difference]]) -> None:
         """Record the drift that makes slots unusable: lost PCI devices, and foreign rules that copy frames of slots.
 
-        `lost` contains all such drift that a survey found; other drift of these kinds has ended.
+        `lost` contains all such drift that a survey found; open drift of these kinds that is not in `lost` has ended.
         """
         with self._lock:
             before, now = self._blocking, self._now()

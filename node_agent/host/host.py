@@ -16,7 +16,9 @@ STARTING: Final = frozenset({"machine.start", "machine.resume"})
 
 
 class Observed(Protocol):
-    """A slice's address and DHCP lease state as the DHCP server's records show them (NOD-4: evidence, never intent)."""
+    """A slice's address and DHCP lease state as the DHCP server's records show them (NOD-4: observed, never desired
+    state).
+    """
 
     @property
     def actual_ip(self) -> Ipv4Address | None: ...
@@ -78,7 +80,7 @@ class Reachability(Protocol):
         ...
 
     def findings(self, desired: Slice, port: int) -> Findings:
-        """Return the results of the newest probes of a slice from memory."""
+        """Return the results of the newest probes of a slice, without sending a probe."""
         ...
 
 
@@ -93,14 +95,16 @@ class Gateway(Protocol):
         ...
 
     def lost(self) -> tuple[Difference, ...]:
-        """Return the drift of the node's network that no step can repair, and interference by other programs.
+        """Return the drift of the node's network that the agent cannot repair, including interference by other
+        programs.
 
         Raises `HostUnreadable`.
         """
         ...
 
     def mirrored(self) -> Mapping[SlotIndex, Difference]:
-        """Return, by slot, the drift about foreign rules that copy or send frames between this slot and another.
+        """Return, by slot, the drift about foreign packet filter rules that copy or redirect frames between it and
+        another slot.
 
         Raises `HostUnreadable`.
         """

@@ -30,9 +30,10 @@ class Place:
     """Host resources of one slot's machine.
 
     `pins` are the host's CPUs, one for each virtual CPU in order, and `nodeset` is the NUMA node of the machine's
-    memory; empty and None mean any. Both are in libvirt's notation, because a running machine may have several of
-    either. `hugepage_kib` is the page size of its memory. `queues` is the number of queues of its network card: so many
-    of its CPUs can send and receive at once.
+    memory; if they are empty or None, the machine may use any CPU or NUMA node. They are texts in libvirt's notation
+    (`0-3`), because a running virtual CPU may be pinned to several CPUs, and the memory to several nodes.
+    `hugepage_kib` is the page size of its memory. `queues` is the number of queues of its network card: so many of its
+    CPUs can send and receive at once.
     """
 
     devices: tuple[HostDevice, ...] = ()

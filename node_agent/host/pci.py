@@ -115,7 +115,8 @@ class PciDevices:
     def representors(self) -> Iterator[tuple[PciAddress, int]]:
         """Yield each VF that has a representor, with the representor's `ifindex`.
 
-        Raises `HostUnreadable` at the end if a PCI function could not be read, because more VFs may then have one.
+        Raises `HostUnreadable` after the last VF if a PCI function could not be read, because it may be a VF with a
+        representor.
         """
         for device in self:
             representor = self.representor_of(device)

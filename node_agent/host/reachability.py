@@ -1,4 +1,5 @@
-"""Whether a slice is reachable, decided from probes and their answers. Pure: the time is an argument.
+"""Whether a slice is reachable, decided from probes and their answers. This module only computes: it sends no probe and
+reads no clock.
 
 A probe is a TCP SYN, sent again with the same sequence number until it is answered: the guest's kernel answers it, and
 the connection is never opened. Its path is one of two:
@@ -7,8 +8,8 @@ the connection is never opened. Its path is one of two:
     ingress    from the uplink's side of the packet filter, to the public address and port of an ingress
 
 An ingress is evaluated only while the gateway's probe is answered, because otherwise the failure is at an earlier hop.
-A path without a result is unknown, which is different from reachable. UDP ingresses have no probe, because an empty
-datagram would reach the tenant's service, which does not have to answer it.
+A path without a result yet is reported neither as reachable nor as unreachable. UDP ingresses have no probe, because an
+empty datagram would reach the tenant's service, which does not have to answer it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -153,24 +154,30 @@ class PathProbes:
         self.misled = by
 
     def hurry(self, now: float) -> None:
-        """Advance the next probe of this path to now, because the host may have changed."""
+        """Make the next probe of this path due now, because the host may have changed."""
         if self.requested_at is None:
             earliest = now if self.answered_at is None else self.answered_at + RETRY
             self.due = min(self.due, max(now, earliest))
 
     def restart(self, now: float) -> None:
-        """Reset the start of the time without an answer to now, because another fault explains the time before."""
+        """Count the time without an answer from now on, because another fault explains that earlier probes were not
+        answered.
+        """
         if self.requested_at is not None:
             self.requested_at, self.tries, self.due = now, 0, now
 
     def silence(self, now: float) -> float | None:
-        """Return the seconds without an answer to probes, or None while they are too few to count as a failure."""
+        """Return the seconds since the first probe without an answer, or None if too few probes are unanswered to count
+        as a failure.
+        """
         if self.requested_at is None or self.tries < TRIES or now < self.requested_at + SILENCE:
             return None
         return now - self.requested_at
 
     def refusal(self, now: float) -> float | None:
-        """Return the seconds for which the port was closed, or None while they are too few to count as a failure."""
+        """Return the seconds since the port was first found closed, or None if the time is too short to count as a
+        failure.
+        """
         if self.refused_since is None or now < self.refused_since + REFUSED:
             return None
         return now - self.refused_since
@@ -203,7 +210,7 @@ class SliceProbes:
         return (self.gateway, *self.ingresses.values())
 
     def hurry(self, now: float) -> None:
-        """Advance the next probe of each path to now, because the host may have changed."""
+        """Make the next probe of each path due now, because the host may have changed."""
         for course in self.all:
             course.hurry(now)
 
@@ -216,7 +223,7 @@ class SliceProbes:
         course.answer(now, refused=refused)
 
     def compare_hops(self, now: float) -> None:
-        """Advance the gateway's probe to now if an ingress may have failed, to compare both paths."""
+        """If an ingress may have failed, send the next probe from the gateway now, so that both paths are compared."""
         if any(each.tries > 1 and self.findings.get(key) is None for key, each in self._silent()):
             self.gateway.hurry(now)
 
@@ -224,11 +231,13 @@ class SliceProbes:
         return ((key, each) for key, each in self.ingresses.items() if each.requested_at is not None)
 
     def is_open(self, now: float) -> bool:
-        """Whether the result of the last probe from the gateway to the slice is still unknown."""
+        """Whether the newest probe from the gateway to the slice is neither answered nor counted as failed yet."""
         return self.gateway.requested_at is not None and self.gateway.silence(now) is None
 
     def judged(self, now: float, view: Callable[[], HostView]) -> Findings:
-        """Return the findings of all paths to the slice. `view` reads the host's route and is called only if needed."""
+        """Return the result for each path to the slice. `view` reads the host's route to the slice, and is called only
+        if the slice does not answer its gateway.
+        """
         own = self.gateway
         if self.is_open(now):
             return self.findings
@@ -251,7 +260,9 @@ class SliceProbes:
 
 
 def unreached(findings: Findings, wanted: Slice, open_: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Return the drift of the network paths to a slice. A path without a result yet keeps its open drift."""
+    """Return the drift of the network paths to a slice. For a path without a result yet, the drift that is already open
+    is returned.
+    """
     keys = {None, *(each.ingress_id for each in wanted.ingress)} - findings.keys()
     lasting = (each for each in open_ if each.ingress_id in keys)
     return (*(each for each in findings.values() if each is not None), *lasting)

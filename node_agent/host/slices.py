@@ -108,9 +108,9 @@ class Aspect(Protocol):
 
 
 class HostUnreadable(Exception):
-    """The host did not answer, so its state is unknown: a repair acts only on a complete snapshot.
+    """The host did not answer, so its state is unknown, and nothing is repaired: a repair needs a complete snapshot.
 
-    A change without an answer may have been made, or may still be made; reading the host again shows it.
+    A change without an answer may have been made, or may still be made; reading the host again shows the result.
     """
 
 

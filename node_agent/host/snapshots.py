@@ -3,8 +3,8 @@
 Outside a snapshot every read of a driver is fresh, because a repair must act on the present state. But a survey needs
 the same state for each of its slots, and a repair computes the plan of its slot again after each step. Both open a
 snapshot: each state of the host is then read once on this thread. A driver that changes the host invalidates its own
-results, or all results if other drivers show the change too: no plan uses state from before a change by the same
-thread.
+results, or the results of all drivers if they read the changed state too. So no plan uses state from before a change by
+the same thread.
 
 A slow read that is certain to be needed can be started ahead of time (a program needs most of its time to start).
 """

@@ -1,9 +1,9 @@
 """Execution of operations: one-off inspections and repairs, each of which ends with one report.
 
-An operation on a slot contains the slot's newest order. That order passes the fence first, like every order: an
-operation never reverts a newer order, and an order that is new to the node is stored and carried out as usual, by the
-slot's own work. Then an inspection runs concurrently with other work, and a repair runs with exclusive access to the
-slot.
+An operation on a slot contains the slot's newest order. That order is first compared with the slot's stored order, like
+every order (`node_agent.slots.fence`): an operation never reverts a newer order, and an order that is new to the node
+is stored and executed as usual. Then an inspection runs concurrently with other work, and a repair runs with exclusive
+access to the slot.
 
 An operation is not stored on disk. The queue keeps it until its result is spooled: an agent that crashes receives it
 again, and an agent that stops requeues it. A second execution finds less to do, and its result is reported too.
@@ -74,7 +74,9 @@ class Operations:
     listener: ProgressListener = NO_LISTENER
 
     def carry_out(self, operation: Operation) -> None:
-        """Execute an operation and report its result. Raises `OSError` if the disk fails, and `RequeueOrder`."""
+        """Execute an operation and report its result. Raises `OSError` if the disk fails, and `RequeueOrder` if the
+        operation cannot begin now.
+        """
         with bound_contextvars(operation_id=str(operation.operation_id), kind=operation.body.kind):
             try:
                 self._report_result(operation)

@@ -50,8 +50,8 @@ class RunningOperations:
     def place(self, operation_id: UUID, limit: timedelta) -> Iterator[Halt]:
         """Register an operation while it runs. Yields the halt flag that ends the operation at its time `limit`.
 
-        Raises `OperationError` if the operation was cancelled or too many operations run, `AlreadyRunning`, and
-        `RequeueOrder` while the agent stops.
+        Raises `OperationError` if the operation was cancelled or too many operations run, `AlreadyRunning` if a copy of
+        the operation runs, and `RequeueOrder` while the agent stops.
         """
         with self._lock:
             self._refuse(operation_id)
@@ -73,7 +73,7 @@ class RunningOperations:
             return halt is not None
 
     def is_cancelled(self, operation_id: UUID) -> bool:
-        """Whether the operation was cancelled, running or not."""
+        """Whether the operation was cancelled, before or after its start."""
         with self._lock:
             self._forget_old()
             return operation_id in self._cancelled

@@ -2,9 +2,9 @@
 
 Other programs have rules on a node too (Docker, libvirt, a firewall), and the agent changes none of them. A rule is
 reported if it can match the slices' traffic (`traffic`) at its hook, but not if its conditions exclude that traffic
-(another link, another network, another port). A packet that a base chain accepts leaves the chain, and the chain's
-policy applies to the others. A copy or a redirect of frames to a slice's link breaks isolation: it concerns that slot
-and the slot that the frames come from.
+(another link, another network, another port). The policy of a base chain applies to packets that no rule of the chain
+accepts or drops. A copy or a redirect of frames to a slice's link breaks isolation: it concerns that slot and the slot
+that the frames come from.
 
 A rule in another table can never pass a packet that one of the agent's own rules drops.
 """
@@ -116,7 +116,7 @@ class ForeignTables:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """A foreign rule, or a foreign chain's policy, that can match packets of slices.
+    """A packet filter rule, or a base chain's policy, of another program that can affect packets of slices.
 
     `does` is the effect on the packets. The rule breaks the isolation of the slots in `slots`.
     """
@@ -173,7 +173,9 @@ def reported(found: Sequence[Finding]) -> Difference | None:
 
 
 def mirrored(found: Sequence[Finding]) -> dict[SlotIndex, Difference]:
-    """Return, by slot, the drift about foreign rules that copy or send frames between this slot and another."""
+    """Return, by slot, the drift about foreign packet filter rules that copy or redirect frames between it and another
+    slot.
+    """
     slots = {slot for each in found for slot in each.slots}
     drift = {
         slot: _difference("foreign.mirror", [each for each in found if slot in each.slots]) for slot in slots
@@ -280,7 +282,7 @@ class _Analysis:
         return self._rules.get(chain, ())
 
     def evaluate(self, statement: dict[str, Any], traffic: Traffic) -> Share:
-        """Return the share of the packets of `traffic` that an nftables match statement matches."""
+        """Return whether an nftables match statement matches all, some or none of the packets of `traffic`."""
         return share(statement, traffic, self._sets)
 
     def resolved(self, data: Any) -> Any:
@@ -339,7 +341,9 @@ class _Analysis:
 
 
 class _Outcome(NamedTuple):
-    """Share of packets that an nftables rule decides, and share of packets that leave the chain by its `return`."""
+    """Effect of an nftables rule: whether it accepts or drops all, some or none of the packets (`ends`), and whether
+    all, some or none of them leave the chain by its `return` (`returns`).
+    """
 
     ends: Share
     returns: Share
@@ -353,7 +357,7 @@ class _Walk:
         self._remaining: dict[str, Share] = {}
 
     def through(self, chain: str, depth: int = 0) -> Share:
-        """Return the share of packets that pass a whole chain: they leave it at its end, or by a `return`."""
+        """Return whether all, some or none of the packets pass a chain: they leave it at its end, or by a `return`."""
         if chain not in self._remaining:
             self._remaining[chain] = self._through(chain, depth)
         return self._remaining[chain]

@@ -50,8 +50,8 @@ class PolicyRule:
     """One IPv4 policy rule (ip-rule(8)). `action` is `lookup` or another action, such as `goto`.
 
     `marked`: the rule matches only packets with a mark. `of_host`: the rule matches only packets that the host itself
-    sends. `inverted`: the rule matches packets that its selectors exclude. `partial`: the rule matches only some of
-    these packets (by port, for example), or ignores some of the routes that it finds.
+    sends. `inverted`: the rule matches packets that its selectors exclude (`not`). `partial`: the rule has a further
+    condition, such as a port, or ignores some of the routes in its table.
     """
 
     priority: int

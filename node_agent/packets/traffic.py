@@ -97,7 +97,9 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """The kinds of traffic from a slice (`up`) and to a slice (`down`), without the links that it passes."""
+    """Descriptions of the slices' traffic: methods for single kinds, `up` for all traffic from a slice and `down` for
+    all traffic to a slice. The input and output links are not set.
+    """
 
     node: NodeView
 
@@ -262,7 +264,9 @@ def _at_hook(hook: str, priority: int, kinds: _Kinds) -> tuple[Traffic, ...]:
 def _linked(
     traffic: Iterable[Traffic], direction: str, link: str, other: str | None = None
 ) -> tuple[Traffic, ...]:
-    """Set the links of traffic: input link `link`, output link `link`, or (`both`) from `link` to `other`."""
+    """Return the traffic with its links set: the input link to `link` (`input`), the output link to `link` (`output`),
+    or the input link to `link` and the output link to `other` (`both`).
+    """
     match direction:
         case "both":
             return tuple(replace(each, iif=link, oif=other) for each in traffic)
@@ -273,14 +277,14 @@ def _linked(
 
 
 def both(one: Share, other: Share) -> Share:
-    """Return the share of packets that satisfy both conditions, given the share of each condition."""
+    """Return whether all, some or none of the packets satisfy two conditions, given the same for each condition."""
     if "none" in (one, other):
         return "none"
     return "all" if (one, other) == ("all", "all") else "some"
 
 
 def share(match: Mapping[str, Any], traffic: Traffic, sets: Sets) -> Share:
-    """Return the share of the traffic's packets that a condition (libnftables-json(5), `match`) matches."""
+    """Return whether a condition (libnftables-json(5), `match`) matches all, some or none of the traffic's packets."""
     right = _resolved(match["right"], sets)
     found = _share(match["left"], right, traffic)
     match match["op"]:
@@ -362,7 +366,7 @@ def _meta(key: str, right: Any, traffic: Traffic) -> Share:
 
 
 def _of_protocol(protocol: str, traffic: Traffic) -> Share:
-    """Return the share of packets that have this protocol's header."""
+    """Return whether all, some or none of the packets have this protocol's header."""
     match protocol:
         case "ether":
             return "all"
@@ -425,7 +429,9 @@ def _is_called(link: str, pattern: Any) -> bool:
 
 
 def _unmarked(right: Any) -> Share:
-    """Return the share of packets that match a mark. Packets of slices have none, which counts as mark 0."""
+    """Return whether all, some or none of the packets match a mark. Packets of slices have no mark, which counts as
+    mark 0.
+    """
     return "all" if right == 0 else "none" if isinstance(right, int) else "some"
 
 

@@ -9,7 +9,9 @@ import time
 
 
 class Halted(Exception):
-    """Work was halted by another thread. It reports nothing: the thread that halted it continues or reports instead."""
+    """Work was halted by another thread. The halted work reports nothing: the other thread continues it or reports
+    instead.
+    """
 
 
 class TimeLimitReached(Halted):

@@ -1,4 +1,5 @@
-"""Lock that allows one agent per state folder: two agents would manage the same slots, each with its own fence.
+"""Lock that allows one agent per state folder: two agents would change the same slots, and each might execute an order
+older than one that the other executed.
 
 The lock belongs to the process and ends with it, even after `kill -9` (flock(2)); child processes do not inherit it.
 """

@@ -1,9 +1,10 @@
-"""Order acceptance: check that an order is for this node and passes the fence, store it on disk, then change the host.
+"""Order acceptance: check that an order is for this node and not older than the slot's stored order (the fence), store
+it on disk, then change the host.
 
-`accept` handles orders from the queue. Orders from an answer with the node's desired state are first all admitted
-(`admit`) and then executed (`carry_out`). `reconcile_slot` reconciles a slot with the order that it already stores
-(after a restart and in a survey). All three run the same work on the slot. A refused order is reported and has no
-effect.
+`accept` handles orders from the queue. Orders in a response with the node's desired state are first all checked and
+stored (`admit`) and then executed (`carry_out`). `reconcile_slot` reconciles a slot with the order that it already
+stores (after a restart and in a survey). All three run the same work on the slot. A refused order is reported and has
+no effect.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +29,8 @@ log = structlog.get_logger(__name__)
 class Acceptance:
     """Acceptance and execution of a node's orders. Thread-safe.
 
-    After `close`, orders still pass the fence and are stored on disk; the next start of the agent executes them.
+    After `close`, orders are still checked and stored on disk, but not executed; the next start of the agent executes
+    them.
     """
 
     def __init__(self, slots: Slots, work: SlotWork, reporter: Reporter) -> None:
@@ -37,7 +39,7 @@ class Acceptance:
         self._reporter = reporter
 
     def accept(self, order: Order) -> None:
-        """Admit and execute an order; return when it is done, refused, superseded, or already being executed.
+        """Check, store and execute an order; return when it is done, refused, superseded, or already being executed.
 
         Raises `OSError` when the disk cannot be written; an order that was not written has no effect.
         """
@@ -47,10 +49,11 @@ class Acceptance:
                 self._run(slot, order)
 
     def admit(self, order: Order, *, was_sent: bool = True) -> Slot | None:
-        """Check an order against the fence and store it, without executing it.
+        """Store an order without executing it, unless it is refused (for example, because the slot's stored order is
+        newer).
 
-        Return the slot to work on, or None if there is nothing to do. A refusal is reported, with one exception: an
-        order that the node requested itself (`was_sent=False`) may be superseded by then, which is not an error.
+        Return the slot to work on, or None if there is nothing to do. A refusal is reported. An order in a response to
+        the node's own request (`was_sent=False`) is not reported if it is refused because the stored order is newer.
         """
         with _log_context(order):
             try:
@@ -63,7 +66,7 @@ class Acceptance:
             return None if admission == "under_way" else slot
 
     def admit_or_raise(self, order: Order) -> tuple[Slot, Admission]:
-        """Check an order against the fence and store it, as `admit`, but raise `Refused` instead of reporting it.
+        """Store an order as `admit` does, but raise `Refused` instead of reporting a refusal.
 
         Also raises `OSError`.
         """
@@ -73,7 +76,9 @@ class Acceptance:
         return slot, admission
 
     def carry_out(self, order: Order) -> None:
-        """Execute an order that passed the fence, and return as `accept` does. Raises `OSError`."""
+        """Execute an order that `admit` stored; return when it is done, superseded, or already being executed. Raises
+        `OSError`.
+        """
         with _log_context(order):
             self._run(self.slots.of(order), order)
 
@@ -90,7 +95,9 @@ class Acceptance:
         return self._matching(self._notice)[0]
 
     def due(self) -> tuple[list[Slot], list[HostUnreadable]]:
-        """Return the slots with due work or reports, and the errors of slots with an unreadable host state."""
+        """Return the slots for which work or a report is due, and an error for each slot with a state that cannot be
+        read.
+        """
         return self._matching(self._is_due)
 
     def reconcile_slot(self, slot: Slot) -> None:

@@ -1,7 +1,7 @@
 """Reports about tasks that the queue dead-letters: unreadable, unsupported, poisoned, or failed with an exception.
 
 A refusal ends an order for the control plane, so only an order that this node can never carry out is refused. An order
-that failed with an exception is not refused: if it was admitted, it is on disk and the survey resumes it; otherwise the
+that failed with an exception is not refused: if the node stored it on disk, the survey resumes it; otherwise the
 control plane re-sends it. An operation is reported as failed in every case, because it is not stored on disk.
 
 The message's id and actor are not signed, so they are used only if the signed text contains the same. A message without

@@ -77,7 +77,7 @@ class FenceEntry(FenceRecord):
 
 
 def entry_for(held: FenceEntry | None, order: Order, signed: str) -> FenceEntry:
-    """Return the fence record that a slot stores when it admits an order.
+    """Return the fence record with which a slot stores a newer order.
 
     An order that changes only the ingress rules of a ready slice keeps the slice's outcome: the readiness check applies
     to the start alone, and afterwards the guest's services are the tenant's responsibility.

@@ -2,9 +2,9 @@
 
 The node's description is reported when it changes. The last reported description is stored on disk, so that a restarted
 agent reports nothing if nothing changed: otherwise all agents of a restarted fleet would report their descriptions at
-once. The description is reported again after a new enrolment, and when the node or the control plane may have lost it.
-Before a changed description is reported, it is stored as not reported, because it contains the times since when drift
-is open. A crash before it is stored as reported leads to a duplicate report.
+once. The description is reported again after a new enrolment, and when the node or the control plane may have lost the
+last one. Before a changed description is reported, it is stored as not reported, because it contains the times since
+when drift is open. A crash before it is stored as reported leads to a duplicate report.
 
 A fault of the node is reported and never fatal: running slices keep running, and the next survey tries a repair again.
 """
@@ -43,7 +43,7 @@ class LastDescription(Wire):
     """Content of `described.json`: the newest description of the node.
 
     `token_sha256` is the hash of the one-time token with which the node was enrolled when it reported the description.
-    It is empty if the description may not have been reported.
+    It is empty unless the description is certain to have been reported.
     """
 
     token_sha256: str
@@ -153,7 +153,7 @@ class Inspection:
     def _survey_devices(self) -> Iterator[Difference]:
         """Record the drift that blocks slots regardless of their orders: lost PCI devices, and rules that copy frames.
 
-        Yield the error of an unreadable host as drift; the drift that was recorded before then stays open.
+        If the host cannot be read, yield the error as drift, and keep the drift that was recorded before open.
         """
         try:
             self._pci = devices = self._host.pci_devices()

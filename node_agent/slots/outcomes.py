@@ -49,19 +49,22 @@ class Outcomes:
     def report_pending(self, slot: Slot, held: FenceEntry) -> None:
         """Report a stored outcome that a crash kept from being reported.
 
-        This report precedes all other reports about the slice: the first of them must state that the slice is ready.
+        This report must precede any other report about the slice: an interruption, for example, is reported only of a
+        slice that was reported as ready.
         """
         if held.outcome is not None and not held.reported:
             self.record_outcome(slot, held.order, held.outcome, asked=True)
 
     def report(self, slot: Slot, order: Order, body: ReportBody) -> None:
-        """Report an observation about a slice, unless its order is superseded. It is not stored as an outcome."""
+        """Report an observation about a slice, unless its order is superseded. The observation is not stored as the
+        order's outcome.
+        """
         with slot.while_current(order) as held:
             if held is not None:
                 self.reporter.report(body, order)
 
     def report_interruption(self, slot: Slot, order: Order) -> None:
-        """Report that a slice that was ready does not run, and discard its outcome."""
+        """Report that a slice that was ready does not run, and discard the stored outcome `SliceReady`."""
         code: InterruptionCode = "machine_not_running"
         message = "the slice's machine is not running: it or its host stopped without an order"
         reason = Reason(code=code, message=message)
@@ -83,7 +86,9 @@ class Outcomes:
                 slot.keep(held.model_copy(update={"address": seen}))
 
     def report_exposure(self, slot: Slot, order: Order, lost: tuple[IngressId, ...], *, others: bool) -> None:
-        """Report which ingress rules do not lead to the slice, and whether foreign rules may, if either changed."""
+        """Report the ingress rules that do not lead to the slice (`lost`), and whether foreign rules may lead to it
+        (`others`), if either value changed.
+        """
         exposed = SliceIngressObserved(
             slot_id=order.slot_id, allocation_id=order.allocation_id, lost=lost, others=others
         )

@@ -1,17 +1,17 @@
 """Fetching the desired state of all slots: at the start, and again after the node was disconnected.
 
 The node sends a digest of each slot's stored order, and receives an order for each slot for which the control plane has
-a different one. The received orders pass the same fence as every order and are then executed; the other slots are
-neither written nor inspected. If the control plane has no record of a stored order (its ledger may have been restored),
-the node logs that and keeps the order.
+a different one. The received orders are compared with the stored orders, like every order, and are then executed; the
+other slots are neither written nor inspected. If the control plane has no record of a stored order (its ledger may have
+been restored), the node logs that and keeps the order.
 
 While the control plane is unreachable, the node continues with the orders on its own disk: this restores slices after a
 reboot without outside help. It then repeats the request until it gets a response, because this is the only way to
 recover an order that was lost with a queue. Only a node with an incomplete set of fence files must wait, because it may
 have lost a newer token than that of an order in its queue.
 
-No request is sent before the control plane's time is known: orders are signed until a certain time, and for a host with
-a fast clock all of them would have expired.
+No request is sent before the control plane's time is known: signed orders expire, and by the clock of a host that is
+fast all of them would have expired.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,8 @@ CarryOut = Callable[[Order], None]
 class Resync:
     """Fetcher of the desired state. `begin` works in the caller's thread, `ask_again` in a thread of the timetable.
 
-    `carry_out` is called with each order that passes the fence after `begin`, and returns at once.
+    `begin` only stores the received orders. After `ask_again`, `carry_out` is called with each order that was stored;
+    it returns at once.
     """
 
     def __init__(
@@ -99,7 +100,8 @@ class Resync:
         return None
 
     def _fetched(self) -> Sequence[Order] | None:
-        """Request the desired state. Return the orders that passed the fence, or None without a valid response.
+        """Request the desired state. Return the received orders that were stored to be executed, or None without a
+        valid response.
 
         Raises `OSError`.
         """

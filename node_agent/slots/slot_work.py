@@ -114,7 +114,9 @@ class SlotWork:
         return not held.reported or bool(self._due_work(held))
 
     def _due_work(self, held: FenceEntry) -> frozenset[str]:
-        """Return the names of due steps, and `address`, `ingress` or `drift` for due work that has no steps."""
+        """Return the names of the steps that are due for the slot, and `address`, `ingress` or `drift` if a report
+        about it is due.
+        """
         match held.order.body, held.outcome:
             case ApplySlice() as body, SliceReady():
                 wanted = slice_of(held.order, body, ingress_changed=not held.applied)
@@ -151,7 +153,9 @@ class SlotWork:
         return unreached(self.host.reachability.findings(wanted, body.readiness.port), wanted, open_)
 
     def _drift_changed(self, order: Order, lasting: tuple[Difference, ...]) -> set[str]:
-        """Return `drift` as the due work if the slot's open drift differs from `lasting`, else an empty set."""
+        """Return `drift` as the due work if the slot's recorded open drift differs from `lasting`, the drift that no
+        step repairs; else an empty set.
+        """
         return set() if self.drifts.has_exactly_open(index_of(order.slot_id), lasting) else {"drift"}
 
     def _carry_out(self, slot: Slot, held: FenceEntry, halt: Halt, *, asked: bool) -> None:

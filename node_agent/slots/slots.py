@@ -56,9 +56,10 @@ class Slot:
             return self._held
 
     def admit(self, order: Order) -> Admission:
-        """Check an order against the fence, store a newer one, and halt the work for the older order.
+        """Compare an order with the slot's stored order; store it if it is newer, and halt the work for the older
+        order.
 
-        Raises `Refused`, and `OSError` if the disk fails. In both cases the order is not admitted.
+        Raises `Refused`, and `OSError` if the disk fails. In both cases the order is not stored.
         """
         with self._state_lock:
             if is_newer_order(self._held, order):
@@ -97,7 +98,7 @@ class Slot:
 
     @contextmanager
     def while_current(self, order: Order) -> Iterator[FenceEntry | None]:
-        """Hold the slot's state lock, so that no newer order is admitted during a report on `order`.
+        """Hold the slot's state lock, so that no newer order is stored during a report on `order`.
 
         Yields None if `order` is superseded already.
         """

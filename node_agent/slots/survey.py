@@ -1,4 +1,5 @@
-"""The survey: a periodic comparison of the whole host with its desired state, the backstop for orders and events.
+"""The survey: a periodic comparison of the whole host with its desired state, which also finds changes for which no
+order or event arrived.
 
 One job reads the node and all slots, and caches its reads of the host (`host_snapshot`). If work on a slot is due, the
 survey starts the slot's own work, which reads the host again, as for an order. `wake` starts the next survey at once:

@@ -31,7 +31,9 @@ class Contact:
         self._listeners: list[Callable[[], None]] = []
 
     def on_comparison_due(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when contact with the control plane resumes, and when either side lost recorded state."""
+        """Call `listener` when contact with the control plane resumes, and when the control plane or the node lost
+        recorded state.
+        """
         self._listeners.append(listener)
 
     def record_answer(self) -> None:

@@ -56,7 +56,7 @@ class HeartbeatSender:
     def resynced(self) -> None:
         """Send a heartbeat at once that reports that the node has compared all slots with the desired state.
 
-        From then on, a slot about which the node reports nothing is unchanged.
+        From this heartbeat on, the control plane may treat a slot without a report as unchanged.
         """
         self._resynced = True
         self._entry.wake()

@@ -3,8 +3,8 @@
 dnsmasq reads every file in the folder, in many syntaxes, as its own user. It ignores a file that it may not read, and a
 reservation with additional options behaves differently. A file is therefore valid only if it contains exactly `mac,ip`,
 belongs to the agent's user and is world-readable. An invalid file is spoilt if it has the name of a slot, and foreign
-if it has any other name. A valid reservation is also foreign if it neither belongs to a slot nor conflicts with a
-slot's reservation; a conflict is reported for that slot.
+if it has any other name. A valid reservation that belongs to no slot is foreign too, unless it conflicts with a slot's
+reservation: the conflict is then reported for that slot.
 """
 
 import os

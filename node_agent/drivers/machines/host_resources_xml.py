@@ -62,7 +62,9 @@ def place_in(domain: ET.Element) -> Place:
 
 
 def devices_in(domain: ET.Element) -> tuple[PciAddress, ...]:
-    """Return every PCI function of the host that the domain has or would get at its start, also functions of disks."""
+    """Return every PCI function of the host in the domain's XML, also functions that are attached as disks. A domain
+    that is off gets them at its start.
+    """
     return tuple(_addresses(domain, "devices/*"))
 
 

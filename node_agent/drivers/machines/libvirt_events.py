@@ -3,8 +3,8 @@
 The loop answers libvirtd's keepalives for every connection of the process; without it libvirtd closes idle connections.
 There is one loop per process. It starts at first use and cannot be stopped.
 
-Events are hints and are lost while there is no connection, so a new connection also counts as an event. Only the survey
-is complete.
+Events are hints and are lost while there is no connection, so a new connection also counts as an event. Only a survey
+detects every change.
 """
 
 import threading

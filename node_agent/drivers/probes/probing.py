@@ -3,7 +3,8 @@
 A slice is probed between the calls of `Prober.watch` and `Prober.leave`. After `leave` has returned, no further probe
 is sent to the slice, so that a release of the slice finds no tracked connection of a probe.
 
-A probe that cannot be sent counts as unanswered, with the reason. If a netlink read fails, the last result is kept.
+A probe that cannot be sent counts as unanswered, with the reason. If the host's routes and neighbours cannot be read
+over netlink, the slice's last result stays valid.
 """
 
 import errno
@@ -238,7 +239,9 @@ def _view(network: SliceNetwork) -> HostView:
 
 
 def _compared_parts(findings: Findings) -> dict[Key, str | None]:
-    """Return the parts of probe results that are compared: all except the duration without an answer."""
+    """Return the part of each path's result that is compared with the path's previous result: all except the time
+    without an answer.
+    """
     return {key: each.desired if each is not None else None for key, each in findings.items()}
 
 

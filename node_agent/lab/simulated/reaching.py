@@ -18,7 +18,7 @@ from node_agent.packets.traffic import port_ranges
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Names of the simulated host's objects on which the reachability of slices depends."""
+    """Names of the simulated host's objects that make slices reachable or unreachable."""
 
     running: frozenset[str]
     links: frozenset[str]

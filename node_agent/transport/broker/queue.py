@@ -58,7 +58,8 @@ class NodeQueue:
         self._held: set[str] = set()
 
     def fetch(self, room: int, known: Iterable[str]) -> tuple[Delivery, ...]:
-        """Fetch up to `room` waiting orders, and orders already assigned to this worker that are not in `known`.
+        """Fetch up to `room` waiting orders, and orders of an earlier reply that never reached this worker. `known` are
+        the ids of the orders that it has.
 
         Raises `QueueUnavailable`.
         """
