@@ -1,8 +1,8 @@
 """`dispatch`: latency from the ledger to the nodes, orders per second, and the cost of idle nodes (TSK-6).
 
 *Idle* is the time from an append's commit to the first line of the order's handler on an idle node, over the complete
-path. A random pause between two samples spreads the samples over the intervals between polls. The clock starts when
-`handle` wakes the processes that follow the ledger, directly after its commit; all processes of the machine share this
+path. A random pause between two samples spreads the samples over the intervals between polls. The clock starts directly
+after the commit, when the writer wakes the processes that follow the ledger; all processes of the machine share this
 clock. The samples alternate with those of Dramatiq's own consumer on the same Redis; its clock starts directly before
 the enqueue.
 

@@ -1,7 +1,7 @@
 """A dispatcher for a benchmark, in a separate process as in a deployment.
 
 The first line of standard input holds its settings. Each later line is an instruction, `run` or `stop`. The process
-answers each line when the instruction is done, and ends with its standard input.
+answers each line when the instruction is done, and ends when its standard input is closed.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Nodes of a benchmark in a separate process, as on a host: real brokers, real workers, one actor.
 
 The process reads its settings from the first line of standard input (a command line would expose passwords) and answers
-when it is ready. Then it writes one line for each order that a handler starts. It ends with its standard input, so it
-never outlives the benchmark.
+when it is ready. Then it writes one line for each order that a handler starts. It ends when its standard
+input is closed, so it never outlives the benchmark.
 """
 
 import sys

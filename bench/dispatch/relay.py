@@ -106,7 +106,7 @@ class Relay:
     async def _all_sent(self, last: NodeId, slots: int) -> float:
         """Wait until all orders are sent, and return the time of the last one by the database's clock.
 
-        The function begins to count the sent orders in the database once the queue of the node `last` is complete.
+        The function queries the database only after the queue of the node `last`, which is filled last, is complete.
         """
         queue = QueueKeys.of(namespace_of(last)).waiting
         while True:

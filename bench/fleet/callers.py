@@ -49,7 +49,7 @@ class _Arrival(NamedTuple):
 
 
 class Watch:
-    """Receives the final event of each allocation from the event stream. `run` runs as its own asyncio task."""
+    """Awaits the activation, release or failure of allocations on the event stream. `run` runs as an asyncio task."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -68,7 +68,7 @@ class Watch:
     async def until(self, allocation: str, ends: str) -> float:
         """Wait for an allocation's event of the type `ends`, and return its time of arrival (`time.monotonic`).
 
-        Raises `CallFailed` if the allocation fails, and `TimeoutError` if no final event arrives in time.
+        Raises `CallFailed` if the allocation fails, and `TimeoutError` if neither event arrives in time.
         """
         ended, failed = self._future(allocation, ends), self._future(allocation, "allocation.failed")
         async with asyncio.timeout(_TIMEOUT_SECONDS):

@@ -2,14 +2,14 @@
 
 A round is a fleet of one size with its own control plane. The nodes are registered and enrol through the API, each with
 a one-time token and a key pair. Then callers create a slice in every slot, so that all are active at the same time, and
-release all of them; a small fleet repeats this. At the end nothing may be lost or duplicated (`fleet_checks`), which is
-also counted on the hosts. Otherwise the run fails and names the faults. Finished sizes are kept, and `--resume`
-continues after them.
+release all of them; a small fleet repeats this. At the end nothing may be lost or duplicated (`bench.fleet.checks`);
+the hosts count their changes too. Otherwise the run fails and names the faults. The measurements of finished sizes are
+stored, and `--resume` continues after them.
 
 *Cost* is the processor time of the whole system per allocation, from the first request to the last proof. It includes
 agents and servers, with their heartbeats, sessions and surveys, but not the callers. It is meaningful on an idle
-machine only: an overloaded one re-sends orders and reports, which is work too. `fleet.scaling` is the cost in the
-largest fleet divided by that in the smallest.
+machine only: on an overloaded machine, orders and reports are sent repeatedly, which costs time too. `fleet.scaling` is
+the cost in the largest fleet divided by that in the smallest.
 """
 
 import argparse
@@ -205,7 +205,7 @@ class _Fleet:
             raise LostOrDuplicated(faults)
 
     async def _verified(self) -> list[str]:
-        """Return the differences between the read models and the ledger, found by a verification."""
+        """Let the control plane verify its read models against the ledger. Return the differences."""
         requested = (await self.callers.request("POST", "/verifications")).json()["id"]
         while True:
             view = (await self.callers.request("GET", f"/verifications/{requested}")).json()
@@ -218,7 +218,7 @@ class _Fleet:
 
 
 def _part(progress: Progress, first: float, share: float) -> Progress:
-    """Return the `Progress` callback of a part of a round, which has this share of the round and begins at `first`."""
+    """Return a callback for the progress of one part of a round, from `first` to `first + share` of the whole round."""
     return lambda done: progress(first + share * done)
 
 

@@ -1,9 +1,9 @@
 """Simulated nodes that a benchmark hosts in one process, each with its own agent, session, queue and host.
 
 A process runs the periodic jobs of all its nodes on few shared threads. The first line of standard input describes the
-nodes, and each later line is an instruction that the process answers with one line. It ends with its standard input.
-For the control plane, every node is a complete node: it enrols with a one-time token and its own key pair. Its host
-exists in memory and counts effects.
+nodes, and each later line is an instruction that the process answers with one line. It ends when its
+standard input is closed. For the control plane, every node is a complete node: it enrols with a one-time token and its
+own key pair. Its host exists in memory and counts effects.
 """
 
 import gc

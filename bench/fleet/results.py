@@ -6,7 +6,7 @@ from bench.harness.measure import Measurement, Round, percentile
 
 
 def results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
-    """Return the measurements of the largest fleet, and `fleet.scaling`, its cost divided by that of the smallest."""
+    """Return the measurements of the largest fleet, and `fleet.scaling`: its cost divided by the smallest fleet's."""
     small, large = (pick(rounds, key=lambda each: each["nodes"][0]) for pick in (min, max))
     cost = {name: each["cost"][0] * 1000 for name, each in (("small", small), ("large", large))}
     memory = sum(large[series][0] for series in _series(large, "memory."))

@@ -1,8 +1,8 @@
 """Simulated nodes with agents that are restarted, in a separate process (`bench.fleet.hosted`).
 
 Each node has a disk and a host that outlive its agent. A restart creates a new agent on them, which renews its session,
-reads its fences and surveys its host. Between two agents the benchmark may damage slots of a host. The host counts
-every effect of an agent, so that an unnecessary one is found.
+reads the orders on its disk and surveys its host. Between two agents the benchmark may damage slots of a host. The host
+counts every effect of an agent, so that an unnecessary effect is found.
 """
 
 import gc

@@ -41,8 +41,8 @@ TakeRound = Callable[[int, Progress], Awaitable[Round]]
 class Bench:
     """A benchmark. `running` starts its servers and yields the function that takes round k (from 0).
 
-    `shape` names everything that two rounds must share to be comparable; kept rounds with a different shape are not
-    used.
+    `shape` names everything that two rounds must share to be comparable; `--resume` continues only after rounds with
+    the same shape.
     """
 
     name: str

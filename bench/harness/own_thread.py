@@ -13,7 +13,8 @@ T = TypeVar("T")
 async def in_own_thread(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
     """Enter and exit `manager` in a separate thread that lives as long as the block.
 
-    pyroute2 runs its own event loop and needs a thread without one, and servers end with the thread that started them.
+    pyroute2 runs its own event loop, so it needs a thread without one. Servers end with the thread that started them,
+    so this thread must live as long as they do.
     """
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(max_workers=1) as thread:

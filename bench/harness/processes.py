@@ -1,6 +1,7 @@
 """Resource usage of processes: processor time and memory, as Linux reports them (proc_pid_stat(5)).
 
-A process is counted with its descendants, including dead ones that it has waited for. Postgres is therefore complete.
+A process is counted with its descendants, including dead ones that it has waited for. The usage of Postgres
+therefore includes all of its backends.
 """
 
 import os

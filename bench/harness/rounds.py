@@ -2,7 +2,7 @@
 
 Each finished round is written to the benchmark's file before the next begins. After Ctrl-C or a crash the file remains,
 and `--resume` continues after its last complete line; a run that finishes removes it. Every run has new servers and
-tables. This costs a resumed run only its warm-up, because comparisons are made within a round.
+tables. A resumed run is still valid, because only numbers of the same round are compared; it repeats just the warm-up.
 """
 
 import os
@@ -41,7 +41,7 @@ class KeptRounds:
         self._path, self._shape = path, shape
 
     def load(self) -> list[Round]:
-        """Return the rounds of this shape from the file, up to the first incomplete line, which a crash left."""
+        """Return the rounds with the shape of this benchmark, up to the first incomplete line, which a crash left."""
         found: list[Round] = []
         for line in self._path.read_bytes().splitlines() if self._path.exists() else ():
             try:

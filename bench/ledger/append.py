@@ -3,7 +3,7 @@
 Eight connections of one event loop, as in the API, use the application's role; fsync is on. In each round every side
 has one turn; the order rotates from round to round. `single` appends one event, `full` a command with two new streams,
 two claims and an idempotency key; each is one call of `append` in its own transaction. All sides build their commands
-before the clock starts; the side of the ledger encodes them while it runs.
+before the clock starts; the ledger encodes its commands within the measured time.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Turn = Callable[[], Awaitable[int]]
 class AppendSide(NamedTuple):
     """One compared side of the append benchmark.
 
-    `prepare` builds a turn with the appends of the given numbers for each connection; `size` is their count per turn.
+    `prepare` builds a turn: for each connection, one append per given number. `size` is the count of numbers per turn.
     """
 
     series: str
@@ -110,7 +110,7 @@ def _recorder_turn(recorder: OrderedRecorder, which: range) -> Turn:
 
 
 class _Turns:
-    """Measures turns of the compared sides. A side never uses a number twice, so each of its turns writes new rows."""
+    """Measures turns of the compared sides. A side uses each append number once, so its turns write new rows."""
 
     def __init__(self) -> None:
         self._begun: dict[str, int] = {}

@@ -44,7 +44,7 @@ class SliceAggregate(Aggregate):
 
 
 class SliceApplication(Application[UUID]):
-    """`eventsourcing` application for slices. A section of its log is as long as a batch of the ledger's reader."""
+    """`eventsourcing` application for slices. Log sections have the size of the ledger reader's batches."""
 
     log_section_size = 1000
 

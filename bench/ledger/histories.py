@@ -76,7 +76,7 @@ class _Lane:
         self._due.append((life, next(life)))
 
     async def _step(self, conn: psycopg.AsyncConnection) -> None:
-        """Append the next commands of several nodes and allocations in one commit, because they share no streams."""
+        """Append the next commands of several nodes and allocations in one commit. These commands share no streams."""
         while len(self._due) < self._crowd and (slots := self._world.take_slots()):
             self._begin(allocation_lifecycle(self._world, slots))
         chosen = self._world.rng.sample(range(len(self._due)), min(_COMMANDS_PER_COMMIT, len(self._due)))

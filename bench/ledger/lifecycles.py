@@ -96,7 +96,7 @@ class World:
         return UUID(int=number & ~(0xF << 76 | 0x3 << 62) | 0x7 << 76 | 0x2 << 62)
 
     def cause(self, actor: str, reason: str | None = None, project: ProjectId | None = None) -> Cause:
-        """Return the cause of a command that no event caused. The default of `reason` is a random request id."""
+        """Return the cause of a request, which names no earlier event. By default, `reason` is a random request id."""
         request = reason or f"req-{self.rng.getrandbits(64):016x}"
         trace = f"00-{self.rng.getrandbits(128):032x}-{self.rng.getrandbits(64):016x}-01"
         return Cause(actor, request, self.uuid(), self.time(), project, None, trace)
@@ -248,7 +248,7 @@ class _Allocation:
     def _reported(
         self, after: Recorded[AllocationFact], facts: tuple[AllocationFact, ...], *slot_changes: Change
     ) -> Lifecycle:
-        """Record these events as caused by the node's next report, about the order that the event `after` caused."""
+        """Record these events as caused by a new report of the node about the order that the event `after` caused."""
         self._reports += 1
         cause = after.leads_to(
             actor=self._node, reason=f"report {self._reports}", observed_at=self._world.time()

@@ -1,6 +1,6 @@
 """The baseline of the append benchmark: inserts of the ledger's rows into plain tables with equal columns and indexes.
 
-The tables are created from the definitions that Alembic's tables are checked against, in a separate schema of the same
+The tables are created from the SQLAlchemy definitions of the ledger's tables, in a separate schema of the same
 database. Rows are built before the clock starts: the baseline includes the inserts, but no encoding or hashing.
 """
 

@@ -254,7 +254,7 @@ class _FillProgress:
 
 
 async def _wake_no_follower() -> None:
-    """Do nothing after a commit: no program follows these ledgers and would have to be woken."""
+    """Do nothing after a commit: no program follows these ledgers, so no program has to be woken."""
 
 
 BENCH: Final = Bench(

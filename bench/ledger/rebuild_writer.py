@@ -1,4 +1,4 @@
-"""The appending side of the rebuild benchmark: connections that execute commands from `begin` to `end` without a pause.
+"""The appending side of the rebuild benchmark: connections that execute commands without a pause.
 
 Each command records a survey report with hardware different from the previous report. It writes the read model rows of
 a node and of two of its slots, in the same way as any command of the control plane. For each command the process
@@ -94,7 +94,7 @@ def _origin() -> Origin:
 
 
 async def _wake_no_follower() -> None:
-    """Do nothing after a commit: no program follows this ledger and would have to be woken."""
+    """Do nothing after a commit: no program follows this ledger, so no program has to be woken."""
 
 
 def _write_answer(answer: object) -> None:

@@ -1,5 +1,6 @@
 """`python -m bench.nodes.node_inside IMAGES FEW MANY`: measure on this host, and print a round as JSON.
 
+IMAGES is the folder of the guest images; FEW and MANY are the two numbers of slots with which the node is measured.
 The host is a lab node: the drivers find its own Open vSwitch, nftables and libvirt. At the end the objects of slots are
 removed; objects that serve the whole node stay.
 """

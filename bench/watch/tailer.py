@@ -1,6 +1,7 @@
 """The baseline of the watch benchmark: one connection that reads the end of the raw table without passing events on.
 
-It polls without a pause and ignores the order of commits: it misses an event that commits after a later position.
+It polls without a pause and ignores the order of commits: it misses an event that is committed after the connection has
+read a higher position.
 """
 
 import sys
@@ -40,7 +41,7 @@ class _Tailer(threading.Thread):
 
 
 def main() -> None:
-    """Read the connection string from standard input, then one line per turn with the commits of its events.
+    """Read the connection string from standard input, then a line per turn with the commit time of each of its events.
 
     The answer to each line is the list of lags, in milliseconds from an event's commit to its arrival.
     """

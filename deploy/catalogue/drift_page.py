@@ -1,4 +1,4 @@
-"""Generator of docs/drift.md from the catalogue of drift."""
+"""Generator of docs/drift.md from the catalogue of drift kinds."""
 
 from collections.abc import Iterable
 from typing import Final

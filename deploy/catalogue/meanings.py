@@ -71,7 +71,7 @@ def in_lines(text: str) -> str:
 
 @cache
 def _below_fields(module: str) -> dict[tuple[str, str], str]:
-    """Return the docstrings below assignments, by class and field name; the class name is empty for module names."""
+    """Return the docstrings below assignments, by class and field name; the class name is empty at module level."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     bodies = [("", tree.body)]
     bodies += [(node.name, node.body) for node in tree.body if isinstance(node, ast.ClassDef)]

@@ -1,7 +1,7 @@
 """Generated pages of docs/: write them from the code, or compare them with the code.
 
-If a page differs from the code, the check prints the difference and fails. It also fails, when writing too, if the code
-lacks an explanation that the page needs.
+If a page differs from the code, the check prints the difference and fails. Comparing and writing both fail
+if the code lacks an explanation that the page needs.
 """
 
 import difflib

@@ -46,13 +46,13 @@ class Demonstration:
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def last_seen(self) -> dict[str, str | None]:
-        """Return the time of each node's last contact. A later value than this proves contact by a new agent."""
+        """Return the time of each node's last contact. A later time proves that a new agent made contact."""
         return {node["id"]: node["seen_at"] for node in self.api.items("/nodes")}
 
     def admit_nodes(self) -> None:
         """Create an enrolment token for each node that has no key in the control plane, or no token file.
 
-        A registered node without a key has an expired token, or enrolled before nodes had keys.
+        A registered node has no key if its token expired unused, or if it enrolled with a release without node keys.
         """
         known = {node["id"]: node["key_thumbprint"] for node in self.api.items("/nodes")}
         for name in NODES:
@@ -65,8 +65,8 @@ class Demonstration:
     def await_nodes(self, before: dict[str, str | None]) -> None:
         """Wait until the nodes have enrolled, described themselves and compared their slots with the desired state.
 
-        Then approve the discovered slots, and share ports of each node's own address unless the node has a public
-        address already: an admin's setting is kept. `before` is the return value of `last_seen`.
+        Then approve the discovered slots. Configure ports of a node's own address as public, for ingress rules, unless
+        an admin has configured public addresses of the node. `before` is the return value of `last_seen`.
         """
         with self.screen.step("nodes enrol and describe themselves"):
             self._until(lambda: self._nodes_are_ready(before), JOIN_SECONDS, self._what_nodes_lack)

@@ -43,7 +43,10 @@ def default_state(*, simulated: bool = False) -> Path:
 
 
 class NodeKindMismatch(Exception):
-    """The state folder holds nodes of the other kind (real or simulated); their slices would count as interrupted."""
+    """The state folder holds simulated nodes and real ones are requested, or vice versa.
+
+    If `up` continued, the slices of the existing nodes would count as interrupted.
+    """
 
     def __init__(self, folder: Path, kind: str) -> None:
         super().__init__(f"{folder} holds {kind} nodes; choose another state folder with --state DIR")

@@ -66,7 +66,7 @@ class Nodes(Protocol):
 
     @property
     def namespaces(self) -> dict[str, dict[str, str]]:
-        """Network namespaces for `sliceplane ssh`: by node, then by `via` of an endpoint.
+        """Network namespaces for `sliceplane ssh`: by node, then by the field `via` of an endpoint.
 
         Each value is the pid file of a process in the namespace from which the endpoint is reachable on this machine.
         """
@@ -181,7 +181,7 @@ class LabNodes:
         return {name: {"node": str(self.lab.node(name).pid_file), "public": site} for name in NODES}
 
     def _beside(self, endpoint: dict[str, Any]) -> "LabHost":
-        """Return the lab host from which the endpoint of a slice is reachable: its node, or the host outside."""
+        """Return the lab host from which the endpoint of a slice is reachable: its node, or the external host."""
         return self.lab.site if endpoint["via"] == "public" else self.lab.node(endpoint["node_id"])
 
     def leak_target(self, name: str) -> list[str]:

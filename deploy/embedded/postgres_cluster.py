@@ -38,8 +38,8 @@ class Passwords(msgspec.Struct, frozen=True):
 def scram_verifier(password: str) -> str:
     """Return the SCRAM verifier that PostgreSQL stores for a random password (RFC 5803), with one iteration.
 
-    Iterations make guesses slower, and nobody can guess 24 random bytes. PostgreSQL's 4,096 would cost each connection
-    a millisecond of processor time at both ends.
+    More iterations only slow down guesses, and 24 random bytes cannot be guessed. PostgreSQL's 4,096 would cost each
+    connection a millisecond of processor time at both ends.
     """
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations=1)

@@ -2,8 +2,8 @@
 
 The folder holds the configuration, the control plane's password and the append-only file, and is not readable by other
 users. The append-only file is synced every second. A crash may lose one second of the queue, which is filled again from
-the ledger. With certificates, the server accepts TLS only. It does not persist users other than the control plane's:
-the control plane restores them, as after any data loss.
+the ledger. With certificates, the server accepts TLS only. The server does not persist the users of nodes: the control
+plane creates them again after a start, as after any data loss.
 
 Nodes may be hostile. With a few bytes, a connected client could make the server allocate more than its memory, by
 announcing a large argument or by not reading replies; `_BOUNDS` limits this. The control plane watches the keys and the

@@ -23,7 +23,7 @@ DETAILS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
 
 
 class Screen:
-    """Lines on standard output. On a terminal a running step has a spinner; elsewhere it prints a line at each end."""
+    """Lines on standard output. A step shows a spinner on a terminal; elsewhere its start and its end are printed."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False, soft_wrap=True)

@@ -2,11 +2,11 @@
 
 Order: create a virtual environment in a folder named after a key of its contents, install the locked packages, write
 the stamp file, point the link `.venv` at the folder, and remove other environments. After a crash before the stamp, the
-folder is unused and the next run replaces it. A running product keeps the environment that it was started from until
-the link changes. A lock file serializes concurrent set-ups.
+folder is unused and the next run replaces it. The environment of a running product is removed only after the link
+has changed. A lock file serializes concurrent set-ups.
 
-Every start of `./dev` then writes the programs that pyproject.toml lists and `.venv/bin` lacks: a new program needs no
-other packages.
+Every start of `./dev` also writes the programs that pyproject.toml lists and `.venv/bin` lacks, so that a new program
+does not require a new environment.
 """
 
 import fcntl

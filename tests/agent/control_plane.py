@@ -120,7 +120,7 @@ class FakeControlPlane:
     def compare(self, held_orders: HeldOrders) -> DesiredState:
         """Compare the orders that a node holds with `desired`.
 
-        Return the orders that the node lacks, and the slots for which it holds an unknown or newer order.
+        Return the desired orders that the node lacks, and the slots for which `desired` has no order or an older one.
         """
         self.comparisons.append(held_orders)
         desired = {index_of(order.slot_id): order for order in self.desired}

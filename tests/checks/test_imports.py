@@ -32,7 +32,7 @@ def test_tests_sleep_only_inside_a_while_loop() -> None:
 
 
 def _calls_outside_while(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield calls outside `while` loops: a loop that sleeps awaits a condition; any other sleep assumes a duration."""
+    """Yield calls outside `while` loops: a sleep is allowed only in a loop that repeatedly checks a condition."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Call):
             yield child

@@ -1,4 +1,4 @@
-"""The registry of names: every refusal code is declared once, and the recorded lists show changes."""
+"""The registry of names: every refusal code is declared once, and docs/names/ lists all public names."""
 
 import ast
 from collections.abc import Iterator

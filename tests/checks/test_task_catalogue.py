@@ -88,7 +88,9 @@ def test_operation_cancel_shares_its_credit_lane_with_no_other_task() -> None:
 
 
 def test_agent_constructs_no_reason_from_a_literal_code() -> None:
-    """`Reason` accepts any code, because readers must; the agent passes a variable with a type that lists the codes."""
+    """The class `Reason` accepts any code, because a program may read the codes of a newer release. The agent
+    passes the code as a variable, with a type that lists the permitted codes, so that the type checker finds others.
+    """
     constants = [
         f"{path.name}:{call.lineno}"
         for path in sorted((ROOT / "node_agent").rglob("*.py"))

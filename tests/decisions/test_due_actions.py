@@ -1,4 +1,4 @@
-"""Actions that the control plane owes an allocation that is stopping, stopped or starting, and their times."""
+"""Actions that the control plane must take for an allocation that is stopping, stopped or starting, and when."""
 
 from datetime import datetime, timedelta
 

@@ -37,7 +37,7 @@ def failure(slot: SlotId, number: int = 0) -> FailedBringUp:
 
 
 def failures_on_node(*slots: SlotId) -> tuple[tuple[FailedBringUp, ...], tuple[FailedBringUp, ...] | None]:
-    """Record one failed bring-up of a slice in each slot, in turn. Return the consecutive failures of the node, and the
+    """Record one failed start of a slice in each slot, in turn. Return the consecutive failures of the node, and the
     failures for which the node is then excluded from placement, or None if it is not.
     """
     run: Sequence[FailedBringUp] = ()

@@ -1,4 +1,4 @@
-"""SSH public keys are parsed when they are requested; an order with a key that was recorded earlier stays readable."""
+"""SSH public keys in requests are validated; orders with a key that only an earlier release accepted stay readable."""
 
 import base64
 import struct

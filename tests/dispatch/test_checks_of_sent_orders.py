@@ -25,7 +25,7 @@ async def _check_again(task_sender: TaskSender, given: Given) -> None:
 
 
 def _fetch(admin: redis.Redis, order: UUID, *, seconds_since_heartbeat: float = 0.0) -> None:
-    """Move an order from the node's queue to a worker that had its last heartbeat at a time in the past."""
+    """Move an order from the node's queue to a worker that had its last heartbeat the given number of seconds ago."""
     seconds, micros = admin.time()
     admin.lpop("ctl:n1:slices")
     admin.hset(HELD, str(order), "worker")

@@ -1,5 +1,5 @@
 """Tests that the row of a task states whether the task was sent, whatever its node's queue answers. The row is written
-before the answer (P7).
+before the queue answers (P7).
 """
 
 from typing import Any

@@ -1,10 +1,10 @@
 """P16: no object of a removed slice remains on its node, even if the slice failed or faults were injected (Leak-0).
 
-Each cycle orders a slice with an ingress rule, which starts or is made to fail, and waits until the slice reaches a
-randomly chosen stage or fails. It then injects a fault or kills a process on the node, and removes the slice. The node
-reports the proof that the slice is absent. A leak checker that shares no code with the node verifies this proof with
-the first complete snapshot after the report: a later snapshot could follow another survey, and would not detect that
-the node reported the proof too early. Only differences that belong to the node itself may disappear later.
+Each cycle orders a slice with an ingress rule. The slice starts or is made to fail. The cycle waits until the slice
+reaches a randomly chosen stage or fails, injects a fault or kills a process on the node, and removes the slice. The
+node reports the proof that the slice is absent. A leak checker that shares no code with the node verifies this proof
+with the first complete snapshot after the report: a later snapshot could follow another survey, and would not detect
+that the node reported the proof too early. Objects of the node itself may remain until the next survey.
 
 The leak check of these tests omits Redis keys: the dispatcher requeues the messages that a killed agent had in flight,
 and these tests run no dispatcher. `tests/faults/lab/test_killed_programs.py` compares Redis keys too.

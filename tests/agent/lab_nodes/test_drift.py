@@ -103,7 +103,7 @@ class CarryingNode:
         eventually(lambda: any(beat.resynced for beat in self.plane.heartbeats[before:]), BOOT, self.node.log)
 
     def flows(self) -> list[str]:
-        """Return the flows of the OVS bridge. They disappear shortly after a fault that changes the bridge."""
+        """Return the flows of the OVS bridge. A fault that changes the bridge removes them with a delay."""
         return sorted(self.node.do(FLOWS).splitlines())
 
     def open(self) -> tuple[LocatedEvidence, ...]:

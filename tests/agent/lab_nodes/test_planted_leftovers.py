@@ -49,7 +49,10 @@ _LEASE: Final = 'echo "$(($(date +%s) + 3600)) 52:54:00:99:99:99 $ip thief *" >>
 
 @dataclass(frozen=True)
 class Planted:
-    """Planted object: script that creates it, one pattern per reported leftover, script that deletes a foreign one."""
+    """Planted object: script that creates it, and one pattern per leftover that the agent reports.
+
+    `delete` is a script that deletes the object if the agent does not remove it, because it is not the agent's own.
+    """
 
     create: str
     leftovers: tuple[str, ...]

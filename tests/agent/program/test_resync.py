@@ -261,7 +261,7 @@ def test_order_superseded_during_its_resync_is_not_reported_as_refused(tmp_path:
 
 @dataclass
 class ContactClock:
-    """`Contact` of a node with a heartbeat interval of one second, on a clock that the test advances."""
+    """An agent's record of its contact with the control plane, with one heartbeat a second, on a clock of the test."""
 
     now: float = 100.0
     due_comparisons: int = 0

@@ -1,4 +1,4 @@
-"""Ownership of libvirt domains: a slot owns domains with its name or UUID, and agent guests with its tap or MAC."""
+"""Libvirt domains of a slot: domains with its name or UUID, and guests of the agent with its tap or MAC."""
 
 from dataclasses import replace
 from uuid import UUID, uuid4

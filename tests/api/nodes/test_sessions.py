@@ -1,4 +1,4 @@
-"""Node sessions: renewal with the node's key, sequence numbers, refusal of copied nodes, expiry, and revocation."""
+"""Node sessions: renewal with the node's key, sequence numbers, refusal of a copy of a node, expiry, revocation."""
 
 import asyncio
 import threading

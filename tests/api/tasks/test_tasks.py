@@ -226,7 +226,7 @@ def test_removal_that_its_node_refused_can_be_retried(
 def test_desired_state_of_an_empty_slot_remains_the_removal_of_its_last_slice(
     running_plane: RunningPlane,
 ) -> None:
-    """Without a removal order, a node that lost its disk (with its orders) would accept an older one from its queue."""
+    """Without a removal order, a node that lost its disk and stored orders would accept an old order from its queue."""
     node, allocation, removal = removal_in_progress(running_plane)
     node.report("slice.removed", slot_id="n1/0", allocation_id=allocation, absent=["port"])
     assert running_plane.client().get(f"/allocations/{allocation}").json()["state"] == "released"

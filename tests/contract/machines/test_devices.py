@@ -1,8 +1,8 @@
 """PCI functions that a slot's virtual machine may use, and their state after the machine is gone.
 
 On the real host, the agent reads composed PCI trees (`tests.node.pci_trees`), while libvirt sees the PCI functions of
-the test machine. A request that the agent refuses before it defines a domain is refused as on a host with such devices.
-No test passes a device through to a guest of the real host.
+the test machine. The agent's own refusals, which precede the definition of a domain, are the same as on a host with
+such devices. No test passes a device through to a guest of the real host.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Hosts on which the network contract tests run, and the simulated one of them. This module needs no package of the
-host drivers.
+"""Interface of the hosts on which the network contract tests run, and the simulated host. This module needs no package
+of the host drivers.
 """
 
 import copy
@@ -123,8 +123,9 @@ OTHER_BRIDGE: Final = "br-other"
 class SwitchSetting:
     """Foreign settings that an administrator makes in Open vSwitch, by a command that contains `{bridge}` and `{tap}`.
 
-    `found` is the text by which the agent reports the setting. `of` states what has the setting: the port of the slice,
-    the bridge, one port or all of the OpenFlow switch, or the list of ports that belong to no slot.
+    `found` is the text by which the agent reports the setting. `of` states what the setting belongs to: the slice's OVS
+    port, the bridge, the slice's OpenFlow port (`switch port`), the whole OpenFlow switch, or the list of OVS ports
+    that belong to no slot (`ports`).
     """
 
     command: str

@@ -91,8 +91,8 @@ class FromGuest:
 
 @contextmanager
 def booted(node: LabNode, image: GuestImage) -> Iterator[FromGuest]:
-    """Boot the virtual machine of the attacking slice (Alice) on its existing tap, as the agent does. All other virtual
-    machines of the node are ended with it.
+    """Boot the virtual machine of the attacking slice (Alice) on its existing tap, as the agent does. At the end of
+    the context, all virtual machines of the node are ended.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -118,7 +118,7 @@ def test_removal_of_one_slots_network_leaves_the_other_slots_unchanged(aspects: 
 
 
 def test_apply_of_a_slice_network_continues_after_a_crash_after_any_step(aspects: tuple[Aspect, ...]) -> None:
-    """Each step of the plan runs alone, and the next step is planned from a new comparison, as after a crash."""
+    """Only the first step of each plan runs; then the host is compared and a new plan is made, as after a crash."""
     done = []
     while steps := [step for aspect in aspects for step in aspect.to_apply(slice_on(network(0)))]:
         steps[0].run()

@@ -61,7 +61,7 @@ def process(host: "Real") -> Dnsmasq:
 def agent_after(
     host: "Real", wanted: NodeNetwork, ended: Callable[[], None] = lambda: None
 ) -> "DnsmasqLeases":
-    """Return the DHCP driver of a second agent, which was started in place of the agent that the host belongs to."""
+    """Return the DHCP driver of a second agent, as if this agent had been started after the first agent of the host."""
     from node_agent.drivers.dhcp.dhcp import DnsmasqLeases
     from node_agent.drivers.network.links import NetlinkLinks
 
@@ -320,8 +320,8 @@ def hosts(host: "Real") -> Path:
 
 
 def removed_by(leases: "DnsmasqLeases", slot: SliceNetwork) -> None:
-    """Remove a slot's DHCP reservation as an agent does, and check that the lease aspect finds nothing of the slot
-    afterwards.
+    """Remove a slot's DHCP reservation as an agent does, and check that the agent's DHCP aspect finds nothing of the
+    slot afterwards.
     """
     aspect = LeaseAspect(leases)
     run(aspect.to_remove(slot))

@@ -29,8 +29,8 @@ def apply(aspects: tuple[Aspect, ...], wanted: Slice) -> list[str]:
 
 
 def rules(host: Host, ingress: Mapping | None = None) -> list[str]:
-    """Return the nftables chains that contain rules of the slot's ingress rule `ingress`; without `ingress`, those with
-    the slot's other rules.
+    """Return the nftables chains that contain rules of the slot's ingress rule `ingress`; without `ingress`, those that
+    contain nftables rules of the slot which belong to no ingress rule.
     """
     owner = SLOT.tap if ingress is None else f"{SLOT.tap} {ingress.ingress_id}"
     return sorted(found.rule.chain for found in host.filter.ruleset().rules if found.rule.owner == owner)

@@ -19,7 +19,7 @@ FASTER = network(0, rate_mbit=250)
 
 @pytest.fixture
 def port(aspects: tuple[Aspect, ...]) -> Aspect:
-    """Port aspect, which sets the rate limit of a slice, over a slot with an existing link."""
+    """The agent's OVS port aspect, which also sets the rate limit of a slice. The link of the slot exists already."""
     run(aspects[0].to_apply(slice_on(FREE)))
     return aspects[2]
 
@@ -115,7 +115,7 @@ def test_changed_or_deleted_openflow_meter_of_a_slice_is_restored_with_its_flows
 def test_crash_after_any_step_of_a_rate_limited_slices_plan_leaves_no_flow_that_passes_ip_unlimited(
     port: Aspect, host: Host
 ) -> None:
-    """Each step of the plan runs alone, and the next step is planned from a new comparison, as after a crash."""
+    """Only the first step of each plan runs; then the host is compared and a new plan is made, as after a crash."""
     unlimited = flows_of(FREE) - flows_of(LIMITED)
     while steps := port.to_apply(slice_on(LIMITED)):
         steps[0].run()

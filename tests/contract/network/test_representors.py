@@ -1,5 +1,5 @@
 """Tests of a slot with an SR-IOV virtual function as its network card. The agent renames the function's representor to
-the link name of the slot, and returns it at the release.
+the link name of the slot, and takes this name from it when the slice is removed.
 
 No card in switchdev mode was available. On the real host, a veth link replaces the representor, and the tree of
 `tests.node.pci_trees` declares it as the port of a virtual function.

@@ -1,5 +1,5 @@
-"""Tests of host changes that time out: the host counts as unreadable, the timeout is not a refusal, and the plan is
-continued later.
+"""Tests of host changes that time out: the agent treats the host as unreadable instead of reporting a refusal, and
+continues the plan later.
 """
 
 import ctypes

@@ -86,8 +86,8 @@ def in_arp_table(scene: Scene, attack: Packet, mark: bytes) -> bool:
 
 
 def in_neighbours(link: str) -> Arrival:
-    """Return a check whether the attack changed the MAC of Bob's IPv6 address in a link's neighbour table. This table
-    is empty without IPv6.
+    """Return a function that checks whether the attack changed the MAC of Bob's IPv6 address in a link's neighbour
+    table. This table is empty without IPv6.
     """
 
     def is_overridden(scene: Scene, attack: Packet, mark: bytes) -> bool:
@@ -133,7 +133,7 @@ def by_management(scene: Scene, attack: Packet, mark: bytes) -> bool:
 
 
 def at_port(port: int) -> Arrival:
-    """Return a check whether a program of the host that listens on this UDP port at all addresses
+    """Return a function that checks whether a program of the host that listens on this UDP port at all addresses
     receives the attack.
     """
 
@@ -176,7 +176,8 @@ def as_answer(scene: Scene, attack: Packet, mark: bytes) -> bool:
 
 def as_lost_lease(scene: Scene, attack: Packet, mark: bytes) -> bool:
     """Return whether the attack removed the DHCP lease of the neighbour slice (Bob). The lease file is read after the
-    attacking slice (Alice) has released its own lease and obtained it again.
+    attacking slice (Alice) has released its own lease and obtained it again, because the server has handled the attack
+    by then.
     """
     again = dhcp("request", mac=ALICE.mac, requested_addr=ALICE.ip)
     assert lease(scene.bob, BOB.mac, client_id=BOBS_ID) == BOB.ip

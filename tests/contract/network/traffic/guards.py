@@ -1,8 +1,8 @@
 """Removal of the guards that stop an attack. Each function removes only as much as lets that attack through, and a
 later survey restores the guards.
 
-A guard that is a condition of a permission is removed by an additional permission without this condition, for the
-forged frames only.
+If the guard is a condition of a flow or rule that permits frames, the function adds a flow or rule that permits the
+forged frames, and only these, without this condition.
 """
 
 import os

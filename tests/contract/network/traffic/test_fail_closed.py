@@ -1,5 +1,5 @@
-"""Fail-closed behaviour (P19): probes that are sent every ten milliseconds do not leak while slices are plugged in, or
-while the virtual switch is killed and restarted. All legitimate traffic passes afterwards.
+"""Fail-closed behaviour (P19): probes that are sent every ten milliseconds do not leak while the networks of slices
+are set up, or while the virtual switch is killed and restarted. All legitimate traffic passes afterwards.
 """
 
 import socket

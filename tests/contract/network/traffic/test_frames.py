@@ -44,8 +44,8 @@ pytestmark = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def carrying(node_host: Host) -> Iterator[Host]:
-    """Node with the slices of Alice and Bob. They are created once for all tests, because these tests only pass
-    frames.
+    """Node with the slices of Alice and Bob. They are created once for all tests, because these tests only send
+    and receive frames.
     """
     run(gateway_of(node_host).to_apply())
     for slot in (ALICE, BOB):
