@@ -8,8 +8,8 @@ from tests.checks.files import ROOT
 
 
 def interrupted(folder: Path, module: str, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command of the repository that is interrupted (SIGINT) when it imports the module `module`. A replacement
-    of this module in `folder` sends SIGINT to the whole process group, as a terminal does.
+    """Run a command of the repository, and interrupt it by SIGINT when it imports the module `module`. A replacement of
+    this module in `folder` sends the signal to the whole process group, as Ctrl-C in a terminal does.
     """
     (folder / f"{module}.py").write_text("import os, signal\nos.killpg(0, signal.SIGINT)\n")
     return subprocess.run(

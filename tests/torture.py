@@ -1,10 +1,10 @@
 """Command `./dev torture [--seed N] [--only P11 ...]`: it runs all tests of the promises (docs/promises.md) with their
 full counts.
 
-`./dev test` runs the same tests with a tenth of the count or less and a new seed for each run. The variables
-SLICEPLANE_TORTURE=full and SLICEPLANE_TORTURE_SEED change this for every way to start pytest. A failing test shows the
-seed of its run; the same seed repeats the workload, but not the interleaving. The end of the output shows the planned,
-run and skipped cases of each promise; the run fails if fewer cases ran than planned.
+`./dev test` runs the same tests with a tenth of the count or less and a new seed for each run. However pytest is
+started, the environment variables SLICEPLANE_TORTURE=full and SLICEPLANE_TORTURE_SEED select the full counts and the
+seed. A failing test shows the seed of its run; the same seed repeats the workload, but not the interleaving. The end of
+the output shows the planned, run and skipped cases of each promise; the run fails if fewer cases ran than planned.
 """
 
 import argparse
@@ -75,8 +75,8 @@ PROMISES: Final = {
 
 
 def count(full: int, usual_share: int = 10) -> int:
-    """Return how often a test repeats its case: the full count of its promise in `./dev torture`, otherwise a tenth of
-    it, or one part of `usual_share` parts.
+    """Return how often a test repeats its case: `full` times in `./dev torture`, otherwise `full` divided by
+    `usual_share`.
     """
     return full if matrix.is_full() else full // usual_share
 

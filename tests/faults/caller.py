@@ -78,7 +78,9 @@ class Caller:
         self.call("POST", f"/allocations/{allocation}/stop")
 
     def release_all(self, *allocations: str) -> None:
-        """Release those of the allocations that are not yet released, and wait until all of them are."""
+        """Release every given allocation that has not ended and is not being released, and wait until all of them have
+        ended.
+        """
         for each in filter(None, allocations):
             if self.state(each) not in (*ENDS, "releasing"):
                 self.release(each)
@@ -116,7 +118,7 @@ class Caller:
         return [event["data"] for event in self.call("GET", f"/events?limit=500&{picked}")["items"]]
 
     def tasks_in_flight(self) -> int:
-        """Return the number of tasks that are due or sent and not finished."""
+        """Return the number of unfinished tasks, whether or not they were already sent to their node."""
         with psycopg.connect(self.stack.admin_dsn) as conn:
             row = conn.execute("select count(*) from work.task where ended_at is null").fetchone()
         return int(row[0]) if row else 0

@@ -1,9 +1,10 @@
 """Common sequence of every fault test on real lab nodes: an allocation reaches a phase, the fault is injected, and the
 result is checked.
 
-Everything converges within 30 seconds of the fault's end. Within 30 seconds of its own end, the allocation has left
-nothing on the hosts and in their queues. A virtual machine is started once, as libvirt's own log shows, and started
-again only after it died. A fault without load would prove nothing, so it fails the test.
+The system converges within 30 seconds of the fault's end. Within 30 seconds of the allocation's end, the hosts and
+their queues contain nothing of this allocation. libvirt's log shows that the virtual machine was started once, and
+again only after it had ended. A case fails if no machine runs (phase `idle`) or no order is in flight (other phases)
+when the fault is injected, because it would prove nothing.
 """
 
 import time
@@ -38,7 +39,7 @@ class Case:
 
 
 def _nothing() -> None:
-    """Do nothing, for a fault that ends immediately."""
+    """Do nothing at the end of a fault that ends by itself."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Fault:
     """Fault of a test: the function `inject` starts it while the allocation is in its phase, and the function `end`
     ends it.
 
-    The context `around` lasts from before the request of a stop or release until after the fault. `guest_dies` is true
-    for a fault that the guest cannot survive.
+    The context `around` begins before the test requests a stop or release, and ends after `inject`. `guest_dies` is
+    true if the fault ends the guest.
     """
 
     name: str
@@ -136,8 +137,8 @@ def _converged(lab: Lab, allocation: str, phase: Phase) -> bool:
 
 
 def _check_none_was_started_twice(lives: Lives, *, killed: bool) -> None:
-    """Check that the virtual machine was started once, and again only after it was `killed` or libvirtd ended an
-    unfinished start.
+    """Check that the virtual machine was started once, and again only if the fault `killed` it or if libvirtd was
+    killed during a start.
     """
     assert lives.starts == 1 + killed + lives.ends("daemon"), lives
     assert ("started", "started") not in pairwise(lives.events), lives

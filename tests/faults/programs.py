@@ -94,8 +94,8 @@ class Lab(Caller):
 
 
 class Leaks:
-    """Leak check of both lab nodes, compared with their state at its creation. Its output is shown only if a resource
-    remains too long.
+    """Leak check that compares both lab nodes with their state at the creation of this object. Its output is shown only
+    if a resource remains too long.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -105,9 +105,9 @@ class Leaks:
         self._check.snapshot()
 
     def await_none(self, seconds: float) -> None:
-        """Wait until both nodes are in their initial state. The release of an allocation is not sufficient for this:
-        the node's survey repairs its own network, and tasks that a dead agent held are reclaimed once the agent counts
-        as dead.
+        """Wait until both nodes are in their initial state. This can take longer than the release of the allocation:
+        the agent's survey repairs the node's own network, and the tasks of a killed agent return to the queue only once
+        this agent counts as dead.
         """
         try:
             until(self._is_clean, "both nodes are in their initial state", seconds)

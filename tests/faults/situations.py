@@ -1,10 +1,10 @@
-"""Situations in which a program reaches each of its failpoints with orders in flight, and checks that its death had no
-consequence.
+"""Situations in which a program reaches each of its failpoints with orders in flight, and the state in which the system
+must be after the program's death and restart.
 
-The load is the same in nearly all cases: one allocation is active, and while the node's agent is down, this allocation
-is released and another one is created, so that an order of each kind is in flight. The agent is restarted only after a
-program of the control plane died, because otherwise the orders would finish before. `SITUATIONS` lists what a kind of
-work needs in addition.
+The load is the same in nearly all cases: one allocation is active. While the node's agent is down, this allocation is
+released and another one is created, so that an order of each kind is in flight. If a program of the control plane is to
+die, the agent is restarted only after this death, because the orders would otherwise finish before. `SITUATIONS`
+describes the cases in which this load does not bring the program to its failpoint.
 """
 
 import time
@@ -26,8 +26,8 @@ from tests.waiting import until
 
 @dataclass
 class Load:
-    """Allocations of one fault case. `old` is active at the start, and is released unless it is `kept` or stopped
-    (`off`); `new` is created.
+    """Allocations of one fault case: `old` is active at the start, and `new` is created while the agent is down. The
+    case releases `old`, stops it if `off` is true, or leaves it active if `kept` is true.
     """
 
     old: str = ""
@@ -40,9 +40,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Situation:
-    """Addition of a fault case to the usual load. `keep` keeps the old allocation, so that `disturb` can change its
-    host while the agent is down. `provoke` causes further work once the program runs with its
-    failpoint. `reports` restarts the agent, because its reports lead to the failpoint.
+    """Difference of a fault case from the usual load. `keep` leaves the old allocation active. `disturb` changes the
+    simulated host while the agent is down. `provoke` causes further work after a control plane program was started with
+    its failpoint. `reports` starts the agent at that time, because the program reaches the failpoint only when a report
+    arrives.
     """
 
     keep: bool = False

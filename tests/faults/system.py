@@ -65,7 +65,7 @@ class System(Caller):
     """Complete system under test. `armed` is the program that is to die at its failpoint, and `died_at` the time of its
     death by the monotonic clock.
 
-    `late` contains the allocations that a fault itself created.
+    `late` contains the allocations that were created during a fault.
     """
 
     boot_seconds: float = field(kw_only=True)

@@ -2,8 +2,9 @@
 repeatedly.
 
 The connections are those from the control plane or the node to Redis, and from the node to the API. One allocation is
-active and another is created meanwhile. Nothing is lost or done twice, and the new allocation becomes active within 30
-seconds of the connection's recovery. A connection that is only slow needs no recovery for this.
+active and another is created meanwhile. No order is lost or executed twice, and the new allocation becomes active
+within 30 seconds of the connection's recovery. A connection that is only slow (`delayed`) remains slow during these 30
+seconds.
 """
 
 import itertools
@@ -31,7 +32,7 @@ DELAY_SECONDS: Final = 0.3
 
 
 def delayed(proxy: SlowProxy) -> None:
-    """Keep the connection's delay, which is already set, until the end of the case."""
+    """Leave the connection slow until the end of the case: `run_case` has already set its delay."""
     assert proxy.delay == DELAY_SECONDS
 
 

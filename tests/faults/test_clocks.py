@@ -1,9 +1,10 @@
-"""Promise P8: clocks that are off by more than an hour, or jump. Each order is started once, and none expires by a
-wrong clock.
+"""Promise P8: although clocks are off by more than an hour, or jump, each order is started once, and no order expires
+because of a wrong clock.
 
 Two nodes, one with a clock ahead and one behind, have slices that take longer to start than a worker may be without a
-heartbeat. A decision by a wrong clock would therefore treat a living worker as dead, or a valid order as expired. Then
-the control plane's programs, one replica of each ahead and the other behind, use a database with a correct clock.
+heartbeat. A program that decided by such a clock would treat a living worker as dead, or a valid order as expired.
+Afterwards the control plane's programs run with wrong clocks too, one replica of each ahead and the other behind; the
+clock of their database is correct.
 """
 
 import itertools

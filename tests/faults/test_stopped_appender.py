@@ -124,8 +124,8 @@ async def test_many_appenders_idling_in_turn_delay_a_reader_of_the_ledger_by_les
 
 @asynccontextmanager
 async def holding_in_turn(database: Database, every: float = 0.7) -> AsyncIterator[None]:
-    """Let appenders hold the ledger's fence (an advisory lock) in turn: each one idles until the server ends its
-    session, and the next one follows meanwhile.
+    """Let appenders hold the ledger's fence (an advisory lock) in turn. A new appender starts every `every` seconds,
+    and each one idles until the server ends its session.
     """
     async with AsyncExitStack() as opened:
 

@@ -1,11 +1,11 @@
-"""Golden examples of every stored event shape, checked against the event catalog. Objections list every mismatch.
+"""Golden examples of every event shape that was ever stored, checked against the event catalog.
 
 Three files, each keyed by stored name and version (`slot.claimed/1`):
 
 - `facts.json`: an example of each version ever written, including the current one. An entry is kept permanently.
 - `released.json`: SHA-256 of each example's canonical JSON, so that no example can change unnoticed. The commit that
-  adds an example adds its line here, because a row of its shape may be stored from then on.
-- `read_today.json`: each example of an older version, in the current shape after its upcasters. It detects a
+  adds an example adds its line here, because events of this shape may be stored from then on.
+- `read_today.json`: each example of an older version, converted to the current shape by the upcasters. It detects a
   changed result of an upcaster, because such a change alters the meaning of stored events.
 """
 

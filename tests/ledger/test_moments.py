@@ -1,5 +1,5 @@
-"""Tests that a time maps to one ledger position, even if an appender delays between reading the clock and drawing its
-position.
+"""Tests of the ledger position at a time: it is that of the last event recorded up to this time, even if an appender
+delays between reading the clock and drawing its position.
 """
 
 import asyncio
@@ -149,7 +149,9 @@ async def append_with_delay(database: Database) -> None:
 
 
 async def query_settled_times(conn: psycopg.AsyncConnection, answers: list[tuple[datetime, int]]) -> None:
-    """Query the ledger position of the current time repeatedly, each time once no earlier event can be committed."""
+    """Repeatedly take the current time, wait until no event with an earlier time can be committed any more, and query
+    the ledger position at this time.
+    """
     for _ in range(20):
         moment = (await settled_now(conn)).now
         while (before := (await settled_now(conn)).before) is None or before <= moment:
@@ -175,6 +177,8 @@ async def one(conn: psycopg.AsyncConnection, query: str) -> tuple[datetime]:
 
 
 async def settled_now(conn: psycopg.AsyncConnection) -> Settled:
-    """Return the time before which all recorded events are committed. `settled` requires a new transaction."""
+    """Return the time before which all recorded events are committed. Read it in a new transaction, as `settled`
+    requires.
+    """
     await conn.rollback()
     return await settled(conn)

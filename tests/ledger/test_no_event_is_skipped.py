@@ -121,8 +121,8 @@ async def check_readers_during_crashes(server: PostgresServer, folder: Path, cra
 
 
 async def kill_a_backend(server: PostgresServer, database: Database, rng: random.Random) -> None:
-    """Kill one Postgres backend of a writer. Shared memory may be corrupted, so the server ends every session and
-    recovers.
+    """Kill one Postgres backend of a writer. The server then ends every session and recovers, because the killed
+    backend may have corrupted the shared memory.
     """
     query = "select pid from pg_stat_activity where application_name like 'writer%'"
     killed = False
@@ -230,8 +230,8 @@ def assert_once_and_in_order(seen: list[Seen]) -> None:
 async def assert_accounted_for(
     database: Database, seen: list[Seen], account: Account, *, never_drawn: int = 0
 ) -> None:
-    """Check that every drawn position has an event or is recorded as dead (it never gets one), and that it is dead only
-    if its writer rolled back or was killed.
+    """Check that every drawn position has an event or is recorded as dead (it never gets one). Only positions of a
+    writer that rolled back, was killed or lost its connection may be dead.
     """
     async with await psycopg.AsyncConnection.connect(database.app_dsn, autocommit=True) as conn:
         rows = await (await conn.execute("select position from ledger.dead_position")).fetchall()

@@ -1,5 +1,5 @@
-"""Tests of past rows of read models: the rows that the database selects from long streams equal the result of applying
-all events of those streams.
+"""Tests of read model rows at an earlier ledger position: a row computed from only those events that the database
+selects from a long stream equals the row computed from all its events.
 """
 
 import asyncio
@@ -76,7 +76,9 @@ async def check(database: Database, model: Patched, streams: list[StreamId], end
 
 
 async def check_steps(conn: psycopg.AsyncConnection, model: Patched, stream: StreamId, end: Position) -> None:
-    """Check that applying one event at a time from any position produces the rows that the database selects."""
+    """Check that a row at any earlier position, updated by one later event after another, always equals the row
+    computed from all events so far.
+    """
     whole = (await streams_up_to(conn, [stream], end))[stream]
     for start in map(Position, range(0, end, 3)):
         row: Row | None = (await rows_at(conn, model, [stream], start)).get(stream)

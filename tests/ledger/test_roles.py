@@ -386,8 +386,8 @@ def test_pseudo_role_public_has_no_database_privileges(admin: psycopg.Connection
 def test_security_definer_functions_of_the_ledger_have_a_fixed_search_path(
     admin: psycopg.Connection,
 ) -> None:
-    """The search path is a setting of the function, or the function's body sets it, which costs less in a function that
-    is called often.
+    """The search path is set in the function's definition, or by `set_config` in its body, which is faster for a
+    function that is called often.
     """
     paths = admin.execute(
         "select proname, 'search_path=pg_catalog, pg_temp' = any(proconfig)"
@@ -412,7 +412,9 @@ def test_ledger_tables_have_no_triggers_or_rules(admin: psycopg.Connection) -> N
 async def test_open_transaction_of_the_reader_role_blocks_no_append_to_the_ledger(
     database: Database, conn: psycopg.AsyncConnection
 ) -> None:
-    """A database role without write privileges can hold at most the weakest lock on every table and an old snapshot."""
+    """A database role without write privileges can hold at most an ACCESS SHARE lock on every table and an old
+    snapshot.
+    """
     with connected(database, "test_reader") as reader, reader.conn.transaction():
         reader.conn.execute("set transaction isolation level serializable")
         reader.conn.execute("lock table ledger.event, ledger.head, ledger.claim in access share mode")

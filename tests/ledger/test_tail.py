@@ -244,8 +244,8 @@ async def test_ledger_reader_on_an_unfit_postgres_server_raises_unfit_server(dat
 async def test_ledger_position_reported_as_final_stays_final_after_a_crash_reverts_drawn_positions(
     postgres_programs: Path,
 ) -> None:
-    """The crash loses the drawn positions, because a rolled-back append leaves no WAL record that the server must flush
-    before the crash.
+    """The server need not flush the WAL of a rolled-back append, so the crash reverts the positions that this append
+    drew.
     """
     settings = {"fsync": "off", "wal_writer_delay": "10s"}
     with (

@@ -48,7 +48,7 @@ def split_place(shape: JsonObject) -> JsonObject:
 
 
 def join_place(shape: JsonObject) -> JsonObject:
-    """Convert an event of version 3 for a release that reads version 3 and still writes version 2."""
+    """Convert an event of version 3 to version 2, for a release that reads version 3 and still writes version 2."""
     return {"place": f"{shape['quay']}/{shape['number']}", "ship": shape["ship"]}
 
 

@@ -2,13 +2,14 @@
 links.
 
 `cloud` was recorded: a virtual machine with virtio devices and no IOMMU, Linux 6.18, with all its functions and, for
-each, the files that are read.
+each function, the files that the agent reads.
 
-`hgx`, `bluefield` and `workstation` were composed and never recorded, since no such machine was available: ids and
-classes from the PCI ID database, bus numbers of the first as NVIDIA documents them for its eight-GPU H100 systems,
-files and their content as the kernel documents them (ABI/testing/sysfs-bus-pci, ABI/testing/sysfs-class-net, and
-networking/switchdev and mlx5's commit "Move to use common phys port names for vport representors" for the names of
-representors). They prove that documented content is parsed, and not what a machine shows.
+`hgx`, `bluefield` and `workstation` were composed and never recorded, since no such machine was available. Ids and
+classes are from the PCI ID database, and the bus numbers of `hgx` from NVIDIA's documentation of its eight-GPU H100
+systems. Files and their content follow the kernel's documentation (ABI/testing/sysfs-bus-pci,
+ABI/testing/sysfs-class-net). The names of representors follow networking/switchdev and mlx5's commit "Move to use
+common phys port names for vport representors". These three trees show that documented content is parsed; a real machine
+may show other content.
 """
 
 import json

@@ -12,7 +12,9 @@ _ADDRESSES: Final = st.from_regex(r"0000:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", fullm
 
 
 def _named(devices: list[HostDevice]) -> tuple[HostDevice, ...]:
-    """Return the devices in the order of node settings: GPUs, fabric devices, and one network card at most."""
+    """Return the devices in the order of node settings: GPUs, fabric devices, network card. Only the first network card
+    is kept.
+    """
     of = {use: [each for each in devices if each.use == use] for use in ("gpu", "fabric", "card")}
     return (*of["gpu"], *of["fabric"], *of["card"][:1])
 

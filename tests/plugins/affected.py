@@ -166,8 +166,8 @@ class Affected:
 
 
 def within(budget: float, items: Iterable[pytest.Item], durations: Durations) -> list[pytest.Item]:
-    """Return the first tests that fit the time budget by their durations, in their order, and at least one.
-    A shared fixture counts once.
+    """Return the tests that fit the time budget, chosen in the given order; only the shortest test if none fits. The
+    setup of a shared fixture counts once.
     """
     taken: list[pytest.Item] = []
     started: set[str] = set()

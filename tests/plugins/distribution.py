@@ -24,7 +24,7 @@ class FolderScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has n
 
     def schedule(self) -> None:
         """Assign the tests to workers. Folders come first, then files with tests marked as slow, so that all workers
-        end at about the same time. A random order of the tests is kept.
+        end at about the same time. If the tests are in random order, keep this order.
         """
         super().schedule()
         if not self.config.option.loadscopereorder:

@@ -1,7 +1,7 @@
 """Pytest plugin that records the duration of each test and of each shared fixture in .pytest_cache, for `--affected`.
 
-The first test that uses a shared fixture (a server, a lab) includes its start. The record keeps both durations apart,
-because a run pays the start of a shared fixture only once.
+pytest includes the start of a shared fixture (a server, a lab) in the duration of the first test that uses it. The
+record keeps both durations apart, because a run starts a shared fixture only once.
 """
 
 import time
@@ -37,7 +37,9 @@ class Durations:
         return cls(kept.get("tests", {}), kept.get("fixtures", {}))
 
     def own(self, item: pytest.Item) -> float:
-        """Return the seconds of a test without its shared fixtures, or an estimate if no run has recorded the test."""
+        """Return the seconds of a test without the setup of its shared fixtures, or an estimate if no run has recorded
+        the test.
+        """
         return self.tests.get(item.nodeid) or (
             _SLOW_SECONDS if item.get_closest_marker("slow") else _OWN_SECONDS
         )

@@ -1,8 +1,8 @@
 """Distance from changed files to test files, counted in imports.
 
 A module depends on the modules that it imports, on the modules that define the fixtures it names, and on the modules
-and programs that it names in a string, because tests start programs as processes. A changed file that is not a module
-concerns the modules that name it in a string, otherwise the modules that name the nearest of its folders.
+and programs that it names in a string, because tests start programs as processes. If a changed file is not a module,
+the modules that name it in a string depend on it; if there are none, those that name the nearest of its parent folders.
 """
 
 import re

@@ -145,8 +145,8 @@ def _report(item: pytest.Item) -> None:
 
 
 def snapshot(folders: set[str]) -> Found:
-    """Return the resources that exist now: those of this process's descendants, and those of the temporary folders
-    `folders` that exist.
+    """Return the resources that exist now: this process's descendants with their databases, bridges and domains, and
+    those of the temporary folders `folders` that exist.
     """
     found: Found = Counter(f"folder {each}" for each in folders if Path(each).exists())
     for pid, argv in _processes(os.getpid()):

@@ -1,9 +1,9 @@
 """Pytest plugin for requirements of tests on the machine, and the reaction to a missing requirement.
 
-A test marked `node` needs root and Debian's node packages; a fixture that misses its server calls `missing_server`.
-Both skip the test with the reason. With CI=true a missing server fails the test, because a skip would look like a
-pass; a run as an ordinary user does not count as a missing server. Clean machine tests run only on request, and tests
-marked `docker` only where a Docker engine responds.
+A test marked `node` needs root and Debian's node packages. A fixture calls `missing_server` if its server is not
+installed. In both cases the test is skipped with the reason. With CI=true, a missing server or package fails the test,
+because a skip would look like a pass; a test that needs root is still skipped for another user. Clean machine tests run
+only on request, and tests marked `docker` only where a Docker engine responds.
 """
 
 import os

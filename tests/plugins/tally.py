@@ -22,8 +22,8 @@ PATHS: Final = pytest.StashKey[Mapping[str, Sequence[str]]]()
 
 @dataclass
 class Tally:
-    """Counts of the test cases of one promise. `planned` and `of` map each test to its number of planned and of
-    existing cases.
+    """Counts of the test cases of one promise. For each test, `planned` contains the number of cases that the run must
+    execute, and `of` the number of all its cases.
     """
 
     planned: dict[str, int] = field(default_factory=dict)

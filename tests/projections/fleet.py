@@ -162,7 +162,7 @@ class Fleet:
         return await self.do(readmit_slot_to_placement(slot, reason, origin))
 
     async def note_replacement(self, allocation: AllocationId) -> None:
-        """Add the slots of an allocation that was placed again on another node to `placed`."""
+        """If the allocation was placed again on another node, record its previous and its new slots in `placed`."""
         async with self.handle.engine.connect() as conn:
             history = await allocation_history(conn, allocation)
         for fact in (each.fact for each in history):

@@ -47,7 +47,9 @@ async def settled(control: Redis, node_id: NodeId, within: float = TIMEOUT_SECON
 
 
 async def requeued(relay: Relay, node_id: NodeId, order_id: UUID, data: bytes) -> float:
-    """Enqueue an order repeatedly, as the task sender does, until it is requeued. Return the seconds that this took."""
+    """Enqueue an order that a dead worker holds, repeatedly as the task sender does, until the order is requeued.
+    Return the seconds that this took.
+    """
     began = time.monotonic()
     while not isinstance(await relay.enqueue(node_id, order_id, data), Requeued):
         assert time.monotonic() - began < TIMEOUT_SECONDS, "its worker is still considered alive"
@@ -100,7 +102,7 @@ class Node:
         return self.begun.get(timeout=TIMEOUT_SECONDS)[0]
 
     def next_begin(self) -> float:
-        """Wait for the next begin of an order's handler, and return its time (`perf_counter`)."""
+        """Wait until the handler of the next order begins, and return the time at which it began (`perf_counter`)."""
         return self.begun.get(timeout=TIMEOUT_SECONDS)[1]
 
     def next_dead_letter(self) -> DeadLetter:

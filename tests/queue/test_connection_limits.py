@@ -1,4 +1,4 @@
-"""Tests that Redis limits the memory which a node's connections can occupy, and the time for which they can (P20)."""
+"""Tests that Redis limits how much memory a node's connections can occupy, and for how long (P20)."""
 
 import socket
 from collections.abc import Iterator

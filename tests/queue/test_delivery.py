@@ -1,4 +1,6 @@
-"""Tests of queue delivery: orders reach their handlers immediately, exactly once and within limits."""
+"""Tests of queue delivery: each order reaches its handler immediately and once. The length of a queue and the number of
+orders in flight are limited, and an order that no handler can process becomes a dead letter.
+"""
 
 import asyncio
 import threading

@@ -60,8 +60,8 @@ class Site:
         until(lambda: self.show(allocation)["state"] == state, f"{allocation} is {state}", seconds)
 
     def await_placeable(self, count: int, seconds: float = 40.0) -> None:
-        """Wait until new slices can be placed in `count` slots, because an agent that starts first compares its slots
-        with their orders.
+        """Wait until new slices can be placed in exactly `count` slots. A restarted agent first compares its slots with
+        their orders, and no slice is placed in them meanwhile.
         """
 
         def placeable() -> int:

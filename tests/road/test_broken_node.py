@@ -23,8 +23,8 @@ SECOND_NODE_SLOTS: Final = [{"index": index, "vcpus": 1, "memory_mib": 96} for i
 
 @dataclass
 class TwoNodes:
-    """Control plane with two nodes: a test can break the first node, and the second has more slots, so that placement
-    fills it later.
+    """Control plane with two nodes. A test can break the first node. The second node has more slots, so that placement
+    prefers the first.
     """
 
     site: Site

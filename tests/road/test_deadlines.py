@@ -86,7 +86,7 @@ async def _set_spooled_reports(made: Plane, count: int) -> None:
 
 
 def failed_bring_ups(plane: RunningPlane) -> list[str]:
-    """Return the ledger streams that contain a failed bring-up of a slice."""
+    """Return the ids of the ledger streams that contain an event of a failed slice start (`*.bring_up_failed`)."""
     rows = plane.rows("select stream_id from ledger.event where type like '%.bring_up_failed' order by 1")
     return [stream for (stream,) in rows]
 

@@ -81,7 +81,7 @@ def states(plane: RunningPlane) -> Counter[str]:
 
 
 def threads_of_nodes() -> Counter[str]:
-    """Return the number of running threads for each kind of thread that nodes or their work require."""
+    """Return the number of running threads of each kind that agents start in this process."""
     named = (thread.name.partition("-")[0] for thread in threading.enumerate())
     kinds = Counter(name for name in named if name in ("orders", "slot"))
     kinds["consumer"] = sum(isinstance(thread, ConsumerThread) for thread in threading.enumerate())

@@ -1,12 +1,12 @@
 """Start the product's programs as copies of a process that has already imported their modules.
 
-A new Python process needs up to a second of processor time to import a program; a copy starts in milliseconds. The
-program is the same: a separate process with its own arguments, environment, log file and signals. Its parent is the
-process that started it. Each pytest process starts one template process when a test first needs a copy.
+A new Python process needs up to a second of processor time to import a program; a copy starts in milliseconds. A copy
+is a separate process with its own arguments, environment, log file and signals, and its parent is the pytest process
+that started it, as for a new process. Each pytest process starts one template process when a test first needs a copy.
 
-The template process forks twice, and the first child exits at once. The kernel then gives the second child, the copy,
-to the pytest process, which is a subreaper at that moment (prctl(2)). Therefore the pytest process can wait for the
-copy.
+The template process forks twice, and the first child exits at once. The kernel then makes the pytest process the parent
+of the second child, the copy, because the pytest process is a subreaper at that moment (prctl(2)). Therefore the pytest
+process can wait for the copy.
 """
 
 import functools
@@ -34,7 +34,8 @@ _SECONDS: Final = 60.0
 def start_copy(argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:
     """Start a program of the product as a copy, and any other program as `start_process` does.
 
-    A program with a preloaded library is not copied: the library is loaded only when a new program is executed.
+    A program with LD_PRELOAD in its environment is not copied, because the preloaded library takes effect only when a
+    program is executed (execve(2)).
     """
     if Path(argv[0]).name not in PROGRAMS or "LD_PRELOAD" in environment:
         return start_process(argv, environment, log)
@@ -44,7 +45,7 @@ def start_copy(argv: Sequence[str], environment: Mapping[str, str], log: IO[byte
 def run_copy(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a program of the product as a copy, with exactly this environment, until it exits.
 
-    Raises `subprocess.TimeoutExpired`, after it has killed the copy.
+    If it does not exit within 60 seconds, kill it and raise `subprocess.TimeoutExpired`.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         copy = _template().copy(argv, environment, output, errors)
@@ -60,7 +61,7 @@ def run_copy(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.
 
 @dataclass
 class Copy:
-    """A running copy of a program. Its methods are those of `subprocess.Popen`."""
+    """Process that runs a copy of a program. Its methods are those of `subprocess.Popen`."""
 
     args: Sequence[str]
     pid: int
@@ -71,7 +72,9 @@ class Copy:
         return self._exit_status(os.WNOHANG)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end of the process and return its exit status. Raises `subprocess.TimeoutExpired`."""
+        """Wait for the end of the process and return its exit status. Raises `subprocess.TimeoutExpired` if the process
+        runs for more than `timeout` seconds.
+        """
         if timeout is not None and self.returncode is None and not _has_ended(self.pid, timeout):
             raise subprocess.TimeoutExpired(self.args, timeout)
         status = self._exit_status(0)
@@ -93,7 +96,7 @@ class Copy:
 
 
 class Template:
-    """The template process of this pytest process."""
+    """Template process of this pytest process, from which the copies are forked."""
 
     def __init__(self) -> None:
         self._requests, requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -105,8 +108,8 @@ class Template:
     def copy(
         self, argv: Sequence[str], environment: Mapping[str, str], output: IO[bytes], errors: IO[bytes]
     ) -> Copy:
-        """Start a program with these words as its command line, exactly this environment, and these files as its
-        standard output and standard error.
+        """Start a copy of a program. `argv` is its command line, `environment` its complete environment, and `output`
+        and `errors` are its standard output and standard error.
         """
         request = json.dumps([os.getpid(), argv, dict(environment)]).encode()
         call_prctl(_SET_CHILD_SUBREAPER, 1)
@@ -128,7 +131,7 @@ def _template() -> Template:
 
 
 def pytest_sessionstart() -> None:
-    """Let each `Child` of this pytest process start as a copy."""
+    """Start each `Child` of this pytest process as a copy, instead of by `start_process`."""
     Child.starter = staticmethod(start_copy)
 
 
@@ -138,7 +141,7 @@ def pytest_sessionfinish() -> None:
 
 
 def _has_ended(pid: int, seconds: float) -> bool:
-    """Return whether a child process ends within this time."""
+    """Wait for the end of a child process for at most `seconds`. Return whether it has ended."""
     descriptor = os.pidfd_open(pid)
     try:
         return bool(select.select([descriptor], [], [], seconds)[0])

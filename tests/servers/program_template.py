@@ -1,4 +1,6 @@
-"""The template process: it has imported the product's programs and forks itself for each copy (`program_copies`)."""
+"""Template process of `program_copies`: it has imported the product's programs, and forks itself for each copy of a
+program.
+"""
 
 import ctypes
 import gc
@@ -37,7 +39,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def call_prctl(option: int, value: int) -> None:
-    """Call prctl(2). Raises `OSError`."""
+    """Call prctl(2). Raises `OSError` if the call fails."""
     if _libc.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
@@ -45,7 +47,7 @@ def call_prctl(option: int, value: int) -> None:
 def serve() -> int:
     """Fork a copy for each request on standard input, until the pytest process closes its end of the socket.
 
-    Returns the exit code: in a copy, that of the copied program.
+    Returns the exit code of this process. In a copy, it is that of the copied program.
     """
     # The first call finds the command line in memory, which fails after `_run` has replaced the environment.
     setproctitle.getproctitle()
@@ -86,10 +88,10 @@ def _run(
     outputs: tuple[int, int],
     parents: tuple[int, int],
 ) -> int:
-    """Prepare this process as `start_process` prepares a new one, run the program and return its exit code.
+    """Prepare this copy as `start_process` prepares a new process, run the program and return its exit code.
 
-    `outputs` are its standard output and standard error. `parents` are the process that forked this one, and the pytest
-    process, which becomes its parent.
+    `outputs` are the descriptors of its standard output and standard error. `parents` are the ids of the process that
+    forked the copy and of the pytest process. The program begins once the pytest process has become the copy's parent.
     """
     first, last = parents
     while os.getppid() == first:

@@ -32,8 +32,8 @@ async def queue_depth(client: Redis, node_id: NodeId) -> Depth:
 
 @contextmanager
 def server_folder() -> Iterator[Path]:
-    """Yield a short path below a new temporary folder that the user of the Redis server may enter. It may not enter the
-    folders of pytest.
+    """Yield a short path below a new temporary folder that the user of the Redis server may enter. This user may not
+    enter the temporary folders of pytest.
     """
     parent = Path(tempfile.mkdtemp(prefix="sp-redis-"))
     parent.chmod(0o711)

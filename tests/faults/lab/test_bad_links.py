@@ -1,11 +1,12 @@
 """Promise P4 on real lab nodes: the link between a node and its control plane, which carries API and queue traffic,
 fails for a limited time.
 
-The packets are dropped and refused inside the node, where its management link ends. A fault lasts longer than the time
-after which a worker counts as dead; the checks after it are in `phases`. Guests do not use this link and are not
+Packet filter rules in the node drop or reject packets on its management link. A fault lasts longer than the time after
+which a worker counts as dead. `tests.faults.phases` checks the result. Guests do not use this link and are not
 affected.
 
-`test_bad_connections` covers a link that is only slow, by a proxy, because packets cannot be delayed on every machine.
+`test_bad_connections` covers a connection that is only slow: a proxy delays its data, because packets cannot be delayed
+on every machine.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Promises P2 and P3 on real lab nodes: any program is killed, or stopped until others count it as dead, while orders
 are in flight.
 
-A case consists of a program, a phase of an allocation, and the signal that the program receives. The checks after it
-are in `phases`.
+A case consists of a program, a phase of an allocation, and the signal that the program receives. `tests.faults.phases`
+checks the result.
 """
 
 import signal

@@ -33,8 +33,8 @@ def bring_agent_to(system: System, case: Case, load: Load) -> None:
 
 
 def bring_control_plane_to(system: System, case: Case, load: Load) -> None:
-    """Start a control plane program so that it dies at the case's failpoint, with one order in the queue and one that
-    is made while the program runs.
+    """Start a control plane program so that it dies at the case's failpoint. One order waits in the queue at its start,
+    and another one is created while it runs.
     """
     situation = case.situation
     system.arm(case.process, case.point)

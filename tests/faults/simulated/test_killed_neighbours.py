@@ -1,5 +1,5 @@
-"""Promise P1 for work that the matrix of failpoints does not reach: enrolment, requeueing and withdrawals. Each has its
-own test.
+"""Promise P1 for failpoints that `test_killed_at_failpoints` does not cover: those of an enrolment, of the removal of
+ended orders from a queue, of the end of an expired allocation lease, and of requeueing.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Promise P7 on a whole system: a task of a killed agent is redelivered within a heartbeat and five seconds. A task
 that kills its agent each time is reported, and not repeated permanently.
 
-The task is an operation, since only the queue redelivers operations. A slot's order would be on the agent's disk, or
-would come with the slot's desired state when the agent starts.
+The task is an operation, because a restarted agent gets an operation only from the queue. It would also get an order
+from its own disk, or with the slot's desired state at its start.
 """
 
 import time

@@ -106,8 +106,8 @@ EVERY: Final = [Case(*each) for each in itertools.product(FAULTS, MOMENTS)]
 
 
 def begin(system: System, moment: Moment) -> list[str]:
-    """Create allocations so that their orders are waiting, held by a dead worker, or finished at the moment of the
-    fault. Return the ids of these allocations.
+    """Create an allocation with an order that waits in the queue or is held by a dead worker at the moment of the
+    fault; create none for the moment `idle`. Return the ids of the created allocations.
     """
     match moment:
         case "waiting":

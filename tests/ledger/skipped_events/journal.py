@@ -32,9 +32,11 @@ class Journal:
 
 @dataclass
 class Account:
-    """Positions that all writer processes drew from the ledger, according to their journals: of committed events, of
-    commits without an answer, and of events that were rolled back. Another position belongs to a call that did not
-    return.
+    """Positions that all writer processes drew from the ledger, according to their journals: those of events that were
+    committed (`committed`), that were rolled back (`undone`), and that may or may not be committed, because the writer
+    was killed or lost its connection during the commit (`unsure`).
+
+    The positions of an `append` that never returned are unknown; `unanswered` is the number of events in such calls.
     """
 
     committed: set[int] = field(default_factory=set)

@@ -160,8 +160,8 @@ async def _naive(conn: psycopg.AsyncConnection, after: int) -> _Snapshot:
 async def _one_statement(conn: psycopg.AsyncConnection, after: int) -> _Snapshot:
     """Read the state of the fence and the events in one statement, with a snapshot older than that state.
 
-    The statement sleeps in between, which makes the snapshot older by milliseconds. Events are then lost with
-    certainty, even in a short run.
+    The statement takes its snapshot, sleeps some milliseconds, and then reads the state of the fence. Events are
+    therefore lost with certainty, even in a short run.
     """
     query = """
       select array(select position from ledger.event where position > %(after)s and position <= fence.last),

@@ -1,5 +1,5 @@
-"""Tests that any object in place of a slot's disk folder is listed and removed, and that nothing outside of it is
-removed.
+"""Tests that any object in place of a slot's disk folder is listed and removed, and that nothing outside of this folder
+is removed.
 """
 
 from collections.abc import Callable

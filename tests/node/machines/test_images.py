@@ -1,4 +1,6 @@
-"""Tests that the guest images of a node are those that its image folder describes at the moment of the request."""
+"""Tests that a node has exactly the guest images that its images folder describes at the moment at which the agent
+reads this folder.
+"""
 
 from pathlib import Path
 

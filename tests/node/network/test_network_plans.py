@@ -1,5 +1,5 @@
-"""Tests of the network aspects' plans: they change any observed state of a host to the desired state, and a second plan
-changes nothing.
+"""Tests of the plans for a slot's network: they change any observed state of a host to the desired state, and a second
+plan changes nothing.
 """
 
 import re
@@ -87,8 +87,8 @@ def plant_network(host: Simulated, link: Tap | OtherLink | None, port: Port | No
 
 
 def plant_permissions(host: Simulated, meters: Mapping[int, Meter], flows: Iterable[Flow]) -> None:
-    """Add the OpenFlow meters, and the flows except those that use a missing meter, because no switch accepts such a
-    flow.
+    """Add the OpenFlow meters and flows to the simulated host. Flows that use a missing meter are left out, because no
+    switch accepts such a flow.
     """
     for number, meter in meters.items():
         host.switch.add_meter(SLOT.bridge, number, meter)
@@ -151,7 +151,7 @@ def test_network_plan_of_a_slice_that_was_interrupted_at_any_step_is_continued(
 def test_list_of_a_slices_remaining_network_objects_is_empty_exactly_if_its_removal_has_no_step(
     host: Simulated,
 ) -> None:
-    """The method `remains` of a network aspect lists objects exactly when its method `to_remove` returns steps."""
+    """For each `Aspect` of the slot's network, `remains` lists objects exactly if `to_remove` returns steps."""
     for aspect in aspects_of(host):
         assert bool(aspect.remains(SLOT)) == bool(aspect.to_remove(SLOT))
 

@@ -32,8 +32,8 @@ Answers = Callable[[PathProbes, float], bool | None]
 
 
 class SimulatedClock:
-    """Simulated clock that sends due probes 20 times a second to a guest. The guest answers each probe `late` seconds
-    after it was sent.
+    """Simulated clock that sends probes to a guest: 20 times a second, it sends those that are due. The guest answers
+    each probe `late` seconds after it was sent.
     """
 
     def __init__(self, answers: Answers, late: float = 0.0) -> None:

@@ -1,5 +1,5 @@
-"""Tests of TCP probe packets: another implementation parses the probes that the agent sends, and the agent parses its
-answers.
+"""Tests of TCP probe packets: another implementation parses the probes that the agent sends, and the agent parses the
+answers to these probes.
 """
 
 from typing import Final
