@@ -48,7 +48,8 @@ class Screen:
 
     def warn(self, text: str) -> None:
         if not self.json:
-            self.err.print(Text.assemble(("warning: ", "yellow"), text))
+            # The terminal wraps long lines. A line break inside a command would prevent that a user copies it.
+            self.err.print(Text.assemble(("warning: ", "yellow"), text), soft_wrap=True)
 
     def document(self, raw: bytes) -> None:
         """Print one JSON document, indented, as the control plane returned it."""

@@ -143,7 +143,7 @@ def test_failed_allocation_stays_failed_after_a_slice_removal_is_overridden() ->
 def test_override_of_a_slice_removal_that_the_allocation_does_not_await_is_a_conflict(
     history: tuple[AllocationFact, ...],
 ) -> None:
-    with pytest.raises(Conflict, match="is still to be removed"):
+    with pytest.raises(Conflict, match="has no pending slice removal"):
         life.override_removal(state_after(*history), A, "to see")
 
 

@@ -300,5 +300,5 @@ def test_retry_of_a_slice_removal_that_the_allocation_does_not_await_is_a_confli
 
     assert after(*RELEASING) == (SliceRemovalRetried(REQUESTED.allocation_id, A),)
     for facts in (PLACED, (*RELEASING, SliceRemoved(REQUESTED.allocation_id, A))):
-        with pytest.raises(Conflict, match="is still to be removed"):
+        with pytest.raises(Conflict, match="has no pending slice removal"):
             after(*facts)

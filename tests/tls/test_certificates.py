@@ -144,7 +144,7 @@ def test_unusable_tls_certificate_file_is_refused_with_its_path_or_the_reason(
             server_context(_settings(tls_certificate_file=certificate, tls_key_file=key))
     with pytest.raises(UnusableCertificate, match="nowhere"):
         redis_ca(_settings(redis_ca_file=tmp_path / "nowhere.pem"))
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="require each other"):
         _settings(tls_certificate_file=made.server)
 
 
