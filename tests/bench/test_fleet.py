@@ -87,11 +87,11 @@ def test_fleet_check_finds_no_fault_on_a_host_with_each_effect_once_per_slice() 
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"machine.start a": 2}, "node n1: host change machine.start a was made 2 times"),
-        ({"machine.start d": 1}, "node n1: host change machine.start was made on 4 machines for 3 slices"),
-        ({"machine.destroy c": 0}, "node n1: host change machine.destroy c was made 0 times"),
-        ({"port.add slice0": 3}, "node n1: host change port.add slice0 was made 3 times for 2 slices"),
-        ({"link.delete slice1": 0}, "node n1: host change link.delete slice1 was made 0 times for 1 slices"),
+        ({"machine.start a": 2}, "node n1: host change machine.start a was made 2 times instead of once"),
+        ({"machine.start d": 1}, "node n1: host change machine.start was made on 4 machines instead of 3"),
+        ({"machine.destroy c": 0}, "node n1: host change machine.destroy c was made 0 times instead of once"),
+        ({"port.add slice0": 3}, "node n1: host change port.add slice0 was made 3 times, expected 2"),
+        ({"link.delete slice1": 0}, "node n1: host change link.delete slice1 was made 0 times, expected 1"),
     ],
 )
 def test_fleet_check_names_an_effect_that_occurred_twice_or_never_on_a_host(

@@ -20,6 +20,7 @@ MAC: Final = "52:54:00:00:00:09"
 ADDRESS: Final = "10.99.0.9"
 GATEWAY: Final = "10.99.0.1"
 URI: Final = "qemu:///system"
+_DEFINITION: Final = "domain.xml"
 DOMAIN: Final = "plain"
 
 _XML: Final = """\
@@ -80,13 +81,19 @@ def _dnsmasq(leases: Path) -> list[str]:
     return ["dnsmasq", *flags, *(f"--{name}={value}" for name, value in options.items())]
 
 
+def start_guest(node: LabHost, folder: Path) -> None:
+    """Start the guest that `guest` defined in this folder."""
+    node.run(["virsh", "--connect", URI, "create", str(folder / _DEFINITION)])
+
+
 @contextmanager
 def guest(node: LabHost, image: GuestImage, folder: Path, hostname: str, keys: list[str]) -> Iterator[Path]:
     """Start a guest on the tap of `network` and yield the path of its serial console log."""
-    seed, serial, definition = folder / "seed.iso", folder / "serial.log", folder / "domain.xml"
+    seed, serial = folder / "seed.iso", folder / "serial.log"
     seed.write_bytes(seed_image(hostname, keys, "plain-1"))
-    definition.write_text(_XML.format(name=DOMAIN, image=image, seed=seed, mac=MAC, tap=TAP, serial=serial))
-    node.run(["virsh", "--connect", URI, "create", str(definition)])
+    definition = _XML.format(name=DOMAIN, image=image, seed=seed, mac=MAC, tap=TAP, serial=serial)
+    (folder / _DEFINITION).write_text(definition)
+    start_guest(node, folder)
     try:
         yield serial
     finally:

@@ -108,8 +108,11 @@ def test_guest_reaches_the_labs_external_network_through_source_nat_of_its_node(
     assert f'"source":"{node.uplink_address}"' in answer
 
 
-def test_guest_powers_off_on_a_libvirt_shutdown(leases: Path, node: LabNode) -> None:
+def test_guest_powers_off_on_a_libvirt_shutdown(leases: Path, node: LabNode, folder: Path) -> None:
     node.run(["virsh", "--connect", plain_slice.URI, "shutdown", plain_slice.DOMAIN])
     eventually(
         lambda: plain_slice.DOMAIN not in node.run(["virsh", "--connect", plain_slice.URI, "list"]).stdout
     )
+    # Other tests use the guest afterwards.
+    plain_slice.start_guest(node, folder)
+    eventually(lambda: banner(node), seconds=30)
