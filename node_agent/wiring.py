@@ -10,7 +10,7 @@ from typing import Final, TypeVar, assert_never
 
 import structlog
 
-from events.values import Ipv4Subnet
+from events.values import Ipv4Subnet, SlotId
 from node_agent.aspects.gateway import node_network
 from node_agent.host.drift import Drifts
 from node_agent.host.host import Host
@@ -197,13 +197,13 @@ class Agent:
                 assert_never(task)
 
     def _look_after(self, slot: Slot) -> None:
-        self._slot_work.run(lambda: _isolated(self._acceptance.reconcile_slot, slot))
+        self._slot_work.run(lambda: _isolated(slot.slot_id, self._acceptance.reconcile_slot, slot))
 
     def _carry_out(self, order: Order) -> None:
         # The order passed the fence and is on disk. As with tasks from the queue, nothing is started while its result
         # could not be spooled; the next survey with room in the spool starts it.
         if self._control_plane_link.gate.room:
-            self._slot_work.run(lambda: _isolated(self._acceptance.carry_out, order))
+            self._slot_work.run(lambda: _isolated(order.slot_id, self._acceptance.carry_out, order))
 
     def _something_changed(self) -> None:
         if self._watches_changes:
@@ -231,9 +231,9 @@ def host_builder(settings: Settings) -> BuildHost:
     return real_host
 
 
-def _isolated(work: Callable[[Argument], None], argument: Argument) -> None:
+def _isolated(slot: SlotId, work: Callable[[Argument], None], argument: Argument) -> None:
     """Run the work on one slot. Log an exception and do not raise it: other slots continue, and the survey retries."""
     try:
         work(argument)
     except Exception:
-        log.exception("work_on_slot_failed", argument=str(argument))
+        log.exception("work_on_slot_failed", slot=slot)

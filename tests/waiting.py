@@ -39,7 +39,7 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> No
 
 
 def _nothing() -> None:
-    """Do nothing, for a fault that needs no repeated action."""
+    """Do nothing: default of `last` for a fault that lasts without repeated actions of the test."""
 
 
 def last(seconds: float, again: Callable[[], object] = _nothing) -> None:

@@ -116,7 +116,10 @@ class ControlPlane:
         return _read(self._post("/v1/agent/desired-state", held), DesiredState)
 
     def report(self, batch: ReportBatch) -> ReportsTaken:
-        """Deliver a batch of reports to the control plane. Also raises `ReportMissing`."""
+        """Deliver a batch of reports to the control plane.
+
+        Raises `ReportMissing` if the control plane lacks an earlier report, and the errors of every request.
+        """
         return _read(self._post("/v1/agent/reports", batch), ReportsTaken)
 
     def progress(self, batch: ProgressBatch) -> None:

@@ -68,7 +68,7 @@ class Rank:
 
 
 def rank(changed: Sequence[str], distances: dict[str, int]) -> dict[str, Rank]:
-    """Return the rank of each test file that depends on the changed files, in ascending order. Keys are the paths of
+    """Return the rank of each test file that depends on the changed files, nearest file first. Keys are the paths of
     the test files.
     """
     words = {word for path in changed for word in _words(path.partition("/")[2])}

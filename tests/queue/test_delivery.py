@@ -203,7 +203,7 @@ async def test_stopped_worker_requeues_orders_not_begun_in_sequence_and_without_
     assert node.done == 1
 
 
-def test_idle_worker_stops_within_half_a_second(node: Node) -> None:
+def test_queue_worker_without_orders_ends_within_half_a_second_of_its_stop(node: Node) -> None:
     eventually(lambda: node.worker.consumers["slices"].consumer is not None)
     began = time.perf_counter()
     node.stop()

@@ -32,7 +32,8 @@ _SECONDS: Final = 60.0
 
 
 def start_copy(argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:
-    """Start a program of the product as a copy, and any other program as `start_process` does.
+    """Start a program of the product as a copy (a fork of the template process), and any other program as
+    `start_process` does.
 
     A program with LD_PRELOAD in its environment is not copied, because the preloaded library takes effect only when a
     program is executed (execve(2)).

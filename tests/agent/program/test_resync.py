@@ -294,7 +294,7 @@ def test_control_plane_that_never_answered_does_not_count_as_lost_contact() -> N
     assert ContactClock().answers_after(3600) == 0
 
 
-def test_agent_compares_its_orders_at_once_when_the_control_plane_or_its_own_disk_lost_state() -> None:
+def test_agent_compares_its_orders_with_the_control_plane_immediately_if_either_side_lost_state() -> None:
     clock = ContactClock()
     clock.contact.record_lost_state()
     assert clock.due_comparisons == 1

@@ -112,7 +112,7 @@ def test_resource_at_a_time_before_the_first_event_of_the_ledger_returns_404_and
         "x" * 65,
     ],
 )
-def test_invalid_query_parameter_at_is_refused_with_this_and_every_other_error(
+def test_request_with_an_invalid_time_and_other_errors_is_refused_with_all_errors(
     lifecycle: Lifecycle, at: str
 ) -> None:
     refused = get_view(lifecycle.plane, "/slots", at=at, limit="0")

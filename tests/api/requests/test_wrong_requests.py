@@ -155,7 +155,9 @@ def test_body_larger_than_the_limit_is_refused_on_every_route(
         ("/no-such-route", 404),
     ],
 )
-def test_invalid_name_or_cursor_is_refused(shared_plane: RunningPlane, path: str, status: int) -> None:
+def test_request_with_an_invalid_resource_name_or_list_cursor_is_refused(
+    shared_plane: RunningPlane, path: str, status: int
+) -> None:
     answer = shared_plane.client().get(path)
     assert answer.status_code == status
     assert codes(answer)

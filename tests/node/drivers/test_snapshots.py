@@ -101,7 +101,7 @@ def test_failure_of_a_host_read_that_was_started_in_advance_is_raised_at_each_us
                 look(PORTS, never)
 
 
-def test_host_read_in_advance_outside_a_snapshot_is_not_started() -> None:
+def test_reading_the_host_in_advance_does_not_start_while_no_host_snapshot_is_open() -> None:
     start_reading(PORTS, never)
 
 

@@ -203,7 +203,7 @@ def test_foreign_chain_policy_drop_is_reported_unless_all_packets_of_slices_are_
     assert found(forward, answers, from_slices, to_slices) == []
 
 
-def test_foreign_chain_that_is_the_target_of_a_jump_is_judged_only_with_the_packets_that_reach_it() -> None:
+def test_foreign_chain_is_reported_only_if_packets_of_slices_can_reach_it_by_a_jump() -> None:
     forward = base("forward")
     others = {"blocks": [[DROP]]}
     assert found(forward, [{"jump": {"target": "blocks"}}], others=others) == ["blocks 0: drop"]

@@ -104,7 +104,9 @@ def test_routing_policy_rule_that_drops_or_diverts_packets_of_slices_is_reported
     ],
     ids=str,
 )
-def test_routing_policy_rule_for_other_packets_or_without_effect_is_not_reported(rule: PolicyRule) -> None:
+def test_foreign_routing_policy_rule_that_does_not_affect_packets_of_slices_is_not_reported(
+    rule: PolicyRule,
+) -> None:
     routes = (*OWN, BY_ROUTER, Route("unicast", OTHER, 79, ("wg0",)))
     assert diverting_rules((*USUAL, rule), routes, SUBNET, BRIDGE) is None
 
