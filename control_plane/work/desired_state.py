@@ -38,7 +38,7 @@ order by slot_index
 
 @dataclass(frozen=True, slots=True)
 class MissingOrder:
-    """The newest order of a slot that its node should hold and does not."""
+    """Newest order of a slot. Its node has not stored this order yet."""
 
     kind: str
     text: str
