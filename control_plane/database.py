@@ -43,9 +43,9 @@ def _refuse_unusable(connection: Any, _entry: ConnectionPoolEntry, _proxy: Any) 
     """Make the pool replace a connection that cannot be used. Raises `DisconnectionError`.
 
     A server that sends data outside a query is ending the connection, as it does on restart. (SQLAlchemy's own check
-    sends a query, which costs one more round trip per transaction.) A task that was cancelled while it started a
-    pipeline leaves its connection in pipeline mode (psycopg 3.3: `wait_async` may yield after the work is done), where
-    no statement returns a result.
+    sends a query, which costs one more round trip per transaction.) An asyncio task that was cancelled while it
+    started a pipeline leaves its connection in pipeline mode (psycopg 3.3: `wait_async` may yield after the work is
+    done), where no statement returns a result.
     """
     driver: psycopg.AsyncConnection = connection.driver_connection
     if driver.pgconn.pipeline_status != PipelineStatus.OFF:

@@ -36,7 +36,7 @@ async def rest(seconds: float) -> None:
 
 
 def raise_if_cancelled() -> None:
-    """End the task now if it was cancelled and a library swallowed the cancellation. Raises `CancelledError`."""
+    """Raise `CancelledError` if the current asyncio task was cancelled and a library swallowed the cancellation."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

@@ -34,8 +34,8 @@ class Projection(Answer, frozen=True):
 
 
 class Difference(Answer, frozen=True):
-    """The first row of a table that differs from the replayed ledger; None for a row that is missing. `kind` is
-    `ledger` for tables that are written only when facts are appended.
+    """The first row of a table that differs from the replayed ledger. `live` or `replayed` is None if that side does
+    not have the row. `kind` is `ledger` for tables that only appends write, and `read_model` for all others.
     """
 
     table: str

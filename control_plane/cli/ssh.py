@@ -1,8 +1,9 @@
 """Login to a slice with ssh(1): the address, the network namespace and the options.
 
-On a machine that runs `./dev up` with real nodes, the addresses exist only in network namespaces. `./dev up` writes to
-its configuration file, for each of its nodes, a process in the namespace from which each kind of endpoint is reachable
-(`namespaces`), and the private key of the allocation that it creates (`identity`). Other nodes need only plain ssh.
+On a machine that runs `./dev up` with real nodes, the addresses of slices exist only in network namespaces. The client
+reads two fields that `./dev up` writes to its configuration file. `namespaces` names, for each node and kind of
+endpoint, the file with the id of a process in the namespace from which the endpoint is reachable. `identity` is the
+private key for the allocation that `./dev up` creates. To log in to slices of other nodes, plain ssh is enough.
 """
 
 import os

@@ -52,10 +52,10 @@ _IMPOSSIBLE: Final = {
     "content_too_large": "The body is larger than any request needs.",
     "too_long": "The text or list is too long.",
     "too_short": "The text or list is too short.",
-    "unknown_address": "No slot has or had this address up to the position.",
+    "unknown_address": "No slot has or had this address up to the requested position.",
     "unknown_allocation": "No allocation has this id.",
     "unknown_check": "No health check has this name.",
-    "unknown_device": "No slot has or had this device up to the position.",
+    "unknown_device": "No slot has or had this device up to the requested position.",
     "unknown_field": "The request has a field that does not exist.",
     "unknown_image": "No image has this name.",
     "unknown_ingress": "The allocation has no ingress rule with this id.",
@@ -89,7 +89,7 @@ _NOT_PERMITTED: Final = {
 }
 _UNAVAILABLE: Final = {
     "address_in_use": "The public address is in use by an ingress rule.",
-    "already_failed": "The allocation has failed; only its release is possible.",
+    "already_failed": "The allocation has failed; its slots are released automatically.",
     "already_ending": "The allocation is being released, or has ended.",
     "cursor_expired": "The cursor is permanently invalid, because the ledger was restored; begin again without it.",
     "idempotency_key_in_use": "Another request with this idempotency key is in progress.",

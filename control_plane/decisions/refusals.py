@@ -1,4 +1,4 @@
-"""Refusals: the exceptions with which a decision refuses a request, with all reasons at once and without any change.
+"""Refusals: the exceptions with which a decision refuses a request. A refusal lists all reasons, and changes nothing.
 
 `control_plane.api.requests.problems` is the only mapping of these classes to HTTP responses.
 """

@@ -1,9 +1,9 @@
 """Decisions about a slot: each takes the slot's state (`events.slot_states`) and returns facts, or raises a refusal.
 
-The state of a slot is in its row, which changes in the append that records the reason; this module decides which
-changes are allowed in which state. The MAC is derived from the slot's id (ALC-3) and the IP address from its index in
-the node's subnet, so both are permanent. Among tens of thousands of slots some derive the same MAC: the slot that is
-approved later uses its next derived MAC.
+The state of a slot is stored in its row, which is updated in the append that records the facts; this module decides
+which changes are allowed in which state. The MAC is derived from the slot's id (ALC-3) and the IP address from its
+index in the node's subnet, so both are permanent. Among tens of thousands of slots some derive the same MAC: the slot
+that is approved later uses its next derived MAC.
 """
 
 import hashlib

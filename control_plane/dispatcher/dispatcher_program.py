@@ -2,7 +2,7 @@
 
 Besides following the ledger, it runs one loop for each of these jobs: sending tasks (also woken by every commit of new
 tasks), timers (deadlines, ends of leases), tasks that wait for credit (the number of tasks that their node may get at a
-time), orders that dead workers hold although their task ended, the nodes' Redis users, nodes that flood their queues,
+time), tasks that ended and that dead workers still hold, the nodes' Redis users, nodes that flood their queues,
 exceeded report budgets, a Redis that lost its data, and rows and progress that are no longer needed. Each loop may be
 late or run twice without losing anything. Of several dispatchers one follows the ledger and one (the same or another)
 watches the queues; all other loops run in each of them. While Postgres or Redis is unavailable, the loops wait. An

@@ -8,9 +8,9 @@ it, the task is also listed in `work.unsent`.
 
 The credit of a node (`tasks.catalogue`) limits its tasks in each lane (orders, operations, cancels). A task beyond the
 credit waits in state `due` without a due time (`due_at` is null), so the backlog of a dead node delays no other node.
-Tasks in state `sent` without a due time lie in the queue of an unreachable node. No event marks the end of a task or
-the return of a node, so `wake_waiting` looks for both once per second. Two dispatchers that run it at once may both use
-the same credit: a node then has up to twice as many tasks, and its queue is bounded anyway.
+Tasks in state `sent` without a due time lie in the queue of an unreachable node. The dispatcher is not notified when a
+task ends or a node becomes reachable again, so `wake_waiting` looks for both once per second. Two dispatchers that run
+it at once may both use the same credit: a node then has up to twice as many tasks, and its queue is bounded anyway.
 
 `control_plane.decisions.task_states` shows all states of a row.
 """

@@ -1,9 +1,9 @@
 """Deletion of rows in `work` that are no longer needed, after a time in which operators may want to read them.
 
 The ledger keeps every event permanently; a row is only a quick summary. These rows are kept at any age: open tasks,
-tasks that wait for a next attempt, and the newest order of each slot. That order is the desired state of the slot, and
-while its row exists the order is not sent again, whichever process evaluates its stream. Older orders of the slot are
-not needed: if one is derived again, it is inserted as superseded (`outbox`).
+tasks that wait for a next attempt, and the newest order of each slot. If the row of the newest order were deleted, the
+next evaluation of its stream would insert the order again and send it. Older orders of the slot are not needed: if one
+is derived again, it is inserted as superseded (`outbox`).
 
 After a crash, the next run deletes the rest. Two dispatchers that prune at once share the rows.
 """

@@ -328,9 +328,7 @@ def _apply(
 
 
 def _mappings(mode: NetworkMode, ingress_rules: tuple[IngressReserved, ...]) -> tuple[Mapping, ...]:
-    """Return the ingress rules of an order. The order does not contain the network mode: see
-    `ApplySlice.network_mode`.
-    """
+    """Return the ingress rules of an order; empty for a network mode without ingress."""
     match mode:
         case "private-nat":
             return ()

@@ -23,8 +23,8 @@ class Difference(NamedTuple):
     """The first row of a table that differs: its key, the stored row (`live`) and the expected row (`replayed`), of
     which one is None if the row is missing or superfluous. `columns` names the differing columns.
 
-    `kind` is LEDGER for tables that are written only when facts are appended: the ledger then cannot be trusted. It is
-    READ_MODEL for tables that a rebuild derives again from the ledger.
+    `kind` is LEDGER for tables that only appends write: a difference there means that the ledger cannot be trusted. It
+    is READ_MODEL for tables that a rebuild derives again from the ledger.
     """
 
     table: str

@@ -106,7 +106,7 @@ async def _heads(conn: AsyncConnection) -> Difference | None:
 
 
 async def _keys(conn: AsyncConnection) -> Difference | None:
-    """Return an idempotency key with events that are not in the ledger. (An event does not store its key.)"""
+    """Return an idempotency key with events that are not in the ledger."""
     first, last = command_key.c.first_position, command_key.c.last_position
     there = [sa.exists().where(event.c.position == column) for column in (first, last)]
     stray = sa.and_(first.is_not(None), sa.or_(last < first, last.is_(None), *(~each for each in there)))

@@ -203,7 +203,7 @@ async def _replay_rest(conn: AsyncConnection, projection: Projection, skips: fro
     missing = last - filled.position
     if missing > MOST_POSITIONS:
         raise TooMuchMissing(
-            f"the idle tables lack {missing} positions; a swap blocks appends for at most {MOST_POSITIONS} positions"
+            f"the idle tables are {missing} positions behind the ledger; a swap applies at most {MOST_POSITIONS}"
         )
     remaining = Gathering([projection], {projection.name: skips})
     remaining.add(await read_range(ledger, filled.position, last, limit=MOST_POSITIONS))

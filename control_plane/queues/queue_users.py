@@ -93,7 +93,7 @@ def _names(rows: Iterable[sa.Row[Any]]) -> list[NodeId]:
 
 
 def _out_of_date(which: sa.ColumnElement[bool], *, skip_locked: bool) -> sa.Select[tuple[Any, ...]]:
-    """Select and lock the sessions with an outdated Redis user; `counts` is whether the session is valid."""
+    """Return the query that locks sessions with an outdated Redis user; column `counts` is true for a valid session."""
     node = nodes.node
     counts = sa.and_(
         session.c.expires_at > sa.func.clock_timestamp(),

@@ -3,8 +3,8 @@ time than its work can require.
 
 What a node writes under its own keys cannot be checked beforehand, and Redis' memory, time and connections are shared
 by all nodes. So each queue is measured every two minutes, a part of the queues each second, and all queues are measured
-at once when the data in Redis grew by a small part of a flood. Connections are counted every two minutes, and when
-their number or their memory grew. The limits exceed what a node can be sent or needs. Redis itself limits the memory of
+at once when the data in Redis grew by `GROWN_BYTES`. Connections are counted every two minutes, and when their number
+or their memory grew. The limits exceed what a node can be sent or needs. Redis itself limits the memory of
 a single connection (`deploy.embedded.redis`). A command of a million words leaves no data behind and delays every
 client for seconds: the product's scripts refuse it, and the slow log names its sender. An endless stream of short
 commands is found by sampling commands while Redis is busy (`control_plane.queues.queue_time`).
@@ -120,10 +120,12 @@ class QueueWatch:
             await self._judge(name, weight)
 
     async def _judge(self, name: NodeId, weight: Weight) -> None:
-        """Revoke a node with a flooded queue; log once when a queue grows to half of a flood."""
+        """Revoke a node with a flooded queue; log once when a queue exceeds half of the limit."""
         if weight.exceeds(FLOOD):
             await self._revoke(
-                name, f"the node's queue has {weight.bytes} bytes and {weight.entries} entries"
+                name,
+                f"the node's queue has {weight.bytes} bytes and {weight.entries} entries; "
+                f"the limits are {FLOOD.bytes} bytes and {FLOOD.entries} entries",
             )
         elif not weight.exceeds(NEARLY_FLOODED):
             self._swelling.discard(name)
@@ -137,7 +139,7 @@ class QueueWatch:
         # Connections that are too new to be ended do not count as usual: they are checked again at the next turn.
         self._connected.lowest = review.usual
         if review.ended:
-            log.warning("excess_redis_connections_closed", count=len(review.ended))
+            log.warning("excess_or_unauthenticated_redis_connections_closed", count=len(review.ended))
             await redis_nodes.end_connections_by_number(self.redis, review.ended)
         for name, reason in review.floods.items():
             await self._revoke(name, reason)

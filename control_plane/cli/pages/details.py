@@ -181,7 +181,9 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
     if item.superseded_at:
         yield (
             "refused",
-            Text.assemble(("an agent on a copy of this node's disk", "red"), f", {_copy(item, now)}"),
+            Text.assemble(
+                ("an agent that ran from a copy of this node's disk", "red"), f", {_copy(item, now)}"
+            ),
         )
     if item.key_thumbprint:
         yield "key", item.key_thumbprint

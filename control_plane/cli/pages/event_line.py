@@ -13,7 +13,7 @@ _LONGEST: Final = 48
 
 
 def line(event: Event, of: str = "") -> Text:
-    """Return the output line of an event, without values equal to `of`, the resource that all lines concern."""
+    """Return the output line of an event. Values equal to `of`, the name of the requested resource, are omitted."""
     return Text.assemble(
         (f"{event.position:>6}  {words.instant(event.recorded_at)}  ", "dim"),
         (f"{event.type:<{_TYPE_WIDTH}}", "bold"),

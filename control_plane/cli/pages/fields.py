@@ -1,8 +1,8 @@
 """Display names of response fields.
 
-A difference names a field by its JSON pointer (RFC 6901). It is displayed with a readable name: `slots/0/mac_address`
-as `slot MAC`, and the same field of the next slot as `slot 1 MAC`. Fields that repeat the heading are omitted: names,
-event times and counts.
+The API names a changed field by its JSON pointer (RFC 6901), and the client displays a readable name instead:
+`slots/0/mac_address` as `slot MAC`, and the same field of the next slot as `slot 1 MAC`. Fields that the heading of the
+page already shows, such as the resource's id, have no display name.
 """
 
 from collections.abc import Iterator

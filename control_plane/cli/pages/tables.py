@@ -50,7 +50,7 @@ def slots(items: Iterable[Slot]) -> RenderableType:
 
 
 def _devices(item: Slot) -> str:
-    """Return the number of PCI functions of a slot for each use."""
+    """Return how many PCI functions a slot has of each use, such as `gpu`, as text for a table cell."""
     counted = Counter(device.use for device in item.devices)
     return "".join(f", {number} {use}" for use, number in counted.items())
 

@@ -25,7 +25,7 @@ def state(name: str) -> Text:
 
 
 def allocation_state(name: str, conditions: Collection[str]) -> Text:
-    """Return the state of an allocation, with the present conditions."""
+    """Return the state of an allocation, followed by the codes of its conditions, such as `unreachable`."""
     shown = state(name)
     for code in sorted(conditions):
         shown.append(f", {code.removeprefix('node_')}", "red")
