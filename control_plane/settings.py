@@ -48,8 +48,8 @@ class SettingsRefused(Exception):
 
 
 class ImageSettings(BaseModel):
-    """An image offered to callers, and the sign that a guest of it is ready (ALC-9): an SSH banner on port 22, unless
-    `port` is set.
+    """An image offered to callers, and how a node detects that a guest of the image is ready (ALC-9): by an SSH banner
+    on port 22, unless `port` is set.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -163,7 +163,7 @@ class Settings(BaseSettings):
 
     @property
     def unreachable_after(self) -> timedelta:
-        """Return the time without heartbeat after which a node is unreachable and gets nothing new: 4 heartbeats."""
+        """Return the time without heartbeat after which a node is unreachable and gets no new slices: 4 heartbeats."""
         return timedelta(seconds=_SILENT_BEATS * self.heartbeat_seconds)
 
     @field_validator("database_url")
@@ -212,12 +212,12 @@ class Settings(BaseSettings):
         names = Counter(each.name for each in images)
         objections = [
             *(
-                f"{name} is listed {times} times; list it once"
+                f"image {name} is listed {times} times; list it once"
                 for name, times in sorted(names.items())
                 if times > 1
             ),
             *(
-                f"{name} is the name of an image of the release; choose another name"
+                f"image {name} is already part of the release; choose another name"
                 for name in sorted(names.keys() & IMAGES.keys())
             ),
         ]

@@ -185,7 +185,7 @@ class SliceStopped(Fact, frozen=True):
 
 
 class AllocationStopped(Fact, frozen=True):
-    """All slices of the allocation are off."""
+    """All slices of the allocation are stopped."""
 
     allocation_id: AllocationId
 

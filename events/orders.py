@@ -7,7 +7,7 @@ from events.values import NodeId, SlotId
 
 
 class OrderRefused(Fact, frozen=True):
-    """A node refused an order: its fence token was old, its content differed, or the node could not read it.
+    """A node refused an order; `reason` states why, for example because the slot already had a newer order.
 
     The refused message may also have been a forged or outdated copy of the order; then another copy is sent, and the
     refusal is recorded once.

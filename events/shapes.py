@@ -1,7 +1,7 @@
 """Conversion between facts and stored rows of all schema versions (LED-5).
 
-A type has versions 1 to n, and all are readable: the newest directly into its class, an older one through its chain of
-upcasters. An unknown version was written by a newer release.
+A type has versions 1 to n, and all are readable: a row of the newest version is decoded directly; a row of an older
+version is first converted by a chain of upcasters. An unknown version was written by a newer release.
 
 Old and new releases run side by side during an upgrade, and an old release cannot read the shapes of a new one. So a
 release that introduces a new shape reads it and continues to write the previous one (`Shape.still_written`); the next

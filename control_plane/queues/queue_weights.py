@@ -1,9 +1,9 @@
-"""Sizes of queues in Redis, connections to Redis, and the limits above which either is a flood.
+"""Sizes of nodes' queues in Redis, nodes' connections to Redis, and the limits above which a node floods Redis.
 
-A queue holds at most `MAX_DEPTH` messages, and its other keys one entry for each of them; a node has two connections.
-The limits are well above that. A size is exact for as many entries as real work can create; beyond that only the number
-of entries is counted, so a measurement takes microseconds however much the node wrote. Functions that query Redis raise
-`RedisUnavailable`.
+A queue holds at most `MAX_DEPTH` messages, and each of its other keys at most one entry per message. A node needs two
+connections. The limits are well above these numbers. The size in bytes is exact for as many entries as real work can
+create; beyond that only the entries are counted, so a measurement takes microseconds however much the node wrote.
+Functions that query Redis raise `RedisUnavailable`.
 """
 
 import re
@@ -54,7 +54,7 @@ NEARLY_FLOODED: Final = Weight(FLOOD.bytes // 2, FLOOD.entries // 2)
 
 
 async def weights(client: Redis, node_ids: Sequence[NodeId]) -> Mapping[NodeId, Weight]:
-    """Return the sizes of these nodes' queues, without those for which Redis refused the script."""
+    """Return the sizes of these nodes' queues, except queues on which Redis refused to run the measuring script."""
     keys = [QueueKeys.of(namespace_of(node_id)).all() for node_id in node_ids]
     found = await answers(client, [("EVALSHA", WEIGH.sha, len(each), *each) for each in keys])
     known = [each for each in zip(node_ids, found, strict=True) if not isinstance(each[1], ResponseError)]
@@ -80,7 +80,10 @@ async def senders_of_long_commands(client: Redis) -> Mapping[NodeId, int]:
 
 
 def _sender(command: Sequence[bytes]) -> NodeId | None:
-    """Return the node of a Redis command's first key, the only part that Redis checked against the sender's rights."""
+    """Return the node that sent a Redis command, from the command's first key; None if no node's key is found there.
+
+    Redis executes a command only if the sender has rights on this key, so the key identifies the sender.
+    """
     name = command[0].lower().decode(errors="replace")
     if name not in NODE_COMMANDS or (name == "evalsha" and command[2].strip() == b"0"):
         return None
@@ -90,7 +93,7 @@ def _sender(command: Sequence[bytes]) -> NodeId | None:
 
 
 def _left_out(last: bytes) -> int:
-    """Return how many words the slow log omitted from a long command: its last entry states the number."""
+    """Return how many words the slow log omitted from a long command, as the last logged word states, or 0."""
     found = _MORE.fullmatch(last)
     return int(found[1]) if found else 0
 
@@ -117,8 +120,9 @@ async def connections(client: Redis) -> list[Connection]:
 
 
 async def requires_password(client: Redis) -> bool:
-    """Return whether Redis requires a password: while its default user is enabled, a connection without login cannot be
-    recognised.
+    """Return whether Redis requires a password, which is so if its default user is disabled.
+
+    If the default user is enabled, connections of that user cannot be identified as unauthenticated.
     """
     [answer] = await answers(client, [("ACL", "GETUSER", "default")])
     if isinstance(answer, ResponseError):
@@ -128,8 +132,8 @@ async def requires_password(client: Redis) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionReview:
-    """The evaluation of all Redis connections: those to end, and the nodes that flood Redis. `usual` counts the
-    connections without the unauthenticated ones and without those that exceed the limit of their node.
+    """The evaluation of all Redis connections: those to end, and the nodes that flood Redis. `usual` is the number of
+    authenticated connections within the limit of connections that each node may keep.
     """
 
     ended: Sequence[int]

@@ -1,8 +1,8 @@
 """The users and scripts that nodes need in Redis. The control plane owns and restores both.
 
-Redis keeps neither across a restart, and a flush also deletes the orders. So a marker in Redis names the server process
-(its run id) that was last restored completely, and is written after everything else: a marker that is missing or names
-another process means that something is lost. After a crash during a restoration, Redis is therefore restored again.
+Redis keeps neither across a restart, and a flush also deletes the orders. So the last step of a restoration writes a
+marker with the run id of the Redis process. If the marker is missing or has the run id of another process, something is
+lost, and Redis is restored. This includes a crash during a restoration.
 
 A node's user is named after the node, holds only the SHA-256 of passwords that the node created, and may run
 `NODE_COMMANDS` on the keys of its own queue and nothing else. It holds two passwords, of the node's newest session and
@@ -90,7 +90,8 @@ async def ensure_node_users(client: Redis, logins: Sequence[NodeLogin]) -> None:
 async def end_connections(client: Redis, node_ids: Sequence[NodeId]) -> None:
     """End all connections of these nodes, so that each has to log in again.
 
-    Redis checks a password only at login; a copy of a node's old disk would otherwise keep taking its orders.
+    Redis checks a password only at login. Otherwise an agent on a copy of the node's disk that is already connected
+    would continue to take the node's orders.
     """
     await _all(client, [("CLIENT", "KILL", "USER", user_name(node_id)) for node_id in node_ids])
 

@@ -54,8 +54,8 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyQueued:
-    """A live `worker` has the order in flight, or it waits in the queue if `worker` is None. The worker counts as
-    dead if it sends no heartbeat for `seconds_left` more seconds.
+    """The order was on the queue already: a live `worker` has it in flight, or it waits if `worker` is None. The worker
+    counts as dead if it sends no heartbeat for `seconds_left` more seconds.
     """
 
     worker: str | None
@@ -92,8 +92,8 @@ Outcome = Enqueued | Requeued | AlreadyQueued | QueueFull | Rejected
 
 
 class Withdrawal(Enum):
-    """The result of withdrawing an order. `IN_FLIGHT`: a live worker has it and will finish it. `SPOILT`: the node
-    wrote foreign data under its queue's keys.
+    """The result of withdrawing an order. `ABSENT`: the order was not in the queue. `IN_FLIGHT`: a live worker has the
+    order and will finish it. `SPOILT`: the node wrote foreign data under its queue's keys.
     """
 
     WITHDRAWN = "withdrawn"
@@ -103,7 +103,7 @@ class Withdrawal(Enum):
 
 
 class Relay:
-    """Sends orders to the nodes' queues. A worker without heartbeat for `worker_timeout` seconds loses its orders."""
+    """Sends orders to the nodes' queues. A worker without heartbeat for `worker_timeout` seconds counts as dead."""
 
     def __init__(
         self, client: Redis, *, max_depth: int = MAX_DEPTH, worker_timeout: float = WORKER_TIMEOUT

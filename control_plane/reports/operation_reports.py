@@ -60,7 +60,7 @@ async def _ended(
         return Decision((), cause)
     history = await task_history(transaction.conn, row.task_id)
     state = deciding.fold(history)
-    assert state is not None, "the operation's row in work.task names a task that was requested"
+    assert state is not None, f"task {row.task_id} of operation {operation_id} has no recorded request"
     facts = deciding.reported(state, row.kind, row.attempt, outcome)
     if not facts:
         log.info(

@@ -2,10 +2,11 @@
 
 If a node refuses the order itself, the order ends. If it refuses an invalid copy of an order (forged, expired, signed
 by an unknown key), the order does not end: any process that can write to a queue can spoil a copy, so the order stays
-due and another copy is sent. An id that a node reports is linked to an order only if the order is the node's own. A
-refusal is recorded once per reason code, however often it is reported: separately for each order of the node, but only
-once for all other ids together and once for all codes unknown to this release together. A node can invent ids and codes
-without end, and the ledger keeps every event.
+due and another copy is sent. An id that a node reports is linked to an order only if the order is the node's own.
+
+A refusal is recorded once for each pair of order and reason code, however often the node reports it. All ids that are
+not orders of the node count as one order, and all codes that this release does not know count as one code: a node can
+invent any number of ids and codes, and the ledger keeps every event.
 """
 
 from typing import Final, NamedTuple

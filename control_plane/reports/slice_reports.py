@@ -65,7 +65,7 @@ def _reason_of_facts(place: Place, report: Report) -> str:
 
 
 def cause_of(place: Place, report: Report) -> Cause:
-    """Return the cause of facts that follow from a report, if no earlier fact is known to have led to the report."""
+    """Return the cause of a report's facts, with a new correlation id: no earlier fact is known to be their cause."""
     return Cause(
         actor=f"node:{place.node}",
         reason=_reason_of_facts(place, report),
@@ -122,7 +122,7 @@ async def _came_up(
 ) -> tuple[Change, ...]:
     """Return the ledger changes for a report that a slice is ready.
 
-    The first such report also resets the failure counts of the slot and its node.
+    If the allocation waits for this slice to become ready, they also reset the failure counts of the slot and its node.
     """
     slot, allocation = body.slot_id, body.allocation_id
     ready = facts.SliceReady(allocation, slot, body.address, body.port, body.banner)

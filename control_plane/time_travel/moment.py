@@ -14,7 +14,7 @@ Moment = Position | datetime
 
 
 def moment(raw: str) -> Moment:
-    """Parse the value of a query's `at`. Times are in UTC, to the microsecond. Raises `InvalidValue`."""
+    """Parse the value of the query parameter `at`; return a time in UTC, or a position. Raises `InvalidValue`."""
     if (position := cursors.parse_position(raw)) is not None:
         return position
     if not _TIME.fullmatch(raw.upper()):

@@ -21,9 +21,9 @@ _BLOCKING: Final = "$[*] ? (@.blocks == true).kind"
 
 
 class Need(NamedTuple):
-    """An SQL condition for placement and its reason code.
+    """An SQL condition for placement, and the reason code that is reported if it does not hold.
 
-    `holds` evaluates to null while the value is unknown, which counts as false.
+    `holds` is null while a column that it reads is null; a null counts as false.
     """
 
     holds: sa.ColumnElement[bool]
@@ -56,7 +56,9 @@ SLOT: Final = (
 
 
 def heartbeat(unreachable_after: timedelta) -> tuple[Need, ...]:
-    """Return the conditions on a node's last heartbeat: it is recent, and the agent has compared all of its slots."""
+    """Return the conditions on a node's last heartbeat: it is recent, and it states that the agent has compared all its
+    slots with the desired state.
+    """
     seen = tables.node_seen
     on_time = seen.c.seen_at > sa.func.clock_timestamp() - unreachable_after
     return Need(on_time, sa.literal("unreachable")), Need(seen.c.resynced, sa.literal("resyncing"))

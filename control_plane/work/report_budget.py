@@ -63,7 +63,9 @@ class Limits:
 
     @property
     def state(self) -> timedelta:
-        """If it takes longer than this to regain the spent tokens, host descriptions are stored and recorded later."""
+        """Limit for host descriptions: while the budget needs longer than this to regain its spent tokens, they are
+        stored and recorded later.
+        """
         return self.full / _STATE_SHARE
 
     @property
@@ -123,8 +125,8 @@ async def _take(
 
 
 def cost_of(changes: tuple[Change, ...]) -> int:
-    """Return the number of tokens that the ledger changes of a report cost. The first facts of a slot are free, because
-    a node has few slots.
+    """Return the number of tokens that the ledger changes of a report cost. Facts that begin a stream are free: they
+    are the first facts of a slot, and a node has few slots.
     """
     return max(1, sum(len(change.facts) for change in changes if change.expected_version))
 
@@ -156,7 +158,7 @@ async def hold(conn: AsyncConnection, node: NodeId, text: str, now: datetime) ->
 
 
 async def count_refused(conn: AsyncConnection, node: NodeId, times: int, now: datetime) -> bool:
-    """Count refused requests of a throttled node; return whether an episode of throttling begins with these."""
+    """Count refused requests of a node; return whether an episode of throttling begins with them."""
     return await _exceeded(conn, node, now, {"refused": row.c.refused + times})
 
 

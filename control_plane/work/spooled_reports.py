@@ -1,8 +1,8 @@
-"""Check whether an awaited report may be on its way: a reachable node still has reports in its spool.
+"""Check whether a report that the control plane waits for may still arrive, because a node has reports in its spool.
 
-In that case nothing happens yet at a deadline that passed (design section 4): after an outage of the control plane,
-slices that have long been ready would otherwise be removed before their nodes could report it. Deadlines of unreachable
-nodes fire.
+While a reachable node still delivers reports, a deadline that has passed takes no effect (design section 4). Without
+this rule, an outage of the control plane would lead to the removal of slices that were ready in time, before their
+nodes could report it. If the node is unreachable, the deadline takes effect.
 """
 
 from collections.abc import Collection

@@ -1,8 +1,9 @@
 """The schema `work`: operational state of work in progress, outside the ledger; a rebuild does not restore it.
 
 A row of `work.task` is one order or operation on its way to a node; `control_plane.decisions.task_states` has a diagram
-of its states. A row is inserted as `sent` so that it need not be written twice; its task is due as long as it is listed
-in `work.unsent`. `due_at` is the time at which the task sender next checks the task.
+of its states. If the node has credit, the row is inserted with the state `sent` before the task is sent, so that the
+first send need not update it. Until then the task is listed in `work.unsent` and counts as due. `due_at` is the time at
+which the task sender next checks the task.
 
 Rows commit with the dispatcher's checkpoint, so rows that a server crash loses are derived again from the ledger. Rows
 that are deleted while the checkpoint stays are not derived again: the order of an active slot is derived when its slice

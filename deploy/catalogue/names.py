@@ -32,7 +32,7 @@ def events() -> Iterator[str]:
 
 
 def codes() -> Iterator[str]:
-    """Yield a line for each refusal code of the API, with its class and the section that documents the code."""
+    """Yield a line for each refusal code of the API, with its class and a link to its section in docs/codes.md."""
     for code, meaning in CODES.items():
         yield f"{code}: {meaning.refusal_class}, docs/codes.md#{code}"
 

@@ -1,4 +1,4 @@
-"""Descriptions of field types, and example values that show which fields a computed value depends on."""
+"""Descriptions of field types, and example events that show from which fields a computed text is derived."""
 
 import re
 from collections.abc import Iterator
@@ -141,7 +141,7 @@ def _leaves(annotation: Any) -> Iterator[Any]:
 
 
 class _NumberField(int):
-    """A number that a format string shows as the path of its field, such as `{rule.port}`."""
+    """A number that is formatted as the path of its field, such as `{rule.port}`."""
 
     path: str
 

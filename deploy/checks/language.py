@@ -169,7 +169,7 @@ def _git(*arguments: str) -> str:
 
 
 def without_exceptions(found: Iterable[Finding], exceptions: Sequence[str]) -> Iterator[Finding]:
-    """Return the findings without refused words in paths that the list of exceptions permits."""
+    """Return the findings, except those whose path and word are a line of the list of exceptions."""
     allowed = {
         tuple(line.split("#")[0].split(maxsplit=1)) for line in exceptions if line.split("#")[0].strip()
     }

@@ -46,7 +46,7 @@ class Demonstration:
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def last_seen(self) -> dict[str, str | None]:
-        """Return the time of each node's last contact. A later time proves that a new agent made contact."""
+        """Return the time of each node's last contact. A later time proves that its agent contacted the API again."""
         return {node["id"]: node["seen_at"] for node in self.api.items("/nodes")}
 
     def admit_nodes(self) -> None:

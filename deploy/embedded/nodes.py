@@ -209,7 +209,7 @@ class LabNodes:
 
 
 class SimulatedNodes:
-    """Two agents on simulated hosts, which exist only in memory."""
+    """Two agents on simulated hosts. An agent keeps its host in memory, and stores it in a file across restarts."""
 
     simulated = True
     management_addresses: tuple[str, ...] = ()

@@ -45,7 +45,7 @@ class Screen:
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Show that the step `text` is running, then its duration."""
+        """Show the step `text` while the `with` block runs, then its duration."""
         began = time.monotonic()
         if not self.console.is_terminal:
             self.show(f"{text} ...")

@@ -277,10 +277,10 @@ def replicas_of(program: str, count: int) -> tuple[str, ...]:
 
 
 def _ports(layout: Layout, apis: Sequence[str]) -> dict[str, int]:
-    """Return the TCP port of each API and of Redis: that of the last start if it is free, so that nodes reconnect.
+    """Return the TCP port of each API and of Redis: the one of the last start, so that nodes reconnect, if it is free.
 
-    Only the default state folder tries the well-known port first: two concurrent starts could both find it free, and
-    one would then connect to the other's API.
+    At the first start, only the default state folder tries `API_PORT`. If every state folder did, two concurrent starts
+    could both find this port free, and one would then connect to the other's API.
     """
     path = layout.state / "ports.json"
     api = API_PORT if layout.state == default_state() else 0

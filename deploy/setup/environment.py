@@ -1,9 +1,9 @@
 """The Python environment in `.venv`: check whether it is complete, and create it.
 
-Order: create a virtual environment in a folder named after a key of its contents, install the locked packages, write
-the stamp file, point the link `.venv` at the folder, and remove other environments. After a crash before the stamp, the
-folder is unused and the next run replaces it. The environment of a running product is removed only after the link
-has changed. A lock file serializes concurrent set-ups.
+Order: create a virtual environment in a folder named after a hash of what determines its contents (`Extent.key`),
+install the locked packages, write the stamp file, point the link `.venv` at the folder, and remove other environments.
+After a crash before the stamp file is written, the folder is unused and the next run replaces it. The previous
+environment is removed only after the link has changed. A lock file serializes concurrent set-ups.
 
 Every start of `./dev` also writes the programs that pyproject.toml lists and `.venv/bin` lacks, so that a new program
 does not require a new environment.

@@ -41,7 +41,8 @@ VERBS: Final = {
     ),
     "test": Verb(
         "test [NAME] [--affected [BASE]] [--random-order [SEED]] [PYTEST ARGS]",
-        "run all tests, only those of tests/NAME, or those nearest to what differs from BASE (default: main)",
+        "run all tests, those of tests/NAME, or those that most directly depend on the changes since BASE "
+        "(default: main)",
         "pytest",
     ),
     "torture": Verb(

@@ -169,8 +169,8 @@ def _net_claims(changes: Sequence[Change]) -> list[_Claim]:
     """Return the claims that all facts of an append together take and free, in the order in which the append locks
     claims.
 
-    A claim that one stream frees and another takes changes its holder. A fact cannot free a claim that the same append
-    takes.
+    A claim that one stream frees and another stream then takes changes its holder. Raises `ClaimNotHeld` if a fact
+    frees a claim that an earlier fact of the append took or freed, and `ClaimHeld` if two facts take the same claim.
     """
     net: dict[Claim, _Claim] = {}
     for stream, fact in [(change.stream, fact) for change in changes for fact in change.facts]:

@@ -1,4 +1,5 @@
-"""Refusals of the ledger as exception types. Its SQL functions raise SQLSTATEs of class SP; this is their only table.
+"""Refusals of the ledger as exception types. The ledger's SQL functions report a refusal as an SQLSTATE of class SP;
+only this module maps these SQLSTATEs to exceptions.
 
 Every refusal aborts its transaction: nothing of the transaction is stored, not even its idempotency key.
 """

@@ -4,9 +4,9 @@ An appender takes the fence (a shared lock), reads the clock, draws positions, a
 answered, in this order.
 
 The first is whether the time is *settled*: whether all transactions that recorded something up to that time have ended.
-An ended transaction no longer holds the fence; a current holder with a transaction that began later records a later
-time. One query of the holders gives a time before which everything is settled; an appender that hangs delays only the
-times after its own begin.
+A transaction holds the fence until it ends, and records only times after its own begin. So every time before the begin
+of the oldest transaction that holds the fence is settled (every time until now if none holds it), and an appender that
+hangs delays only the times after its begin.
 
 The second is the position. Positions and times ascend together, except for appenders that were slow between reading the
 clock and drawing positions: a binary search finds the first event recorded `SLACK` later than the time. No later

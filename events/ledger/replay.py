@@ -2,8 +2,8 @@
 
 One statement reads the whole range and its rows are streamed. So there is one snapshot (that of the caller's
 transaction, if it has one), memory for one batch regardless of the range's length, and the server continues to produce
-rows while a batch is processed. In return the connection is busy until the end: writes in the meantime need another
-connection. Stopping early cancels the statement, which aborts the surrounding transaction; nothing else is left behind.
+rows while a batch is processed. The connection is busy until the range is read: writes in the meantime need another
+connection. Stopping early cancels the statement, which aborts the surrounding transaction and has no other effect.
 
 The events equal those that `events.ledger.store` reads, `Unreadable` facts included. `events.ledger.tail` determines
 whether the ledger is final up to a position.

@@ -129,7 +129,7 @@ class Tail:
         events: Sequence[Recorded[Fact]],
         holders: frozenset[str],
     ) -> Position:
-        """Return the position before the first gap that is not dead; each earlier one has an event or is dead."""
+        """Return the last position, at most `end`, up to which every position has an event or is dead."""
         if len(events) == end - after:
             return end
         gaps = set(range(after + 1, end + 1)).difference(event.position for event in events)
@@ -147,8 +147,10 @@ class Tail:
     async def _remember(
         self, conn: psycopg.AsyncConnection, gaps: Sequence[Position], holders: frozenset[str]
     ) -> None:
-        """Record the transactions that may write each gap, for all gaps at once. If gaps were recorded one by one, each
-        gap would also wait for the transactions that began while the previous gap was open.
+        """Store which transactions may still write events in each gap, for all gaps at once.
+
+        If the second gap were stored only after the first had closed, it would also wait for the transactions that
+        began in the meantime.
         """
         now = asyncio.get_running_loop().time()
         for gap in gaps:
@@ -194,7 +196,7 @@ class Tail:
         """Advance the known final position: find the newest snapshot of the appenders' lock (fence) of which all lock
         holders have ended, and take the last position drawn at its time.
 
-        Several snapshots are kept, because waiting for one after the other would add up the waits for their holders.
+        Several snapshots are kept, so that the holders of all of them are waited for at the same time.
         """
         settled = [snapshot.last for snapshot in self._snapshots if snapshot.holders.isdisjoint(holders)]
         if settled:

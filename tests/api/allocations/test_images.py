@@ -143,12 +143,12 @@ def test_images_of_one_deployment_are_unknown_in_another(
         ('[{"name": "web", "port": "8080"}]', ["SLICEPLANE_IMAGES.0.port: Input should be a valid integer"]),
         (
             '[{"name": "lab-guest", "port": 1}]',
-            ["SLICEPLANE_IMAGES: lab-guest is the name of an image of the release; choose another name"],
+            ["SLICEPLANE_IMAGES: image lab-guest is already part of the release; choose another name"],
         ),
         (
             '[{"name": "a"}, {"name": "lab-guest"}, {"name": "a"}]',
             [
-                "SLICEPLANE_IMAGES: a is listed 2 times; list it once; lab-guest is the name of an image of the release; choose another name"
+                "SLICEPLANE_IMAGES: image a is listed 2 times; list it once; image lab-guest is already part of the release; choose another name"
             ],
         ),
         (
