@@ -89,7 +89,7 @@ class SlotDevicesDescribed(Fact, frozen=True):
 
 
 class SlotDevicesGranted(Fact, frozen=True):
-    """An admin granted these PCI functions to the slot; no other slot of the node can have them then (LED-3)."""
+    """An admin granted these PCI functions to the slot; until withdrawn, no other slot can have them (LED-3)."""
 
     slot_id: SlotId
     node_id: NodeId
@@ -151,7 +151,7 @@ class SlotForceReleased(Fact, frozen=True):
 
 class SlotDegraded(Fact, frozen=True):
     """Something in the slot differs from its desired state and could not be repaired. No slice is placed in the slot
-    while blocking drift is open.
+    while drift that blocks placement is open.
     """
 
     slot_id: SlotId

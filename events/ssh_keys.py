@@ -3,8 +3,8 @@
 Only the bare form `type blob [comment]` is accepted: options such as `command=` would let a request change the
 behaviour of the guest's sshd, and no caller of an allocation needs them.
 
-A key is validated once, when it is requested. Orders contain keys from the ledger, and a key that an earlier release
-recorded must not make an order unreadable, so they are not validated again (`tasks.fields`).
+A key is validated once, when it is requested. The keys in an order come from the ledger and are not validated again
+(`tasks.fields`), because a key that an earlier release recorded must not make an order unreadable.
 """
 
 import base64

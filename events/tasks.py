@@ -11,7 +11,7 @@ from events.values import AllocationId, NodeId, SlotId
 
 
 class TaskRequested(Fact, frozen=True):
-    """An admin requested one operation on a node or a slot. For a slot, the allocation that held it is recorded too."""
+    """An admin requested an operation on a node or a slot. For a slot, the allocation that holds it is recorded too."""
 
     task_id: UUID
     """Id of the task, the same for all its attempts."""

@@ -10,8 +10,8 @@ other event. It accepts everything that the old release could write. It may rena
 meaning of an absent field, but it must not guess values. One fact stays one fact. A type that is no longer written
 keeps its entry in `events.catalog` and the class that it is read as.
 
-At program start `events.shapes` refuses a table with a missing or an unneeded entry. docs/events.md describes the
-rollout of a new shape.
+At program start `events.shapes` raises `BrokenCatalog` if an entry is missing or not needed. docs/events.md describes
+the rollout of a new shape.
 """
 
 from typing import Final
@@ -20,8 +20,8 @@ from events.shapes import JsonObject, Rewrite
 
 
 def _every_request_is_replaced_on_failure(shape: JsonObject) -> JsonObject:
-    """Accept an allocation request of version 1 unchanged: it names no node and always permits a placement on
-    another node.
+    """Accept an allocation request of version 1 unchanged. Placement chose its node, and after a node fault during
+    the bring-up the allocation may be placed on another node.
     """
     return shape
 

@@ -1,7 +1,7 @@
 """Ids and values of the domain, each validated once, where it enters the program.
 
-Every kind is a `NewType`, so that mypy distinguishes a slot from a node at no run-time cost: values in the ledger were
-validated before they were written. The function with the name of the type is the only way to make a value from outside
+Every kind is a `NewType`, so that mypy distinguishes a slot from a node at no run-time cost. Values that are read from
+the ledger are not validated again. The function with the name of the type is the only way to make a value from outside
 input; it raises `InvalidValue`, which names the value, the kind and the reason.
 """
 

@@ -81,9 +81,9 @@ def node_network(settings: Settings, subnet: Ipv4Subnet) -> NodeNetwork:
 class Bridge:
     """An OVS bridge. `secure` is False for `fail_mode=standalone`, which forwards like any switch.
 
-    `in_band` is True if a controller is reached through the bridge, which bypasses all flows. `foreign` are
-    foreign objects that receive its frames or set its flows, each by its kind and name (`mirror spy`). `unmanaged` are
-    settings of the bridge and its own port that this program does not set (`stp_enable=true`).
+    `in_band` is True if the switch may connect to a controller through the bridge; that traffic bypasses all flows.
+    `foreign_objects` receive the bridge's frames or set its flows, each by its kind and name (`mirror spy`).
+    `unmanaged` are settings of the bridge and its own port that this program does not set (`stp_enable=true`).
     """
 
     name: str

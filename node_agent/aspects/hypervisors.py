@@ -75,7 +75,7 @@ class Disks(Protocol):
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file of a slot's folder atomically, so that the hypervisor can read it."""
+        """Write a file in a slot's folder atomically. The hypervisor can read the file."""
         ...
 
     def wipe(self, slot: str) -> None:

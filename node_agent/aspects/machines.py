@@ -7,9 +7,10 @@ identifies its tenant: a folder without the desired seed is another tenant's or 
 Each PCI function is noted in the folder before the domain gets it, so that it is reset even after a crash or a change
 of the settings; the folder is deleted when all functions are reset.
 
-A crash between two changes leaves one of: no folder, a folder without its seed or a note, a seed without a domain,
-a domain. The plan continues from each of them. If libvirt loses its state, QEMU can outlive its domain and still hold
-the tap: such a process is a stray and is ended as a domain is destroyed.
+A crash between two changes leaves one of: no folder, a folder without its seed, a seed without the notes of all PCI
+functions, a complete folder without a domain, a domain. The plan continues from each of them. If libvirt loses its
+state, QEMU can outlive its domain and still hold the tap: such a process is a stray and is ended as a domain is
+destroyed.
 """
 
 from collections.abc import Callable, Iterable
@@ -116,7 +117,7 @@ class Machines:
         self._domains()
 
     def start_reading(self, begin: Callable[[], StartedRead]) -> None:
-        """Start listing the domains with `begin`, so that they are ready when the first slot of a survey needs them."""
+        """Call `begin` to start listing the domains, so that a survey has the list when it inspects its first slot."""
         start_reading(self._domains_key, begin)
 
     def inspect(self, network: SliceNetwork) -> ObservedMachine | None:

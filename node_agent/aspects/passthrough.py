@@ -71,7 +71,8 @@ def numa_mismatches(place: Place, devices: PciDevices) -> tuple[str, ...]:
     """Describe the slot's PCI functions on another NUMA node than its memory. They work, but slower."""
     found = (devices.find(each.address) for each in place.devices)
     return tuple(
-        f"PCI device {device.address} is on NUMA node {device.numa_node}, but the slot's memory on {place.nodeset}"
+        f"PCI device {device.address} is on NUMA node {device.numa_node}, "
+        f"but the slot's memory is on NUMA node {place.nodeset}"
         for device in found
         if device is not None and device.numa_node is not None and place.nodeset is not None
         if str(device.numa_node) != place.nodeset

@@ -79,7 +79,7 @@ class Switch(Protocol):
     def delete_port(self, name: str) -> None: ...
 
     def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None:
-        """Replace all flows with `cookie` by `flows` in one OpenFlow bundle, so that no packet meets half a change.
+        """Replace all flows with `cookie` by `flows` in one OpenFlow bundle: no packet meets both old and new flows.
 
         Raises `HostRefused` if a flow names a meter that does not exist.
         """

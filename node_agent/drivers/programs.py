@@ -1,5 +1,7 @@
-"""Run programs that read the host, concurrently because starting them takes most of their time, and programs that
-change the host, one after another.
+"""Run programs that read or change the host.
+
+The programs of one query run concurrently, because starting a program takes most of its time. Programs that change the
+host run one after another.
 """
 
 import subprocess

@@ -1,9 +1,9 @@
 """Read the host's PCI functions from sysfs, and reset them (kernel: Documentation/ABI/testing/sysfs-bus-pci).
 
-A function that disappears during the read, as virtual functions do when their number is set, counts as absent. A
-function that cannot be read is listed as unreadable and does not affect the others. But its IOMMU group must be
-readable, because the isolation of other functions depends on that group. Network links are those of the namespace in
-which sysfs was mounted.
+A function that disappears during the read counts as absent: a card removes its virtual functions when a program changes
+their number. A function that cannot be read is listed as unreadable and does not affect the others. But its IOMMU group
+must be readable, because the isolation of other functions depends on that group. Network links are those of the
+namespace in which sysfs was mounted.
 """
 
 import os

@@ -119,7 +119,7 @@ class FixedImages:
 
 
 def publish(folder: Path, image: Image) -> None:
-    """Write the description file of an image with all files in `folder/<name>`; then the node can boot the image."""
+    """Write the description of an image; all its files are in `folder/<name>`. Then the node can boot the image."""
     home = folder / image.name
     described = _Description(
         name=image.name,

@@ -1,8 +1,9 @@
-"""Capture of every frame that leaves a node through its uplink, recorded at the site's end of the link.
+"""Capture of every frame that leaves a lab node through its uplink.
 
-The recorder runs in the site's namespaces, to which the node has no access, and writes a pcap file (readable by tcpdump
-and scapy). When its stdin is closed, it records the frames that have already arrived and exits. After a crash the last
-record of the file may be incomplete; reading ignores it.
+The frames are recorded at the other end of the uplink, which is in the lab's site (`node_agent.lab.site`). The recorder
+runs in the site's namespaces, to which the node has no access, and writes a pcap file (readable by tcpdump and scapy).
+When its stdin is closed, it records the frames that have already arrived and exits. After a crash the last record of
+the file may be incomplete; reading ignores it.
 """
 
 import select
@@ -28,7 +29,7 @@ _ETHERNET: Final = 1
 
 
 class Capture:
-    """A recording of the frames on one interface of the site.
+    """A recording of the frames on one interface of a lab's site.
 
     `with Capture(site, "n1", path) as capture:` records inside the context; `frames` returns the frames afterwards.
     """

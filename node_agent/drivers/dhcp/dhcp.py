@@ -136,7 +136,8 @@ class DnsmasqLeases:
             r.name == reservation.name or r.mac == reservation.mac or r.ip == reservation.ip for r in held
         ):
             raise HostRefused(
-                f"reserve {reservation.ip} for {reservation.mac}: reserved already; withdraw that reservation first"
+                f"reserve {reservation.ip} for {reservation.mac} as {reservation.name}: the name, MAC or address "
+                "is reserved already; withdraw the existing reservation first"
             )
         invalidate_reads(self)
         try:
@@ -301,7 +302,7 @@ def _is_settled(state: FolderState, now: float) -> bool:
 
 
 def _stat(path: Path) -> os.stat_result | None:
-    """Return the status of a file (stat(2)), or None if the file was deleted, which changes its folder's ctime."""
+    """Return the status of a file (stat(2)), or None if the file was deleted; its folder then has a new ctime."""
     with suppress(FileNotFoundError):
         return path.stat()
     return None

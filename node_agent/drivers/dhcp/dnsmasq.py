@@ -192,7 +192,9 @@ class Dnsmasq:
         ends = monotonic() + self._deadline
         while not _listens(child.pid):
             if child.poll() is not None:
-                raise HostRefused(f"dnsmasq ended with {child.returncode} at its start: {self._log_tail()}")
+                raise HostRefused(
+                    f"dnsmasq exited with status {child.returncode} at its start: {self._log_tail()}"
+                )
             if monotonic() > ends:
                 self._end(child.pid)
                 raise HostUnreadable(

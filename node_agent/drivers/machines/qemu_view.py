@@ -46,7 +46,7 @@ def _type(device: dict[str, str]) -> str:
 
 
 def _networks(listed: str) -> Iterator[str]:
-    """Yield the names in QEMU\'s list of networks, `net0: index=0,...` followed by ` \\ hostnet0: ...`."""
+    """Yield the names in QEMU's list of networks. Its lines begin with `NAME: ` or ` \\ NAME: `."""
     for line in listed.splitlines():
         name, colon, _ = line.strip().removeprefix("\\").strip().partition(":")
         if colon:

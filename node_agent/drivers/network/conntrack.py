@@ -1,7 +1,7 @@
 """Connection tracking over netlink (linux/netfilter/nfnetlink_conntrack.h), decoded without pyroute2.
 
 A host may track 250,000 connections, because any remote host can open connections to an open port. All of them are
-listed whenever a slice with ingress rules is inspected and whenever an ingress rule is closed. The messages are
+listed whenever a slice with ingress rules is inspected and whenever an ingress rule is deleted. The messages are
 therefore kept undecoded, and only the two tuples of connections that contain a slice's address are decoded: pyroute2
 takes almost a millisecond for one connection. In addition, pyroute2 requires the state of every TCP connection, which
 the kernel omits for a connection that it offloaded to a flow table or a network card.

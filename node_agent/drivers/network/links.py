@@ -1,7 +1,8 @@
 """Links, addresses and routes over netlink (pyroute2), and the kernel's forwarding setting.
 
-Changes use one socket, which stays open and is used by one thread at a time. The kernel answers each message at once.
-A socket that fails is closed, and the next change opens another one in the network namespace of its calling thread.
+Changes use one socket, which stays open and is used by one thread at a time. They have no deadline, because the kernel
+answers each message at once. A socket that fails is closed, and the next change opens another one in the network
+namespace of its calling thread.
 """
 
 import ipaddress

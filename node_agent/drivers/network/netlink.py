@@ -96,7 +96,10 @@ def listed(
 
 @contextmanager
 def connected(protocol: int, deadline: float) -> Iterator[Netlink]:
-    """Open a netlink socket in the network namespace of the calling thread, for at most `deadline` seconds."""
+    """Open a netlink socket in the network namespace of the calling thread, during the `with` block.
+
+    The deadline of all requests in the block together is `deadline` seconds.
+    """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as wire:
         yield Netlink(wire, monotonic() + deadline)
 

@@ -262,7 +262,10 @@ class OpenVSwitch:
         rows = [row for row in self._rows()["Interface"] if row["name"] == name]
         errors = [error for row in rows for error in elements(row["error"])]
         return (
-            errors[0] if errors else f"the interface has the OpenFlow ports {[_number(row) for row in rows]}"
+            errors[0]
+            if errors
+            else "Open vSwitch set the port differently; "
+            f"its OpenFlow port numbers are {[_number(row) for row in rows]}"
         )
 
     def _missing(self, datapath_type: str) -> Iterator[str]:

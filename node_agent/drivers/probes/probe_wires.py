@@ -103,7 +103,7 @@ class GatewayWire:
         return (
             ""
             if link == self._bridge
-            else f"the answer of {path.network.ip} arrived over {link or 'another link'}"
+            else f"the answer of {path.network.ip} arrived over {link or 'another link'} instead of {self._bridge}"
         )
 
     def forget(self, path: ProbePath, sequence: int, *, opened: bool) -> None:
@@ -158,7 +158,10 @@ class UplinkWire:
         if found is None:
             return "the host itself answers or refuses the probe"
         if (found.target, found.target_port) != (path.network.ip, path.port):
-            return f"the probe is sent to {found.target} port {found.target_port}"
+            return (
+                f"the probe is sent to {found.target} port {found.target_port} "
+                f"instead of {path.network.ip} port {path.port}"
+            )
         return ""
 
     def forget(self, path: ProbePath, sequence: int, *, opened: bool) -> None:

@@ -58,7 +58,8 @@ class SimulatedLeases:
             held = {value for r in state.reservations for value in (r.name, r.mac, r.ip)}
             if held & {reservation.name, reservation.mac, reservation.ip}:
                 raise HostRefused(
-                    f"reserve {reservation.ip} for {reservation.mac}: reserved already; withdraw that reservation first"
+                    f"reserve {reservation.ip} for {reservation.mac} as {reservation.name}: the name, MAC or address "
+                    "is reserved already; withdraw the existing reservation first"
                 )
             state.reservations.append(reservation)
 

@@ -92,7 +92,7 @@ def test_dhcp_server_start_while_another_program_holds_the_dhcp_port_is_refused(
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         # The socket of the dead server is not closed immediately.
         eventually(lambda: is_bound(other, 67))
-        with pytest.raises(HostRefused, match="dnsmasq ended with 2"):
+        with pytest.raises(HostRefused, match="dnsmasq exited with status 2"):
             host.leases.serve(NETWORK)
     host.leases.serve(NETWORK)
     assert len(pids(host)) == 1

@@ -74,7 +74,10 @@ def test_pci_device_bound_to_a_vendor_specific_vfio_driver_is_accepted(host: Sim
 
 def test_pci_device_on_another_numa_node_is_reported_and_is_not_a_failure(host: SimulatedHost) -> None:
     change(host, lambda device: replace(device, numa_node=1))
-    detail = "PCI devices of slots: 1; PCI device 0000:1b:00.0 is on NUMA node 1, but the slot's memory on 0"
+    detail = (
+        "PCI devices of slots: 1; PCI device 0000:1b:00.0 is on NUMA node 1, "
+        "but the slot's memory is on NUMA node 0"
+    )
     assert pci(host) == Prerequisite("pci", ok=True, detail=detail)
 
 
