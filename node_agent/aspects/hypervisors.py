@@ -47,7 +47,7 @@ class Hypervisor(Protocol):
         ...
 
     def pin(self, domain: UUID, pins: tuple[str, ...]) -> None:
-        """Pin each virtual CPU of a domain to its host CPUs in `pins`.
+        """Pin the virtual CPUs of a domain to host CPUs. `pins` lists the host CPUs of each virtual CPU in order.
 
         Raises `HostUnreadable` if the domain does not run any more.
         """

@@ -6,12 +6,13 @@ the slot's name for the slice's lifetime; afterwards it renames the representor 
 slot's link always has the same name for all other aspects.
 
 A tap is persistent, so that it outlives the agent, and owned by root: any user of the host may open a tap without an
-owner. The host answers neither ARP nor IPv6 on either kind of link (it is *mute*): the virtual switch receives their
-frames, but with the userspace datapath the host's own stack receives them too, and would answer ARP and IPv6 past the
-bridge and its rules. The agent manages the whole link: anything that other programs added to it (addresses, queueing
-disciplines, filters, programs, stacked links) is removed, since the switch's flows do not apply to frames that leave
-the link before the switch. A name is unique on a host; another link with the name is removed first, or the creation
-would be refused. A crash leaves a link that is down, or no link of that name: the next plan continues from either.
+owner. The host answers neither ARP nor IPv6 on either kind of link (such a link is *mute*). The virtual switch receives
+their frames, but with the userspace datapath the host's own stack receives them too, and would answer ARP and IPv6 past
+the bridge and its rules. The agent manages the whole link: anything that other programs added to it (addresses,
+queueing disciplines, filters, programs, stacked links) is removed, since the switch's flows do not apply to frames that
+leave the link before the switch. A name is unique on a host; another link with the name is removed first, or the
+creation would be refused. A crash leaves a link that is down, or no link of that name: the next plan continues from
+either.
 """
 
 from dataclasses import dataclass

@@ -200,8 +200,8 @@ class Drifts:
     def open(self) -> tuple[LocatedEvidence, ...]:
         """Return all open drift: first the drift of the node as a whole, then that of each slot.
 
-        If there is more drift than a report may contain, the list of each slot is shortened, but never to nothing: a
-        slot without reported drift counts as recovered.
+        If there is more drift than a report may contain, the list of each slot is shortened, but keeps at least one
+        entry, because a slot without reported drift counts as recovered.
         """
         with self._lock:
             open_ = {

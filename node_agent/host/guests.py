@@ -4,8 +4,8 @@ Two domains with equal `Guest` values are the same guest. The value can be read 
 compares it with the desired state, and a guest that differs is destroyed. `Hosting` holds the guest's files and options
 on this host; another agent version may choose others, which must not affect a running guest, so it is never compared.
 
-A domain's name is the slot (`slice<index>`), and its metadata holds the allocation. The UUID is derived from both,
-because an allocation may have several slots of one node.
+A domain's name is the slot (`slice<index>`), and its metadata holds the allocation. The UUID is derived from the
+allocation and the slot, because an allocation may have several slots of one node.
 """
 
 import hashlib

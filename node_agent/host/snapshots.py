@@ -6,7 +6,8 @@ snapshot: each state of the host is then read once on this thread. A driver that
 results, or the results of all drivers if they read the changed state too. So no plan uses state from before a change by
 the same thread.
 
-A slow read that is certain to be needed can be started ahead of time (a program needs most of its time to start).
+A slow read that is certain to be needed can be started ahead of time, because starting a program takes most of its
+time.
 """
 
 from collections.abc import Callable, Iterator

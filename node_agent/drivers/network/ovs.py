@@ -293,7 +293,7 @@ class OpenVSwitch:
         """Return whether the bridge has a datapath.
 
         The database keeps the id of a datapath that ovs-vswitchd lost, so the management socket is checked too. While
-        ovs-vswitchd is not running, the datapath may still exist.
+        ovs-vswitchd is not running, a datapath with an id counts as existing.
         """
         if not elements(bridge["datapath_id"]):
             return False
