@@ -64,7 +64,7 @@ def run(settings: Settings, halt: Halt, build_host: BuildHost | None = None) -> 
 
 
 class Agent:
-    """Agent of one node. One process may run a thousand agents on one timetable if their hosts are simulated."""
+    """Agent of one node. A process may run a thousand agents with one job scheduler if their hosts are simulated."""
 
     def __init__(
         self, settings: Settings, session: Session, build_host: BuildHost, timetable: Timetable
@@ -106,7 +106,7 @@ class Agent:
         session.on_renewal(self._use_session)
 
     def _wire_comparisons(self, settings: Settings) -> None:
-        """Create the agent's parts that compare its slots with the control plane and with the host."""
+        """Create the agent's parts that compare its orders with the control plane, and the host with its orders."""
         link = self._control_plane_link
         self._resync = Resync(
             link.control_plane,

@@ -40,12 +40,12 @@ TIMELINE_ROWS: Final = (
 
 
 def request(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, AllocationId, str]]:
-    """Return the row of `read.allocation` for the request of an allocation."""
+    """Return the row that the event of an allocation request adds to `read.allocation`."""
     return [(recorded.position, recorded.fact.allocation_id, recorded.fact.project)]
 
 
 class Requested(NamedTuple):
-    """The request of an allocation, and its position in the ledger."""
+    """An allocation request: the id of the allocation, and the ledger position of the request."""
 
     position: Position
     allocation_id: AllocationId
@@ -54,7 +54,7 @@ class Requested(NamedTuple):
 async def page(
     conn: AsyncConnection, *, project: str | None, before: Position | None, limit: int
 ) -> list[Requested]:
-    """Return one page of the requests of allocations, newest first."""
+    """Return one page of allocation requests, newest first."""
     query = sa.select(allocation).order_by(allocation.c.position.desc()).limit(limit)
     if project is not None:
         query = query.where(allocation.c.project == project)

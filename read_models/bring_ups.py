@@ -1,5 +1,5 @@
-"""Columns in the rows of nodes and slots about failed starts of slices (bring-ups): the failures since the last
-success, and the reason why the node or slot is excluded from placement.
+"""Columns of the tables of nodes and slots about bring-ups (starts of slices): the failed ones since the last success,
+and the reason why the node or slot is excluded from placement.
 
 A column is null if there is no failure or no exclusion.
 """

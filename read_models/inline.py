@@ -1,7 +1,7 @@
 """Inline read models: tables that the control plane must read in their newest state when it handles a request. They are
 written in the transaction that appends events to the ledger, before these events.
 
-A rebuild derives the same changes of rows from the same facts, as for any other read model.
+A rebuild computes the same rows from the events in the ledger.
 """
 
 from collections.abc import Iterable

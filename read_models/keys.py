@@ -30,7 +30,7 @@ class Principal(NamedTuple):
 
 
 def patch(_version: int, fact: AccessFact) -> Patch:
-    """Return the patch that inserts an API key's row; a key has only one fact, its issue."""
+    """Return the patch that inserts the row of a new API key, which no later fact changes."""
     fields = {name: getattr(fact, name) for name in fact.__struct_fields__ if name != "key_id"}
     return Patch(fact.key_id, {}, fields)
 

@@ -80,10 +80,10 @@ class NodeRow:
     `public_key` and `key_thumbprint` are None while the node has no access; `missing` (capabilities that the host
     lacks) is None before the node first described itself. `drift` is the open drift that concerns all of its slots;
     `public_addresses` were assigned by an admin. `failures` are the failed starts of slices (bring-ups) on the node
-    since the last success; `excluded` is the reason why the node is excluded from placement. `superseded_session` and
-    `superseded_at` are the number of the last refused session since the enrolment, which a copy of the disk presented,
-    and the time; `revoked` is the reason why its access was revoked. `throttled_at` is the time at which the node
-    exceeded its report budget; None while it is not throttled.
+    since the last success; `excluded` is the reason why the node is excluded from placement. `superseded_session` is
+    the number of the session that a copy of the node's disk presented and that was refused, and `superseded_at` the
+    time; both describe the last refusal since the enrolment. `revoked` is the reason why its access was revoked.
+    `throttled_at` is the time at which the node exceeded its report budget; None while it is not throttled.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:

@@ -75,8 +75,8 @@ class Gathered(Protocol):
     """The changes of one table's rows by a range of the ledger, collected in memory until they are written."""
 
     def add(self, recorded: Recorded[Any]) -> None:
-        """Collect the changes of the table's rows by one event. The caller passes, in order, only events with facts
-        that the table names.
+        """Collect the changes of the table's rows by one event. The caller passes the events in ledger order, and only
+        events that can change the table.
         """
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:

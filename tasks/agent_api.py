@@ -119,9 +119,7 @@ class Heartbeat(Wire):
 
 
 class HeartbeatAnswer(Wire):
-    """Response to a heartbeat: the control plane's time, which nodes use in place of their own clocks (design
-    section 4).
-    """
+    """Response to a heartbeat: the control plane's time, which nodes use in place of their own clocks."""
 
     now: datetime
 

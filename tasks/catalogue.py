@@ -6,8 +6,8 @@ type's version rises when its shape changes; a node announces the versions that 
 operations can be requested on the node.
 
 Every bound is enforced: `payload_bytes` by sender and receiver (`tasks.wire`, `tasks.reading`), `time_limit` by the
-node and by its tasks' deadlines, `maximum_age` by the signature's expiry, `credit` by the task sender, `retries` by the
-control plane after a failed attempt.
+node and by the deadline that the control plane computes for each attempt of a task, `maximum_age` by the signature's
+expiry, `credit` by the task sender, `retries` by the control plane after a failed attempt.
 """
 
 from collections.abc import Mapping

@@ -357,10 +357,11 @@ TYPES: Final = (
         kind="link.diverted",
         scope="slot",
         serves="requirement NOD-3: traffic between slices is denied by default",
-        means="frames of the slice's link can leave or enter past the switch: a filter mirrors or redirects them, a BPF "
-        "or XDP program handles them, or a macvlan, macvtap, ipvlan or VLAN link is stacked on it, which is deleted",
-        evidence="desired: the link's settings; observed: these settings and the object that diverts the link's "
-        "frames, by its target or name",
+        means="frames of the slice's link can bypass the switch: a filter mirrors or redirects them, a BPF or XDP "
+        "program handles them, or a macvlan, macvtap, ipvlan or VLAN link is stacked on the link; the agent deletes "
+        "such a stacked link",
+        evidence="desired: the link's settings; observed: the link's actual settings and the object that diverts the "
+        "link's frames, by its target or name",
         source="rtnetlink",
         policy="repair",
     ),
@@ -464,8 +465,8 @@ TYPES: Final = (
         scope="slot",
         serves="requirement ING-1: stale ingress rules are drift",
         means="rules of an ingress exist that the slot does not have, or connections that were established through such rules",
-        evidence="desired: no ingress rules except those of the slot's order; observed: the ingresses of the other rules, or "
-        "the number of connections",
+        evidence="desired: no ingress rules except those of the slot's order; observed: the number of foreign rules "
+        "and the ingress to which they belong, or the number of connections",
         source="nfnetlink",
         policy="repair",
     ),
@@ -523,7 +524,8 @@ TYPES: Final = (
         kind="machine.duplicate",
         scope="slot",
         serves="drift signal 1 of requirement NOD-7: the vNIC is on the right bridge or VF",
-        means="another guest of this agent uses the slot's tap or card, or a process outlived its machine",
+        means="another guest of this agent uses the slot's tap or virtual function, or a machine's process still runs "
+        "although the machine no longer exists",
         evidence="desired: a device that only the slot's own machine uses; observed: another machine or process that uses it",
         source="libvirt",
         policy="repair",
@@ -571,7 +573,8 @@ TYPES: Final = (
         kind="slot.ungranted",
         scope="slot",
         serves="requirements ALC-2 and LED-3: a PCI function has one holder; changing the topology is an explicit act",
-        means="the node's settings assign other PCI devices to the slot than it was approved with; approving it again grants them",
+        means="the node's settings assign other PCI devices to the slot than those that were approved for it; "
+        "a new approval of the slot grants it the devices of the settings",
         evidence="desired: the PCI devices granted to the slot; observed: the PCI devices that the node describes",
         source="survey",
         policy="block",
@@ -608,10 +611,10 @@ TYPES: Final = (
         kind="slice.unreachable",
         scope="slot",
         serves="drift signal 7 of requirement NOD-7: the endpoints are reachable as published",
-        means="the slice does not answer probes: from the gateway at its readiness port, or, if that answers, from "
-        "the uplink's side of the packet filter at one of its ingresses; anything on the path can be the cause, "
-        "including the tenant",
-        evidence="desired: an answer to the probe, and its path; observed: the result, with the hop that "
+        means="the slice does not answer the probes from the gateway to its readiness port, or it answers these "
+        "but not the probes of one of its ingresses, which come from the uplink's side of the packet filter; the cause "
+        "can be anywhere on the path, including the tenant's guest",
+        evidence="desired: an answer of the probed address and port; observed: the result, with the hop that "
         "failed: gateway, address, port or ingress",
         source="probe",
         policy="report",

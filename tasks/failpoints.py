@@ -5,8 +5,8 @@ a place.
 (`arm_from` reads it once, in each program's main). An armed failpoint kills the process as `kill -9` would, or stops it
 until it receives SIGCONT, so that a test can intervene. It can be armed for a later visit: `intake.taken@3` acts when
 the process reaches it for the third time. All names are declared in `tasks.workflows`: mypy refuses any other name in
-the code, and a program does not start if it is given one. Each change that another program or the next start can
-observe has a failpoint before and after it (`tests/checks/test_failpoints.py`).
+the code, and a program does not start if the setting contains another name. Each change that another program or the
+next start can observe has a failpoint before and after it (`tests/checks/test_failpoints.py`).
 """
 
 import signal

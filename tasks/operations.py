@@ -256,8 +256,8 @@ class MachineInspected(Wire):
 
 
 class OperationCancelled(Wire):
-    """Result: the cancellation of another operation was handled. An operation that had already ended keeps its
-    outcome.
+    """Result: the node cancelled another operation, which stops between two steps or never starts. An operation that
+    had already ended keeps its outcome.
     """
 
     kind: Literal["operation.cancel"] = "operation.cancel"

@@ -1,4 +1,4 @@
-"""Orders: desired states that the control plane sends to nodes. The catalogue is closed; no order runs a command.
+"""Orders: desired states that the control plane sends to nodes. No type of order contains a command to execute.
 
 An order contains the complete desired state of one slot and the fence token of the fact that last changed it. A second
 execution of an order changes nothing; a node refuses an order with an older token, and the same token with other

@@ -45,7 +45,7 @@ class Reason(Wire):
 
 
 class FoundDevice(Wire):
-    """A PCI function that the node's settings assign to slices of a slot, and the function found on the host."""
+    """A PCI function that the node's settings assign to a slot, and the properties that the host reports for it."""
 
     address: PciAddress
     """PCI address."""

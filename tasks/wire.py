@@ -78,7 +78,9 @@ def encode_order(message: OrderMessage, *, sent_at: datetime, queue: str = DEFAU
 
 
 def refuse_too_large(order_id: UUID, kind: str, order: str) -> None:
-    """Raise `OrderTooLarge` if an unsigned order or operation exceeds its type's size, and `NotInCatalogue`."""
+    """Raise `OrderTooLarge` if an unsigned order or operation exceeds its type's maximum size. Raises `NotInCatalogue`
+    for an unknown type.
+    """
     if (size := len(order.encode())) > (bound := bounds_of(kind).payload_bytes):
         raise OrderTooLarge(order_id, size, bound)
 

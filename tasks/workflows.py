@@ -2,8 +2,8 @@
 
 Each name is written once, here. mypy checks the types at each call of `failpoint` and at each `Step`; the table of
 failpoints built from these types is used to arm failpoints, and by the tests that kill each program at each of its
-failpoints. A new failpoint adds its name to the type of its kind of work; a new kind of work adds a type and a line in
-`WORKS`.
+failpoints. To add a failpoint, add its name to the type of its kind of work; to add a kind of work, add a type and a
+line in `WORKS`.
 """
 
 from collections.abc import Iterator

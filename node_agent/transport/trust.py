@@ -4,7 +4,8 @@ A received copy of a task is valid if a current key signed it and if it has not 
 task on the node's own disk was verified when it arrived, so it is verified with any key that the node ever received: a
 retired key still proves that the disk was not altered.
 
-Code that processes a task runs inside `proved_by` with the task's signed text, which the slot's fence file stores.
+Code that processes a task runs in a `with proved_by(...)` block, which gives access to the task's signed text. The
+slot's fence file, in which the slot's newest order is stored, contains this text.
 """
 
 import threading

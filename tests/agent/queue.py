@@ -41,7 +41,9 @@ async def send(
     payload: str | None = None,
     relay: Relay | None = None,
 ) -> None:
-    """Send a task to the queue of `lab-a`. `actor`, `payload` and `relay` replace the defaults of the task."""
+    """Send a task to the queue of `lab-a`. `actor` and `payload` replace the message's actor name and signed text;
+    `relay` replaces the default `Relay`, and then the task need not be enqueued.
+    """
     message = OrderMessage(id_of(task), actor or task.body.kind, payload or sealed(task))
     data = encode_order(message, sent_at=datetime.now(UTC))
     outcome = await (relay or Relay(control)).enqueue(NODE, id_of(task), data)

@@ -1,4 +1,4 @@
-"""P16: no object of a removed slice remains on its node, even if the slice failed or faults were injected (Leak-0).
+"""P16: no object of a removed slice remains on its node, even if the slice failed or faults were injected.
 
 Each cycle orders a slice with an ingress rule. The slice starts or is made to fail. The cycle waits until the slice
 reaches a randomly chosen stage or fails, injects a fault or kills a process on the node, and removes the slice. The

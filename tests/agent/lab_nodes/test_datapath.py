@@ -1,4 +1,6 @@
-"""Start of an agent on a host without the configured Open vSwitch datapath type, and its recovery."""
+"""Start of an agent on a host that does not support the configured Open vSwitch datapath type, and after a change of
+the type.
+"""
 
 import json
 
@@ -24,7 +26,7 @@ def newest_survey_report(plane: FakeControlPlane) -> NodeSurveyed | None:
     return last[-1] if last else None
 
 
-def test_agent_on_a_host_without_the_ovs_kernel_datapath_reports_this_until_it_is_set_to_netdev(
+def test_agent_on_a_host_without_the_ovs_kernel_module_reports_it_missing_until_the_datapath_type_is_netdev(
     lab: Lab, plane: FakeControlPlane
 ) -> None:
     # Imported here: the packages of the host drivers are optional, and these tests are collected without them.

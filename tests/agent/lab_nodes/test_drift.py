@@ -103,7 +103,9 @@ class CarryingNode:
         eventually(lambda: any(beat.resynced for beat in self.plane.heartbeats[before:]), BOOT, self.node.log)
 
     def flows(self) -> list[str]:
-        """Return the flows of the OVS bridge. A fault that changes the bridge removes them with a delay."""
+        """Return the flows of the OVS bridge. OVS removes them some time after a fault has changed the bridge, so the
+        next fault must wait until they are restored.
+        """
         return sorted(self.node.do(FLOWS).splitlines())
 
     def open(self) -> tuple[LocatedEvidence, ...]:
@@ -239,7 +241,7 @@ def test_injected_fault_is_detected_as_drift_of_its_kind_and_repaired_or_reporte
         )
 
 
-def test_drift_that_no_change_source_reports_is_found_by_the_periodic_survey_within_15_seconds(
+def test_drift_without_a_change_event_is_found_by_the_periodic_survey_within_15_seconds(
     site: Site,
 ) -> None:
     carrying = site.carrying("surveyed by default")

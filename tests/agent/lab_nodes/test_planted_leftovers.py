@@ -174,7 +174,7 @@ async def tear_down_up_to_verification(site: Site, control: Redis) -> Order:
 
 
 @matrix.cases("P16", [*PLANTED], few=2)
-async def test_object_created_on_the_host_during_a_slice_removal_delays_the_slice_removed_report_as_a_leftover(
+async def test_object_created_during_a_slice_removal_is_reported_as_a_leftover_until_it_no_longer_exists(
     site: Site, control: Redis, case: str
 ) -> None:
     planted = PLANTED[case]

@@ -1,7 +1,7 @@
 """P19 on a real node: restarts of the agent let no frame pass that a slice may not send.
 
-A guest sends forbidden frames every ten milliseconds (every twenty in the usual run). At the end it sends them with the
-node's filters open: then all of them arrive, which proves that the captures would have recorded a leak.
+A guest sends forbidden frames every ten milliseconds (every twenty outside of `./dev torture`). At the end the test
+makes the node's switch and packet filter accept them: then all arrive, so the captures would have recorded a leak.
 """
 
 import asyncio

@@ -152,7 +152,7 @@ async def test_restarted_node_sends_a_survey_report_only_if_the_content_changed(
     await eventually_async(lambda: plane.kinds() == ["node.surveyed"] * 2)
 
 
-async def test_next_agent_reports_open_drift_with_its_first_time_if_the_previous_agent_died_at_its_report(
+async def test_open_drift_keeps_its_start_time_if_the_agent_ends_before_it_marks_its_survey_report_as_sent(
     start: Callable[..., Running], plane: FakeControlPlane, control: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = SlotSettings(index=SlotIndex(0), vcpus=1, memory_mib=96, gpus=(PciAddress("0000:1b:00.0"),))

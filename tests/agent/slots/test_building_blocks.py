@@ -1,4 +1,4 @@
-"""Small parts of the agent: stored orders, clock, backoff, order gate, resync, settings, thread failures."""
+"""Parts of the agent: stored orders, clock, backoff, gate that blocks orders, resync, settings, thread failures."""
 
 import threading
 import time

@@ -220,7 +220,7 @@ def test_operation_that_contains_the_order_that_its_slot_already_has_does_not_ex
 
 
 @pytest.mark.parametrize("kind", [*REPAIRS, AddressReport, ReadinessPoll])
-def test_operation_on_a_slot_ordered_to_be_empty_fails_with_code_not_wanted(
+def test_operation_on_a_slot_ordered_to_be_empty_fails_with_the_failure_code_not_wanted(
     node: Entrance, kind: type[SlotRepair]
 ) -> None:
     node.do(remove())
@@ -231,7 +231,7 @@ def test_operation_on_a_slot_ordered_to_be_empty_fails_with_code_not_wanted(
 
 
 @pytest.mark.parametrize("kind", [*REPAIRS, AddressReport, ReadinessPoll])
-def test_operation_on_a_stopped_slice_fails_with_code_not_wanted(
+def test_operation_on_a_stopped_slice_fails_with_the_failure_code_not_wanted(
     node: Entrance, kind: type[SlotRepair]
 ) -> None:
     node.do(stop())
@@ -257,7 +257,7 @@ def test_drift_report_of_a_stopped_slice_names_a_tap_that_was_created(node: Entr
 
 
 @pytest.mark.parametrize("order", [apply(), stop()])
-def test_ingress_remove_on_a_slice_that_is_not_removed_fails_with_code_not_wanted(
+def test_ingress_remove_on_a_slice_that_is_not_removed_fails_with_the_failure_code_not_wanted(
     node: Entrance, order: Order
 ) -> None:
     node.do(order)
@@ -298,7 +298,7 @@ def test_operation_superseded_by_a_newer_order_fails_as_stale_and_changes_nothin
         ),
     ],
 )
-def test_order_inside_an_operation_that_the_fence_refuses_fails_the_operation_with_the_same_code(
+def test_operation_that_contains_a_refused_order_fails_with_the_refusal_code_of_this_order(
     node: Entrance, order: Order, code: str
 ) -> None:
     before = node.snapshot(), node.fences()

@@ -157,7 +157,7 @@ def test_ingress_reported_lost_is_not_an_endpoint_until_it_is_back(running: Runn
     assert ingress_states(running) == ["published"]
 
 
-def test_ingress_added_before_its_slice_is_ready_has_a_later_deadline_than_the_placement(
+def test_deadline_of_an_ingress_added_before_its_slice_is_ready_is_later_than_the_deadline_of_the_placement(
     plane: RunningPlane, node: httpx.Client
 ) -> None:
     made = allocate(plane, network_mode="public-nat").json()
@@ -326,7 +326,7 @@ def test_public_address_in_use_is_neither_removed_nor_assigned_to_another_node(
 @pytest.mark.parametrize(
     ("rule", "in_use"), [({**SSH, "protocol": "udp"}, ADDRESS), ({"kind": "address"}, WHOLE["address"])]
 )
-def test_only_the_public_address_of_an_ingress_rule_is_in_use(
+def test_public_address_of_a_node_can_be_removed_unless_an_ingress_rule_uses_it(
     running: RunningAllocation, rule: dict[str, Any], in_use: str
 ) -> None:
     other_addresses: list[dict[str, Any]] = [
@@ -391,7 +391,9 @@ def test_public_address_that_is_being_removed_is_not_reserved(plane: RunningPlan
     assert claimed_ports(plane) == set()
 
 
-def test_failed_ingress_order_does_not_fail_a_stop(running: RunningAllocation) -> None:
+def test_failure_of_the_order_that_added_an_ingress_does_not_fail_a_later_stop(
+    running: RunningAllocation,
+) -> None:
     create_ingress(running)
     order = running.complete_order()
     running.report(

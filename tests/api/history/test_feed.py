@@ -120,7 +120,7 @@ async def test_watch_from_any_position_returns_the_following_events_in_order(
         assert await read_watch(feed, after).positions(10 - after) == list(range(after + 1, 11))
 
 
-async def test_event_feed_that_a_caller_brought_up_to_date_has_every_event_committed_before_this_call(
+async def test_poll_of_an_event_feed_on_request_returns_the_position_of_the_last_committed_event(
     feed: Feed, conn: psycopg.AsyncConnection
 ) -> None:
     """The feed is not woken after the commits: event lists of the API must be complete even if a wake-up is lost."""

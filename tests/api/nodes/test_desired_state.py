@@ -133,7 +133,7 @@ def test_desired_state_request_that_lists_invalid_stored_orders_is_refused_with_
     assert len(answer.json()["reasons"]) >= reasons
 
 
-def test_desired_state_request_with_many_superseded_orders_reads_few_pages(
+def test_desired_state_request_on_a_database_with_many_superseded_orders_reads_few_database_pages(
     node: httpx.Client, shared_plane: RunningPlane
 ) -> None:
     held = held_by_node(node)
@@ -143,4 +143,4 @@ def test_desired_state_request_with_many_superseded_orders_reads_few_pages(
         [plan] = conn.execute(f"explain (analyze, buffers, format json) {PLAIN}").fetchall()[0][0]
     assert request_desired_state(node, *held).json() == {"orders": [], "unknown": []}
     read = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
-    assert read < 50, f"the query read {read} pages for two slots"
+    assert read < 50, f"the query read {read} database pages for two slots"

@@ -48,7 +48,7 @@ def test_order_refusal_from_another_node_does_not_end_the_order(
     assert order_of(running_plane, "n1") == order
 
 
-def test_failed_report_about_the_nodes_own_slice_does_not_end_an_order_of_another_node(
+def test_slice_failed_report_of_a_node_with_the_order_id_of_another_node_does_not_end_that_order(
     running_plane: RunningPlane,
 ) -> None:
     reporting_node = admit(running_plane, "n1")

@@ -123,7 +123,7 @@ def test_request_for_every_slot_of_a_free_node_is_placed(running_plane: RunningP
 
 
 def nodes_with_equal_mac() -> tuple[NodeId, NodeId]:
-    """Find two node names for which the first slots derive the same MAC."""
+    """Find two node names for which the same MAC is derived for the first slot of each node."""
     seen: dict[MacAddress, NodeId] = {}
     for number in count():
         name = NodeId(f"n{number}")

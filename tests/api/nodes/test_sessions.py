@@ -103,7 +103,9 @@ def test_renewal_of_a_node_session_grants_a_new_session_and_invalidates_the_old_
     assert events(plane, "node.agent_superseded") == 0
 
 
-def test_repeated_renewal_of_a_node_session_returns_the_same_session(plane: RunningPlane) -> None:
+def test_session_renewal_repeated_with_the_same_credential_returns_the_same_session(
+    plane: RunningPlane,
+) -> None:
     request = renewal("n1", 1, "second")
     assert [renew(plane, request).json()["number"] for _ in range(3)] == [2, 2, 2]
     assert api_accepts(plane, "second")
@@ -122,7 +124,7 @@ def test_queue_accepts_the_passwords_of_the_two_newest_sessions(
     ]
 
 
-def test_renewal_closes_queue_connections_that_use_an_expired_password(
+def test_session_renewal_closes_queue_connections_and_the_next_renewal_invalidates_their_password(
     plane: RunningPlane,
 ) -> None:
     copied_connection = queue(plane, QUEUE_PASSWORD)
@@ -136,7 +138,7 @@ def test_renewal_closes_queue_connections_that_use_an_expired_password(
         copied_connection.ping()
 
 
-def test_second_renewal_of_one_session_is_refused_recorded_once_and_shown_in_the_node_view(
+def test_second_renewal_of_a_session_with_another_credential_is_refused_recorded_once_and_shown_in_the_node_view(
     plane: RunningPlane,
 ) -> None:
     assert renew(plane, renewal("n1", 1, "of-the-original")).is_success

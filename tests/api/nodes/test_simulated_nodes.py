@@ -45,7 +45,7 @@ def test_simulated_nodes_are_not_allowed_by_default(monkeypatch: pytest.MonkeyPa
     assert read_settings().place_on_simulated_nodes is True
 
 
-def test_request_without_a_node_is_placed_on_the_real_node_next_to_a_simulated_one(
+def test_request_that_does_not_name_a_node_is_placed_on_real_nodes_only(
     strict_plane: RunningPlane,
 ) -> None:
     admit(strict_plane, "n1")

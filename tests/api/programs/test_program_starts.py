@@ -134,7 +134,7 @@ def test_migrate_without_a_database_url_names_the_setting_in_one_sentence(main_o
 
 
 @pytest.mark.parametrize("url", [SECRET, "", f"mysql://app:{SECRET}@127.0.0.1/ledger"])
-def test_migrate_with_an_unusable_database_url_states_the_form_without_the_secret(
+def test_migrate_with_an_unusable_database_url_names_the_required_url_form_and_not_the_secret(
     main_of: Main, url: str
 ) -> None:
     run = main_of("migrate", SLICEPLANE_MIGRATE_URL=url)
