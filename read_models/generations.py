@@ -24,7 +24,9 @@ async def use_table_set(conn: AsyncConnection, generation: str) -> None:
 
 def generation_of(conn: AsyncConnection) -> str:
     """Return the name of the set of tables, live or idle, that the connection uses."""
-    assert conn.sync_connection is not None, "the database connection must be open"
+    assert conn.sync_connection is not None, (
+        "the database connection is not open, so it uses neither set of tables"
+    )
     translated = conn.sync_connection.get_execution_options().get("schema_translate_map", {})
     return str(translated.get(LIVE, LIVE))
 

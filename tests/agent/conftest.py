@@ -28,7 +28,7 @@ CREDENTIAL = "the-nodes-own-credential"
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Lab with one node for all tests of a module. Objects that an agent creates once per node outlive each test."""
+    """Lab with one node for all tests of a module. Objects that an agent creates once per node remain between tests."""
     with Lab(run_id(), tmp_path_factory.mktemp("lab"), [NODE], kept_folder() / "libvirt") as lab:
         yield lab
 

@@ -43,7 +43,7 @@ def toy() -> Toy:
 
 @pytest.fixture
 def start(settings: Settings, toy: Toy) -> Iterator[Callable[[], Running]]:
-    """Start agents without surveys, so that only operations repair drift."""
+    """Return a function that starts an agent without surveys, so that only operations repair drift."""
     started: list[Running] = []
 
     def start() -> Running:

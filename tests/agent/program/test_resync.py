@@ -41,7 +41,7 @@ def toy() -> Toy:
 
 @pytest.fixture
 def start(settings: Settings, toy: Toy) -> Iterator[Callable[[], Running]]:
-    """Start agents without surveys, so that only the resync can detect a difference."""
+    """Return a function that starts an agent without surveys, so that only the resync can detect a difference."""
     started: list[Running] = []
 
     def start() -> Running:

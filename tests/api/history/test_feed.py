@@ -174,7 +174,7 @@ async def test_watch_without_matching_events_sends_increasing_positions_on_a_bus
     assert places == sorted(set(places))
 
 
-async def test_watch_that_skips_events_sends_its_position(
+async def test_watch_with_a_filter_sends_its_position_after_many_events_that_do_not_match(
     feed: Feed, conn: psycopg.AsyncConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "POSITION_EVERY", 50)
