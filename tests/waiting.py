@@ -12,7 +12,7 @@ _PAUSE_PER_CHECK: Final = 2
 
 class Pauses:
     """Pauses between checks of a condition, twice as long as the last check, so that waiting takes at most a third of a
-    processor. A check that starts a program or sends a request would otherwise take nearly a whole one.
+    processor. Without pauses, checks that start programs or send requests would occupy nearly a whole processor.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Pauses:
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
     """Return as soon as `condition` is true. Raise `AssertionError` with the description `what` if it is not true
-    within `seconds`, or if it was first observed as true later.
+    within `seconds`. A check that blocks and returns true only after this time also counts as a failure.
     """
     deadline, pauses = time.monotonic() + seconds, Pauses()
     while not condition():
@@ -39,7 +39,7 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> No
 
 
 def _nothing() -> None:
-    """Do nothing: default of `last` for a fault that lasts without repeated actions of the test."""
+    """Do nothing. `last` calls this function by default, for a fault that lasts without further actions of the test."""
 
 
 def last(seconds: float, again: Callable[[], object] = _nothing) -> None:

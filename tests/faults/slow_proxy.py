@@ -1,6 +1,4 @@
-"""TCP proxy to a server that a test makes slow, cuts or holds up. It forwards bytes without reading them, with TLS or
-without.
-"""
+"""TCP proxy to a server. A test can delay, cut or hold up the connections through the proxy, with TLS or without."""
 
 import asyncio
 import socket

@@ -1,8 +1,9 @@
-"""Complete Sliceplane of real processes over a simulated node. A test arms, kills and stops each process.
+"""Complete Sliceplane of real processes with a simulated node. A test arms, kills and stops each process.
 
-Every control plane program has two replicas. A program is armed if it is started so that it dies at a failpoint. It is
-then the only running replica of its kind; after its death, the other replica starts first and takes over, and the
-program is restarted unarmed. `supervise` does this, and restarts every other program that died, so every wait calls it.
+Every control plane program has two replicas. An armed replica was started with a failpoint at which it dies; the other
+replica is stopped meanwhile. After the death, `supervise` starts the other replica first, which takes over, and then
+restarts the dead one without a failpoint. Every wait calls `supervise`, because it also restarts all other programs
+that died.
 """
 
 import signal
@@ -104,7 +105,7 @@ class System(Caller):
     # Death and restart
 
     def take_down(self, child: Child) -> None:
-        """Kill a program, without a restart until a later call starts it again."""
+        """Kill a program. `supervise` does not restart it until a test starts it again."""
         child.send(signal.SIGKILL)
         child.stop()
 
@@ -119,7 +120,7 @@ class System(Caller):
         self._twins = replicas[1:]
 
     def supervise(self) -> None:
-        """Restart every program that died. If the one with a failpoint died, start its replicas without one."""
+        """Restart every program that died. If the armed program died, start all its replicas without a failpoint."""
         if self.armed is not None and self.armed.status is not None:
             assert self.armed.status == -signal.SIGKILL, f"{self.armed.name} ended with {self.armed.status}"
             self.died_at = time.monotonic()

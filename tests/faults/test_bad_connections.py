@@ -32,7 +32,7 @@ DELAY_SECONDS: Final = 0.3
 
 
 def delayed(proxy: SlowProxy) -> None:
-    """Leave the connection slow until the end of the case: `run_case` has already set its delay."""
+    """Change nothing: the connection keeps the delay that `run_case` has set until the end of the case."""
     assert proxy.delay == DELAY_SECONDS
 
 
@@ -119,14 +119,14 @@ def connections() -> Iterator[Connections]:
 
 
 @matrix.cases("P6", [Case(*each) for each in itertools.product(FAULTS, TO_REDIS)], few=1)
-def test_allocations_complete_without_lost_orders_over_a_faulty_connection_to_redis(
+def test_allocation_becomes_active_and_no_order_is_lost_over_a_faulty_connection_to_redis(
     connections: Connections, case: Case
 ) -> None:
     run_case(connections, case)
 
 
 @matrix.cases("P4", [Case(*each) for each in itertools.product(FAULTS, TO_API)], few=1)
-def test_allocations_complete_without_lost_reports_over_a_faulty_connection_to_the_api(
+def test_allocation_becomes_active_and_no_report_is_lost_over_a_faulty_connection_to_the_api(
     connections: Connections, case: Case
 ) -> None:
     run_case(connections, case)

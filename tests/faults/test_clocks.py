@@ -1,10 +1,10 @@
 """Promise P8: although clocks are off by more than an hour, or jump, each order is started once, and no order expires
 because of a wrong clock.
 
-Two nodes, one with a clock ahead and one behind, have slices that take longer to start than a worker may be without a
-heartbeat. A program that decided by such a clock would treat a living worker as dead, or a valid order as expired.
-Afterwards the control plane's programs run with wrong clocks too, one replica of each ahead and the other behind; the
-clock of their database is correct.
+One of two nodes has a clock ahead, the other a clock behind. The start of a slice takes longer than the worker timeout,
+so a program that used such a clock would treat a living worker as dead, or a valid order as expired. Afterwards
+the control plane's programs run with wrong clocks too, one replica of each ahead and the other behind; the clock of
+their database is correct.
 """
 
 import itertools

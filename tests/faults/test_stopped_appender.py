@@ -87,7 +87,7 @@ async def delay(
 
 
 @pytest.mark.parametrize("how", ["hang", "stop"])
-async def test_one_stopped_or_idle_appender_delays_a_reader_of_the_ledger_by_less_than_the_bound(
+async def test_one_stopped_or_idle_appender_delays_a_reader_of_the_ledger_by_less_than_five_seconds(
     how: appender.Behaviour, start: Start, tail: Tail, conn: psycopg.AsyncConnection
 ) -> None:
     held = start(how)
@@ -97,7 +97,7 @@ async def test_one_stopped_or_idle_appender_delays_a_reader_of_the_ledger_by_les
     assert 0.5 < seconds < BOUND_SECONDS
 
 
-async def test_many_appenders_stopped_simultaneously_delay_a_reader_of_the_ledger_by_less_than_the_bound(
+async def test_many_appenders_stopped_simultaneously_delay_a_reader_of_the_ledger_by_less_than_five_seconds(
     start: Start, tail: Tail, conn: psycopg.AsyncConnection
 ) -> None:
     await asyncio.gather(*(asyncio.to_thread(start, "stop") for _ in range(6)))
@@ -107,7 +107,7 @@ async def test_many_appenders_stopped_simultaneously_delay_a_reader_of_the_ledge
 
 
 @pytest.mark.parametrize("until", [followed, final])
-async def test_many_appenders_idling_in_turn_delay_a_reader_of_the_ledger_by_less_than_the_bound(
+async def test_many_appenders_idling_in_turn_delay_a_reader_of_the_ledger_by_less_than_five_seconds(
     database: Database,
     tail: Tail,
     connect: Connect,

@@ -86,7 +86,7 @@ def check_all_refuse(server: PostgresServer, reason: str) -> None:
         assert (run.returncode, run.stdout) == (1, "")
 
 
-def test_every_program_refuses_a_postgres_server_with_prepared_transactions(
+def test_every_program_refuses_a_postgres_server_with_prepared_transactions_enabled(
     preparing: PostgresServer,
 ) -> None:
     check_all_refuse(preparing, "max_prepared_transactions is not 0")

@@ -120,7 +120,7 @@ def test_task_with_two_invalid_fields_is_rejected_with_both_reasons() -> None:
     assert {"node_id", "task_id"} <= {reason.partition(":")[0] for reason in refused.value.reason.split("; ")}
 
 
-def test_order_inside_an_operation_with_an_unknown_field_is_rejected() -> None:
+def test_operation_with_an_unknown_field_in_its_order_is_rejected() -> None:
     golden = OPERATIONS["port.reconcile/1"]
     order = ORDERS["slice.apply/1"] | {"shell": "rm -rf /"}
     with pytest.raises(TaskRefused, match=r"order\.shell"):

@@ -122,7 +122,9 @@ def test_killed_daemon_of_a_lab_node_is_started_again(node: LabNode, daemon: str
     eventually(lambda: node.run(["virsh", "-c", "qemu:///system", "version"], check=False).returncode == 0)
 
 
-def test_daemon_of_a_lab_node_is_started_replaced_and_stopped(node: LabNode, tmp_path: Path) -> None:
+def test_daemon_of_a_lab_node_started_twice_under_one_name_is_replaced_and_ends_when_stopped(
+    node: LabNode, tmp_path: Path
+) -> None:
     output = tmp_path / "output"
     script = f"echo $WORD >> {output}; exec sleep 600"
     node.start_daemon("sleeper", ["bash", "-c", script], {"WORD": "one"})
@@ -216,7 +218,7 @@ with Lab(sys.argv[1], Path(sys.argv[2]), ["lab-h"], Path(sys.argv[3])) as lab:
 
 
 def lab_owner(run_id: str, state: Path) -> "subprocess.Popen[str]":
-    """Start a process that owns a lab, as `./dev up` does. `pids_of` waits until this lab is ready."""
+    """Start a process that owns a lab, as `./dev up` does. The lab is ready once `pids_of` has returned."""
     command = [sys.executable, "-c", OWNER_SCRIPT, run_id, str(state), str(kept_folder() / "libvirt")]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -268,6 +270,6 @@ def test_second_lab_with_the_same_run_id_is_refused_and_does_not_disturb_the_fir
     assert bridge_name(lab.run_id) in links_of_this_machine()
 
 
-def test_lab_with_a_state_folder_below_run_is_refused() -> None:
+def test_lab_with_a_state_folder_below_slash_run_is_refused() -> None:
     with pytest.raises(ValueError, match="/run"):
         Lab("x", Path("/run/sliceplane"), ["lab-a"])

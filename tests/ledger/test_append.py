@@ -206,6 +206,6 @@ async def until_an_append_waits_for_the_fence(conn: psycopg.AsyncConnection) -> 
         await asyncio.sleep(0.005)
 
 
-async def test_append_to_a_stream_without_any_event_raises_value_error(conn: psycopg.AsyncConnection) -> None:
+async def test_append_of_a_change_without_events_raises_value_error(conn: psycopg.AsyncConnection) -> None:
     with pytest.raises(ValueError, match="without facts"):
         await append(conn, [on("slot-a", 0)._replace(facts=())], because())

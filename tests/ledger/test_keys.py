@@ -43,7 +43,7 @@ async def test_idempotency_key_reused_with_a_different_body_is_rejected(
     [KEY._replace(principal="caller:bob"), KEY._replace(route="DELETE /v1/nodes")],
     ids=["other-principal", "other-route"],
 )
-async def test_idempotency_key_of_another_principal_or_route_is_unused(
+async def test_idempotency_key_used_by_one_principal_on_one_route_is_unused_for_another_principal_or_route(
     conn: psycopg.AsyncConnection, other: CommandKey
 ) -> None:
     await append(conn, [on("slot-a", 0)], because(), key=KEY, answer="{}")

@@ -2,7 +2,8 @@
 
 A module depends on the modules that it imports, on the modules that define the fixtures it names, and on the modules
 and programs that it names in a string, because tests start programs as processes. If a changed file is not a module,
-the modules that name it in a string depend on it; if there are none, those that name the nearest of its parent folders.
+the modules that name it in a string depend on it. If no module names it, the same applies to its parent folders,
+the nearest first.
 """
 
 import re
@@ -124,8 +125,8 @@ def _fixture_users(tests: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _reaches(definer: str, module: str) -> bool:
-    """Return whether a module can use the fixtures of another: those of a conftest in its folder, those of a plugin
-    everywhere.
+    """Return whether `module` can use the fixtures of `definer`. All modules can use the fixtures of a plugin, and the
+    modules of a folder those of its conftest.
     """
     folder, _, name = definer.rpartition(".")
     return definer == module or (

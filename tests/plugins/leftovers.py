@@ -41,8 +41,8 @@ _HELPERS: Final = (
 
 @dataclass
 class Leftovers:
-    """Check for leftover resources. It does not report the resources of shared fixtures in use, and those that were
-    reported or existed before.
+    """Check for leftover resources. It reports neither resources of shared fixtures in use, nor resources that existed
+    at the start of the run or that it has already reported.
     """
 
     known: Found = field(default_factory=Counter)

@@ -77,8 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _plan(tally: Tally, plan: dict[str, Any]) -> None:
-    """Add the plan of one test case to the counts of a promise: the numbers of its fault matrix, or one more case for a
-    test without a matrix.
+    """Add a test case to the planned counts of a promise. A case of a fault matrix states the counts of its whole
+    matrix, so they are set; a test without a matrix adds one case.
     """
     test = plan["test"]
     if plan["of"]:

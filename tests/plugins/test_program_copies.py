@@ -1,4 +1,6 @@
-"""Tests that a copy of a program behaves like a new process of the program."""
+"""Tests that a copy of a program, forked from a process that has imported it, behaves like a new process of the
+program.
+"""
 
 import json
 import os
@@ -57,7 +59,7 @@ def test_copy_of_an_agent_that_still_runs_is_found_by_the_leftover_check(agent: 
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)])
-def test_exit_status_of_a_signalled_copy_is_that_of_a_new_process(
+def test_exit_status_of_a_program_copy_after_a_signal_is_that_of_a_new_process(
     agent: Child, number: signal.Signals, status: int
 ) -> None:
     agent.send(number)
@@ -65,7 +67,7 @@ def test_exit_status_of_a_signalled_copy_is_that_of_a_new_process(
     assert agent.status == status
 
 
-def test_copy_of_a_refused_program_returns_its_exit_code_and_both_outputs() -> None:
+def test_copy_of_a_program_with_an_unknown_command_returns_its_exit_code_stdout_and_stderr() -> None:
     refused = run_copy(installed_program(SERVER, "nonsense"), {})
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "unknown command nonsense" in refused.stderr

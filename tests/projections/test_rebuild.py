@@ -56,7 +56,7 @@ def test_commands_after_a_rebuild_of_a_read_model_use_the_rebuilt_rows(running_p
     assert verify(running_plane)["state"] == "equal"
 
 
-def test_read_model_rebuild_requested_twice_finishes_and_records_each_event_with_its_actor(
+def test_read_model_rebuild_requested_twice_finishes_and_the_ledger_names_the_actors_of_request_and_end(
     running_plane: RunningPlane,
 ) -> None:
     for _ in range(2):

@@ -185,7 +185,7 @@ async def test_order_queued_under_the_id_of_another_order_becomes_a_dead_letter(
     assert isinstance(node.next_dead_letter(), Unreadable)
 
 
-async def test_stopped_worker_requeues_orders_not_begun_in_sequence_and_without_counting_a_delivery(
+async def test_stopped_worker_requeues_unbegun_orders_in_their_sequence_and_without_counting_a_delivery(
     relay: Relay, admin: redis.Redis, start_node: Callable[..., Node]
 ) -> None:
     node = start_node(prefetch=3, threads=1)

@@ -267,7 +267,7 @@ async def test_worker_name_that_is_not_valid_utf8_does_not_break_enqueueing(
     assert isinstance(await relay.enqueue(NodeId("lab-a"), other, message(other)), Requeued)
 
 
-async def test_withdrawal_of_an_order_from_queue_keys_corrupted_by_the_node_reports_the_queue_as_spoilt(
+async def test_withdrawal_of_an_order_reports_a_queue_in_which_its_node_wrote_foreign_data_as_spoilt(
     control: Redis, relay: Relay, as_node: Any
 ) -> None:
     [order_id] = order_ids(1)

@@ -117,7 +117,7 @@ async def test_order_requeued_to_the_worker_that_already_holds_it_counts_as_one_
     assert admin.hget(KEYS.deliveries, str(order_id)) == "1"
 
 
-async def test_fetched_orders_that_the_worker_did_not_consume_are_requeued_behind_those_that_it_consumed(
+async def test_orders_requeued_at_shutdown_keep_their_sequence_if_only_the_first_was_passed_to_the_worker(
     lab_a: QueueAddress, relay: Relay, admin: redis.Redis
 ) -> None:
     ids = order_ids(3)
@@ -135,7 +135,7 @@ async def test_fetched_orders_that_the_worker_did_not_consume_are_requeued_behin
     assert admin.hgetall(KEYS.deliveries) == {}
 
 
-async def test_fetched_order_that_the_worker_did_not_consume_is_requeued_and_a_begun_order_stays_in_flight(
+async def test_consumer_close_requeues_a_fetched_order_that_was_not_begun_and_leaves_a_begun_order_in_flight(
     lab_a: QueueAddress, control: Redis, relay: Relay, admin: redis.Redis
 ) -> None:
     first, second = order_ids(2)
@@ -346,7 +346,7 @@ def test_worker_stops_within_one_second_while_redis_is_unreachable(program: Path
         assert time.perf_counter() - began < 1
 
 
-async def test_fetched_order_that_the_worker_does_not_acknowledge_is_returned_again_and_counted_once(
+async def test_next_fetch_of_a_worker_returns_its_lost_order_again_and_counts_no_further_delivery(
     lab_a: QueueAddress, relay: Relay, timetable: Timetable
 ) -> None:
     lost, acknowledged = order_ids(2)

@@ -36,7 +36,7 @@ def runs() -> Runs:
 
 
 def recording(runs: Runs, again: float | Rest | None) -> Job:
-    """Return a job that records the times of its runs in `runs`. It returns `again`, which states when it runs next."""
+    """Return a job that records the times of its runs in `runs`. Each run returns `again`, the pause until the next."""
 
     def job() -> float | Rest | None:
         runs.put(time.monotonic())

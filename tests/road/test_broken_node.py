@@ -108,7 +108,9 @@ def test_node_on_which_no_machine_starts_gets_no_allocation_until_it_is_repaired
     assert nodes.node_ids(back) == ["sim-a", "sim-a"]
 
 
-def test_allocation_on_a_broken_node_fails_with_both_reasons_if_no_other_node_has_a_slot(site: Site) -> None:
+def test_allocation_on_a_broken_node_fails_with_the_nodes_fault_and_the_lack_of_another_node_as_reason(
+    site: Site,
+) -> None:
     only = TwoNodes(site, site.node)
     only.break_first(FAULT)
     allocation = site.create()

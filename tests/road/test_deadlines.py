@@ -1,4 +1,4 @@
-"""Tests that an allocation's deadline does not fire while its node has undelivered reports (design, section 4)."""
+"""Tests that an allocation's deadline does not fire while its node has undelivered reports."""
 
 from datetime import timedelta
 

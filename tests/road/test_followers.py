@@ -177,7 +177,7 @@ async def test_allocation_with_an_inconsistent_history_is_parked_and_other_alloc
     until(lambda: bool(running_plane.rows(sent, other=other)), "the order of the other allocation is sent")
 
 
-def test_event_of_a_newer_release_stops_the_ledger_followers_and_not_the_api_or_the_queue_watch(
+def test_event_of_a_newer_release_stops_the_ledger_followers_and_not_the_api_or_the_restoration_of_redis(
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1")

@@ -68,7 +68,7 @@ def log_of(child: Child) -> str:
     return child.log.read_text()
 
 
-def test_second_agent_on_a_copied_disk_supersedes_the_first_agent_which_is_refused_and_shown(
+def test_agent_is_refused_and_its_node_shown_as_superseded_once_an_agent_on_a_copy_of_its_disk_runs(
     site: Site, folder: Path, tmp_path: Path, start_copy: Start
 ) -> None:
     slice_ = site.create()

@@ -45,7 +45,9 @@ def test_restarted_agent_applies_changed_orders_and_leaves_other_slices_unchange
     assert machines_started(site) == 2
 
 
-def test_agent_stopped_for_several_heartbeats_compares_its_slots_when_continued(site: Site) -> None:
+def test_agent_stopped_for_several_heartbeats_compares_its_slots_with_their_orders_when_continued(
+    site: Site,
+) -> None:
     allocation = site.create()
     site.await_state(allocation, "active")
     site.node.agent.send(signal.SIGSTOP)

@@ -155,7 +155,7 @@ def test_readiness_poll_task_of_a_slice_that_never_becomes_ready_can_be_cancelle
         assert site.state(allocation) == "provisioning"
 
 
-def test_allocation_watch_sends_progress_between_its_events(
+def test_allocation_watch_sends_progress_of_a_slice_order_between_the_events_of_the_allocation(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
     with running_task_site(running_plane, tmp_path, boot_seconds=2.0) as site:

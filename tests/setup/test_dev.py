@@ -18,7 +18,7 @@ def dev(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_dev_help_lists_all_verbs_in_order() -> None:
+def test_dev_help_lists_all_verbs_in_a_fixed_order() -> None:
     listed = dev("help").stdout
     assert re.findall(r"\./dev (\w+)", listed) == [
         "up",

@@ -19,7 +19,7 @@ def test_python_environment_without_a_stamp_file_is_not_ready(environment_folder
     assert not is_ready(Extent.BASE)
 
 
-def test_python_environment_of_a_node_suffices_for_the_base_set_up_but_not_the_reverse(
+def test_python_environment_of_a_node_is_ready_for_the_base_set_up_and_a_base_environment_not_for_a_node(
     environment_folder: Path,
 ) -> None:
     (environment_folder / "complete").write_text(Extent.NODE.key())
@@ -40,7 +40,7 @@ def test_python_environment_is_not_ready_after_the_lock_files_change(
     assert not is_ready(Extent.BASE)
 
 
-def test_missing_or_outdated_program_files_of_a_python_environment_are_written(
+def test_missing_or_outdated_command_scripts_of_a_python_environment_are_written(
     environment_folder: Path,
 ) -> None:
     programs = environment_folder / "bin"
@@ -57,7 +57,7 @@ def test_missing_or_outdated_program_files_of_a_python_environment_are_written(
     assert os.access(script, os.X_OK)
 
 
-def test_up_to_date_program_files_of_a_python_environment_are_not_written_again(
+def test_up_to_date_command_scripts_of_a_python_environment_are_not_written_again(
     environment_folder: Path,
 ) -> None:
     (environment_folder / "bin").mkdir()

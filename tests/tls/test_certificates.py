@@ -200,7 +200,7 @@ def test_redis_start_with_an_invalid_certificate_fails_with_the_reason(
     assert message in refused.value.reason
 
 
-def test_redis_of_debian_is_preferred_to_the_bundled_redis_in_path(
+def test_redis_of_debian_is_preferred_to_the_bundled_redis_that_comes_first_in_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bundled, debian = embedded_redis.bundled_server(), Path("/usr/bin/redis-server")

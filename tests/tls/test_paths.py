@@ -53,7 +53,7 @@ def test_control_plane_with_secure_settings_has_only_encrypted_network_paths_and
     ]
 
 
-def test_only_the_path_from_nodes_to_redis_is_marked_as_lost_if_redis_is_private_to_the_control_plane() -> (
+def test_only_the_path_from_nodes_to_redis_is_marked_as_failing_if_redis_is_private_to_the_control_plane() -> (
     None
 ):
     ending = [(path.client, path.server) for path in inventory() if not path.survives_private_redis]

@@ -66,7 +66,9 @@ def test_redis_client_trusts_every_ca_in_a_file_with_two_ca_certificates(
     line.close()
 
 
-def test_redis_certificate_requires_a_trusted_ca_and_the_correct_host_name(address: QueueAddress) -> None:
+def test_redis_certificate_is_accepted_only_with_a_trusted_ca_and_the_correct_host_name(
+    address: QueueAddress,
+) -> None:
     with pytest.raises(QueueUnavailable, match="not signed by a trusted CA"):
         Line(replace(address, ca=None), name="test").call("PING")
     line = Line(replace(address, host="localhost"), name="test")

@@ -242,7 +242,9 @@ def test_dev_reset_and_dev_up_refuse_a_state_folder_with_unrelated_files(tmp_pat
         assert [each.name for each in tmp_path.iterdir()] == [precious.name]
 
 
-def test_dev_up_with_simulated_nodes_has_its_own_default_state_folder_and_dev_down_acts_on_both() -> None:
+def test_dev_up_with_simulated_nodes_has_its_own_default_state_folder_and_dev_down_uses_both_defaults() -> (
+    None
+):
     ordinary, simulated = default_state(), default_state(simulated=True)
     assert simulated.parent == ordinary.parent
     expected = {
@@ -364,7 +366,7 @@ def test_dev_up_after_all_processes_were_killed_makes_the_slice_active_again_and
 
 
 @pytest.mark.slow
-def test_dev_down_removes_the_leftovers_of_a_killed_run_and_dev_up_once_then_names_the_slot_holders(
+def test_dev_down_removes_leftovers_of_a_killed_run_and_dev_up_once_then_names_the_allocations_in_all_slots(
     simulated: Site,
 ) -> None:
     first = simulated.running()

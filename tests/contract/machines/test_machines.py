@@ -174,7 +174,7 @@ def test_next_tenant_of_a_slot_finds_no_data_of_the_previous_one(host: Host, mac
     assert [name for name in left if "seed" in name and name in host.disks.found("slice0")] == []
 
 
-def test_guest_of_another_size_is_replaced(host: Host, machines: Machines) -> None:
+def test_guest_with_another_memory_size_than_ordered_is_replaced(host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     apply(machines)
     assert apply(machines, slice_on(0, memory_mib=112)) == ["machine.destroy", "machine.start"]

@@ -1,8 +1,8 @@
-"""Process that writes random commands to the ledger: `run` with its `Instructions`.
+"""Writer process: it appends random commands to the ledger until the file `Instructions.enough` exists.
 
-It appends until the file `enough` exists. Each command has a random outcome: it is committed at once or after a delay,
-rolled back, wrapped in a savepoint, rolled back to a savepoint and repeated, or its backend is terminated. On a signal,
-the process kills (USR1) or stops (USR2) itself between an append and its commit, while readers wait for this commit.
+Each command has a random outcome: it is committed at once or after a delay, rolled back, wrapped in a savepoint, rolled
+back to a savepoint and repeated, or its backend is terminated. On a signal, the process kills (USR1) or stops (USR2)
+itself between an append and its commit, while readers wait for this commit.
 
 The process shares some streams with all other writers. Its append to such a stream is rejected if another writer's
 append came first.

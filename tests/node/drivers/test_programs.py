@@ -73,13 +73,15 @@ def test_program_output_that_cannot_be_parsed_makes_the_host_unreadable() -> Non
         query.answer()
 
 
-def test_cancelled_query_by_programs_leaves_no_program_running() -> None:
+def test_cancelled_host_query_ends_all_programs_that_it_started() -> None:
     query = shell("exec sleep 600", "exec sleep 600")
     query.end()
     assert have_ended(query)
 
 
-def test_failed_program_counts_as_a_refusal_by_the_host_unless_it_was_killed_or_got_no_answer() -> None:
+def test_failed_program_counts_as_a_host_refusal_unless_it_was_killed_timed_out_or_reported_no_answer() -> (
+    None
+):
     def change(script: str, deadline: float = TIMEOUT) -> None:
         run_change("the shell", ("sh", "-c", script), "", deadline, lambda words: words.endswith("(gone)"))
 

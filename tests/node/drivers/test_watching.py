@@ -1,4 +1,6 @@
-"""Tests of change sources: one thread reads all of them, and reopens a source that ends, at most once per second."""
+"""Tests of the watch for host changes: one thread reads all its event sources, and reopens a source that ends, at most
+once per second.
+"""
 
 import socket
 import threading
@@ -15,7 +17,7 @@ AGAIN = 1.0
 
 
 class Wire:
-    """Change source that reads one end of a socket pair. The test holds the other end."""
+    """Event source of a watch: it reads one end of a socket pair. The test holds the other end."""
 
     def __init__(self) -> None:
         self.opened = list[float]()

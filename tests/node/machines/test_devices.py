@@ -72,7 +72,9 @@ def test_pci_device_bound_to_a_vendor_specific_vfio_driver_is_accepted(host: Sim
     assert pci(host).ok
 
 
-def test_pci_device_on_another_numa_node_is_reported_and_is_not_a_failure(host: SimulatedHost) -> None:
+def test_pci_device_on_another_numa_node_than_its_slots_memory_is_reported_and_is_not_a_failure(
+    host: SimulatedHost,
+) -> None:
     change(host, lambda device: replace(device, numa_node=1))
     detail = (
         "PCI devices of slots: 1; PCI device 0000:1b:00.0 is on NUMA node 1, "

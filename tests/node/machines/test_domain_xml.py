@@ -65,7 +65,7 @@ def test_guest_written_as_libvirt_domain_xml_is_read_back_unchanged(
     assert guest_in(domain_xml(guest, replace(HOSTING, offload=offload, accelerator=accelerator))) == guest
 
 
-def test_domain_xml_of_a_guest_without_assigned_host_resources_is_unchanged() -> None:
+def test_domain_xml_of_a_guest_without_assigned_host_resources_equals_the_recorded_xml() -> None:
     assert domain_xml(GUEST, HOSTING) == PLAIN
 
 
@@ -131,7 +131,7 @@ ADDED: Final = "</devices>"
         ),
     ],
 )
-def test_addition_to_the_domain_xml_of_a_guest_is_reported_and_changes_the_guest_that_is_read(
+def test_foreign_change_to_the_domain_xml_of_a_guest_is_reported_with_the_changed_part(
     written: str, altered: str, reported: str
 ) -> None:
     assert written in PLAIN

@@ -97,7 +97,7 @@ def test_guest_and_files_of_the_previous_tenant_are_removed_before_those_of_the_
     assert plan(WANTED, found) == (Destroy(old), WipeDisks("slice0"), WriteSeed(SEED), Start(WANTED))
 
 
-def test_guest_of_another_size_is_replaced() -> None:
+def test_guest_with_another_memory_size_than_ordered_is_replaced() -> None:
     smaller = domain(replace(WANTED, memory_mib=64))
     assert plan(WANTED, Found((smaller,), (), FOLDER)) == (Destroy(smaller), Start(WANTED))
 
@@ -147,8 +147,8 @@ def test_removal_of_the_virtual_machine_of_an_empty_slot_needs_no_change() -> No
 
 @st.composite
 def hosts(draw: st.DrawFn) -> SimulatedHost:
-    """Simulated hosts with objects of this slice, of another slice or of another program, in slot 0 and in the next
-    slot.
+    """Simulated hosts with arbitrary libvirt domains and files in slot 0 and in the next slot: of the tested slice, of
+    other slices or of other programs.
     """
     host = SimulatedHost()
     add_pci_devices(host, [SLOT])

@@ -409,7 +409,9 @@ ALLOWED: Final = """-A ufw-user-input -i br-slice -p udp -m udp --dport 67 -j AC
 """
 
 
-def test_firewall_that_drops_by_default_is_reported_at_both_hooks_until_it_allows_the_slices() -> None:
+def test_firewall_that_drops_by_default_is_reported_for_forward_and_input_until_it_allows_the_slices() -> (
+    None
+):
     closed = findings(ForeignTables(tables(UFW.format(""), "ip")), view(SSH))
     assert [(each.chain, each.does) for each in closed] == [("FORWARD", "drop"), ("INPUT", "drop")]
     assert findings(ForeignTables(tables(UFW.format(ALLOWED), "ip")), view(SSH)) == ()

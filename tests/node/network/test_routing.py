@@ -111,7 +111,9 @@ def test_foreign_routing_policy_rule_that_does_not_affect_packets_of_slices_is_n
     assert diverting_rules((*USUAL, rule), routes, SUBNET, BRIDGE) is None
 
 
-def test_missing_policy_rule_for_a_usual_routing_table_is_reported_even_if_a_partial_rule_remains() -> None:
+def test_missing_policy_rule_for_the_main_routing_table_is_reported_even_if_rules_for_some_packets_remain() -> (
+    None
+):
     left = (USUAL[0], PolicyRule(100, table=MAIN, partial=True), PolicyRule(101, table=MAIN, source=OTHER))
     found = diverting_rules(left, OWN, SUBNET, BRIDGE)
     assert found is not None

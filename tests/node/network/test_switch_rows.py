@@ -29,7 +29,7 @@ def test_every_persistent_column_of_the_ovs_database_schema_is_compared_or_exclu
     assert persistent == {*DEFAULTS[table], *COMPARED_ELSEWHERE[table], *NOT_CONFIGURATION[table]}
 
 
-def test_ovs_database_row_of_defaults_does_not_differ_and_each_changed_column_is_reported_with_its_value() -> (
+def test_ovs_database_row_with_default_values_is_not_reported_and_each_changed_column_is_with_its_value() -> (
     None
 ):
     row = {**DEFAULTS["Interface"], "type": "internal"}
