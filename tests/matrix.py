@@ -44,8 +44,8 @@ def chosen(promise: str, every: Sequence[Any], few: int) -> list[Any]:
 def cases(
     promise: str, every: Sequence[Any], few: int, among: Sequence[Any] | None = None
 ) -> Callable[[Any], Any]:
-    """Parametrize a test by `case`. The full run uses all cases, the usual run uses `few` cases from `among`, by
-    default from all cases.
+    """Return a decorator that runs a test for each selected case, as its argument `case`. The full run selects `every`
+    case, the usual run `few` cases of `among` (default: of `every`).
 
     If no case is selected, the test is not collected, because pytest would report it as skipped.
     """

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class RequestedPromises:
-    """Pytest plugin that passes the tests of each requested promise to the tally of its cases."""
+    """Pytest plugin that passes the test paths of the requested promises to the plugin `tally`, which counts cases."""
 
     def __init__(self, promises: Sequence[str]) -> None:
         self._promises = promises

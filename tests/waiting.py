@@ -19,7 +19,7 @@ class Pauses:
         self._began = time.monotonic()
 
     def next(self) -> float:
-        """Return the pause, in seconds, after a check that ended now and began at the end of the pause before."""
+        """Return the seconds to pause after a check that ended now. The check began when the previous pause ended."""
         took = time.monotonic() - self._began
         pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, _PAUSE_PER_CHECK * took))
         self._began = time.monotonic() + pause

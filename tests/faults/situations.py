@@ -3,8 +3,8 @@ must be after the program's death and restart.
 
 The load is the same in nearly all cases: one allocation is active. While the node's agent is down, this allocation is
 released and another one is created, so that an order of each kind is in flight. If a program of the control plane is to
-die, the agent is restarted only after this death, because the orders would otherwise finish before. `SITUATIONS`
-describes the cases in which this load does not bring the program to its failpoint.
+die, the agent is restarted only after this death; otherwise it could finish the orders before. `SITUATIONS` describes
+the cases in which this load does not bring the program to its failpoint.
 """
 
 import time
@@ -41,9 +41,8 @@ class Load:
 @dataclass(frozen=True)
 class Situation:
     """Difference of a fault case from the usual load. `keep` leaves the old allocation active. `disturb` changes the
-    simulated host while the agent is down. `provoke` causes further work after a control plane program was started with
-    its failpoint. `reports` starts the agent at that time, because the program reaches the failpoint only when a report
-    arrives.
+    simulated host while the agent is down. `provoke` causes further work once the program runs with its failpoint. If
+    `reports` is true, the agent is started then, because the program reaches its failpoint only when a report arrives.
     """
 
     keep: bool = False

@@ -56,7 +56,7 @@ async def test_append_releasing_a_claim_of_another_stream_is_rejected(conn: psyc
     assert await holders(conn) == {"lab-a/0": "slot-a"}
 
 
-async def test_claim_released_and_taken_in_one_append_moves_to_the_other_stream(
+async def test_claim_released_by_one_stream_and_taken_by_another_in_one_append_moves_to_the_taking_stream(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await committed(conn, on("slot-a", 0, takes("lab-a/0")))

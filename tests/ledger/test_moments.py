@@ -177,8 +177,8 @@ async def one(conn: psycopg.AsyncConnection, query: str) -> tuple[datetime]:
 
 
 async def settled_now(conn: psycopg.AsyncConnection) -> Settled:
-    """Return the time before which all recorded events are committed. Read it in a new transaction, as `settled`
-    requires.
+    """Return the current time and the time before which all recorded events are committed. `settled` requires a new
+    transaction.
     """
     await conn.rollback()
     return await settled(conn)

@@ -76,8 +76,8 @@ async def check(database: Database, model: Patched, streams: list[StreamId], end
 
 
 async def check_steps(conn: psycopg.AsyncConnection, model: Patched, stream: StreamId, end: Position) -> None:
-    """Check that a row at any earlier position, updated by one later event after another, always equals the row
-    computed from all events so far.
+    """Take the row at an earlier position and update it by each later event in order. Check that after every update it
+    equals the row computed from all events so far.
     """
     whole = (await streams_up_to(conn, [stream], end))[stream]
     for start in map(Position, range(0, end, 3)):

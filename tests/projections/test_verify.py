@@ -56,7 +56,7 @@ BY_HAND_IDS = [
 ]
 
 
-def test_verification_of_unchanged_read_model_tables_reports_them_as_equal(
+def test_verification_of_unchanged_read_model_tables_reports_them_as_equal_to_a_replay(
     running_plane: RunningPlane,
 ) -> None:
     create_history(running_plane)

@@ -81,7 +81,7 @@ def login(node_id: str, password: str = PASSWORD) -> redis_nodes.NodeLogin:
 
 
 async def start_session(control: Redis, login: redis_nodes.NodeLogin) -> None:
-    """Change Redis as a new session of a node does: create the node's Redis user and end every
+    """Change Redis as the control plane does for a new session of a node: create the node's Redis user and end every
     connection of this user.
     """
     await redis_nodes.ensure_node_users(control, [login])
@@ -89,8 +89,8 @@ async def start_session(control: Redis, login: redis_nodes.NodeLogin) -> None:
 
 
 async def end_session(control: Redis, node_id: NodeId) -> None:
-    """Change Redis as the revocation of a node does: end the node's connections, and delete its Redis user and its
-    keys.
+    """Change Redis as the control plane does when it revokes a node: end the node's connections, and delete its Redis
+    user and its keys.
     """
     await redis_nodes.delete_node_users(control, [node_id])
     await redis_nodes.forget_queues(control, [node_id])

@@ -380,7 +380,7 @@ async def test_worker_suspended_past_its_timeout_cannot_acknowledge_or_requeue_a
     other.close()
 
 
-async def test_stranded_orders_of_a_dead_worker_are_listed_and_can_be_withdrawn(
+async def test_orders_held_by_a_dead_worker_are_listed_as_stranded_and_can_be_withdrawn(
     lab_a: QueueAddress, relay: Relay, admin: redis.Redis, timetable: Timetable
 ) -> None:
     held, waiting = order_ids(2)
@@ -419,7 +419,7 @@ async def test_redis_without_free_memory_rejects_an_order_with_the_reason(progra
             assert "used memory > 'maxmemory'" in outcome.reason
 
 
-async def test_unreachable_redis_raises_redis_unavailable_and_queue_unavailable(
+async def test_unreachable_redis_raises_redis_unavailable_on_enqueue_and_queue_unavailable_on_fetch(
     program: Path, lab_a: QueueAddress, timetable: Timetable
 ) -> None:
     with server_folder() as folder:

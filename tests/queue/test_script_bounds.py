@@ -138,7 +138,7 @@ async def test_order_is_withdrawn_from_a_queue_that_its_node_flooded(
         assert run(agent, FETCH, "worker", 4) == []
 
 
-async def test_fetch_reply_that_redis_stores_for_a_dead_worker_is_deleted(
+async def test_stored_fetch_reply_of_a_dead_worker_is_deleted_when_its_stranded_orders_are_listed(
     agent: redis.Redis, admin: redis.Redis, relay: Relay
 ) -> None:
     [order] = order_ids(1)

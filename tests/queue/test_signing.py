@@ -1,5 +1,5 @@
-"""Tests of signed tasks: a text is accepted only if a trusted key signed exactly this text as exactly this type
-(P20).
+"""Tests of signed tasks: a text is accepted only if a trusted key signed exactly this text for exactly this
+message type (P20).
 """
 
 import base64

@@ -53,7 +53,7 @@ async def test_allocation_deadline_fires_if_the_node_with_spooled_reports_is_unr
     assert await state_after_deadline(running_plane, allocation) == "failed"
 
 
-async def test_withdrawal_of_an_ingress_rule_at_its_deadline_names_its_reservation_as_the_cause(
+async def test_withdrawal_of_an_ingress_rule_at_its_deadline_has_its_reservation_event_as_the_cause(
     running_plane: RunningPlane,
 ) -> None:
     node = admit(running_plane, "n1")

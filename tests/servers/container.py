@@ -95,7 +95,7 @@ def server_in_container() -> Iterator[PostgresServer]:
 
 
 def _image(programs: Path) -> str:
-    """Return the name of the Docker image that contains the PostgreSQL programs of this folder. Import the image if the
+    """Return the name of the Docker image that contains the PostgreSQL programs in `programs`. Import the image if the
     Docker engine does not have it.
     """
     version = re.sub(r"[^\w.]+", "-", _output(programs / "postgres", "--version")).strip("-")

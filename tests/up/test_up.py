@@ -190,7 +190,7 @@ def test_dev_up_and_dev_down_print_one_line_when_they_are_interrupted_during_imp
 
 @dataclass(frozen=True)
 class Interruption:
-    """Case of an interruption: Ctrl-C when `./dev up` prints this text, with nodes of this kind."""
+    """Case of a test that interrupts `./dev up`, with nodes of the kind `kind`, by Ctrl-C when it prints `text`."""
 
     kind: str
     text: str

@@ -58,8 +58,8 @@ class Crew:
             self._start(f"writer{number}")
 
     async def inject(self, fault: str) -> None:
-        """Inject one fault into a random writer process: at any time or, for a fault `..._during_append`, between its
-        append and its commit.
+        """Inject one fault into a random writer process. A fault `..._during_append` takes effect between an append of
+        the writer and its commit.
         """
         name = self.rng.choice(sorted(self._running))
         while not self._journals[name][-1].exists():

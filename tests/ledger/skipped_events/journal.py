@@ -9,7 +9,7 @@ or after each step.
     committed       the commit succeeded
     lost            the connection was closed
 
-A journal without an end belongs to a killed writer and is read as if its last line were `lost`.
+Every journal is read as if its last line were `lost`, because a killed writer cannot write this line.
 """
 
 import os

@@ -157,7 +157,7 @@ def test_list_of_a_slices_remaining_network_objects_is_empty_exactly_if_its_remo
 
 
 @given(LEASES)
-def test_address_of_a_slice_is_bound_only_by_a_dhcp_lease_of_its_own_mac_and_address(
+def test_address_of_a_slice_is_observed_as_bound_only_with_a_valid_dhcp_lease_of_its_mac_and_address(
     leases: set[ObservedLease],
 ) -> None:
     seen = observe(SLOT.mac, SLOT.ip, frozenset(leases))

@@ -32,8 +32,8 @@ Answers = Callable[[PathProbes, float], bool | None]
 
 
 class SimulatedClock:
-    """Simulated clock that sends probes to a guest: 20 times a second, it sends those that are due. The guest answers
-    each probe `late` seconds after it was sent.
+    """Simulated clock that sends the due probes of a slice every 0.05 seconds. If the guest answers a probe, the answer
+    arrives `late` seconds after the probe was sent.
     """
 
     def __init__(self, answers: Answers, late: float = 0.0) -> None:

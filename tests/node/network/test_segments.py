@@ -24,7 +24,7 @@ def test_reachability_probe_is_a_tcp_syn_with_correct_checksums() -> None:
     assert bytes(again) == bytes(IP(bytes(again))) == bytes(read)
 
 
-def test_tcp_reset_after_a_probe_has_the_sequence_number_after_that_of_the_probe() -> None:
+def test_tcp_reset_that_the_agent_sends_after_a_probe_has_the_probes_sequence_number_plus_one() -> None:
     read = IP(packet(OURS, GUEST, reset(OURS, GUEST, NUMBER)))
     assert (read[TCP].flags, read[TCP].seq) == ("R", 0)
 
