@@ -1,4 +1,4 @@
-"""Node that a test controls with API requests: it sends only reports of the test, and never reads its queue."""
+"""Node that a test controls with API requests: it sends only reports that the test specifies, and reads no queue."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -181,7 +181,7 @@ def test_benchmarks_contain_no_sql_on_the_tables_of_the_ledger() -> None:
     assert found == []
 
 
-def test_raw_baseline_is_the_only_benchmark_module_that_imports_the_table_definitions_of_the_ledger() -> None:
+def test_only_the_baseline_of_the_append_benchmark_imports_the_table_definitions_of_the_ledger() -> None:
     """SQL built from the table definitions would bypass the ledger's functions, as SQL in a string would."""
     importing = {
         path.name

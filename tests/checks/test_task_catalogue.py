@@ -69,7 +69,7 @@ def test_tasks_declare_exactly_the_failure_codes_that_the_agent_can_return() -> 
     assert not declared & set(REFUSALS)
 
 
-def test_announced_task_versions_are_the_versions_of_the_task_types() -> None:
+def test_task_versions_that_an_agent_announces_are_the_versions_of_the_task_types() -> None:
     orders = Order.model_fields["schema_version"]
     for type_ in TYPES:
         supported = orders if is_order(type_.kind) else type_.body.model_fields["version"]
@@ -89,7 +89,7 @@ def test_operation_cancel_shares_its_credit_lane_with_no_other_task() -> None:
 
 def test_agent_constructs_no_reason_from_a_literal_code() -> None:
     """The class `Reason` accepts any code, because a program may read the codes of a newer release. The agent
-    passes the code as a variable, with a type that lists the permitted codes, so that the type checker finds others.
+    passes the code as a variable, with a type that lists the permitted codes, so that the type checker refuses others.
     """
     constants = [
         f"{path.name}:{call.lineno}"

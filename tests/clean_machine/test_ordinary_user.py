@@ -1,4 +1,4 @@
-"""./dev for an ordinary user of a Debian with bash, git and Python 3.11: packages from PyPI, simulated nodes."""
+"""`./dev` of an ordinary user on a Debian with bash, git and Python 3.11 uses packages of PyPI and simulated nodes."""
 
 from collections.abc import Callable
 

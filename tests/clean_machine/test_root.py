@@ -1,4 +1,4 @@
-"""./dev for root on a Debian with bash, git and Python 3.11: Debian packages, real nodes."""
+"""`./dev` of root on a Debian with bash, git and Python 3.11 installs Debian packages and starts real nodes."""
 
 from collections.abc import Callable
 

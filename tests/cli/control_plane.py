@@ -133,7 +133,7 @@ def problem(
 
 
 def stream(*events: dict[str, object], hold: bool = False) -> Reply:
-    """Return server-sent events. Without `hold`, the connection ends after the last event."""
+    """Return a reply with these server-sent events. Without `hold`, it closes the connection after the last event."""
     lines = [": welcome\n\n"]
     lines += [
         f"id: 1.{each['position']}\nevent: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events

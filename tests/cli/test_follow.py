@@ -95,7 +95,7 @@ def test_events_follow_reconnects_after_the_last_received_id(plane: ScriptedPlan
     assert len(outcome.out.splitlines()) == len(BRING_UP)
 
 
-def test_events_follow_message_with_an_id_and_no_event_moves_the_cursor_and_prints_nothing(
+def test_events_follow_prints_nothing_for_an_id_without_an_event_and_reconnects_after_that_id(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     events = stream(*BRING_UP[:1])

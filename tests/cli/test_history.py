@@ -178,7 +178,7 @@ def test_history_diff_of_an_address_prints_each_field_once_with_its_display_name
     assert out.count(f"→  {life.allocation}") == 1
 
 
-def test_history_diff_prints_the_lease_end_in_local_time_and_omits_the_times_of_events(
+def test_history_diff_prints_the_lease_end_in_local_time_and_omits_request_time_grant_time_and_version(
     life: Lifecycle, history: Run
 ) -> None:
     out = history("diff", "allocation", life.allocation).out
@@ -204,7 +204,9 @@ def test_history_diff_prints_the_lease_end_in_local_time_and_omits_the_times_of_
         ("/version", None),
     ],
 )
-def test_field_path_is_converted_to_its_display_name(path: str, shown: str | None) -> None:
+def test_path_of_a_changed_field_is_converted_to_its_display_name_unless_the_heading_shows_it(
+    path: str, shown: str | None
+) -> None:
     assert name(path) == shown
 
 

@@ -219,7 +219,7 @@ def test_throttled_node_is_shown_with_the_start_of_the_throttling(
     assert "the node has exceeded its report budget since" in sliceplane("nodes", "show", "lab-a").out
 
 
-def test_nodes_show_names_the_session_that_an_outdated_copy_of_the_disk_of_a_node_presented(
+def test_nodes_show_reports_a_copied_node_disk_with_the_superseded_session_that_the_copy_presented(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
     copied = {
@@ -251,7 +251,7 @@ def test_allocation_on_an_unreachable_node_is_shown_with_the_condition_and_its_a
     assert ("active, unreachable" in first, "unreachable" in second) == (True, False)
 
 
-def test_nodes_remove_prints_the_removed_node_and_its_free_subnet(
+def test_nodes_remove_prints_the_removed_node_and_the_subnet_that_it_freed(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
     removed = {**NODE, "state": "removed", "hostname": None, "missing": []}

@@ -1,4 +1,4 @@
-"""`sliceplane paths list`: one line per network path, and each warning once with the paths that it concerns."""
+"""`sliceplane paths list`: a line per network path between Sliceplane's parts, and each warning once with its paths."""
 
 import json
 from collections.abc import Callable

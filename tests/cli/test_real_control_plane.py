@@ -26,7 +26,7 @@ UP = (sys.executable, "-m", "deploy.embedded", "up", "--simulated", "--state")
 
 @pytest.fixture(scope="module")
 def config() -> Iterator[Path]:
-    """The configuration file that `./dev up` wrote. The first slice is active; three slots are free."""
+    """The configuration file of a running `./dev up`, which has one active slice and three free slots."""
     _need_servers()
     state = Path(tempfile.mkdtemp(prefix="sp-cli-"))
     state.chmod(0o711)
@@ -67,7 +67,7 @@ def sliceplane(config: Path, tmp_path: Path) -> "CommandLine":
 
 
 class CommandLine:
-    """`sliceplane` as a separate process, with an SSH key for requests."""
+    """`sliceplane` as a separate process, with an SSH key for the slices that it creates."""
 
     def __init__(self, environment: dict[str, str], folder: Path) -> None:
         self._environment = environment

@@ -1,4 +1,4 @@
-"""`sliceplane ssh`: the ssh command that it executes on machines with and without a lab, and its error messages.
+"""`sliceplane ssh`: the command that it executes for lab nodes and for other nodes, and its error messages.
 
 The programs ssh and nsenter in PATH only print their arguments; tests/up uses the real programs.
 """
@@ -88,7 +88,7 @@ def active(plane: ScriptedPlane, environment: None) -> ScriptedPlane:
 
 @pytest.fixture
 def lab(home: Path, active: ScriptedPlane, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Configuration file like that of `./dev up`. Processes 17 and 18 stand for the node and the public namespace."""
+    """Configuration file like that of `./dev up`. PID 17 is the lab node, PID 18 the external host."""
     pids = {"node": home / "node.pid", "public": home / "site.pid"}
     pids["node"].write_text("17")
     pids["public"].write_text("18")

@@ -148,7 +148,7 @@ def test_ingress_rule_that_is_not_published_by_its_deadline_is_withdrawn() -> No
     assert ingress.withdraw_overdue(state_of(*OPEN), ingress_states(RESERVED, PUBLISHED), LIMIT) == ()
 
 
-def test_ingress_rule_without_a_deadline_is_awaited_for_the_usual_time_after_the_deadline_of_its_slice() -> (
+def test_unapplied_ingress_rule_without_a_deadline_is_withdrawn_two_minutes_after_its_slices_deadline() -> (
     None
 ):
     """The slice became ready with an older order, and the node does not execute the newest order."""

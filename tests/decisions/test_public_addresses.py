@@ -28,7 +28,7 @@ def candidate_claims(to: PortRequest | AddressRequest, start: int = 0) -> list[s
     return [ingress_claim(each).value for each in candidates(IngressRequest(0, to, ()), ALL, start)]
 
 
-def test_candidates_for_any_public_port_contain_every_port_once_from_the_start_index() -> None:
+def test_candidates_for_any_public_port_contain_every_port_once_beginning_at_the_start_offset() -> None:
     assert candidate_claims(PortRequest("tcp", 22, None), start=4) == [
         "tcp/203.0.113.7:20001",
         "tcp/203.0.113.7:20002",

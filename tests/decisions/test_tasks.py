@@ -187,7 +187,7 @@ def test_refused_task_request_reports_all_objections() -> None:
     assert [each.code for each in refused.value.objections] == ["no_desired_state", "unsupported_by_agent"]
 
 
-def test_request_to_remove_ingress_of_a_slice_that_is_not_removed_is_a_conflict() -> None:
+def test_request_to_remove_the_ingress_of_an_allocation_that_is_not_being_released_is_a_conflict() -> None:
     request = TaskRequested(ID, "ingress.remove", REQUEST.node_id, A, REQUEST.allocation_id)
     with pytest.raises(Conflict, match="release the allocation first"):
         life.ask(request, newest_order(*PLACED), None, CATALOGUE["ingress.remove"])

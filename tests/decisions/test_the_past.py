@@ -146,7 +146,7 @@ def made(model: Patched, history: Sequence[tuple[int, Fact]]) -> dict[str, Any] 
     return folded(model.table, model.patches(history))
 
 
-def test_generated_histories_cover_every_event_type() -> None:
+def test_generated_histories_cover_every_event_type_of_slots_and_nodes() -> None:
     assert len(of_slot) == len(get_args(slots.SlotFact))
     assert len(of_node) == len(NODES.facts)
 

@@ -52,7 +52,7 @@ async def test_order_held_by_the_previous_agent_is_withdrawn_when_that_agent_cou
     assert admin.keys("ctl:n1:*") == []
 
 
-async def test_queue_of_a_long_running_agent_is_checked_for_orders_of_dead_agents_only_in_every_twelfth_run(
+async def test_orders_of_dead_agents_on_a_node_with_a_long_running_agent_are_withdrawn_in_one_of_twelve_runs(
     task_sender: TaskSender, given: Given, admin: redis.Redis, held: UUID
 ) -> None:
     start_agent_session(given, task_sender, seconds_ago=100)

@@ -1,5 +1,5 @@
-"""Tests that the row of a task states whether the task was sent, whatever its node's queue answers. The row is written
-before the queue answers (P7).
+"""Tests that the row of a task states whether its node's queue accepted the task (P7). The row is marked as sent first,
+and corrected if the queue rejects the task.
 """
 
 from typing import Any

@@ -68,7 +68,7 @@ async def test_task_finished_before_first_send_is_never_sent(
 
 
 class _EndedMeanwhile(Relay):
-    """Relay that rejects every task. It records the end of each task before it returns the rejection."""
+    """Relay (client of the task queues) that rejects every task, and first records the task as ended."""
 
     given: Given
 

@@ -55,8 +55,8 @@ class Lab(Caller):
         signal_all(pid, number)
 
     def is_alive(self) -> bool:
-        """Return whether the node is enrolled: its agent sends heartbeats and has compared its slots
-        with their orders.
+        """Return whether the API shows the node as enrolled: its agent sends heartbeats, has compared its slots with
+        their orders, and has delivered all reports.
         """
         self.supervise()
         return bool(self.call("GET", f"/nodes/{NODE}")["state"] == "enrolled")

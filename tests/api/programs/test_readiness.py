@@ -109,7 +109,7 @@ def test_ledger_follower_that_lags_is_not_ready_until_it_catches_up(
 
 @contextmanager
 def unfollowed_api(server: PostgresServer, other: RunningPlane, folder: Path) -> Iterator[RunningPlane]:
-    """Run an API process on a new database without dispatcher and projector, and on the Redis of `other`."""
+    """Run an API process without dispatcher and projector, on a new database and the Redis of the plane `other`."""
     with cloned(server) as database:
         known = other.settings
         redis = known.redis_url.get_secret_value()

@@ -98,7 +98,7 @@ def test_field_of_an_error_reason_is_a_json_pointer_into_the_request_body(
     assert {reason["field"] for reason in reasons(answer)} == fields
 
 
-def test_invalid_query_parameter_is_named_in_parameter_and_not_in_field(
+def test_refusal_of_an_invalid_query_parameter_names_the_parameter_and_no_body_field(
     shared_plane: RunningPlane,
 ) -> None:
     [reason] = reasons(shared_plane.client().get("/allocations?limit=many"))

@@ -60,7 +60,7 @@ def test_invalid_allocation_request_is_refused_with_its_status_and_reason(
 
 
 @pytest.mark.parametrize(("count", "what"), [(1, "a free slot"), (3, "3 free slots")])
-def test_allocation_request_without_capacity_names_the_missing_slots(
+def test_allocation_request_refused_for_lack_of_free_slots_names_their_number_and_sku(
     shared_plane: RunningPlane, count: int, what: str
 ) -> None:
     answer = shared_plane.client().post("/allocations", json={**GOOD, "slot_count": count})

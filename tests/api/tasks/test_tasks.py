@@ -176,7 +176,9 @@ def test_task_that_its_node_had_not_started_is_cancelled(running_plane: RunningP
     assert node.task(task)["state"] == "cancelled"
 
 
-def test_order_of_an_allocation_is_listed_as_a_task_by_every_filter(running_plane: RunningPlane) -> None:
+def test_order_of_an_allocation_is_listed_as_a_task_only_if_the_filter_matches(
+    running_plane: RunningPlane,
+) -> None:
     node, allocation = node_with_allocation(running_plane)
     order = wait_for_order(node, allocation, "slice.apply")
     assert order["slot_id"] == "n1/0"
@@ -226,7 +228,7 @@ def test_removal_that_its_node_refused_can_be_retried(
 def test_desired_state_of_an_empty_slot_remains_the_removal_of_its_last_slice(
     running_plane: RunningPlane,
 ) -> None:
-    """Without a removal order, a node that lost its disk and stored orders would accept an old order from its queue."""
+    """Without the removal order, a node that lost its stored orders would accept an old order from its queue."""
     node, allocation, removal = removal_in_progress(running_plane)
     node.report("slice.removed", slot_id="n1/0", allocation_id=allocation, absent=["port"])
     assert running_plane.client().get(f"/allocations/{allocation}").json()["state"] == "released"

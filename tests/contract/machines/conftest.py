@@ -36,8 +36,8 @@ def halting_on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="package")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Separate lab for the tests of virtual machines. On the shared lab nodes, the gateway that the network tests
-    prepare would cut off the guests.
+    """Separate lab for the tests of virtual machines. On the shared lab nodes, the nftables rules that the network
+    tests leave would block the traffic of the guests.
     """
     folder = tmp_path_factory.mktemp("machines-lab")
     with Lab(run_id(), folder, ["lab-a"], kept_folder() / "libvirt") as lab:

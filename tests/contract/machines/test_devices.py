@@ -142,7 +142,7 @@ def test_pci_device_that_was_passed_through_from_a_slot_is_reset_before_the_slot
         ("0000:00:00.0", "has no reset method"),
     ],
 )
-def test_pci_device_that_cannot_be_reset_keeps_its_record_and_the_refusal_states_the_reason(
+def test_refused_reset_of_a_pci_device_states_the_reason_and_keeps_the_record_of_the_device(
     host: Host, tmp_path: Path, device: str, reason: str
 ) -> None:
     host.have_pci("hgx" if device == "0000:18:00.2" else "workstation", tmp_path)

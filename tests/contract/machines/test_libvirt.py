@@ -99,7 +99,7 @@ def test_guest_that_ends_after_a_restart_of_libvirtd_is_reported_as_a_change_of_
     assert [step.name for step in machines.to_apply(WANTED)] == ["machine.start"]
 
 
-def test_libvirtd_that_dies_repeatedly_leaks_no_open_file(host: Real, node: LabNode) -> None:
+def test_agent_leaks_no_open_file_when_libvirtd_dies_repeatedly(host: Real, node: LabNode) -> None:
     def dies() -> int:
         host.changed.clear()
         node.kill("libvirtd")
@@ -136,7 +136,7 @@ def test_hung_libvirtd_makes_the_host_unreadable_within_the_timeout_until_it_con
     with_short_timeout.close()
 
 
-def test_libvirt_domains_listed_before_a_snapshot_of_the_host_are_not_listed_again_within_it(
+def test_host_snapshot_uses_the_libvirt_domain_list_that_was_requested_before_the_snapshot(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
     (domain,) = host.hypervisor.domains()

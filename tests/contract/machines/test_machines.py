@@ -69,7 +69,7 @@ def test_file_in_place_of_a_slots_disk_folder_is_a_leftover_and_is_removed(
     assert machines.remains(network_on(0)) == ()
 
 
-def test_file_in_place_of_a_slots_disk_folder_is_replaced_before_and_during_the_guests_run(
+def test_file_in_place_of_a_slots_disk_folder_is_replaced_before_the_guest_starts_and_while_it_runs(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -151,9 +151,7 @@ def test_paused_guest_is_resumed_and_not_replaced(host: Host, machines: Machines
     assert only_domain(host).state == "running"
 
 
-def test_resume_of_a_guest_that_is_not_paused_or_absent_raises_host_unreadable(
-    host: Host, machines: Machines
-) -> None:
+def test_resume_of_a_running_or_absent_guest_raises_host_unreadable(host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     apply(machines)
     domain = only_domain(host)

@@ -1,5 +1,5 @@
-"""Host resources that are assigned to a slot's virtual machine, as far as every host can provide them: pinned CPUs, and
-a network card with several queues.
+"""Host resources of a slot's virtual machine that every host under test has: pinned CPUs, and a network card with
+several queues.
 """
 
 import json

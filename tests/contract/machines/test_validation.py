@@ -84,7 +84,7 @@ def test_guest_with_sixteen_pci_functions_has_a_root_port_for_each_and_a_pci_win
     assert devices.findtext("controller[@model='pcie-root']/pcihole64") == str(9 * 256 * 1024 * 1024)
 
 
-def test_cpu_definition_for_gpus_passes_libvirts_schema_without_emulation(libvirtd: Any) -> None:
+def test_kvm_cpu_definition_of_a_guest_with_gpus_passes_the_schema_of_libvirt(libvirtd: Any) -> None:
     import libvirt
 
     guest = replace(GUEST, vcpus=8, memory_mib=8192, place=EIGHT)

@@ -35,9 +35,9 @@ def host(node_host: Host) -> Iterator[Host]:
 
 
 def clear(host: Host) -> None:
-    """Remove the network of every slot that a test may have used, with one snapshot of the host.
+    """Remove the network of every slot that a test may have used.
 
-    The steps of all slots are computed before the first one runs, because each step invalidates the snapshot.
+    The steps of an aspect are planned for all slots before they run, because each step invalidates the host snapshot.
     """
     with host_snapshot():
         for aspect in reversed(aspects_of(host)):

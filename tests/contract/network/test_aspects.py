@@ -256,7 +256,7 @@ def test_dhcp_lease_without_a_reservation_is_a_leftover_and_is_cleared(
     assert remains(aspects[1:2], slot) == []
 
 
-def test_dhcp_lease_of_another_mac_on_a_slots_address_is_foreign_and_is_cleared_before_the_reservation(
+def test_foreign_dhcp_lease_of_another_mac_on_a_slots_address_is_cleared_before_the_address_is_reserved(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     old, new = network(0), replace(network(0), mac=MacAddress("52:54:00:01:00:77"))
@@ -268,7 +268,7 @@ def test_dhcp_lease_of_another_mac_on_a_slots_address_is_foreign_and_is_cleared_
     run(aspects[1].to_remove(new))
 
 
-def test_dhcp_lease_cleared_within_a_snapshot_of_the_host_is_absent_from_later_reads_of_it(
+def test_dhcp_lease_cleared_during_a_host_snapshot_is_absent_from_later_reads_in_the_snapshot(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     slot, leases = network(0), LeaseAspect(host.leases)

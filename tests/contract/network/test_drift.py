@@ -67,8 +67,8 @@ def rules_twice(host: Host) -> None:
 
 
 def leased_by_another(host: Host) -> None:
-    """Leave a DHCP lease of another network card on the slot's address, while everything else is in the desired state
-    again.
+    """Make a guest with another MAC obtain a DHCP lease of the slot's address, then restore everything except the
+    lease.
     """
     foreign = replace(SLOT, mac=MacAddress("52:54:00:01:00:77"))
     for aspect in aspects_of(host):

@@ -92,7 +92,7 @@ def test_nftables_table_of_the_agent_with_a_changed_declaration_is_replaced_and_
         assert translation.to_apply(wanted) == ()
 
 
-def test_nftables_rule_of_a_slot_deleted_after_the_listing_is_not_restored_with_the_replaced_table(
+def test_nftables_rule_deleted_after_the_replacement_of_its_table_was_planned_is_not_restored(
     host: Host,
 ) -> None:
     translation = aspects_of(host)[3]

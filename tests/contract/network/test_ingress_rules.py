@@ -1,4 +1,4 @@
-"""Tests of ingress rules on every kind of host: they are made, distinguished, repaired one by one, and closed."""
+"""Tests of ingress rules on every kind of host: each rule is made, repaired and closed without changing others."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
-"""Fault cases on real nodes outside the fault matrices: reports of a node while the API is dead, and orders that a slot
-must refuse.
+"""Fault tests on real nodes: a node delivers its report after the API was dead, and refuses an order with an older
+fence token or changed content.
 """
 
 import asyncio

@@ -85,5 +85,5 @@ def test_every_failpoint_is_covered_by_the_kill_matrix_or_by_a_separate_test() -
     assert {case.point for case in CASES} | elsewhere == FAILPOINTS.keys()
 
 
-def test_every_kind_of_work_named_by_a_situation_of_the_kill_matrix_has_failpoints() -> None:
+def test_every_kind_of_work_in_the_table_of_kill_situations_has_a_failpoint() -> None:
     assert {work for work, _ in situations.SITUATIONS} <= {each.work for each in FAILPOINTS.values()}

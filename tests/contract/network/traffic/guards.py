@@ -98,7 +98,7 @@ def without(rule: Rule) -> Removal:
 
 
 def replies_as_sent(scene: Scene, _after: ExitStack) -> None:
-    """Remove the nftables rule that changes the destination of the DHCP server's answers to Alice's network card."""
+    """Remove the nftables rule that gives DHCP replies for Alice's slice the MAC of this slice as destination."""
     found = scene.host.filter.ruleset().rules
     of_alice = tuple(each for each in found if (each.rule.chain, each.rule.owner) == (REPLIES, ALICE.tap))
     assert len(of_alice) == 1

@@ -105,7 +105,7 @@ def test_slice_reaches_an_outside_host_under_the_uplinks_address(
     assert {frame[IP].src for frame in sent if IP in frame} == set(host.links.addresses("uplink0"))
 
 
-def test_connection_opened_by_a_slice_passes_in_both_directions_only_while_the_slice_has_its_rules(
+def test_connection_opened_by_a_slice_passes_in_both_directions_only_while_its_nftables_rules_exist(
     wires: tuple[Wire, Wire], host: Host, world: socket.socket
 ) -> None:
     alice, _ = wires
