@@ -96,7 +96,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"benchmarks:\n{_listed()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help="the benchmark; its metrics begin with this name")
+    parser.add_argument(
+        "name", metavar="NAME", help="name of the benchmark; the names of its metrics begin with it"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.add_argument(
         "--resume", action="store_true", help="continue an interrupted run after its finished rounds"

@@ -75,7 +75,10 @@ class DispatchPath:
 
 @asynccontextmanager
 async def consumer_process(module: str, what: msgspec.Struct) -> AsyncIterator[BenchProcess]:
-    """Run a consumer process during a `with` block. The process is ready at once and reports each handler's start."""
+    """Run the program `module`, which consumes queues, during a `with` block that begins when the program is ready.
+
+    `what` is its settings. The program writes a `HandlerStarted` line for each task that a handler starts.
+    """
     async with bench_process(module) as process:
         await process.request(what, HandlerStarted)
         yield process

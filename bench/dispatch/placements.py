@@ -53,7 +53,7 @@ def place(allocation: AllocationId, node: NodeId) -> Command:
 
 
 def placement(allocation: AllocationId, slot: SlotId) -> append.LedgerCommand:
-    """Return a ledger command that places an allocation on a new slot and claims the slot."""
+    """Return a ledger command that places an allocation on a slot without events and claims the slot."""
     now = datetime.now(UTC)
     claimed = append.Change(StreamId(f"slot-{slot}"), 0, (SlotClaimed(slot, allocation),))
     return append.LedgerCommand((_change(allocation, slot, now), claimed), _cause(allocation, now))

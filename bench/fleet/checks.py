@@ -117,8 +117,9 @@ async def queue_faults(redis: Redis, nodes: Sequence[str]) -> list[str]:
         for name in names:
             waiting, messages, held = next(answers), next(answers), next(answers)
             if waiting or messages or held:
+                some = "some" if held else "no"
                 found.append(
-                    f"queue of node {name} not empty: {waiting} task ids, {messages} messages, in flight: {bool(held)}"
+                    f"queue of node {name} not empty: {waiting} waiting ids, {messages} messages, {some} fetched tasks"
                 )
     return found
 
@@ -139,7 +140,7 @@ def host_faults(carried: Mapping[str, int], node: NodeState) -> Iterator[str]:
             if done != times:
                 yield f"node {node.name}: host change {effect} {place} was made {done} times, expected {times}"
     yield from _machine_faults(node, sum(expected.values()))
-    yield from (f"node {node.name}: left {each}" for each in node.left)
+    yield from (f"node {node.name}: the host still has {each}" for each in node.left)
     if node.spooled:
         yield f"node {node.name}: {node.spooled} reports were not delivered"
 

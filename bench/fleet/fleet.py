@@ -272,7 +272,8 @@ def fleet(sizes: Sequence[Size], slots: int = SLOTS) -> Bench:
 
         yield take
 
-    shape = f"fleets of {', '.join(f'{size.nodes} nodes x {size.cycles} cycles' for size in sizes)}, {slots} slots"
+    counts = ", ".join(f"{size.nodes} nodes x {size.cycles} cycles" for size in sizes)
+    shape = f"fleets of {counts}, {slots} slots per node"
     return Bench(
         name="fleet",
         explanation="thousands of simulated nodes: a slice in every slot is created, becomes active, and is released",
@@ -287,7 +288,10 @@ BENCH: Final = fleet(FLEETS)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`python -m bench.fleet.fleet 64x4 256 [--slots 8]`: run fleets of these sizes and print all counters."""
+    """`python -m bench.fleet.fleet 64x4 256 [--slots 8]`: run fleets of these sizes and print all their measurements.
+
+    `64x4` is a fleet of 64 nodes in which each slot is used 4 times; in a fleet without `x`, it is used once.
+    """
     parser = argparse.ArgumentParser(prog="python -m bench.fleet.fleet")
     parser.add_argument("sizes", nargs="+", metavar="NODES[xCYCLES]")
     parser.add_argument("--slots", type=int, default=SLOTS)

@@ -265,7 +265,7 @@ def resync(shape: Shape) -> Bench:
 
     return Bench(
         name="resync",
-        explanation="restart of all agents of 10,000 slices, while no slice or one percent of the slices changed",
+        explanation="time until 10,000 slices are reconciled after all agents restart, with 0 or 1 % of them changed",
         shape=f"resync of {shape.nodes} nodes with {shape.slots} slots each, agents in {PROCESSES} processes",
         rounds=ROUNDS,
         running=running,

@@ -39,7 +39,8 @@ Turn = Callable[[], Awaitable[int]]
 class AppendSide(NamedTuple):
     """One compared side of the append benchmark.
 
-    `prepare` builds a turn: for each connection, one append per given number. `size` is the count of numbers per turn.
+    `prepare` builds a turn from a range of numbers: each connection makes one append for each number. `size` is the
+    length of that range.
     """
 
     series: str
@@ -110,7 +111,7 @@ def _recorder_turn(recorder: OrderedRecorder, which: range) -> Turn:
 
 
 class _Turns:
-    """Measures turns of the compared sides. A side uses each append number once, so its turns write new rows."""
+    """Measures turns of the compared sides. Each turn of a side gets new append numbers, so it writes new rows."""
 
     def __init__(self) -> None:
         self._begun: dict[str, int] = {}

@@ -77,7 +77,8 @@ Lifecycle = Generator[LedgerCommand, RecordedEvents, None]
 class World:
     """State shared by concurrent lifecycles: random numbers, time, and slots.
 
-    `rows` are the rows of the slots, with their `columns` as stored, and `free` are the free slots of each node.
+    `columns` are the stored columns of each slot's read model row, by slot id; `rows` are the same rows as `SlotRow`.
+    `free` are the free slots of each node.
     """
 
     rng: random.Random
@@ -258,7 +259,7 @@ class _Allocation:
     def _record(self, cause: Cause, *changes: Change) -> Lifecycle:
         recorded = yield from self._world.record(cause, *changes)
         own = allocation_facts(tuple(each for each in recorded if each.stream == self._stream))
-        assert own, "each simulated command must change the allocation, but one was refused"
+        assert own, f"the command with the reason {cause.reason!r} must record an event of {self._stream}"
         self._history += own
         for each in own:
             self._state = evolve(self._state, each.fact)
@@ -273,5 +274,5 @@ class _Allocation:
 
 
 def _network(row: SlotRow) -> SlotNetwork:
-    assert row.network is not None, "a free slot must have the network that its approval set"
+    assert row.network is not None, f"the free slot {row.slot_id} must have the network that its approval set"
     return row.network

@@ -1,11 +1,11 @@
 """`drift`: time until a change made by another program on a node with a slice is recorded (NOD-9).
 
-A complete Sliceplane with real nodes, each with a slice. Each round makes every kind of change once on one node, with
-an operator's tools. The clock runs from just before the change, read in the node's shell, to the event in the ledger
-that names the drift, read from the database; both clocks are this machine's. Then changes that the agent does not
-repair are undone. The next change waits until no drift is open, the slice is active again and no further drift event
-arrives for a while: a removed bridge removes its ports too. The nodes take turns, because drift that recurs too often
-on one node stays open (`node_agent.host.drift`).
+The benchmark runs a complete Sliceplane with real nodes, each with a slice. Each round makes every kind of change once
+on one node, with an operator's tools. The start time is read in the node's shell just before the change. The end time
+is the recording time of the event that names the drift. Both times come from the clock of this machine. Then changes
+that the agent does not repair are undone. The next change waits until no drift is open, the slice is active again and
+no further drift event arrives for a while, because one change can cause several drifts: removing a bridge also removes
+its ports. The nodes take turns, because drift that recurs too often on one node stays open (`node_agent.host.drift`).
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class DriftReader:
     last_event: float = 0.0
 
     async def time_to_record(self, slice_: ActiveSlice, kind: DriftKind, fault: InjectedFault) -> float:
-        """Inject a fault. Return milliseconds until the event that names this kind of drift was recorded."""
+        """Inject a fault. Return milliseconds until an event was recorded that names drift of the given kind."""
         await poll_until(lambda: self._is_settled(slice_), bool)
         began = float((await _run(slice_, f"date +%s.%N; {fault.inject_command}")).split()[0])
         recorded = await poll_until(lambda: self._recorded(kind), lambda at: at is not None)
@@ -65,9 +65,9 @@ class DriftReader:
         return (recorded.timestamp() - began) * 1e3
 
     async def _recorded(self, kind: DriftKind) -> datetime | None:
-        """Return the recording time of the first new event that names this kind of drift, or None.
+        """Return the recording time of the first new event that names drift of the given kind, or None.
 
-        An event is new if the last call did not read it.
+        An event is new if it was recorded since the last call of `_new_events`.
         """
         naming = [
             event

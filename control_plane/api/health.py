@@ -113,7 +113,7 @@ async def check_follower(engine: AsyncEngine, name: str) -> Check:
 def judged(name: str, *, leads: bool, behind: int, lag_seconds: float, error: str | None) -> Check:
     """Return the health check of a follower of the ledger.
 
-    `behind` counts positions; `error` names the event that stopped it.
+    `behind` is the number of positions after its checkpoint; `error` names the event that stopped the follower.
     """
     ok, message = True, f"a process of the {name} is the leader and keeps up with the ledger"
     if not leads:

@@ -1,6 +1,6 @@
 """`sliceplane`, the command-line client of the REST API. It shares no code with the server.
 
-Ctrl-C ends it with exit code 130 and without a traceback, also while modules are still being imported.
+Ctrl-C ends the client with exit code 130 and without a traceback, also while modules are still being imported.
 """
 
 import os

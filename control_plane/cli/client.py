@@ -39,7 +39,7 @@ class Client:
     """Client of one control plane. Close it, or use it in a `with` block. Every method raises a `Failure`.
 
     `asides` are notes for the user about responses: the position of a past state, and that more results are available.
-    `recorded` is the time of the last event included in a past state, once a response had it.
+    `recorded` is the recording time of the last event in the past state that was returned last, or None.
     """
 
     def __init__(self, access: Access) -> None:

@@ -103,7 +103,7 @@ def test_fleet_check_names_an_effect_that_occurred_twice_or_never_on_a_host(
 def test_fleet_check_names_objects_and_reports_that_are_left_on_a_node() -> None:
     node = NodeState("n1", DONE, ["taps slice0"], spooled=3)
     assert [*checks.host_faults(CARRIED, node)] == [
-        "node n1: left taps slice0",
+        "node n1: the host still has taps slice0",
         "node n1: 3 reports were not delivered",
     ]
 

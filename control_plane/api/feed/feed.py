@@ -117,10 +117,9 @@ class Feed:
     async def _is_same_ledger(self) -> bool:
         """Return whether the database still has the ledger that this feed followed, and not one restored from a backup.
 
-        A wrong False only makes watchers reconnect. The check searches for the last position that this feed read, even
-        if that position has no event. The last event would not be enough evidence: a restored ledger can contain it and
-        assign the positions after it to new events, and the feed would skip those new events at positions that it has
-        already read.
+        A wrong False only makes watchers reconnect. The check looks up the last position that this feed has read, even
+        if no event has this position. Looking up the last event would not be enough: a restored ledger can contain this
+        event and give later positions to new events. The feed would skip new events at positions that it has read.
         """
         if self.final == 0:
             return True

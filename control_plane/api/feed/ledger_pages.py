@@ -57,9 +57,10 @@ class Past:
             return Section(events, reached, last and last.cursor)
 
     async def full_page(self, pick: EventFilter, after: Position, upto: Position, limit: int) -> Section:
-        """Return `limit` events that match a filter, or fewer at the end of the ledger or if very few events match.
+        """Return `limit` events that match a filter, or fewer if the scan ends first.
 
-        Unlike `page`, this continues the scan while the page has fewer events than `limit`.
+        Unlike `page`, this continues the scan while the page has fewer events than `limit`. The scan ends at position
+        `upto`, or after `WINDOWS` further calls of `page`.
         """
         section = await self.page(pick, after, upto, limit)
         for _ in range(WINDOWS):

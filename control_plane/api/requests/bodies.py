@@ -59,9 +59,9 @@ def _decided_by(decide: Callable[[str], str]) -> AfterValidator:
 
 def _fit_into_an_order(keys: list[str]) -> list[str]:
     # An order is one message of bounded size (TSK-1), and the caller controls only the size of the keys.
-    if sum(len(key.encode()) for key in keys) > MAX_KEYS_BYTES:
+    if (size := sum(len(key.encode()) for key in keys)) > MAX_KEYS_BYTES:
         raise InvalidValue(
-            "list of SSH public keys", len(keys), f"use keys of at most {MAX_KEYS_BYTES} bytes in total"
+            "total size of the SSH public keys in bytes", size, f"use at most {MAX_KEYS_BYTES} bytes"
         )
     return keys
 

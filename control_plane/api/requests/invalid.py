@@ -127,7 +127,7 @@ def _other_reason(kind: str, error: Mapping[str, Any], context: Mapping[str, Any
                 f"unknown value {context['tag']!r}; choose one of {context['expected_tags']}",
             )
         case "union_tag_not_found":
-            return "required", "the object must have a field that names its kind"
+            return "required", "must be an object; its field 'kind' must not be null"
         case "value_error" | "assertion_error":
             return "invalid_value", str(context.get("error", error["msg"]))
         case _:

@@ -15,7 +15,7 @@ from control_plane.decisions.refusals import Malformed, Objection
 async def known_parameters(request: Request) -> None:
     """Check that the route defines every query parameter of the request. Raises `Malformed`."""
     route = request.scope["route"]
-    assert isinstance(route, APIRoute), "FastAPI runs this dependency only for a route of class APIRoute"
+    assert isinstance(route, APIRoute), f"the route must be an APIRoute, not {type(route).__name__}"
     known = _names(route.dependant)
     if unknown := [name for name in request.query_params if name not in known]:
         offer = f"choose from {', '.join(sorted(known))}" if known else "this route has no query parameters"

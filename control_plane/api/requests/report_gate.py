@@ -50,7 +50,7 @@ class ReportGate:
             wait = max(1, round(left))
             raise Throttled(
                 wait,
-                Objection("reports_throttled", f"node {node} exceeded its report budget; retry in {wait} s"),
+                Objection("reports_throttled", f"node {node} sent too many reports; retry in {wait} s"),
             )
         self._in_progress[node] += 1
         try:
@@ -65,7 +65,10 @@ class ReportGate:
         return node in self._refusals
 
     def refused(self, node: NodeId, seconds: int) -> int:
-        """Store a refusal by the node's report budget; return the number of requests refused since the previous one."""
+        """Store a refusal by the node's report budget.
+
+        Return the number of refused requests since the previous such refusal, including the present one.
+        """
         now, before = self._now(), self._refusals.get(node)
         if len(self._refusals) >= _MANY:
             self._refusals = {
@@ -75,7 +78,7 @@ class ReportGate:
         return 1 + (0 if before is None else before.since)
 
     def taken(self, node: NodeId) -> None:
-        """Delete the stored refusal of the node's reports, because its reports are accepted again."""
+        """Delete the node's stored refusal, unless it is recent. Called when a report of the node was accepted."""
         refusal = self._refusals.get(node)
         if refusal is not None and self._now() - refusal.at >= _REMEMBERED_SECONDS:
             del self._refusals[node]

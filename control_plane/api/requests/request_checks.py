@@ -33,7 +33,7 @@ async def storable(request: Request) -> None:
     Raises `Malformed` with all values that it cannot store, and `UnsupportedMediaType` for a body that is not JSON.
     """
     route = request.scope["route"]
-    assert isinstance(route, APIRoute), "FastAPI runs this dependency only for a route of class APIRoute"
+    assert isinstance(route, APIRoute), f"the route must be an APIRoute, not {type(route).__name__}"
     given = [*request.path_params.items(), *request.query_params.multi_items()]
     objections = [
         Objection(reason[0], f"{name}: {reason[1]}", parameter=name)

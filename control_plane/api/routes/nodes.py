@@ -280,8 +280,8 @@ async def approve(request: Request, principal: Admin, node: str, index: str) -> 
 async def force_release_slot(
     request: Request, principal: Admin, node: str, index: str, body: ForceRelease
 ) -> SlotView:
-    """Force-release a slot that its node has not proved empty: it can be claimed again at once. Recorded in the
-    ledger.
+    """Force-release a slot that its node has not proved empty: it can be claimed again at once. The ledger
+    records the caller and the reason.
     """
     slot = _slot(node, index)
     command = force_release(slot, body.reason, origin_of(request, principal))
@@ -301,7 +301,9 @@ async def readmit_slot(request: Request, principal: Admin, node: str, index: str
 async def _slot_shown(request: Request, slot: SlotId) -> SlotView:
     async with plane_of(request).engine.connect() as conn:
         row = await slots.find(conn, slot)
-        assert row is not None, "the read model has a row for every slot that a command accepts"
+        assert row is not None, (
+            f"the read model must have a row of slot {slot}, because a command accepted the slot"
+        )
         [shown] = await _slot_views(request, conn, [row])
     return shown
 

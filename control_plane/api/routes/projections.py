@@ -164,7 +164,7 @@ async def show_projection(request: Request, _principal: Admin, name: str) -> Pro
 
 @router.post("/projections/{name}/rebuild", status_code=202)
 async def rebuild(request: Request, principal: Admin, name: str) -> ProjectionView:
-    """Rebuild the read model in a second set of tables and swap them in. `rebuild` is null again when it is done."""
+    """Rebuild the read model in a second set of tables and swap them in. Then the field `rebuild` is null again."""
     named(name)
     await plane_of(request).handle(
         order_rebuild(name, origin_of(request, principal)), await key_of(request, principal)

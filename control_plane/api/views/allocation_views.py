@@ -157,7 +157,7 @@ class AllocationView(BaseModel):
 
 def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -> AllocationView:
     state = fold(facts)
-    assert state is not None, "the stream of an allocation begins with its request"
+    assert state is not None, "the stream of an allocation must begin with the request of the allocation"
     request = state.request
     return AllocationView(
         id=request.allocation_id,

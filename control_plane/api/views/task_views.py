@@ -139,7 +139,7 @@ def _progress(row: sa.Row[Any]) -> ProgressView | None:
 def unsent_view(history: Sequence[Recorded[TaskFact]]) -> TaskView:
     """Return the view of a task that the dispatcher has not processed yet."""
     state = fold(history)
-    assert state is not None, "a task's stream begins with its request"
+    assert state is not None, "the stream of a task must begin with the request of the task"
     asked = state.asked
     return TaskView(
         id=str(asked.task_id),

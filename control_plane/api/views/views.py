@@ -135,7 +135,7 @@ class Seen(NamedTuple):
 
 
 class SlotDeviceView(BaseModel):
-    """A PCI function that is assigned to the slice in this slot; `granted` once the slot was approved with it."""
+    """A PCI function that is assigned to the slice in this slot. `granted`: whether an admin granted it to the slot."""
 
     address: str
     use: str

@@ -105,7 +105,7 @@ def create(
 
 
 def _wait_until(current: Session, allocation: str, state: str, *, since: int = 0) -> None:
-    """Wait until the allocation is in the requested state, at event version `since` or later, and show it.
+    """Wait until the allocation is in the requested state, and show it. States before version `since` do not count.
 
     Raises `NotReached` if the allocation ends instead.
     """

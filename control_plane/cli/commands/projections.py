@@ -123,7 +123,7 @@ def verify(context: typer.Context, *, as_json: AsJson = False) -> None:
     """
     with session(context, json=as_json) as current:
         verification = decode(current.client.post("/v1/verifications"), Verification).id
-        advice = "a verification changes no data; to see a result, run again: sliceplane projections verify"
+        advice = "to see a result, start another verification: sliceplane projections verify"
         with continuing("the verification", advice), advancing(current.screen, "verifying") as display:
             raw = _until_compared(current, verification, display)
         found = decode(raw, Verification)

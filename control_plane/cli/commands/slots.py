@@ -72,8 +72,8 @@ def force_release(
     reason: Why,
     as_json: AsJson = False,
 ) -> None:
-    """Force-release a slot that its node has not proved empty. It can be claimed again at once; the ledger records
-    you.
+    """Force-release a slot that its node has not proved empty. It can be claimed again at once. The ledger
+    records your name and the reason.
     """
     with session(context, json=as_json) as current:
         _show(
