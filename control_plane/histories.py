@@ -7,6 +7,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.decisions.access import Within
 from events.allocations import AllocationFact
 from events.envelope import Recorded
 from events.facts import Fact
@@ -18,8 +19,10 @@ from events.values import AllocationId, StreamId, stream_of_allocation, stream_o
 
 History = tuple[Recorded[Fact], ...]
 _MANY: Final = f"select {COLUMNS} from ledger.event where stream_id = any(%s) order by stream_id, version"  # noqa: S608 (constants)
-
-
+_WITHIN: Final = (
+    f"select {COLUMNS} from ledger.event where stream_id = %s and exists (select from ledger.event first where"  # noqa: S608 (constants)
+    " first.stream_id = event.stream_id and first.version = 1 and first.project = any(%s)) order by version"
+)
 _ALLOCATION_FACTS: Final = frozenset(get_args(AllocationFact))
 _PROJECTION_FACTS: Final = frozenset(get_args(ProjectionFact))
 _TASK_FACTS: Final = frozenset(get_args(TaskFact))
@@ -68,11 +71,14 @@ def _is_of_task(history: History) -> TypeGuard[tuple[Recorded[TaskFact], ...]]:
 
 
 async def allocation_history(
-    conn: AsyncConnection, allocation: AllocationId
+    conn: AsyncConnection, allocation: AllocationId, within: Within = None
 ) -> tuple[Recorded[AllocationFact], ...]:
-    """Return every fact of an allocation, oldest first; empty if there is none."""
-    history = await read_stream(await ledger_connection(conn), stream_of_allocation(allocation))
-    return allocation_facts(history)
+    """Return every fact of an allocation, oldest first; empty if there is none, or none in the projects `within`."""
+    ledger, stream = await ledger_connection(conn), stream_of_allocation(allocation)
+    if within is None:
+        return allocation_facts(await read_stream(ledger, stream))
+    cursor = await ledger.execute(_WITHIN, [stream, sorted(within)], prepare=True, binary=True)
+    return allocation_facts(tuple([recorded(row) for row in await cursor.fetchall()]))
 
 
 async def histories(conn: AsyncConnection, streams: Sequence[StreamId]) -> dict[StreamId, History]:

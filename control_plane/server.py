@@ -15,7 +15,7 @@ from typing import Final, assert_never
 import uvloop
 
 from control_plane.certificates import UnusableCertificate
-from control_plane.commands.access import issue_key
+from control_plane.commands.access import issue_first_key
 from control_plane.database import DatabaseUnavailable
 from control_plane.identity.sealing import NoSigningKey
 from control_plane.programs import PURPOSES, SERVER, Program
@@ -171,5 +171,5 @@ async def _issue_key(name: str) -> str:
     # Without configured logs, a log line would go to standard output, from which the caller reads the key.
     configure_logs(settings.log)
     async with plane(settings, pool=1) as made:
-        await made.handle(issue_key(name, "admin", sha256(key.encode()).hexdigest()))
+        await made.handle(issue_first_key(name, sha256(key.encode()).hexdigest()))
     return key

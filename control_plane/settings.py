@@ -121,6 +121,9 @@ class Settings(BaseSettings):
     """Interval of nodes' heartbeats (PLT-3). Nodes receive a change when they renew, after half of `session_seconds`:
     if the new interval is below a quarter of the old one, all nodes count as unreachable until then."""
 
+    max_key_days: float | None = Field(default=None, gt=0)
+    """Maximum lifetime of an API key that is issued over the API, in days; None: keys may be issued without expiry."""
+
     report_burst: int = Field(default=1000, ge=20, le=1_000_000)
     """Tokens that the report budget of a node holds (`control_plane.work.report_budget`)."""
     reports_per_minute: int = Field(default=60, ge=1, le=1_000_000)
@@ -145,6 +148,11 @@ class Settings(BaseSettings):
     def offered(self) -> Images:
         """Return the offered images by name, each with the check that finds its guests ready."""
         return {**IMAGES, **{each.name: each.check for each in self.images}}
+
+    @property
+    def max_key_lifetime(self) -> timedelta | None:
+        """Return the maximum lifetime of an API key that is issued over the API; None: not limited."""
+        return None if self.max_key_days is None else timedelta(days=self.max_key_days)
 
     @property
     def report_limits(self) -> Limits:

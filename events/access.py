@@ -1,9 +1,13 @@
 """Facts about API keys. Stream: `key-<key_id>`."""
 
+from datetime import datetime
+
 from events.facts import Fact
+from events.values import ProjectId
 
 
-class ApiKeyIssued(Fact, frozen=True):
+# `omit_defaults`: a key without limits is stored in the bytes of the first release.
+class ApiKeyIssued(Fact, frozen=True, omit_defaults=True):
     """An API key was issued. The key itself is shown once and never stored; only its SHA-256 (hex) is."""
 
     key_id: str
@@ -14,6 +18,34 @@ class ApiKeyIssued(Fact, frozen=True):
     """Role that the key grants, such as `admin`."""
     key_sha256: str
     """SHA-256 of the key, in hexadecimal."""
+    projects: tuple[ProjectId, ...] = ()
+    """Projects that the key is limited to; empty: all."""
+    scopes: tuple[str, ...] = ()
+    """Scopes that the key is limited to, such as `allocations:read`; empty: all scopes of its role."""
+    expires_at: datetime | None = None
+    """Time from which the key is refused; absent if it does not expire."""
+    replaces: str | None = None
+    """Key that this one replaces, with the same role, projects and scopes; absent without rotation."""
 
 
-AccessFact = ApiKeyIssued
+class ApiKeyReplaced(Fact, frozen=True):
+    """A rotation issued a successor of an API key. The replaced key is accepted for a last period."""
+
+    key_id: str
+    """Identifier of the replaced key."""
+    successor: str
+    """Identifier of the new key."""
+    expires_at: datetime
+    """Time from which the replaced key is refused."""
+
+
+class ApiKeyRevoked(Fact, frozen=True):
+    """An API key was revoked: it is refused from now on."""
+
+    key_id: str
+    """Identifier of the revoked key."""
+    reason: str
+    """Reason that the administrator gave."""
+
+
+AccessFact = ApiKeyIssued | ApiKeyReplaced | ApiKeyRevoked

@@ -55,6 +55,12 @@ class AllocationRequested(Fact, frozen=True, omit_defaults=True):
     """Node that the request named, which provides all slots; absent if placement chose the node."""
     replace_on_failure: bool = True
     """Whether the allocation is placed on another node, once, if its bring-up fails due to a node fault."""
+    network_id: str | None = None
+    """Network that the slices are attached to; absent: the network of their node, isolated from other slices."""
+    network_policy_id: str | None = None
+    """Policy that decides which traffic passes on that network; absent: traffic between slices is denied."""
+    project_network_id: str | None = None
+    """Network of the project that lets its slices reach each other; absent: there is none."""
 
 
 class ReadinessCheckSet(Fact, frozen=True):

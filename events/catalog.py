@@ -10,7 +10,7 @@ for reading; when its shape changes, its version rises and `events.upcasts` gets
 
 from typing import Final
 
-from events import access, allocations, ingress, nodes, orders, projections, slots, tasks
+from events import access, allocations, ingress, nodes, orders, projections, projects, slots, tasks
 from events.shapes import BrokenCatalog, NotYetWritable, Shape, Shapes, UnknownFact, UnreadableFact
 from events.upcasts import UPCASTS
 
@@ -95,7 +95,12 @@ CATALOG: Final[dict[str, Shape]] = {
     "task.cancel_requested": Shape(1, tasks.TaskCancelRequested),
     "task.cancelled": Shape(1, tasks.TaskCancelled),
     "task.retried": Shape(1, tasks.TaskRetried),
+    "project.created": Shape(1, projects.ProjectCreated),
+    "project.described": Shape(1, projects.ProjectDescribed),
+    "project.archived": Shape(1, projects.ProjectArchived),
     "access.key_issued": Shape(1, access.ApiKeyIssued),
+    "access.key_replaced": Shape(1, access.ApiKeyReplaced),
+    "access.key_revoked": Shape(1, access.ApiKeyRevoked),
     "order.refused": Shape(1, orders.OrderRefused),
     "order.message_refused": Shape(1, orders.MessageRefused),
     "projection.rebuild_requested": Shape(1, projections.ProjectionRebuildOrdered),

@@ -85,6 +85,10 @@ def project_id(raw: str) -> ProjectId:
     return ProjectId(_label("project id", raw))
 
 
+def key_name(raw: str) -> str:
+    return _label("name of a key", raw)
+
+
 def image_name(raw: str) -> ImageName:
     return ImageName(_label("image name", raw))
 
@@ -210,6 +214,14 @@ def stream_of_allocation(allocation: AllocationId) -> StreamId:
 
 def stream_of_projection(projection: str) -> StreamId:
     return StreamId(f"projection-{projection}")
+
+
+def stream_of_project(project: ProjectId) -> StreamId:
+    return StreamId(f"project-{project}")
+
+
+def stream_of_key(key_id: str) -> StreamId:
+    return StreamId(f"key-{key_id}")
 
 
 def stream_of_task(task: UUID) -> StreamId:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from events.allocations import AllocationRequested
 from events.envelope import Recorded
 from events.ledger.tables import event, metadata
-from events.values import AllocationId, Position, correlation_of, stream_of_allocation
+from events.values import AllocationId, Position, ProjectId, correlation_of, stream_of_allocation
 
 allocation = sa.Table(
     "allocation",
@@ -21,6 +21,7 @@ allocation = sa.Table(
     sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("allocation_id", sa.Text, nullable=False, unique=True),
     sa.Column("project", sa.Text, nullable=False),
+    sa.Index("allocation_by_project", "project", "position"),
     schema="read",
 )
 story = sa.Table(
@@ -52,12 +53,12 @@ class Requested(NamedTuple):
 
 
 async def page(
-    conn: AsyncConnection, *, project: str | None, before: Position | None, limit: int
+    conn: AsyncConnection, *, within: frozenset[ProjectId] | None, before: Position | None, limit: int
 ) -> list[Requested]:
-    """Return one page of allocation requests, newest first."""
+    """Return one page of allocation requests, newest first; with `within`, only those in these projects."""
     query = sa.select(allocation).order_by(allocation.c.position.desc()).limit(limit)
-    if project is not None:
-        query = query.where(allocation.c.project == project)
+    if within is not None:
+        query = query.where(allocation.c.project.in_(sorted(within)))
     if before is not None:
         query = query.where(allocation.c.position < before)
     return [

@@ -9,21 +9,23 @@ from typing import Final, get_args
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.access import ApiKeyIssued
+from events.access import AccessFact
 from events.facts import Fact
 from events.nodes import NodeFact
 from events.orders import OrderFact
+from events.projects import ProjectFact
 from events.slots import SlotFact
-from read_models import keys, nodes, slots
+from read_models import keys, nodes, projects, slots
 from read_models.rows import Patched, write
 
 NODES: Final = Patched(nodes.node, (*get_args(NodeFact), *get_args(OrderFact)), nodes.patch)
 SLOTS: Final = Patched(slots.slot, get_args(SlotFact), slots.patch)
-KEYS: Final = Patched(keys.api_key, (ApiKeyIssued,), keys.patch)
+KEYS: Final = Patched(keys.api_key, get_args(AccessFact), keys.patch)
+PROJECTS: Final = Patched(projects.project, get_args(ProjectFact), projects.patch)
 
 
 async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
     """Apply facts to the rows of every inline read model. Each fact is paired with its version in its stream."""
     numbered = list(facts)
-    for each in (NODES, SLOTS, KEYS):
+    for each in (NODES, SLOTS, KEYS, PROJECTS):
         await write(conn, each.table, each.patches(numbered))

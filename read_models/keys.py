@@ -1,42 +1,99 @@
 """`read.api_key`: the API keys. The table is written in the transaction that appends the key's event to the ledger, so
-that a key works from its commit on.
+that a key works from its commit on, and is refused from the commit of its revocation on.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, assert_never
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.access import AccessFact
+from events.access import AccessFact, ApiKeyIssued, ApiKeyReplaced, ApiKeyRevoked
 from events.ledger.tables import metadata
+from events.values import ProjectId
 from read_models.rows import Patch
 
 api_key = sa.Table(
     "api_key",
     metadata,
     sa.Column("key_id", sa.Text, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("role", sa.Text, nullable=False),
     sa.Column("key_sha256", sa.Text, nullable=False, unique=True),
+    sa.Column("projects", ARRAY(sa.Text), nullable=False),
+    sa.Column("scopes", ARRAY(sa.Text), nullable=False),
+    sa.Column("expires_at", sa.DateTime(timezone=True)),
+    sa.Column("replaces", sa.Text),
+    sa.Column("successor", sa.Text),
+    sa.Column("revoked", sa.Text),
     schema="read",
 )
 
 
-class Principal(NamedTuple):
-    """An authenticated caller: `actor` as recorded in the ledger, and the role that determines its permissions."""
+class KeyRow:
+    """The row of an API key in `read.api_key`. `revoked` is the reason of its revocation; `projects` and `scopes` are
+    the limits of the key, empty: none.
+    """
 
-    actor: str
-    role: str
+    def __init__(self, row: Mapping[Any, Any]) -> None:
+        self.key_id: str = row["key_id"]
+        self.version: int = row["version"]
+        self.name: str = row["name"]
+        self.role: str = row["role"]
+        self.projects = tuple(ProjectId(each) for each in row["projects"])
+        self.scopes: tuple[str, ...] = tuple(row["scopes"])
+        self.expires_at: datetime | None = row["expires_at"]
+        self.replaces: str | None = row["replaces"]
+        self.successor: str | None = row["successor"]
+        self.revoked: str | None = row["revoked"]
+
+    @property
+    def actor(self) -> str:
+        """The holder of the key as recorded in the ledger."""
+        return f"key:{self.key_id}"
 
 
-def patch(_version: int, fact: AccessFact) -> Patch:
-    """Return the patch that inserts the row of a new API key, which no later fact changes."""
-    fields = {name: getattr(fact, name) for name in fact.__struct_fields__ if name != "key_id"}
-    return Patch(fact.key_id, {}, fields)
+def patch(version: int, fact: AccessFact) -> Patch:
+    """Return the patch that a fact applies to the row of its API key. `version` is the fact's version in its stream."""
+    match fact:
+        case ApiKeyIssued():
+            born = {
+                name: getattr(fact, name)
+                for name in fact.__struct_fields__
+                if name not in ("key_id", "expires_at")
+            }
+            return Patch(fact.key_id, {"version": version, "expires_at": fact.expires_at}, born)
+        case ApiKeyReplaced(successor=successor, expires_at=expires_at):
+            return Patch(fact.key_id, {"version": version, "successor": successor, "expires_at": expires_at})
+        case ApiKeyRevoked(reason=reason):
+            return Patch(fact.key_id, {"version": version, "revoked": reason})
+        case _:
+            assert_never(fact)
 
 
-async def principal(conn: AsyncConnection, key_sha256: str) -> Principal | None:
-    """Return the holder of the API key with this SHA-256 (hex); None for an unknown key."""
-    query = sa.select(api_key.c.key_id, api_key.c.role).where(api_key.c.key_sha256 == key_sha256)
-    row = (await conn.execute(query)).one_or_none()
-    return None if row is None else Principal(f"key:{row.key_id}", row.role)
+async def by_secret(conn: AsyncConnection, key_sha256: str) -> tuple[KeyRow, bool] | None:
+    """Return the API key with this SHA-256 (hex), and whether it has expired by the clock of the database; None for an
+    unknown key.
+    """
+    expired = sa.func.coalesce(api_key.c.expires_at <= sa.func.clock_timestamp(), sa.false()).label("expired")
+    query = sa.select(api_key, expired).where(api_key.c.key_sha256 == key_sha256)
+    row = (await conn.execute(query)).mappings().one_or_none()
+    return None if row is None else (KeyRow(row), row["expired"])
+
+
+async def find(conn: AsyncConnection, key_id: str, *, lock: bool = False) -> KeyRow | None:
+    """Return an API key's row, or None. With `lock` the row is locked until the transaction ends."""
+    query = sa.select(api_key).where(api_key.c.key_id == key_id)
+    row = (await conn.execute(query.with_for_update() if lock else query)).mappings().one_or_none()
+    return None if row is None else KeyRow(row)
+
+
+async def page(conn: AsyncConnection, *, after: str | None, limit: int) -> list[KeyRow]:
+    """Return one page of API keys by id."""
+    query = sa.select(api_key).order_by(api_key.c.key_id).limit(limit)
+    if after is not None:
+        query = query.where(api_key.c.key_id > after)
+    return [KeyRow(row) for row in (await conn.execute(query)).mappings()]

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from events.allocations import AllocationRequested
 from events.claims import CLAIMING
 from events.facts import Fact
-from read_models import allocations, holdings
-from read_models.inline import KEYS, NODES, SLOTS
+from read_models import allocations, holdings, projects
+from read_models.inline import KEYS, NODES, PROJECTS, SLOTS
 from read_models.rows import Inserted, Patched, Selected
 
 
@@ -44,6 +44,7 @@ PROJECTIONS: Final[dict[str, Projection]] = {
         Projection("nodes", (NODES,), inline=True),
         Projection("slots", (SLOTS,), inline=True),
         Projection("keys", (KEYS,), inline=True),
+        Projection("projects", (PROJECTS,), inline=True),
         Projection(
             "allocations",
             (
@@ -51,6 +52,7 @@ PROJECTIONS: Final[dict[str, Projection]] = {
                 Selected(allocations.story, allocations.TIMELINE_ROWS),
             ),
         ),
+        Projection("project_events", (Selected(projects.project_event, projects.EVENT_ROWS),)),
         Projection("holdings", (Inserted(holdings.holding, CLAIMING, holdings.changes),)),
     )
 }

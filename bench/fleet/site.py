@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from bench.harness.processes import Usage, cpu, usage_of
 from bench.harness.servers import migrated_postgres, signing_key, sqlalchemy_url
-from control_plane.commands.access import issue_key
+from control_plane.commands.access import issue_first_key
 from control_plane.programs import SERVER, Program
 from control_plane.settings import Settings
 from control_plane.wiring import plane
@@ -154,7 +154,7 @@ def _programs(
 async def _issue_key(postgres: PostgresServer, redis: RedisServer) -> None:
     settings = Settings(database_url=SecretStr(sqlalchemy_url(postgres)), redis_url=SecretStr(redis.url))
     async with plane(settings, pool=1) as made:
-        await made.handle(issue_key("bench", "admin", sha256(KEY.encode()).hexdigest()))
+        await made.handle(issue_first_key("bench", sha256(KEY.encode()).hexdigest()))
 
 
 def _free_port() -> int:

@@ -35,7 +35,7 @@ from bench.harness.servers import bench_folder, migrated_postgres, signing_key, 
 from bench.ledger import raw
 from bench.watch.clients import Arrivals, WatcherSettings
 from bench.watch.writer import Commit, Turn, WriterSettings
-from control_plane.commands.access import issue_key
+from control_plane.commands.access import issue_first_key
 from control_plane.programs import SERVER, Program
 from control_plane.settings import Settings
 from control_plane.wiring import plane
@@ -146,7 +146,7 @@ async def _key(server: PostgresServer, redis: RedisServer) -> str:
     key = secrets.token_urlsafe(32)
     settings = Settings(database_url=SecretStr(sqlalchemy_url(server)), redis_url=SecretStr(redis.url))
     async with plane(settings, pool=1) as made:
-        await made.handle(issue_key("bench", "admin", sha256(key.encode()).hexdigest()))
+        await made.handle(issue_first_key("bench", sha256(key.encode()).hexdigest()))
     return key
 
 

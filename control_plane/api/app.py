@@ -11,11 +11,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_plane.api.feed.feed import Feed
 from control_plane.api.requests import problems
+from control_plane.api.requests.access import EXTENSION, authorise, declaration_of
 from control_plane.api.requests.body_limit import Bounded
 from control_plane.api.requests.parameters import known_parameters
 from control_plane.api.requests.report_gate import ReportGate
 from control_plane.api.requests.request_checks import HeadAsGet, storable
 from control_plane.api.routes import (
+    access,
     agent,
     allocations,
     desired_state,
@@ -29,6 +31,7 @@ from control_plane.api.routes import (
     paths,
     progress,
     projections,
+    projects,
     status,
     tasks,
     timelines,
@@ -45,8 +48,10 @@ DESCRIPTION = (
 )
 
 # Made once per process: FastAPI would repeat the analysis of all routes for each application that includes routers.
-_ROUTES = APIRouter(dependencies=[Depends(storable), Depends(known_parameters)])
+_ROUTES = APIRouter(dependencies=[Depends(authorise), Depends(storable), Depends(known_parameters)])
 for _router in (
+    projects.router,
+    access.router,
     allocations.router,
     timelines.router,
     nodes.router,
@@ -64,6 +69,8 @@ for _router in (
     progress.router,
     status.router,
 ):
+    for _route in _router.routes:
+        declaration_of(_route)
     _ROUTES.include_router(_router)
 
 
@@ -92,12 +99,17 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
 
 
 def _openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """Return a replacement of `FastAPI.openapi` that adds the schemas of problems, to which every route refers."""
+    """Return a replacement of `FastAPI.openapi` that adds the schemas of problems, to which every route refers, and
+    states which routes require no credentials."""
     original = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = original()
         document["components"]["schemas"].update(problems.schemas())
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                if not operation[EXTENSION]["roles"]:
+                    del operation["security"]
         return document
 
     return openapi

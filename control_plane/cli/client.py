@@ -77,6 +77,10 @@ class Client:
         headers = {"Idempotency-Key": str(uuid4()), "Content-Type": "application/json"}
         return self._send("POST", path, content=content, headers=headers)
 
+    def patch(self, path: str, body: object) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        return self._send("PATCH", path, content=msgspec.json.encode(body), headers=headers)
+
     def put(self, path: str, body: object) -> bytes:
         headers = {"Content-Type": "application/json"}
         return self._send("PUT", path, content=msgspec.json.encode(body), headers=headers)

@@ -32,6 +32,14 @@ def node_path(node: str, *further: str) -> str:
     return "/".join(["/v1/nodes", _part(node, "a node"), *further])
 
 
+def project_path(project: str, *further: str) -> str:
+    return "/".join(["/v1/projects", _part(project, "a project"), *further])
+
+
+def key_path(key: str, *further: str) -> str:
+    return "/".join(["/v1/keys", _part(key, "an API key"), *further])
+
+
 def history_path(kind: str, name: str, *further: str) -> str:
     """Return the path of a resource's history. Names of slots, ingress rules and devices have two segments."""
     parts = name.split("/", 1) if kind in _OF_TWO_PARTS else [name]

@@ -9,9 +9,11 @@ from control_plane.cli.commands import (
     allocations,
     events,
     history,
+    keys,
     nodes,
     paths,
     projections,
+    projects,
     skus,
     slots,
     ssh,
@@ -50,6 +52,11 @@ program.add_typer(
     name="paths",
     help="List the network paths between the parts of Sliceplane, with transport and credential.",
 )
+program.add_typer(
+    projects.commands, name="projects", help="Create, list and archive projects, the owners of allocations."
+)
+program.add_typer(keys.commands, name="keys", help="Issue, list, rotate and revoke API keys.")
+program.command()(keys.whoami)
 program.add_typer(skus.commands, name="skus", help="List the slice sizes that can be requested.")
 program.add_typer(events.commands, name="events", help="List and follow the events of the ledger.")
 program.add_typer(

@@ -9,12 +9,16 @@ import pytest
 from pydantic import BaseModel
 
 from control_plane.api.requests import problems
-from control_plane.api.routes import history, nodes, paths, projections, status
+from control_plane.api.routes import access, history, nodes, paths, projections, projects, status
 from control_plane.api.views import allocation_views, history_subjects, task_views, views
-from control_plane.cli import answers, history_answers, projection_answers
+from control_plane.cli import access_answers, answers, history_answers, projection_answers
 from control_plane.cli.answers import Answer
 
 RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
+    access_answers.Caller: access.CallerView,
+    access_answers.IssuedKey: access.IssuedKey,
+    access_answers.Key: access.KeyView,
+    access_answers.Project: projects.ProjectView,
     answers.Allocation: allocation_views.AllocationView,
     answers.Drift: views.DriftView,
     answers.Event: views.EventView,
@@ -36,7 +40,12 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
 }
 """What a command reads, and what the API sends. The parts of both are compared too."""
 ONLY_AS_JSON: Final[Mapping[type[BaseModel], set[str]]] = {
-    allocation_views.AllocationView: {"replace_on_failure"},
+    allocation_views.AllocationView: {
+        "network_id",
+        "network_policy_id",
+        "project_network_id",
+        "replace_on_failure",
+    },
     allocation_views.AllocatedSlot: {"slot_index"},
     history.ChangesView: {"after"},
     history.PlaceView: {"cursor"},

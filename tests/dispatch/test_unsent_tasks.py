@@ -31,7 +31,7 @@ async def _listed(made: Plane, *states: str) -> list[UUID]:
 async def test_task_that_is_not_sent_yet_is_shown_as_due_by_the_api(made: Plane, given: Given) -> None:
     [order] = await given.tasks(a_task("n1"))
     async with made.engine.connect() as conn:
-        row = await task_views.one(conn, order)
+        row = await task_views.one(conn, order, None)
     assert row is not None
     assert (row.state, row.sends, row.sent_at) == ("due", 0, None)
     assert (await _listed(made, "due"), await _listed(made, "sent")) == ([order], [])
@@ -43,7 +43,7 @@ async def test_task_that_was_sent_is_shown_as_sent_by_the_api(
     [order] = await given.tasks(a_task("n1"))
     await task_sender.send_due()
     async with made.engine.connect() as conn:
-        row = await task_views.one(conn, order)
+        row = await task_views.one(conn, order, None)
     assert row is not None
     assert (row.state, row.sends, row.sent_at is not None) == ("sent", 1, True)
     assert (await _listed(made, "due"), await _listed(made, "sent")) == ([], [order])

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.access import issue_key
+from control_plane.commands.access import issue_first_key, replace_key, revoke_key
 from control_plane.commands.allocations import expire_lease, miss_deadline, release_allocation
 from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
 from control_plane.commands.identity import (
@@ -28,6 +28,7 @@ from control_plane.commands.identity import (
 from control_plane.commands.nodes import register_node, remove_node, reopen_enrolment
 from control_plane.commands.placing import create_allocation
 from control_plane.commands.projections import order_rebuild
+from control_plane.commands.projects import archive_project, create_project, describe_project
 from control_plane.commands.slots import approve_slot, force_release
 from control_plane.decisions.readiness import SSH
 from control_plane.decisions.refusals import Refused
@@ -62,6 +63,7 @@ from events.values import (
     new_uuid,
     node_of,
 )
+from read_models import keys
 from read_models.generations import LIVE
 from read_models.projections import PROJECTIONS
 from tasks.reports import FoundSlot, NodeSurveyed, Report, ReportBody, SliceRemoved
@@ -171,6 +173,7 @@ class Fleet:
 
     async def create(self, slots: int, project: str) -> bool:
         await self._record_heartbeats()
+        await self.do(create_project(ProjectId(project), "", self.origin("project")))
         allocation = allocation_of(new_uuid())
         requested = AllocationRequested(
             allocation, ProjectId(project), SkuName("lab.small"), "private-nat", ImageName("lab-guest"),
@@ -205,7 +208,27 @@ class Fleet:
         return await self.do(miss_deadline(allocation, unreachable_after=timedelta(minutes=1)))
 
     async def issue_key(self, name: str) -> bool:
-        return await self.do(issue_key(name, "admin", new_uuid().hex * 2))
+        return await self.do(issue_first_key(name, new_uuid().hex * 2))
+
+    async def rotate_key(self, *, revoke: bool) -> bool:
+        """Replace the last API key by a new one, and revoke the replaced key if `revoke` is set."""
+        async with self.handle.engine.connect() as conn:
+            listed = await keys.page(conn, after=None, limit=500)
+        if not listed:
+            return False
+        key, origin = listed[-1].key_id, self.origin("rotate")
+        done = await self.do(replace_key(key, new_uuid().hex * 2, timedelta(hours=1), origin))
+        return done and (not revoke or await self.do(revoke_key(key, "lost", origin)))
+
+    async def change_project(self, project: str, *, archive: bool) -> bool:
+        """Describe a project, or archive it."""
+        name, origin = ProjectId(project), self.origin("project")
+        command = (
+            archive_project(name, "ended", origin)
+            if archive
+            else describe_project(name, new_uuid().hex, origin)
+        )
+        return await self.do(command)
 
     async def bring_up(self, node: NodeId, slots: int) -> None:
         """Register and enrol a node of the simulated fleet, and approve its slots."""

@@ -156,6 +156,14 @@ class Histories(RuleBasedStateMachine):
     def key_is_issued(self, name: str) -> None:
         self._run(self.fleet.issue_key(name))
 
+    @rule(revoke=st.booleans())
+    def key_is_rotated(self, revoke: bool) -> None:
+        self._run(self.fleet.rotate_key(revoke=revoke))
+
+    @rule(project=st.sampled_from(["red", "blue", "green"]), archive=st.booleans())
+    def project_is_changed(self, project: str, archive: bool) -> None:
+        self._run(self.fleet.change_project(project, archive=archive and project == "green"))
+
     @rule(node=NODES)
     def order_is_refused(self, node: NodeId) -> None:
         body = reports.OrderRefused(order_id=new_uuid(), slot_id=f"{node}/0", reason=REASON)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.testing import capture_logs
 
-from control_plane.commands.access import issue_key
+from control_plane.commands.access import issue_first_key
 from control_plane.dispatcher.dispatch import Dispatcher
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.following.wake import Waiter
@@ -67,7 +67,7 @@ class SynchronizedTail(Tail):
 
 async def test_two_concurrent_projectors_of_one_read_model_write_each_event_once(database: Database) -> None:
     async with unreachable_redis_plane(database) as made:
-        await made.handle(issue_key("test", "admin", sha256(b"key").hexdigest()))
+        await made.handle(issue_first_key("test", sha256(b"key").hexdigest()))
         barrier = asyncio.Barrier(2)
         allocations = PROJECTIONS["allocations"]
         runners = [
@@ -83,16 +83,16 @@ async def test_two_concurrent_projectors_of_one_read_model_write_each_event_once
             assert [line["event"] for line in lines] == ["projection_restarted_after_error"], (
                 "exactly one runner restarted"
             )
-            assert await _written_rows(made) == 1
-            await made.handle(issue_key("other", "admin", sha256(b"other").hexdigest()))
-            while await _written_rows(made) < 2:
+            assert await _written_rows(made) == 2
+            await made.handle(issue_first_key("other", sha256(b"other").hexdigest()))
+            while await _written_rows(made) < 3:
                 await _run_briefly(runners)
         finally:
             for runner in runners:
                 runner.cancel()
             ends = await asyncio.gather(*runners, return_exceptions=True)
         assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
-        assert await _written_rows(made) == 2
+        assert await _written_rows(made) == 3
 
 
 async def _run_briefly(runners: Sequence[asyncio.Future[None]]) -> None:

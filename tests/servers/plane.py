@@ -21,7 +21,7 @@ import uvloop
 from psycopg.conninfo import conninfo_to_dict
 
 from control_plane.api.server import serve
-from control_plane.commands.access import issue_key
+from control_plane.commands.access import issue_first_key
 from control_plane.dispatcher.dispatcher_program import run_dispatcher
 from control_plane.projector.program import run_projector
 from control_plane.settings import Settings
@@ -153,7 +153,7 @@ async def _programs(settings: Settings, stop: list[Callable[[], None]]) -> None:
     assert me is not None
     with contextlib.suppress(asyncio.CancelledError):
         async with plane(settings) as made:
-            await made.handle(issue_key("test", "admin", sha256(ADMIN_KEY.encode()).hexdigest()))
+            await made.handle(issue_first_key("test", sha256(ADMIN_KEY.encode()).hexdigest()))
             stop.append(lambda: _cancel(loop, me))
             await _together(made)
 

@@ -8,12 +8,20 @@ create table allocation (
   primary key (position),
   unique (allocation_id)
 );
+create index allocation_by_project on allocation (project, position);
 
 create table api_key (
   key_id text not null,
+  version bigint not null,
   name text not null,
   role text not null,
   key_sha256 text not null,
+  projects text[] not null,
+  scopes text[] not null,
+  expires_at timestamptz,
+  replaces text,
+  successor text,
+  revoked text,
   primary key (key_id),
   unique (key_sha256)
 );
@@ -67,6 +75,22 @@ create table node (
 create index node_drifting on node (node_id) where drift is not null;
 -- Few rows are excluded, and the refusal of a request for lack of capacity lists them.
 create index node_excluded on node (node_id) where excluded is not null;
+
+create table project (
+  project text not null,
+  version bigint not null,
+  description text not null,
+  project_network_id text,
+  archived text,
+  primary key (project)
+);
+
+-- Positions of the events of each project.
+create table project_event (
+  project text not null,
+  position bigint not null,
+  primary key (project, position)
+);
 
 create table slot (
   slot_id text not null,

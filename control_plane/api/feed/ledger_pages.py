@@ -2,7 +2,8 @@
 
 Events with a correlation id are found through the timeline of the allocation (`read_models.allocations`), up to the
 checkpoint of its projector: the ledger has no index on correlation ids, and for an old allocation a scan would read
-everything since its request. After the checkpoint, the ledger itself is scanned.
+everything since its request. Events of a project are found in the same way (`read_models.projects`). After the
+checkpoint, the ledger itself is scanned.
 
 The number of concurrent readers is limited, so that watchers that catch up leave connections to other requests.
 """
@@ -19,7 +20,7 @@ from events.ledger.cursors import Cursor, last_up_to
 from events.ledger.search import EventFilter, Found, find, find_at
 from events.ledger.store import read_range
 from events.values import Position, allocation_of
-from read_models import allocations, checkpoints
+from read_models import allocations, checkpoints, projects
 
 PAGE: Final = 200
 READERS: Final = 2
@@ -81,7 +82,24 @@ async def _page(
         found = await _from_timelines(conn, pick, after, upto, limit)
         if found.reached > after:
             return found
+    elif pick.projects and not pick.streams:
+        found = await _from_projects(conn, pick, after, upto, limit)
+        if found.reached > after:
+            return found
     return await find(conn, pick, after=after, upto=upto, limit=limit)
+
+
+async def _from_projects(
+    conn: AsyncConnection, pick: EventFilter, after: Position, upto: Position, limit: int
+) -> Found:
+    """Return the matching events of some projects, up to the checkpoint of the projector that lists them."""
+    checkpoint = await checkpoints.find(conn, "project_events")
+    reached = min(upto, checkpoint.position if checkpoint else Position(0))
+    if reached <= after:
+        return Found((), after)
+    positions = await projects.positions(conn, pick.projects, after=after, upto=reached, limit=limit)
+    events = await find_at(conn, pick, positions)
+    return Found(events, positions[-1] if len(positions) == limit else reached)
 
 
 async def _from_timelines(

@@ -1,48 +1,126 @@
-"""Authentication of callers. Admins send an API key, nodes send `<node_id>:<credential>`; both as a Bearer token.
+"""Authentication and authorisation of every request.
 
-Only hashes of secrets are stored; they are compared in constant time or looked up in the database. Every route names
-the role that it requires; a test fails for a route without one.
+Callers send an API key, nodes send `<node_id>:<credential>`; both as a Bearer token. Only hashes of secrets are stored;
+they are compared in constant time or looked up in the database.
+
+Each route declares its required scope or role, with `openapi_extra=access(...)`. The declaration is checked before
+anything else of the request is read, and it is part of the OpenAPI document. An application with an undeclared route
+does not start.
 """
 
 from hashlib import sha256
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, cast
 
 from fastapi import Depends, Request
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.routing import BaseRoute
 
 from control_plane.api.requests.state import plane_of
 from control_plane.database import reading
-from control_plane.decisions.refusals import Forbidden, Objection, Unauthorised
+from control_plane.decisions.access import (
+    OF_PROJECTS,
+    Principal,
+    Role,
+    Scope,
+    require,
+    roles_with,
+    scopes_of,
+)
+from control_plane.decisions.refusals import Objection, Unauthorised
 from control_plane.identity.sessions import PresentedCredential, refuse_unknown_node
 from events.values import InvalidValue, NodeId, node_id
 from read_models import keys
-from read_models.keys import Principal
+from read_models.keys import KeyRow
+
+EXTENSION: Final = "x-sliceplane-access"
+"""Name of the declaration in the OpenAPI document."""
 
 _bearer: Final = HTTPBearer(auto_error=False, description="An API key, or a node's id and credential.")
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
-async def admin(request: Request, credentials: Credentials) -> Principal:
-    """Return the calling admin. Raises `Unauthorised` or `Forbidden`."""
-    secret = _secret(credentials)
+def access(scope: Scope) -> dict[str, Any]:
+    """Declare a route for principals with a scope. Requests are limited to the projects of the principal if the scope
+    is one of projects.
+    """
+    declared = {
+        "scope": scope.value,
+        "roles": [role.value for role in roles_with(scope)],
+        "projects": "own" if scope in OF_PROJECTS else "all",
+    }
+    return {EXTENSION: declared}
+
+
+NODES: Final[dict[str, Any]] = {EXTENSION: {"roles": ["node"]}}
+"""Declaration of a route for nodes, which authenticate with the credential of their session."""
+SELF_VERIFIED: Final[dict[str, Any]] = {EXTENSION: {"roles": ["node"], "verified_by": "route"}}
+"""Declaration of a route for nodes that verifies a token, a proof or a credential itself."""
+EVERYONE: Final[dict[str, Any]] = {EXTENSION: {"roles": []}}
+"""Declaration of a route that requires no credentials."""
+AUTHENTICATED: Final[dict[str, Any]] = {EXTENSION: {"roles": [role.value for role in Role]}}
+"""Declaration of a route for every principal, about the principal itself."""
+
+
+class UndeclaredRoute(Exception):
+    """A route has no declaration of its required scope or role."""
+
+    def __init__(self, route: BaseRoute) -> None:
+        super().__init__(f"{route} does not declare openapi_extra=access(...)")
+
+
+def declaration_of(route: BaseRoute) -> dict[str, Any]:
+    """Return the declaration of a route. Raises `UndeclaredRoute`."""
+    if not isinstance(route, APIRoute) or EXTENSION not in (route.openapi_extra or {}):
+        raise UndeclaredRoute(route)
+    return cast(dict[str, Any], (route.openapi_extra or {})[EXTENSION])
+
+
+async def authorise(request: Request, credentials: Credentials) -> None:
+    """Check the credentials of a request against the declaration of its route, and keep the caller for the handlers.
+
+    Raises `Unauthorised` and `Forbidden`.
+    """
+    declared = declaration_of(request.scope["route"])
+    if declared in (EVERYONE[EXTENSION], SELF_VERIFIED[EXTENSION]):
+        return
+    if declared == NODES[EXTENSION]:
+        request.state.node = await _node(request, _presented(credentials))
+        return
+    principal = await _principal(request, _secret(credentials))
+    if "scope" in declared:
+        require(principal, Scope(declared["scope"]))
+    request.state.principal = principal
+
+
+async def _principal(request: Request, secret: str) -> Principal:
     async with reading(plane_of(request).engine) as conn:
-        principal = await keys.principal(conn, _digest(secret))
-    if principal is None:
+        found = await keys.by_secret(conn, _digest(secret))
+    if found is None:
         raise Unauthorised(
             Objection("unknown_key", "unknown API key; check the key in the Authorization header")
         )
-    if principal.role != "admin":
-        raise Forbidden(
-            Objection(
-                "role_missing",
-                f"this request requires the role admin, but the API key has the role {principal.role}",
-            )
-        )
-    return principal
+    row, expired = found
+    if row.revoked is not None:
+        raise Unauthorised(Objection("key_revoked", "this API key was revoked; use another key"))
+    if expired:
+        raise Unauthorised(Objection("key_expired", "this API key has expired; use another key"))
+    return principal_of(row)
+
+
+def principal_of(row: KeyRow) -> Principal:
+    """Return the principal that an API key identifies."""
+    role = Role(row.role)
+    projects = frozenset(row.projects) if row.projects else None
+    return Principal(row.actor, role, scopes_of(role, frozenset(row.scopes)), projects)
 
 
 async def shown(credentials: Credentials) -> PresentedCredential:
     """Return the credentials of a calling node without verifying them. Raises `Unauthorised` if they are malformed."""
+    return _presented(credentials)
+
+
+def _presented(credentials: HTTPAuthorizationCredentials | None) -> PresentedCredential:
     raw, _, credential = _secret(credentials).partition(":")
     try:
         name = node_id(raw)
@@ -53,11 +131,10 @@ async def shown(credentials: Credentials) -> PresentedCredential:
     return PresentedCredential(name, _digest(credential))
 
 
-async def node(request: Request, shows: Annotated[PresentedCredential, Depends(shown)]) -> NodeId:
-    """Return the calling node, authenticated by the credential of its newest session. Raises `Unauthorised`."""
+async def _node(request: Request, presented: PresentedCredential) -> NodeId:
     async with reading(plane_of(request).engine) as conn:
-        await refuse_unknown_node(conn, shows)
-    return shows.node_id
+        await refuse_unknown_node(conn, presented)
+    return presented.node_id
 
 
 def _secret(credentials: HTTPAuthorizationCredentials | None) -> str:
@@ -71,7 +148,16 @@ def _digest(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 
-Admin = Annotated[Principal, Depends(admin)]
-CallingNode = Annotated[NodeId, Depends(node)]
+def caller_of(request: Request) -> Principal:
+    """Return the principal that `authorise` has verified."""
+    return cast(Principal, request.state.principal)
+
+
+def _node_of(request: Request) -> NodeId:
+    return cast(NodeId, request.state.node)
+
+
+Caller = Annotated[Principal, Depends(caller_of)]
+CallingNode = Annotated[NodeId, Depends(_node_of)]
 ShownByNode = Annotated[PresentedCredential, Depends(shown)]
 """Credentials of a calling node, for a route that verifies them itself."""

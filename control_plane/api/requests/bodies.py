@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from control_plane.api.views.offered_images import image_offered_here
+from control_plane.decisions.access import SCOPES_OF, Role, Scope
 from control_plane.decisions.public_addresses import (
     FIRST_PORT,
     LAST_PORT,
@@ -38,6 +39,7 @@ MAX_KEYS_BYTES: Final = bounds_of("slice.apply").payload_bytes * 3 // 8
 two.
 """
 MAX_LEASE_SECONDS: Final = 365 * 24 * 3600
+MAX_KEY_SECONDS: Final = 10 * 365 * 24 * 3600
 
 
 def _decided_by(decide: Callable[[str], str]) -> AfterValidator:
@@ -155,7 +157,8 @@ class NodeAddresses(Body):
 class CreateAllocation(Body):
     """Request body of `POST /v1/allocations`."""
 
-    project: Annotated[str, AfterValidator(values.project_id)] = "default"
+    project: Annotated[str, AfterValidator(values.project_id)] | None = None
+    """Project of the allocation; null: the only project of the caller, or `default` if it has all projects."""
     sku: Annotated[str, _decided_by(sku_offered)]
     network_mode: Annotated[str, _decided_by(network_mode_offered)] = "private-nat"
     image: Annotated[str, _decided_by(image_offered_here)] = "lab-guest"
@@ -190,6 +193,9 @@ Why = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00]*$")]
 """The admin's reason for the action. It is recorded in the ledger."""
 
 
+Description = Annotated[str, Field(max_length=500, pattern=r"^[^\x00]*$")]
+
+
 class RevokeNode(Body):
     """Request body of `POST /v1/nodes/{node}/revoke`."""
 
@@ -212,6 +218,62 @@ class RegisterNode(Body):
     """Request body of `POST /v1/nodes`."""
 
     id: Annotated[str, AfterValidator(values.node_id)]
+
+
+class CreateProject(Body):
+    """Request body of `POST /v1/projects`."""
+
+    id: Annotated[str, AfterValidator(values.project_id)]
+    description: Description = ""
+
+
+class DescribeProject(Body):
+    """Request body of `PATCH /v1/projects/{project}`."""
+
+    description: Description
+
+
+class ArchiveProject(Body):
+    """Request body of `POST /v1/projects/{project}/archive`."""
+
+    reason: Why
+
+
+class IssueKey(Body):
+    """Request body of `POST /v1/keys`."""
+
+    name: Annotated[str, AfterValidator(values.key_name)]
+    """Name of the owner: the id of the key begins with it."""
+    role: Literal["caller", "admin", "auditor"]
+    projects: list[Annotated[str, AfterValidator(values.project_id)]] = Field(default=[], max_length=64)
+    """Projects that the key is limited to; empty: all. A caller's key names at least one."""
+    scopes: list[Literal[*Scope]] = Field(default=[], max_length=len(Scope))  # type: ignore[valid-type]  # mypy does not evaluate the members
+    """Scopes that the key is limited to; empty: all scopes of its role."""
+    lifetime_seconds: int | None = Field(default=None, ge=60, le=MAX_KEY_SECONDS)
+    """Time until the key expires; null: it does not expire."""
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> Self:
+        if self.role == "caller" and not self.projects:
+            reason = "the key of a caller names the projects that it may use"
+            raise PydanticCustomError("projects_missing", "{reason}", {"reason": reason})
+        if beyond := [each for each in self.scopes if each not in SCOPES_OF[Role(self.role)]]:
+            reason = f"the role {self.role} does not have the scope {', '.join(beyond)}"
+            raise PydanticCustomError("scope_beyond_role", "{reason}", {"reason": reason})
+        return self
+
+
+class RotateKey(Body):
+    """Request body of `POST /v1/keys/{key}/rotate`."""
+
+    overlap_seconds: int = Field(default=3600, ge=0, le=30 * 24 * 3600)
+    """Time for which the replaced key is still accepted."""
+
+
+class RevokeKey(Body):
+    """Request body of `POST /v1/keys/{key}/revoke`."""
+
+    reason: Why
 
 
 class RequestTask(Body):

@@ -12,7 +12,8 @@ from fastapi import Depends, Header, Query, Request
 from pydantic import AfterValidator
 
 from control_plane.api.requests.state import plane_of
-from control_plane.decisions.refusals import Gone, Objection
+from control_plane.decisions.access import Principal
+from control_plane.decisions.refusals import Gone, Objection, UnknownName
 from events.catalog import CATALOG
 from events.ledger.connection import ledger_connection
 from events.ledger.cursors import BEGINNING, Cursor, holds
@@ -97,6 +98,20 @@ def pick(
     return EventFilter(
         frozenset(streams), frozenset(types), frozenset(projects), frozenset(actors), frozenset(correlations)
     )
+
+
+def limited(pick: EventFilter, principal: Principal) -> EventFilter:
+    """Return a filter that matches only events of the principal's projects. Raises `UnknownName` if it names others."""
+    if principal.projects is None:
+        return pick
+    if foreign := sorted(pick.projects - principal.projects):
+        raise UnknownName(
+            *(
+                Objection("unknown_project", f"there is no project named {each}", parameter="project")
+                for each in foreign
+            )
+        )
+    return pick._replace(projects=pick.projects or principal.projects)
 
 
 Picked = Annotated[EventFilter, Depends(pick)]

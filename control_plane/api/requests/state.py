@@ -11,6 +11,7 @@ from fastapi import Request
 
 from control_plane.api.feed.feed import Feed
 from control_plane.api.requests.report_gate import ReportGate
+from control_plane.decisions.access import Principal
 from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.identity.sealing import OrderKeys
 from control_plane.origin import Origin
@@ -18,7 +19,6 @@ from control_plane.queues.queue_users import QueueUsers
 from control_plane.wiring import Plane
 from events.ledger.append import CommandKey
 from events.values import ProjectId, new_uuid
-from read_models.keys import Principal
 
 MAX_KEY: Final = 255
 _TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")

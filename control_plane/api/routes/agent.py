@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from fastapi import APIRouter, Request
 
-from control_plane.api.requests.access import CallingNode
+from control_plane.api.requests.access import NODES, SELF_VERIFIED, CallingNode
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import gate_of, keys_of, plane_of, users_of
 from control_plane.certificates import redis_ca
@@ -37,7 +37,7 @@ from tasks.scripts import DEFAULT_QUEUE, namespace_of
 router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
 
 
-@router.post("/enroll")
+@router.post("/enroll", openapi_extra=SELF_VERIFIED)
 async def enroll(request: Request, body: Enrolment) -> SessionGrant:
     """Exchange a one-time token for a session. The node generates its own key pair. No other credentials are
     required.
@@ -51,7 +51,7 @@ async def enroll(request: Request, body: Enrolment) -> SessionGrant:
     )
 
 
-@router.post("/sessions")
+@router.post("/sessions", openapi_extra=SELF_VERIFIED)
 async def renew(request: Request, body: Renewal) -> SessionGrant:
     """Renew a session. Requires the node's key, and a session that has not been renewed before."""
     node = body.node_id
@@ -121,7 +121,7 @@ def _lifetime(request: Request) -> timedelta:
     return timedelta(seconds=plane_of(request).settings.session_seconds)
 
 
-@router.post("/reports")
+@router.post("/reports", openapi_extra=NODES)
 async def reports(request: Request, node: CallingNode, body: ReportBatch) -> ReportsTaken:
     """Take consecutive reports of one spool. Each report is recorded once, even if it is sent again.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from control_plane.api.requests.access import Admin
+from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import CreateAllocation
 from control_plane.api.requests.pages import Cursor, Limit, Page, position_of
@@ -17,6 +17,7 @@ from control_plane.api.views.conditions import with_conditions
 from control_plane.api.views.past_views import allocations_then, view_of_history
 from control_plane.commands.allocations import release_allocation, start_allocation, stop_allocation
 from control_plane.commands.placing import create_allocation
+from control_plane.decisions.access import Principal, Scope, project_of, within
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
 from control_plane.decisions.requests import network_mode_offered
 from control_plane.handle import Command
@@ -44,19 +45,20 @@ from events.values import (
     stream_of_allocation,
 )
 from read_models import allocations
-from read_models.keys import Principal
 
 router = APIRouter(prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS)
 JSON = "application/json"
 
 
-@router.post("", status_code=202, response_model=AllocationView)
-async def create(request: Request, principal: Admin, body: CreateAllocation) -> Response:
+@router.post(
+    "", status_code=202, response_model=AllocationView, openapi_extra=access(Scope.ALLOCATIONS_WRITE)
+)
+async def create(request: Request, principal: Caller, body: CreateAllocation) -> Response:
     """Create an allocation. The response is immediate and has the claimed slots; watch the allocation until it is
     active.
     """
     correlation = new_uuid()
-    requested = _request(allocation_of(correlation), body)
+    requested = _request(allocation_of(correlation), body, project_of(principal, body.project))
     origin = origin_of(request, principal, correlation_id=correlation, project=requested.project)
     plane = plane_of(request)
     ingresses = [(ingress_of(new_uuid()), each.requested) for each in body.ingress]
@@ -76,10 +78,10 @@ async def create(request: Request, principal: Admin, body: CreateAllocation) -> 
     return Response(answer, 202, {"Location": f"/v1/allocations/{created.id}"}, JSON)
 
 
-def _request(allocation: AllocationId, body: CreateAllocation) -> AllocationRequested:
+def _request(allocation: AllocationId, body: CreateAllocation, project: ProjectId) -> AllocationRequested:
     return AllocationRequested(
         allocation_id=allocation,
-        project=ProjectId(body.project),
+        project=project,
         sku=SkuName(body.sku),
         network_mode=network_mode_offered(body.network_mode),
         image=ImageName(body.image),
@@ -97,11 +99,11 @@ def _render(facts: tuple[AllocationFact, ...], now: datetime) -> str:
     return allocation_view(facts, now).model_copy(update={"conditions": []}).model_dump_json()
 
 
-@router.get("")
+@router.get("", openapi_extra=access(Scope.ALLOCATIONS_READ))
 async def list_allocations(
     request: Request,
     response: Response,
-    _principal: Admin,
+    principal: Caller,
     *,
     project: Annotated[str | None, Query(max_length=63)] = None,
     at: At = None,
@@ -112,17 +114,17 @@ async def list_allocations(
     state at that time.
     """
     before = position_of(cursor)
-    only = None if project is None else _project(project)
+    only = within(principal, None if project is None else _project(project))
     if at is not None:
         async with travel_of(request).to(at, known_to="allocations") as (conn, [place]):
             end = Position(place.position + 1)
             before = end if before is None else min(before, end)
-            found = await allocations.page(conn, project=only, before=before, limit=limit)
+            found = await allocations.page(conn, within=only, before=before, limit=limit)
             views = await allocations_then(conn, [each.allocation_id for each in found], place.position)
         set_headers(response, place)
         return _page(views, found, limit)
     async with plane_of(request).engine.connect() as conn:
-        found = await allocations.page(conn, project=only, before=before, limit=limit)
+        found = await allocations.page(conn, within=only, before=before, limit=limit)
         streams = [stream_of_allocation(each.allocation_id) for each in found]
         by_stream = await histories(conn, streams)
         without_conditions = [view_of_history(refuse_unreadable(by_stream[stream])) for stream in streams]
@@ -143,14 +145,12 @@ def _project(raw: str) -> ProjectId:
         raise Malformed(Objection("invalid_project", str(invalid))) from None
 
 
-@router.get("/{allocation}")
-async def show(
-    request: Request, response: Response, _principal: Admin, allocation: str, at: At = None
-) -> AllocationView:
+@router.get("/{allocation}", openapi_extra=access(Scope.ALLOCATIONS_READ))
+async def show(request: Request, response: Response, allocation: str, at: At = None) -> AllocationView:
     """Return one allocation, now or as of the past."""
     if at is None:
         return await shown(request, allocation)
-    name = allocation_named(allocation)
+    name = await own_allocation(request, allocation)
     async with travel_of(request).to(at) as (conn, [place]):
         then = await allocations_then(conn, [name], place.position)
     if not then:
@@ -172,6 +172,13 @@ def _unknown(raw: str) -> UnknownName:
     return UnknownName(Objection("unknown_allocation", f"no allocation has the id {raw!r}"))
 
 
+async def own_allocation(request: Request, raw: str) -> AllocationId:
+    """Return the id of an allocation in a project of the caller. Raises `UnknownName`."""
+    requested = (await _history(request, raw))[0].fact
+    assert isinstance(requested, AllocationRequested)
+    return requested.allocation_id
+
+
 async def shown(request: Request, allocation: str) -> AllocationView:
     """Return the present view of an allocation. Raises `UnknownName`."""
     view = view_of_history(await _history(request, allocation))
@@ -184,28 +191,28 @@ async def shown(request: Request, allocation: str) -> AllocationView:
 async def _history(request: Request, raw: str) -> tuple[Recorded[AllocationFact], ...]:
     name = allocation_named(raw)
     async with plane_of(request).engine.connect() as conn:
-        history = await allocation_history(conn, name)
+        history = await allocation_history(conn, name, caller_of(request).projects)
     if not history:
         raise _unknown(raw)
     return history
 
 
-@router.post("/{allocation}/stop", status_code=202)
-async def stop(request: Request, principal: Admin, allocation: str) -> AllocationView:
+@router.post("/{allocation}/stop", status_code=202, openapi_extra=access(Scope.ALLOCATIONS_WRITE))
+async def stop(request: Request, principal: Caller, allocation: str) -> AllocationView:
     """Stop the slices: they become unreachable; slots, addresses and the lease are kept."""
     reason = Reason("stopped_by_caller", f"a stop was requested by {principal.actor}")
     return await _execute(stop_allocation, request, principal, allocation, reason)
 
 
-@router.post("/{allocation}/start", status_code=202)
-async def start(request: Request, principal: Admin, allocation: str) -> AllocationView:
+@router.post("/{allocation}/start", status_code=202, openapi_extra=access(Scope.ALLOCATIONS_WRITE))
+async def start(request: Request, principal: Caller, allocation: str) -> AllocationView:
     """Start the slices of a stopped allocation in the same slots. Watch the allocation until it is active."""
     reason = Reason("started_by_caller", f"a start was requested by {principal.actor}")
     return await _execute(start_allocation, request, principal, allocation, reason)
 
 
-@router.delete("/{allocation}", status_code=202)
-async def release(request: Request, principal: Admin, allocation: str) -> AllocationView:
+@router.delete("/{allocation}", status_code=202, openapi_extra=access(Scope.ALLOCATIONS_WRITE))
+async def release(request: Request, principal: Caller, allocation: str) -> AllocationView:
     """Release the allocation. Its slots can be claimed again once their node has proved them empty."""
     reason = Reason("released_by_caller", f"release was requested by {principal.actor}")
     return await _execute(release_allocation, request, principal, allocation, reason)

@@ -11,7 +11,7 @@ from datetime import datetime
 import structlog
 from fastapi import APIRouter, Request
 
-from control_plane.api.requests.access import CallingNode
+from control_plane.api.requests.access import NODES, CallingNode
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import keys_of, plane_of
 from control_plane.database import reading
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
 
 
-@router.post("/desired-state")
+@router.post("/desired-state", openapi_extra=NODES)
 async def desired_state(request: Request, node: CallingNode, body: HeldOrders) -> DesiredState:
     """Compare the orders that the node's slots have with their newest orders; return the signed newest order of each
     slot that has a different one or none.

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api.requests.access import Admin
+from control_plane.api.requests.access import access
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.pages import Cursor, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
@@ -15,6 +15,7 @@ from control_plane.api.requests.state import plane_of
 from control_plane.api.routes.nodes import node_named
 from control_plane.api.views.past_views import details_then
 from control_plane.api.views.views import DriftView, NodeDetail, in_detail, past_node_view, slot_view
+from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
 from events.values import InvalidValue, NodeId, node_id
 from read_models import nodes, slots
@@ -28,11 +29,10 @@ _DRIFTING: Final = sa.union(
 NodeLimit = Annotated[int, Query(ge=1, le=100)]
 
 
-@router.get("/drift")
+@router.get("/drift", openapi_extra=access(Scope.FLEET_READ))
 async def list_drift(
     request: Request,
     response: Response,
-    _principal: Admin,
     *,
     at: At = None,
     cursor: Cursor = None,
@@ -54,10 +54,8 @@ async def list_drift(
     return Page(items=_open(hosts), next_cursor=names[-1] if len(names) == limit else None)
 
 
-@router.get("/nodes/{node}/drift")
-async def drift_of_node(
-    request: Request, response: Response, _principal: Admin, node: str, at: At = None
-) -> Page[DriftView]:
+@router.get("/nodes/{node}/drift", openapi_extra=access(Scope.FLEET_READ))
+async def drift_of_node(request: Request, response: Response, node: str, at: At = None) -> Page[DriftView]:
     """List the open drift of one node: first the drift that concerns all of its slots, then slot by slot."""
     name = node_named(node)
     if at is not None:

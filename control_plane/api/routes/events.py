@@ -3,23 +3,24 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from control_plane.api.requests.access import Admin
+from control_plane.api.requests.access import Caller, access
 from control_plane.api.requests.as_of import From, To, range_of, refuse_reversed_range, travel_of
-from control_plane.api.requests.event_filters import After, LastEventId, Picked, held
+from control_plane.api.requests.event_filters import After, LastEventId, Picked, held, limited
 from control_plane.api.requests.pages import Limit, Page, event_page
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of
 from control_plane.api.routes.watch import STREAMED, event_stream, watch
 from control_plane.api.views.views import EventView
+from control_plane.decisions.access import Scope
 from events.values import Position
 
 router = APIRouter(prefix="/v1/events", tags=["events"], responses=PROBLEMS)
 
 
-@router.get("")
+@router.get("", openapi_extra=access(Scope.EVENTS_READ))
 async def list_events(
     request: Request,
-    _principal: Admin,
+    principal: Caller,
     pick: Picked,
     *,
     after: After = None,
@@ -32,7 +33,7 @@ async def list_events(
 
     If a filter matches few events, a page may be short or empty without being the last.
     """
-    feed = feed_of(request)
+    feed, pick = feed_of(request), limited(pick, principal)
     held_at = await held(request, cursor or after)
     begin, end = await _range(request, from_, to)
     found = await feed.past.full_page(pick, max(held_at.position, begin), end, limit)
@@ -48,10 +49,12 @@ async def _range(request: Request, from_: str | None, to: str | None) -> tuple[P
     return begin, end
 
 
-@router.get("/watch", response_class=StreamingResponse, responses=STREAMED)
+@router.get(
+    "/watch", response_class=StreamingResponse, responses=STREAMED, openapi_extra=access(Scope.EVENTS_READ)
+)
 async def watch_events(
-    request: Request, _principal: Admin, pick: Picked, after: After = None, last_event_id: LastEventId = None
+    request: Request, principal: Caller, pick: Picked, after: After = None, last_event_id: LastEventId = None
 ) -> StreamingResponse:
     """Stream events as they become final, after `Last-Event-ID` or `after`, optionally filtered."""
     start = await held(request, last_event_id or after)
-    return event_stream(watch(feed_of(request), start.position, pick))
+    return event_stream(watch(feed_of(request), start.position, limited(pick, principal)))

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, cast
 from fastapi import APIRouter, Request
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from control_plane.api.requests.access import ShownByNode
+from control_plane.api.requests.access import SELF_VERIFIED, ShownByNode
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.database import reading
 from control_plane.decisions.refusals import Unauthorised
@@ -58,7 +58,7 @@ class _Stored(NamedTuple):
     synchronous_commit: str
 
 
-@router.post("/heartbeat")
+@router.post("/heartbeat", openapi_extra=SELF_VERIFIED)
 async def heartbeat(request: Request, shown: ShownByNode, body: Heartbeat) -> HeartbeatAnswer:
     """Report that a node is alive; the response has the control plane's time."""
     heartbeats = cast(Heartbeats, request.app.state.heartbeats)

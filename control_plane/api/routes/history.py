@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api.requests.access import Admin
+from control_plane.api.requests.access import access, caller_of
 from control_plane.api.requests.as_of import (
     At,
     From,
@@ -24,8 +24,10 @@ from control_plane.api.requests.as_of import (
 )
 from control_plane.api.requests.pages import Limit
 from control_plane.api.requests.problems import PROBLEMS
+from control_plane.api.routes.allocations import own_allocation
 from control_plane.api.views.history_subjects import OneAllocation, OneClaim, OneRow, State, Step, Subject
 from control_plane.api.views.views import past_node_view, slot_view
+from control_plane.decisions.access import Scope, require
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.time_travel.differences import Json, differences
 from control_plane.time_travel.holders import address, device, mapping
@@ -114,10 +116,9 @@ class ChangesView(BaseModel):
     next_from: str | None
 
 
-@router.get("/{kind}/{name:path}/changes")
+@router.get("/{kind}/{name:path}/changes", openapi_extra=access(Scope.EVENTS_READ))
 async def changes(
     request: Request,
-    _principal: Admin,
     kind: Kind,
     name: str,
     *,
@@ -126,7 +127,7 @@ async def changes(
     limit: Limit = 200,
 ) -> ChangesView:
     """Return what changed between two times or positions, by which actor and why."""
-    subject = _subject(kind, name)
+    subject = await _own(request, kind, name)
     wanted = range_of(from_, to)
     async with travel_of(request).to(*wanted, known_to=subject.known_to) as (conn, [start, end]):
         refuse_reversed_range(start.position, end.position)
@@ -147,14 +148,12 @@ async def changes(
     )
 
 
-@router.get("/{kind}/{name:path}")
-async def show(
-    request: Request, response: Response, _principal: Admin, *, kind: Kind, name: str, at: At = None
-) -> HistoryView:
+@router.get("/{kind}/{name:path}", openapi_extra=access(Scope.EVENTS_READ))
+async def show(request: Request, response: Response, *, kind: Kind, name: str, at: At = None) -> HistoryView:
     """Return the state of a resource at a past time or position, or now, from the ledger alone. A slot is named
     `lab-a/0`.
     """
-    subject = _subject(kind, name)
+    subject = await _own(request, kind, name)
     async with travel_of(request).to(at, known_to=subject.known_to) as (conn, [place]):
         state = await subject.at(conn, place.position)
         if state is None and not await _ever(request, conn, subject):
@@ -166,6 +165,19 @@ async def show(
 async def _ever(request: Request, conn: AsyncConnection, subject: Subject) -> bool:
     """Return whether the resource exists now. If so, its state at a time before its creation is null, not an error."""
     return await subject.at(conn, travel_of(request).final) is not None
+
+
+async def _own(request: Request, kind: Kind, name: str) -> Subject:
+    """Return the resource, if the caller may see its history. Raises `UnknownName` and `Forbidden`.
+
+    A caller that is limited to projects sees only the history of its allocations.
+    """
+    principal = caller_of(request)
+    if principal.projects is not None:
+        if kind is not Kind.ALLOCATION:
+            require(principal, Scope.FLEET_READ)
+        await own_allocation(request, name)
+    return _subject(kind, name)
 
 
 def _subject(kind: Kind, name: str) -> Subject:

@@ -2,15 +2,16 @@
 
 from fastapi import APIRouter, Request
 
-from control_plane.api.requests.access import Admin
+from control_plane.api.requests.access import Caller, access
 from control_plane.api.requests.bodies import NodeAddresses, OpenIngress
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import key_of, origin_of, plane_of
-from control_plane.api.routes.allocations import allocation_named, shown
+from control_plane.api.routes.allocations import own_allocation, shown
 from control_plane.api.routes.nodes import node_named, node_shown
 from control_plane.api.views.allocation_views import AllocationView, IngressView
 from control_plane.api.views.views import NodeDetail
 from control_plane.commands.ingress import change_addresses, close_ingress, open_ingress
+from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
 from events.facts import Reason
 from events.nodes import PublicAddress
@@ -19,33 +20,45 @@ from events.values import IngressId, InvalidValue, Ipv4Address, ingress_id, ingr
 router = APIRouter(prefix="/v1", tags=["ingress"], responses=PROBLEMS)
 
 
-@router.post("/allocations/{allocation}/ingress", status_code=202)
+@router.post(
+    "/allocations/{allocation}/ingress", status_code=202, openapi_extra=access(Scope.ALLOCATIONS_WRITE)
+)
 async def create_ingress(
-    request: Request, principal: Admin, allocation: str, body: OpenIngress
+    request: Request, principal: Caller, allocation: str, body: OpenIngress
 ) -> IngressView:
     """Open an ingress. Its address and port are reserved at once; it becomes an endpoint when its node has applied
     it.
     """
-    name, ingress, plane = allocation_named(allocation), ingress_of(new_uuid()), plane_of(request)
+    name, ingress, plane = (
+        await own_allocation(request, allocation),
+        ingress_of(new_uuid()),
+        plane_of(request),
+    )
     command = open_ingress(name, ingress, body.requested, origin_of(request, principal))
     answer = await plane.handle(command, await key_of(request, principal))
     view = await shown(request, allocation)
     return next(each for each in view.ingress if each.id == answer)
 
 
-@router.delete("/allocations/{allocation}/ingress/{ingress}", status_code=202)
-async def delete_ingress(request: Request, principal: Admin, allocation: str, ingress: str) -> AllocationView:
+@router.delete(
+    "/allocations/{allocation}/ingress/{ingress}",
+    status_code=202,
+    openapi_extra=access(Scope.ALLOCATIONS_WRITE),
+)
+async def delete_ingress(
+    request: Request, principal: Caller, allocation: str, ingress: str
+) -> AllocationView:
     """Close an ingress. Its address and port can be reserved again once its node has proved that it was removed."""
     reason = Reason("withdrawn_by_caller", f"removal of the ingress rule was requested by {principal.actor}")
     command = close_ingress(
-        allocation_named(allocation), _named(ingress), origin_of(request, principal), reason
+        await own_allocation(request, allocation), _named(ingress), origin_of(request, principal), reason
     )
     await plane_of(request).handle(command, await key_of(request, principal))
     return await shown(request, allocation)
 
 
-@router.put("/nodes/{node}/public-addresses")
-async def put_addresses(request: Request, principal: Admin, node: str, body: NodeAddresses) -> NodeDetail:
+@router.put("/nodes/{node}/public-addresses", openapi_extra=access(Scope.FLEET_WRITE))
+async def put_addresses(request: Request, principal: Caller, node: str, body: NodeAddresses) -> NodeDetail:
     """Replace the list of a node's public addresses. Sliceplane does not configure them: they must be routed to the
     host.
     """

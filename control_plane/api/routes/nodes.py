@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api.requests.access import Admin
+from control_plane.api.requests.access import Caller, access
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import ForceRelease, Readmit, RegisterNode, RevokeNode
 from control_plane.api.requests.pages import Cursor, Limit, Page, invalid_cursor
@@ -31,6 +31,7 @@ from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_
 from control_plane.commands.identity import revoke_node
 from control_plane.commands.nodes import register_node, remove_node, reopen_enrolment
 from control_plane.commands.slots import approve_slot, force_release
+from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.skus import SKUS
 from control_plane.handle import database_time
@@ -73,8 +74,8 @@ class SkuView(BaseModel):
     images: list[str]
 
 
-@router.post("/nodes", status_code=201)
-async def register(request: Request, principal: Admin, body: RegisterNode) -> RegisteredNode:
+@router.post("/nodes", status_code=201, openapi_extra=access(Scope.FLEET_WRITE))
+async def register(request: Request, principal: Caller, body: RegisterNode) -> RegisteredNode:
     """Register a node by name and return its one-time enrolment token, of which only a hash is stored.
 
     A repeated request before the node enrols returns the same subnet and a new token, and invalidates the earlier
@@ -86,8 +87,8 @@ async def register(request: Request, principal: Admin, body: RegisterNode) -> Re
     return _expected(body.id, token, await plane.handle(command))
 
 
-@router.delete("/nodes/{node}")
-async def remove(request: Request, principal: Admin, node: str) -> NodeView:
+@router.delete("/nodes/{node}", openapi_extra=access(Scope.FLEET_WRITE))
+async def remove(request: Request, principal: Caller, node: str) -> NodeView:
     """Remove the registration of a node that never enrolled. Its subnet is freed. Idempotent."""
     name, plane = node_named(node), plane_of(request)
     await plane.handle(remove_node(name, origin_of(request, principal)), await key_of(request, principal))
@@ -97,16 +98,16 @@ async def remove(request: Request, principal: Admin, node: str) -> NodeView:
         return past_node_view(row)
 
 
-@router.post("/nodes/{node}/enrolment", status_code=201)
-async def reopen_enrolment_of_node(request: Request, principal: Admin, node: str) -> RegisteredNode:
+@router.post("/nodes/{node}/enrolment", status_code=201, openapi_extra=access(Scope.FLEET_WRITE))
+async def reopen_enrolment_of_node(request: Request, principal: Caller, node: str) -> RegisteredNode:
     """Return a new enrolment token for a node that lost its first token or its disk."""
     token = _new_token()
     command = reopen_enrolment(node_named(node), token, origin_of(request, principal))
     return _expected(node, token, await plane_of(request).handle(command))
 
 
-@router.post("/nodes/{node}/revoke")
-async def revoke(request: Request, principal: Admin, node: str, body: RevokeNode) -> NodeDetail:
+@router.post("/nodes/{node}/revoke", openapi_extra=access(Scope.FLEET_WRITE))
+async def revoke(request: Request, principal: Caller, node: str, body: RevokeNode) -> NodeDetail:
     """Revoke a node's access at once: its key, its session and its queue. Its slices are not touched."""
     name, plane = node_named(node), plane_of(request)
     command = revoke_node(name, body.reason, origin_of(request, principal))
@@ -117,8 +118,8 @@ async def revoke(request: Request, principal: Admin, node: str, body: RevokeNode
     return await node_shown(request, name)
 
 
-@router.post("/nodes/{node}/readmit")
-async def readmit_node(request: Request, principal: Admin, node: str, body: Readmit) -> NodeDetail:
+@router.post("/nodes/{node}/readmit", openapi_extra=access(Scope.FLEET_WRITE))
+async def readmit_node(request: Request, principal: Caller, node: str, body: Readmit) -> NodeDetail:
     """Readmit a node that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
     name = node_named(node)
     command = readmit_node_to_placement(name, body.reason, origin_of(request, principal))
@@ -134,11 +135,10 @@ def _expected(node: str, token: str, answer: str) -> RegisteredNode:
     return RegisteredNode(id=node, enrolment_token=token, **json.loads(answer))
 
 
-@router.get("/nodes")
+@router.get("/nodes", openapi_extra=access(Scope.FLEET_READ))
 async def list_nodes(
     request: Request,
     response: Response,
-    _principal: Admin,
     *,
     at: At = None,
     cursor: Cursor = None,
@@ -193,10 +193,8 @@ def node_named(raw: str) -> NodeId:
         raise UnknownName(Objection("unknown_node", f"no node is named {raw!r}")) from None
 
 
-@router.get("/nodes/{node}")
-async def show_node(
-    request: Request, response: Response, _principal: Admin, node: str, at: At = None
-) -> NodeDetail:
+@router.get("/nodes/{node}", openapi_extra=access(Scope.FLEET_READ))
+async def show_node(request: Request, response: Response, node: str, at: At = None) -> NodeDetail:
     """Return one node with its open drift, now or as of the past."""
     name = node_named(node)
     if at is not None:
@@ -221,11 +219,10 @@ async def node_shown(request: Request, name: NodeId) -> NodeDetail:
     return shown
 
 
-@router.get("/slots")
+@router.get("/slots", openapi_extra=access(Scope.FLEET_READ))
 async def list_slots(
     request: Request,
     response: Response,
-    _principal: Admin,
     *,
     node: Annotated[str | None, Query(max_length=_MAX_PATH)] = None,
     at: At = None,
@@ -267,8 +264,8 @@ def _slot_cursor(cursor: str | None) -> tuple[NodeId, SlotIndex] | None:
     return node_of(slot), index_of(slot)
 
 
-@router.post("/nodes/{node}/slots/{index}/approve")
-async def approve(request: Request, principal: Admin, node: str, index: str) -> SlotView:
+@router.post("/nodes/{node}/slots/{index}/approve", openapi_extra=access(Scope.FLEET_WRITE))
+async def approve(request: Request, principal: Caller, node: str, index: str) -> SlotView:
     """Approve a discovered slot for use. This reserves its MAC and IP addresses permanently."""
     slot = _slot(node, index)
     command = approve_slot(slot, origin_of(request, principal))
@@ -276,9 +273,9 @@ async def approve(request: Request, principal: Admin, node: str, index: str) -> 
     return await _slot_shown(request, slot)
 
 
-@router.post("/nodes/{node}/slots/{index}/force-release")
+@router.post("/nodes/{node}/slots/{index}/force-release", openapi_extra=access(Scope.FLEET_WRITE))
 async def force_release_slot(
-    request: Request, principal: Admin, node: str, index: str, body: ForceRelease
+    request: Request, principal: Caller, node: str, index: str, body: ForceRelease
 ) -> SlotView:
     """Force-release a slot that its node has not proved empty: it can be claimed again at once. The ledger
     records the caller and the reason.
@@ -289,8 +286,8 @@ async def force_release_slot(
     return await _slot_shown(request, slot)
 
 
-@router.post("/nodes/{node}/slots/{index}/readmit")
-async def readmit_slot(request: Request, principal: Admin, node: str, index: str, body: Readmit) -> SlotView:
+@router.post("/nodes/{node}/slots/{index}/readmit", openapi_extra=access(Scope.FLEET_WRITE))
+async def readmit_slot(request: Request, principal: Caller, node: str, index: str, body: Readmit) -> SlotView:
     """Readmit a slot that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
     slot = _slot(node, index)
     command = readmit_slot_to_placement(slot, body.reason, origin_of(request, principal))
@@ -315,8 +312,8 @@ def _slot(node: str, index: str) -> SlotId:
         raise UnknownName(Objection("unknown_slot", f"no slot is named '{node}/{index}'")) from None
 
 
-@router.get("/skus")
-async def list_skus(request: Request, _principal: Admin, _at: At = None) -> Page[SkuView]:
+@router.get("/skus", openapi_extra=access(Scope.CATALOGUE_READ))
+async def list_skus(request: Request, _at: At = None) -> Page[SkuView]:
     """List the SKUs that can be requested. Sizes are part of the release and images part of the settings, and not of
     the ledger: `at` is validated, but has no effect.
     """

@@ -9,10 +9,11 @@ from pydantic import BaseModel
 from redis.asyncio import Redis
 
 from control_plane.api.path_inventory import KnownNodes, RedisLimits, paths
-from control_plane.api.requests.access import Admin
+from control_plane.api.requests.access import access
 from control_plane.api.requests.pages import Page
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
+from control_plane.decisions.access import Scope
 from control_plane.queues.redis_nodes import RedisUnavailable, answers
 from read_models.nodes import node
 
@@ -36,8 +37,8 @@ class PathView(BaseModel):
     warnings: list[str]
 
 
-@router.get("/paths")
-async def list_paths(request: Request, _principal: Admin) -> Page[PathView]:
+@router.get("/paths", openapi_extra=access(Scope.FLEET_READ))
+async def list_paths(request: Request) -> Page[PathView]:
     """List all network paths. They are few, because nodes are counted and not listed one by one."""
     plane = plane_of(request)
     async with plane.engine.connect() as conn:

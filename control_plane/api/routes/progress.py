@@ -20,7 +20,7 @@ import structlog
 from fastapi import APIRouter, Request
 from redis.asyncio.client import PubSub
 
-from control_plane.api.requests.access import CallingNode
+from control_plane.api.requests.access import NODES, CallingNode
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of, plane_of
 from control_plane.api.routes.watch import watch
@@ -36,7 +36,7 @@ RETRY_SECONDS: Final = 1.0
 _STEPS: Final = msgspec.json.Decoder(list[Step])
 
 
-@router.post("/progress", status_code=204)
+@router.post("/progress", status_code=204, openapi_extra=NODES)
 async def progress(request: Request, node: CallingNode, body: ProgressBatch) -> None:
     """Report the progress of the node's tasks. Progress is not recorded in the ledger and may be lost."""
     plane = plane_of(request)

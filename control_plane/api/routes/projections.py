@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api.requests.access import Admin
+from control_plane.api.requests.access import Caller, access
 from control_plane.api.requests.bodies import Body
 from control_plane.api.requests.pages import Limit, Page
 from control_plane.api.requests.problems import PROBLEMS
@@ -23,6 +23,7 @@ from control_plane.commands.projections import (
     skip_event,
     stops,
 )
+from control_plane.decisions.access import Scope
 from control_plane.decisions.projections import fold
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.projector import verifications
@@ -147,73 +148,71 @@ _REBUILD: Final = AdviceView(
 )
 
 
-@router.get("/projections")
-async def list_projections(request: Request, _principal: Admin) -> Page[ProjectionView]:
+@router.get("/projections", openapi_extra=access(Scope.FLEET_READ))
+async def list_projections(request: Request) -> Page[ProjectionView]:
     """List every read model with its position and, if it is stopped, the reason."""
     async with plane_of(request).engine.connect() as conn:
         items = [await _view(conn, each) for each in PROJECTIONS.values()]
     return Page(items=items, next_cursor=None)
 
 
-@router.get("/projections/{name}")
-async def show_projection(request: Request, _principal: Admin, name: str) -> ProjectionView:
+@router.get("/projections/{name}", openapi_extra=access(Scope.FLEET_READ))
+async def show_projection(request: Request, name: str) -> ProjectionView:
     """Return one read model."""
     async with plane_of(request).engine.connect() as conn:
         return await _view(conn, named(name))
 
 
-@router.post("/projections/{name}/rebuild", status_code=202)
-async def rebuild(request: Request, principal: Admin, name: str) -> ProjectionView:
+@router.post("/projections/{name}/rebuild", status_code=202, openapi_extra=access(Scope.FLEET_WRITE))
+async def rebuild(request: Request, principal: Caller, name: str) -> ProjectionView:
     """Rebuild the read model in a second set of tables and swap them in. Then the field `rebuild` is null again."""
     named(name)
     await plane_of(request).handle(
         order_rebuild(name, origin_of(request, principal)), await key_of(request, principal)
     )
-    return await show_projection(request, principal, name)
+    return await show_projection(request, name)
 
 
-@router.post("/projections/{name}/skip")
-async def skip(request: Request, principal: Admin, name: str, body: SkipEvent) -> ProjectionView:
+@router.post("/projections/{name}/skip", openapi_extra=access(Scope.FLEET_WRITE))
+async def skip(request: Request, principal: Caller, name: str, body: SkipEvent) -> ProjectionView:
     """Skip the event that stops the read model, now and in every rebuild."""
     named(name)
     command = skip_event(name, Position(body.position), body.reason, origin_of(request, principal))
     await plane_of(request).handle(command, await key_of(request, principal))
-    return await show_projection(request, principal, name)
+    return await show_projection(request, name)
 
 
-@router.post("/projections/{name}/retry")
-async def retry_event(request: Request, principal: Admin, name: str) -> ProjectionView:
+@router.post("/projections/{name}/retry", openapi_extra=access(Scope.FLEET_WRITE))
+async def retry_event(request: Request, principal: Caller, name: str) -> ProjectionView:
     """Retry the event that stops the read model."""
     named(name)
     await plane_of(request).handle(
         retry(name, origin_of(request, principal)), await key_of(request, principal)
     )
-    return await show_projection(request, principal, name)
+    return await show_projection(request, name)
 
 
-@router.post("/verifications", status_code=202)
-async def verify(request: Request, principal: Admin) -> VerificationView:
+@router.post("/verifications", status_code=202, openapi_extra=access(Scope.FLEET_WRITE))
+async def verify(request: Request, principal: Caller) -> VerificationView:
     """Replay the ledger from the beginning and compare it row by row with every live table.
 
     If a requested verification has not started yet, it is returned instead of a new one.
     """
     async with plane_of(request).engine.begin() as conn:
         asked = await verifications.request(conn, principal.actor)
-    return await show_verification(request, principal, str(asked))
+    return await show_verification(request, str(asked))
 
 
-@router.get("/verifications")
-async def list_verifications(
-    request: Request, _principal: Admin, limit: Limit = 50
-) -> Page[VerificationView]:
+@router.get("/verifications", openapi_extra=access(Scope.FLEET_READ))
+async def list_verifications(request: Request, limit: Limit = 50) -> Page[VerificationView]:
     """List the last verifications, newest first."""
     async with plane_of(request).engine.connect() as conn:
         rows = await verifications.latest(conn, limit)
     return Page(items=[_verification(row) for row in rows], next_cursor=None)
 
 
-@router.get("/verifications/{verification}")
-async def show_verification(request: Request, _principal: Admin, verification: str) -> VerificationView:
+@router.get("/verifications/{verification}", openapi_extra=access(Scope.FLEET_READ))
+async def show_verification(request: Request, verification: str) -> VerificationView:
     """Return the progress of a verification, or its result: the first difference of each table."""
     unknown = UnknownName(Objection("unknown_verification", f"no verification has the id {verification!r}"))
     try:

@@ -18,10 +18,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api import health
 from control_plane.api.health import Check
-from control_plane.api.requests.access import Admin
+from control_plane.api.requests.access import EVERYONE, access
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
 from control_plane.api.views.task_views import SHOWN
+from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.work.tables import parked, task
 
@@ -94,20 +95,22 @@ class StatusView(ReadinessView):
     tasks: TaskCount
 
 
-@router.get("/healthz")
+@router.get("/healthz", openapi_extra=EVERYONE)
 async def alive() -> dict[str, str]:
     """Return 200 while the process answers requests."""
     return {"status": "alive"}
 
 
-@router.get("/readyz", responses={503: {"model": ReadinessView}})
+@router.get("/readyz", responses={503: {"model": ReadinessView}}, openapi_extra=EVERYONE)
 async def ready(request: Request, response: Response) -> ReadinessView:
     """Run every health check: 200 if all are ok, else 503."""
     plane = plane_of(request)
     return _answer(response, await health.check_all(plane.engine, plane.redis))
 
 
-@router.get("/readyz/{check}", responses={503: {"model": ReadinessView}, 404: PROBLEMS[404]})
+@router.get(
+    "/readyz/{check}", responses={503: {"model": ReadinessView}, 404: PROBLEMS[404]}, openapi_extra=EVERYONE
+)
 async def ready_in(request: Request, response: Response, check: str) -> ReadinessView:
     """Run one health check: postgres, redis, dispatcher or projector."""
     plane = plane_of(request)
@@ -118,8 +121,8 @@ async def ready_in(request: Request, response: Response, check: str) -> Readines
     return _answer(response, [await checks[check]()])
 
 
-@router.get("/v1/status", responses=PROBLEMS)
-async def status(request: Request, _principal: Admin) -> StatusView:
+@router.get("/v1/status", responses=PROBLEMS, openapi_extra=access(Scope.FLEET_READ))
+async def status(request: Request) -> StatusView:
     """Return the checks, and counts of nodes, open drift and tasks that need attention. 200 even if a check failed."""
     plane = plane_of(request)
     found = await health.check_all(plane.engine, plane.redis)

@@ -14,7 +14,7 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from control_plane.api.requests.access import Admin
+from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.bodies import RequestTask
 from control_plane.api.requests.event_filters import After, LastEventId, held
 from control_plane.api.requests.pages import Cursor, Limit, Page, invalid_cursor
@@ -28,6 +28,7 @@ from control_plane.api.views.task_views import (
     SHOWN,
     TaskView,
     cursor_of,
+    of_projects,
     one,
     place_of,
     task_view,
@@ -40,6 +41,7 @@ from control_plane.commands.tasks import (
     retry_task,
     unknown_task,
 )
+from control_plane.decisions.access import Scope, Within
 from control_plane.handle import Command
 from control_plane.histories import task_history
 from control_plane.origin import Origin
@@ -70,12 +72,16 @@ router = APIRouter(prefix="/v1/tasks", tags=["tasks"], responses=PROBLEMS)
 JSON: Final = "application/json"
 
 
-@router.get("")
+@router.get("", openapi_extra=access(Scope.TASKS_READ))
 async def list_tasks(
-    request: Request, _principal: Admin, wanted: Wanted, cursor: Cursor = None, limit: Limit = 50
+    request: Request, principal: Caller, wanted: Wanted, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[TaskView]:
     """List tasks, newest first, optionally filtered."""
-    query = ROWS.where(SHOWN).order_by(task.c.created_at.desc(), task.c.order_id.desc()).limit(limit)
+    query = (
+        ROWS.where(SHOWN, of_projects(principal.projects))
+        .order_by(task.c.created_at.desc(), task.c.order_id.desc())
+        .limit(limit)
+    )
     if cursor is not None:
         place = sa.tuple_(*map(sa.literal, _place(cursor)))
         query = query.where(sa.tuple_(task.c.created_at, task.c.order_id) < place)
@@ -92,8 +98,8 @@ def _place(cursor: str) -> tuple[object, object]:
         raise invalid_cursor(cursor) from None
 
 
-@router.post("", status_code=202, response_model=TaskView)
-async def create_task(request: Request, principal: Admin, body: RequestTask) -> Response:
+@router.post("", status_code=202, response_model=TaskView, openapi_extra=access(Scope.TASKS_WRITE))
+async def create_task(request: Request, principal: Caller, body: RequestTask) -> Response:
     """Request an inspection or repair by a node. The response is immediate; watch the task until it ends."""
     slot = None if body.slot_id is None else SlotId(body.slot_id)
     node = NodeId(body.node_id or "") if slot is None else node_of(slot)
@@ -102,17 +108,17 @@ async def create_task(request: Request, principal: Admin, body: RequestTask) -> 
         task_id, body.kind, node, slot, origin_of(request, principal, correlation_id=task_id)
     )
     requested = await plane_of(request).handle(command, await key_of(request, principal))
-    view = await show(request, principal, requested)
+    view = await show(request, requested)
     return Response(view.model_dump_json(), 202, {"Location": f"/v1/tasks/{requested}"}, JSON)
 
 
-@router.get("/{task_id}")
-async def show(request: Request, _principal: Admin, task_id: str) -> TaskView:
+@router.get("/{task_id}", openapi_extra=access(Scope.TASKS_READ))
+async def show(request: Request, task_id: str) -> TaskView:
     """Return one task: an order of an allocation, by the order's id, or a requested operation."""
-    plane, name = plane_of(request), _name(task_id)
+    plane, name, within = plane_of(request), _name(task_id), caller_of(request).projects
     async with plane.engine.connect() as conn:
-        row = await one(conn, name)
-        history = () if row is not None else await task_history(conn, name)
+        row = await one(conn, name, within)
+        history = () if row is not None or within is not None else await task_history(conn, name)
     if row is None:
         if not history:
             raise unknown_task(task_id)
@@ -142,22 +148,22 @@ def _name(raw: str) -> UUID:
         raise unknown_task(raw) from None
 
 
-@router.post("/{task_id}/retry", status_code=202)
-async def retry(request: Request, principal: Admin, task_id: str) -> TaskView:
+@router.post("/{task_id}/retry", status_code=202, openapi_extra=access(Scope.TASKS_WRITE))
+async def retry(request: Request, principal: Caller, task_id: str) -> TaskView:
     """Retry a task that failed: a removal empties the slot again, and an operation runs again."""
     name = _name(task_id)
     return await _execute(request, principal, task_id, retry_task(name, origin_of(request, principal)))
 
 
-@router.post("/{task_id}/cancel", status_code=202)
-async def cancel(request: Request, principal: Admin, task_id: str) -> TaskView:
+@router.post("/{task_id}/cancel", status_code=202, openapi_extra=access(Scope.TASKS_WRITE))
+async def cancel(request: Request, principal: Caller, task_id: str) -> TaskView:
     """Cancel a task. If it is a slice's bring-up, its allocation fails, and what was created of the slice is
     removed.
     """
     name, origin = _name(task_id), origin_of(request, principal)
     await _execute(request, principal, task_id, cancel_task(name, origin))
     await withdraw_task(plane_of(request), name, origin)
-    return await show(request, principal, task_id)
+    return await show(request, task_id)
 
 
 async def withdraw_task(plane: Plane, task_id: UUID, origin: Origin) -> None:
@@ -176,15 +182,19 @@ async def withdraw_task(plane: Plane, task_id: UUID, origin: Origin) -> None:
             await relay.withdraw(newest.node_id, newest.operation_id)
 
 
-async def _execute(request: Request, principal: Admin, task_id: str, command: Command) -> TaskView:
+async def _execute(request: Request, principal: Caller, task_id: str, command: Command) -> TaskView:
     await plane_of(request).handle(command, await key_of(request, principal))
-    return await show(request, principal, task_id)
+    return await show(request, task_id)
 
 
-@router.get("/{task_id}/watch", response_class=StreamingResponse, responses=STREAMED)
+@router.get(
+    "/{task_id}/watch",
+    response_class=StreamingResponse,
+    responses=STREAMED,
+    openapi_extra=access(Scope.TASKS_READ),
+)
 async def watch_task(
     request: Request,
-    _principal: Admin,
     task_id: str,
     after: After = None,
     last_event_id: LastEventId = None,
@@ -193,20 +203,20 @@ async def watch_task(
 
     For an order of an allocation, these are the events of its slot and its allocation, from the event that caused it.
     """
-    subject = await _subject(plane_of(request), _name(task_id))
+    subject = await _subject(plane_of(request), _name(task_id), caller_of(request).projects)
     start = await held(request, last_event_id or after)
     behind = max(start.position, subject.after)
     return event_stream(watch_both(request, replace(subject, after=behind)))
 
 
-async def _subject(plane: Plane, name: UUID) -> Subject:
+async def _subject(plane: Plane, name: UUID, within: Within) -> Subject:
     async with plane.engine.connect() as conn:
-        if history := await task_history(conn, name):
+        if within is None and (history := await task_history(conn, name)):
             requested = history[0].fact
             assert isinstance(requested, TaskRequested)
             pick, begin = EventFilter(streams=frozenset({stream_of_task(name)})), history[0].position
             node, which = requested.node_id, task.c.task_id == name
-        elif (row := await one(conn, name)) is not None:
+        elif (row := await one(conn, name, within)) is not None:
             allocation = AllocationId(row.allocation_id)
             slot = SlotId(row.slot_id)
             streams = {
@@ -215,7 +225,9 @@ async def _subject(plane: Plane, name: UUID) -> Subject:
                 stream_of_node(node_of(slot)),
             }
             pick = EventFilter(
-                streams=frozenset(streams), correlations=frozenset({correlation_of(allocation)})
+                streams=frozenset(streams),
+                correlations=frozenset({correlation_of(allocation)}),
+                projects=within or frozenset(),
             )
             begin, node, which = row.position, NodeId(row.node_id), task.c.order_id == name
         else:

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from control_plane.api.requests.access import Admin
+from control_plane.api.requests.access import access, caller_of
 from control_plane.api.requests.event_filters import After, LastEventId, held
 from control_plane.api.requests.pages import Limit, Page, event_page
 from control_plane.api.requests.problems import PROBLEMS
@@ -14,6 +14,7 @@ from control_plane.api.requests.state import feed_of, plane_of
 from control_plane.api.routes.progress import Subject, watch_both
 from control_plane.api.routes.watch import STREAMED, event_stream
 from control_plane.api.views.views import EventView
+from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.histories import allocation_history
 from control_plane.work.tables import task
@@ -36,9 +37,9 @@ class _Timeline(NamedTuple):
         return node_of(self.slots[0])
 
 
-@router.get("/{allocation}/events")
+@router.get("/{allocation}/events", openapi_extra=access(Scope.ALLOCATIONS_READ))
 async def list_timeline(
-    request: Request, _principal: Admin, allocation: str, cursor: After = None, limit: Limit = 200
+    request: Request, allocation: str, cursor: After = None, limit: Limit = 200
 ) -> Page[EventView]:
     """List the timeline of an allocation, oldest first: its own events, and those of its slots that concern it."""
     feed, timeline = feed_of(request), await _timeline(request, allocation)
@@ -48,10 +49,14 @@ async def list_timeline(
     return event_page(await feed.past.full_page(timeline.pick, after, final, limit), final)
 
 
-@router.get("/{allocation}/watch", response_class=StreamingResponse, responses=STREAMED)
+@router.get(
+    "/{allocation}/watch",
+    response_class=StreamingResponse,
+    responses=STREAMED,
+    openapi_extra=access(Scope.ALLOCATIONS_READ),
+)
 async def watch_timeline(
     request: Request,
-    _principal: Admin,
     allocation: str,
     after: After = None,
     last_event_id: LastEventId = None,
@@ -81,7 +86,7 @@ async def _timeline(request: Request, raw: str) -> _Timeline:
     except InvalidValue:
         raise unknown from None
     async with plane_of(request).engine.connect() as conn:
-        history = await allocation_history(conn, name)
+        history = await allocation_history(conn, name, caller_of(request).projects)
     if not history:
         raise unknown
     facts = (each.fact for each in reversed(history))

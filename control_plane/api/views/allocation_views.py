@@ -129,6 +129,9 @@ class AllocationView(BaseModel):
     placed on another node, `replaced` has its former slots. This happens at most once, and never if
     `replace_on_failure` is false.
 
+    `network_id`, `network_policy_id` and `project_network_id` name networks that are shared with other slices; they are
+    null, because slices are isolated from each other.
+
     `version` counts the facts of the allocation in this view, `generation` those up to the last that changed the
     desired state of its slots. `generation` is 0 before the placement, which occurs only in views of the past: a
     request is placed when it is recorded.
@@ -140,6 +143,9 @@ class AllocationView(BaseModel):
     state: str
     reason: ReasonView | None
     network_mode: str
+    network_id: str | None
+    network_policy_id: str | None
+    project_network_id: str | None
     image: str
     slots: list[AllocatedSlot]
     lease: LeaseView | None
@@ -166,6 +172,9 @@ def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -
         state=state_name(state),
         reason=reason_view(state.reason if isinstance(state, Releasing | Released | Failed) else None),
         network_mode=request.network_mode,
+        network_id=request.network_id,
+        network_policy_id=request.network_policy_id,
+        project_network_id=request.project_network_id,
         image=request.image,
         slots=[] if isinstance(state, Requested) else _slots(state, facts),
         lease=None if isinstance(state, Requested) else _lease(state),

@@ -14,10 +14,12 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.views.views import ReasonView
+from control_plane.decisions.access import Within
 from control_plane.decisions.tasks import CANCEL, Trying, fold, state_name
 from control_plane.work.tables import OPEN, parked, progress, task, unsent
 from events.envelope import Recorded
 from events.tasks import TaskFact
+from read_models.allocations import allocation
 
 
 class ProgressView(BaseModel):
@@ -98,11 +100,21 @@ ROWS: Final[sa.Select[Any]] = (
 """Query of task rows, to be filtered by `SHOWN` and other conditions. `STATE` is the state that it displays."""
 
 
-async def one(conn: AsyncConnection, task_id: UUID) -> sa.Row[Any] | None:
-    """Return the row of a task, or None if it has no row (yet)."""
+def of_projects(within: Within) -> sa.ColumnElement[bool]:
+    """Return the condition that a task is an order of an allocation in one of these projects; None: every task."""
+    if within is None:
+        return sa.true()
+    own = sa.select(allocation.c.allocation_id).where(allocation.c.project.in_(sorted(within)))
+    return task.c.allocation_id.in_(own)
+
+
+async def one(conn: AsyncConnection, task_id: UUID, within: Within) -> sa.Row[Any] | None:
+    """Return the row of a task, or None if it has no row (yet), or if it is not of the projects `within`."""
     has_id = sa.or_(task.c.order_id == task_id, task.c.task_id == task_id)
     has_id = sa.and_(has_id, sa.func.coalesce(task.c.task_id, task.c.order_id) == task_id)
-    row: sa.Row[Any] | None = (await conn.execute(ROWS.where(has_id, SHOWN))).one_or_none()
+    row: sa.Row[Any] | None = (
+        await conn.execute(ROWS.where(has_id, SHOWN, of_projects(within)))
+    ).one_or_none()
     return row
 
 

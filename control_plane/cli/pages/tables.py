@@ -12,38 +12,39 @@ from control_plane.cli.answers import Allocation, Drift, Node, Sku, Slot
 from control_plane.cli.pages import words
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+def table(*columns: str) -> Table:
+    """Return an empty table with these columns."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in columns:
-        table.add_column(name, no_wrap=True)
-    return table
+        made.add_column(name, no_wrap=True)
+    return made
 
 
 def allocations(items: Iterable[Allocation], now: datetime | None = None) -> RenderableType:
     """Return the table of allocations. Ages are relative to `now`, for a past state the time of that state; this holds
     for all functions of this module.
     """
-    table = _table("ID", "STATE", "SKU", "SLOTS", "ADDRESS", "PROJECT", "REQUESTED")
+    rows = table("ID", "STATE", "SKU", "SLOTS", "ADDRESS", "PROJECT", "REQUESTED")
     for item in items:
         slots = ", ".join(slot.slot_id for slot in item.slots)
         addresses = ", ".join(slot.private_ip or "-" for slot in item.slots)
         requested = words.since(item.requested_at, now)
         state = words.allocation_state(item.state, {each.code for each in item.conditions or ()})
-        table.add_row(item.id, state, item.sku, slots, addresses, item.project, requested)
-    return table if table.row_count else _nothing("no allocations", "sliceplane allocations create --sku SKU")
+        rows.add_row(item.id, state, item.sku, slots, addresses, item.project, requested)
+    return rows if rows.row_count else nothing("no allocations", "sliceplane allocations create --sku SKU")
 
 
 def slots(items: Iterable[Slot]) -> RenderableType:
-    table = _table("ID", "STATE", "SKU", "SIZE", "MAC", "ADDRESS", "ALLOCATION", "REASON")
+    rows = table("ID", "STATE", "SKU", "SIZE", "MAC", "ADDRESS", "ALLOCATION", "REASON")
     for item in items:
         size = f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}{_devices(item)}"
         named = (item.mac_address or "-", item.private_ip or "-", item.allocation_id or "-")
         reason = "; ".join(each.message for each in (item.reason, item.excluded) if each)
-        table.add_row(item.id, _slot_state(item), item.sku or "-", size, *named, reason)
+        rows.add_row(item.id, _slot_state(item), item.sku or "-", size, *named, reason)
     return (
-        table
-        if table.row_count
-        else _nothing(
+        rows
+        if rows.row_count
+        else nothing(
             "no slots", "slots are reported by enrolled nodes; list the nodes: sliceplane nodes list"
         )
     )
@@ -63,36 +64,34 @@ def _slot_state(item: Slot) -> Text:
 
 def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
     """Return the table of nodes. If `then` is true, it shows a past state and omits heartbeats, which are unknown."""
-    table = _table("ID", "STATE", "SUBNET", "KIND", "AGENT", "HEARTBEAT", "MISSING")
+    rows = table("ID", "STATE", "SUBNET", "KIND", "AGENT", "HEARTBEAT", "MISSING")
     for item in items:
         kind = {True: "simulated", False: "host", None: "-"}[item.simulated]
         heartbeat = "-" if then else words.since(item.seen_at)
         state, missing = words.node_state(item.state, item.blocked_by), ", ".join(item.missing or ())
-        table.add_row(item.id, state, item.subnet, kind, item.agent_version or "-", heartbeat, missing)
-    return (
-        table if table.row_count else _nothing("no nodes", "register a node: sliceplane nodes register NODE")
-    )
+        rows.add_row(item.id, state, item.subnet, kind, item.agent_version or "-", heartbeat, missing)
+    return rows if rows.row_count else nothing("no nodes", "register a node: sliceplane nodes register NODE")
 
 
 def drift(items: Iterable[Drift], now: datetime | None = None) -> RenderableType:
-    table = _table("WHERE", "SCOPE", "KIND", "PLACEMENT", "SINCE")
-    table.add_column("DESIRED")
-    table.add_column("OBSERVED")
+    rows = table("WHERE", "SCOPE", "KIND", "PLACEMENT", "SINCE")
+    rows.add_column("DESIRED")
+    rows.add_column("OBSERVED")
     for item in items:
         placement = Text("blocked", "red") if item.blocks else Text("-")
         where = " ".join(name for name in (item.slot_id or item.node_id, item.ingress_id) if name)
         evidence = (item.kind, placement, words.since(item.since, now), item.desired, item.observed)
-        table.add_row(where, item.scope or "-", *evidence)
-    return table if table.row_count else Text("no drift", "green")
+        rows.add_row(where, item.scope or "-", *evidence)
+    return rows if rows.row_count else Text("no drift", "green")
 
 
 def skus(items: Iterable[Sku]) -> RenderableType:
-    table = _table("NAME", "VCPUS", "MEMORY", "RATE", "IMAGES")
+    rows = table("NAME", "VCPUS", "MEMORY", "RATE", "IMAGES")
     for item in items:
         size = str(item.vcpus), words.amount(item.memory_mib)
-        table.add_row(item.name, *size, words.rate(item.rate_mbit), ", ".join(item.images))
-    return table
+        rows.add_row(item.name, *size, words.rate(item.rate_mbit), ", ".join(item.images))
+    return rows
 
 
-def _nothing(what: str, hint: str) -> Text:
+def nothing(what: str, hint: str) -> Text:
     return Text.assemble(what, ("  > ", "cyan"), hint)

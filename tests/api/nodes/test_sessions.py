@@ -338,7 +338,7 @@ def test_revoked_node_loses_api_and_queue_access_at_once(plane: RunningPlane) ->
         == "the host was sold"
     )
     assert events(plane, "node.revoked") == 1
-    assert plane.client().get("/nodes/n1?at=position:3").json()["state"] == "enrolled"
+    assert plane.client().get("/nodes/n1?at=position:4").json()["state"] == "enrolled"
 
 
 @pytest.mark.parametrize("key", [None, OTHER_KEY], ids=["own-key", "other-key"])

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from control_plane.api.health import CHECKS, LONGEST_LAG_SECONDS, judged
-from control_plane.commands.access import issue_key
+from control_plane.commands.access import issue_first_key
 from control_plane.programs import SERVER
 from control_plane.settings import Settings
 from control_plane.wiring import plane
@@ -121,7 +121,7 @@ def unfollowed_api(server: PostgresServer, other: RunningPlane, folder: Path) ->
 
 async def _issue_key(settings: Settings) -> None:
     async with plane(settings, pool=1) as made:
-        await made.handle(issue_key("test", "admin", sha256(ADMIN_KEY.encode()).hexdigest()))
+        await made.handle(issue_first_key("test", sha256(ADMIN_KEY.encode()).hexdigest()))
 
 
 def test_ledger_follower_without_a_leader_is_not_ready_until_a_process_becomes_leader(

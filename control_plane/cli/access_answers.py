@@ -1,0 +1,37 @@
+"""Responses of the API about projects, API keys and the caller, with the fields that the client displays."""
+
+from datetime import datetime
+
+from control_plane.cli.answers import Answer
+
+
+class Project(Answer, frozen=True):
+    id: str
+    state: str
+    description: str
+    reason: str | None = None
+    project_network_id: str | None = None
+
+
+class Key(Answer, frozen=True):
+    id: str
+    name: str
+    role: str
+    state: str
+    scopes: tuple[str, ...]
+    projects: tuple[str, ...] | None = None
+    expires_at: datetime | None = None
+    replaces: str | None = None
+    successor: str | None = None
+    reason: str | None = None
+
+
+class IssuedKey(Key, frozen=True, kw_only=True):
+    key: str
+
+
+class Caller(Answer, frozen=True):
+    actor: str
+    role: str
+    scopes: tuple[str, ...]
+    projects: tuple[str, ...] | None = None

@@ -1,0 +1,83 @@
+"""Pages of projects, API keys and the caller."""
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.cli.access_answers import Caller, IssuedKey, Key, Project
+from control_plane.cli.pages import words
+from control_plane.cli.pages.details import Row, page
+from control_plane.cli.pages.tables import nothing, table
+
+
+def projects(items: Iterable[Project]) -> RenderableType:
+    rows = table("ID", "STATE", "DESCRIPTION")
+    for item in items:
+        rows.add_row(item.id, words.state(item.state), item.description or "-")
+    return rows if rows.row_count else nothing("no projects", "sliceplane projects create PROJECT")
+
+
+def project(item: Project) -> Table:
+    return page(_project(item))
+
+
+def _project(item: Project) -> Iterator[Row]:
+    yield "project", Text(item.id, "bold")
+    yield "state", words.state(item.state)
+    if item.reason:
+        yield "reason", item.reason
+    yield "description", item.description or "-"
+
+
+def keys(items: Iterable[Key]) -> RenderableType:
+    rows = table("ID", "STATE", "ROLE", "PROJECTS", "EXPIRES")
+    for item in items:
+        expires = "-" if item.expires_at is None else words.until(item.expires_at)
+        rows.add_row(item.id, words.state(item.state), item.role, _projects(item.projects), expires)
+    return rows if rows.row_count else nothing("no API keys", "sliceplane keys issue NAME --role ROLE")
+
+
+def key(item: Key) -> Table:
+    return page(_key(item))
+
+
+def issued_key(item: IssuedKey) -> Table:
+    return page(_issued(item))
+
+
+def _issued(item: IssuedKey) -> Iterator[Row]:
+    yield "key", Text(item.key, "bold")
+    yield from _key(item)
+
+
+def _key(item: Key) -> Iterator[Row]:
+    yield "id", Text(item.id, "bold")
+    yield "state", words.state(item.state)
+    if item.reason:
+        yield "reason", item.reason
+    yield "role", item.role
+    yield "projects", _projects(item.projects)
+    yield "scopes", ", ".join(item.scopes)
+    if item.expires_at is not None:
+        yield "expires", f"{words.clock(item.expires_at)} ({words.until(item.expires_at)})"
+    if item.replaces:
+        yield "replaces", item.replaces
+    if item.successor:
+        yield "replaced by", item.successor
+
+
+def caller(item: Caller) -> Table:
+    return page(_caller(item))
+
+
+def _caller(item: Caller) -> Iterator[Row]:
+    yield "actor", Text(item.actor, "bold")
+    yield "role", item.role
+    yield "projects", _projects(item.projects)
+    yield "scopes", ", ".join(item.scopes)
+
+
+def _projects(names: tuple[str, ...] | None) -> str:
+    return "all" if names is None else ", ".join(names)

@@ -1,0 +1,101 @@
+"""Commands about projects: create, describe and archive a project, and lock the project of a request."""
+
+import json
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.decisions.access import unknown_project
+from control_plane.decisions.refusals import Conflict, Objection, UnknownName
+from control_plane.handle import Command, Decision, Transaction
+from control_plane.origin import Origin
+from events.ledger.append import Change
+from events.projects import ProjectArchived, ProjectCreated, ProjectDescribed
+from events.values import ProjectId, stream_of_project
+from read_models import projects
+from read_models.projects import ProjectRow
+
+
+def create_project(name: ProjectId, description: str, origin: Origin) -> Command:
+    """Create a project. Raises `Conflict` if it exists. The answer is its name."""
+
+    async def command(transaction: Transaction) -> Decision:
+        if await projects.find(transaction.conn, name) is not None:
+            raise Conflict(Objection("project_exists", f"a project named {name} exists already", "/id"))
+        change = Change(stream_of_project(name), 0, (ProjectCreated(name, description),))
+        return Decision((change,), origin.at(transaction.now), json.dumps(name))
+
+    return command
+
+
+def describe_project(name: ProjectId, description: str, origin: Origin) -> Command:
+    """Change the description of a project. Raises `UnknownName`, and `Conflict` if it is archived."""
+
+    async def command(transaction: Transaction) -> Decision:
+        row = await _locked(transaction.conn, name)
+        refuse_archived(row)
+        if row.description == description:
+            return Decision((), origin.at(transaction.now))
+        change = Change(stream_of_project(name), row.version, (ProjectDescribed(name, description),))
+        return Decision((change,), origin.at(transaction.now))
+
+    return command
+
+
+def archive_project(name: ProjectId, reason: str, origin: Origin) -> Command:
+    """Archive a project. Raises `UnknownName`, and `Conflict` while slots are claimed for its allocations. Archiving it
+    again changes nothing.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        row = await _locked(transaction.conn, name)
+        if row.archived is not None:
+            return Decision((), origin.at(transaction.now))
+        if running := await _running(transaction.conn, name):
+            raise Conflict(
+                Objection(
+                    "project_in_use",
+                    f"allocations of project {name} still hold slots: {', '.join(running)}; release them first",
+                )
+            )
+        change = Change(stream_of_project(name), row.version, (ProjectArchived(name, reason),))
+        return Decision((change,), origin.at(transaction.now))
+
+    return command
+
+
+async def lock_active_project(conn: AsyncConnection, name: ProjectId) -> None:
+    """Check that a project exists and is not archived, and keep it so until the transaction ends.
+
+    Rows of projects are locked before rows of slots. Raises `Conflict`.
+    """
+    row = await projects.find(conn, name, lock="share")
+    if row is None:
+        raise unknown_project(name)
+    refuse_archived(row)
+
+
+def refuse_archived(row: ProjectRow) -> None:
+    """Check that a project is not archived. Raises `Conflict`."""
+    if row.archived is not None:
+        reason = f"project {row.project} is archived and cannot be changed: {row.archived}"
+        raise Conflict(Objection("project_archived", reason))
+
+
+async def _locked(conn: AsyncConnection, name: ProjectId) -> ProjectRow:
+    row = await projects.find(conn, name, lock="update")
+    if row is None:
+        raise UnknownName(Objection("unknown_project", f"there is no project named {name}"))
+    return row
+
+
+_RUNNING = sa.text(
+    "select distinct slot.allocation_id from read.slot join ledger.event on stream_id = 'allocation-' || allocation_id"
+    " and event.version = 1 where allocation_id is not null and event.project = :project"
+    " order by allocation_id limit 5"
+)
+
+
+async def _running(conn: AsyncConnection, name: ProjectId) -> list[str]:
+    """Return up to five allocations of a project that hold slots, in every state from claimed to quarantined."""
+    return [str(each) for each in await conn.scalars(_RUNNING, {"project": name})]

@@ -1,0 +1,151 @@
+"""Roles, scopes and projects: what a principal may do, and the reason why it may not.
+
+A route requires one scope. A role grants scopes; an API key or a token can be limited to some of them, and to some
+projects. A scope is either of projects, and then limited to the projects of the principal, or of the whole fleet, and
+then granted only to principals that are not limited to projects.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from control_plane.decisions.refusals import Conflict, Forbidden, Malformed, Objection
+from events.values import ProjectId
+
+
+class Role(StrEnum):
+    """Role of a principal. Nodes are not principals with scopes: they call only the routes of the agent."""
+
+    CALLER = "caller"
+    ADMIN = "admin"
+    AUDITOR = "auditor"
+
+
+class Scope(StrEnum):
+    """A group of routes that a principal may be allowed to call."""
+
+    ALLOCATIONS_READ = "allocations:read"
+    ALLOCATIONS_WRITE = "allocations:write"
+    EVENTS_READ = "events:read"
+    TASKS_READ = "tasks:read"
+    TASKS_WRITE = "tasks:write"
+    CATALOGUE_READ = "catalogue:read"
+    PROJECTS_READ = "projects:read"
+    PROJECTS_WRITE = "projects:write"
+    FLEET_READ = "fleet:read"
+    FLEET_WRITE = "fleet:write"
+    ACCESS_READ = "access:read"
+    ACCESS_WRITE = "access:write"
+
+
+_READING: Final = frozenset(scope for scope in Scope if scope.endswith(":read"))
+_OF_CALLERS: Final = frozenset(
+    {
+        Scope.ALLOCATIONS_READ,
+        Scope.ALLOCATIONS_WRITE,
+        Scope.EVENTS_READ,
+        Scope.TASKS_READ,
+        Scope.CATALOGUE_READ,
+        Scope.PROJECTS_READ,
+    }
+)
+SCOPES_OF: Final[dict[Role, frozenset[Scope]]] = {
+    Role.CALLER: _OF_CALLERS,
+    Role.ADMIN: frozenset(Scope),
+    Role.AUDITOR: _READING,
+}
+"""The scopes that each role grants."""
+OF_PROJECTS: Final = _OF_CALLERS
+"""The scopes that are limited to the projects of the principal; the others concern the whole fleet."""
+
+DEFAULT: Final = ProjectId("default")
+"""Project of requests that name none. It is created with the first API key of an installation."""
+Within = frozenset[ProjectId] | None
+"""The projects to which a query is limited; None: all projects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """An authenticated caller.
+
+    `actor` is recorded in the ledger with everything that it does, such as `key:ci-0c1d2e3f4a5b`; `projects` are the
+    projects that it is limited to, None: all.
+    """
+
+    actor: str
+    role: Role
+    scopes: frozenset[Scope]
+    projects: Within = None
+
+    def permits(self, project: ProjectId) -> bool:
+        return self.projects is None or project in self.projects
+
+
+def scopes_of(role: Role, limited_to: frozenset[str]) -> frozenset[Scope]:
+    """Return the scopes of a role, or those of them to which a credential is limited if the set is not empty."""
+    granted = SCOPES_OF[role]
+    return frozenset(scope for scope in granted if scope in limited_to) if limited_to else granted
+
+
+def require(principal: Principal, scope: Scope) -> None:
+    """Check that a principal may call a route of this scope. Raises `Forbidden` with the reason."""
+    if scope not in SCOPES_OF[principal.role]:
+        allowed = " or ".join(sorted(roles_with(scope)))
+        raise Forbidden(
+            Objection(
+                "role_missing",
+                f"this request requires the role {allowed}, but the caller has the role {principal.role}",
+            )
+        )
+    if scope not in principal.scopes:
+        raise Forbidden(
+            Objection(
+                "scope_missing",
+                f"this request requires the scope {scope}, which the credential does not have",
+            )
+        )
+    if principal.projects is not None and scope not in OF_PROJECTS:
+        raise Forbidden(
+            Objection(
+                "limited_to_projects",
+                f"the scope {scope} concerns all projects, but the credential is limited to "
+                + ", ".join(sorted(principal.projects)),
+            )
+        )
+
+
+def within(principal: Principal, project: ProjectId | None) -> Within:
+    """Return the projects to which a query of a principal is limited; `project` limits it further."""
+    if project is None:
+        return principal.projects
+    return frozenset({project} if principal.permits(project) else ())
+
+
+def project_of(principal: Principal, named: str | None) -> ProjectId:
+    """Return the project of a request that names one, or none: then the only project of the principal, or `default` if
+    the principal is not limited to projects.
+
+    Raises `Malformed` if the principal has several projects and the request names none, and `Conflict` for a project of
+    others, as for one that does not exist.
+    """
+    if named is not None:
+        project = ProjectId(named)
+        if not principal.permits(project):
+            raise unknown_project(project)
+        return project
+    if principal.projects is None:
+        return DEFAULT
+    if len(principal.projects) == 1:
+        return next(iter(principal.projects))
+    names = ", ".join(sorted(principal.projects))
+    raise Malformed(Objection("project_missing", f"name one of your projects: {names}", "/project"))
+
+
+def unknown_project(project: ProjectId) -> Conflict:
+    """Return the refusal of a request for a project that does not exist, or that the caller must not know."""
+    return Conflict(Objection("unknown_project", f"there is no project named {project}", "/project"))
+
+
+def roles_with(scope: Scope) -> tuple[Role, ...]:
+    """Return the roles that grant a scope."""
+    return tuple(role for role in Role if scope in SCOPES_OF[role])

@@ -1,0 +1,111 @@
+"""`read.project`: the projects. The table is written in the transaction that appends the project's event to the ledger,
+because an allocation may be requested only in a project that is not archived.
+
+`read.project_event` lists the positions of the events of each project. The projector writes it; lists and watches of
+one project read it instead of the whole ledger.
+"""
+
+from typing import Any, assert_never
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.ledger.tables import event, metadata
+from events.projects import ProjectArchived, ProjectCreated, ProjectDescribed, ProjectFact
+from events.values import Position, ProjectId
+from read_models.rows import Patch
+
+project = sa.Table(
+    "project",
+    metadata,
+    sa.Column("project", sa.Text, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("description", sa.Text, nullable=False),
+    sa.Column("project_network_id", sa.Text),
+    sa.Column("archived", sa.Text),
+    schema="read",
+)
+project_event = sa.Table(
+    "project_event",
+    metadata,
+    sa.Column("project", sa.Text, primary_key=True),
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    schema="read",
+)
+EVENT_ROWS = (
+    sa.select(event.c.project, event.c.position)
+    .where(event.c.project.is_not(None))
+    .order_by(event.c.project, event.c.position)
+)
+"""The rows of `read.project_event` in the order of its primary key."""
+
+
+class ProjectRow:
+    """The row of a project in `read.project`; `archived` is the reason why it was archived, None while it is active."""
+
+    def __init__(self, row: sa.RowMapping | dict[str, Any]) -> None:
+        self.project = ProjectId(row["project"])
+        self.version: int = row["version"]
+        self.description: str = row["description"]
+        self.project_network_id: str | None = row["project_network_id"]
+        self.archived: str | None = row["archived"]
+
+
+def patch(version: int, fact: ProjectFact) -> Patch:
+    """Return the patch that a fact applies to the row of its project. `version` is the fact's version in its stream."""
+    match fact:
+        case ProjectCreated(description=description, project_network_id=network):
+            columns = {"version": version, "description": description}
+            return Patch(fact.project, columns, {"project_network_id": network})
+        case ProjectDescribed(description=description):
+            return Patch(fact.project, {"version": version, "description": description})
+        case ProjectArchived(reason=reason):
+            return Patch(fact.project, {"version": version, "archived": reason})
+        case _:
+            assert_never(fact)
+
+
+async def find(conn: AsyncConnection, name: ProjectId, *, lock: str | None = None) -> ProjectRow | None:
+    """Return a project's row, or None. With `lock` it is locked until the transaction ends: `share` keeps others from
+    archiving the project, `update` from using it.
+    """
+    query = sa.select(project).where(project.c.project == name)
+    if lock is not None:
+        query = query.with_for_update(read=lock == "share")
+    row = (await conn.execute(query)).mappings().one_or_none()
+    return None if row is None else ProjectRow(row)
+
+
+async def page(
+    conn: AsyncConnection, *, within: frozenset[ProjectId] | None, after: str | None, limit: int
+) -> list[ProjectRow]:
+    """Return one page of projects by name; with `within`, only those."""
+    query = sa.select(project).order_by(project.c.project).limit(limit)
+    if within is not None:
+        query = query.where(project.c.project.in_(sorted(within)))
+    if after is not None:
+        query = query.where(project.c.project > after)
+    return [ProjectRow(row) for row in (await conn.execute(query)).mappings()]
+
+
+async def positions(
+    conn: AsyncConnection, names: frozenset[ProjectId], *, after: Position, upto: Position, limit: int
+) -> list[Position]:
+    """Return the positions of the next events of these projects after one position and up to another, in order."""
+    of_each = [
+        sa.select(project_event.c.position)
+        .where(
+            project_event.c.project == name,
+            project_event.c.position > after,
+            project_event.c.position <= upto,
+        )
+        .order_by(project_event.c.position)
+        .limit(limit)
+        .subquery()
+        for name in sorted(names)
+    ]
+    if not of_each:
+        return []
+    found = sa.union_all(*(sa.select(each.c.position) for each in of_each)).subquery()
+    query = sa.select(found.c.position).order_by(found.c.position).limit(limit)
+    return [Position(each) for each in await conn.scalars(query)]

@@ -1,0 +1,110 @@
+"""Tests of API keys: issue, limits, rotation, revocation and expiry."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.api.access.principals import client_of, create_project, expire, issue
+from tests.servers.plane import RunningPlane
+
+
+def test_secret_of_an_issued_key_is_returned_once_and_stored_only_as_a_hash(
+    shared_plane: RunningPlane,
+) -> None:
+    key = issue(shared_plane, "ci", "auditor")
+    assert key.id.startswith("ci-")
+    with shared_plane.client() as admin:
+        shown = admin.get(f"/keys/{key.id}")
+        listed = admin.get("/keys", params={"limit": 500})
+    assert shown.json() in listed.json()["items"]
+    assert "key" not in shown.json()
+    tables = shared_plane.rows(
+        "select (select string_agg(t::text, '') from read.api_key t), (select string_agg(data, '') from ledger.event)"
+    )
+    assert key.secret not in str(tables)
+
+
+def test_whoami_returns_the_actor_role_scopes_and_projects_of_the_caller(shared_plane: RunningPlane) -> None:
+    create_project(shared_plane, "reader")
+    key = issue(shared_plane, "reader", projects=["reader"], scopes=["allocations:read", "events:read"])
+    with client_of(shared_plane, key) as caller:
+        assert caller.get("/whoami").json() == {
+            "actor": f"key:{key.id}",
+            "role": "caller",
+            "scopes": ["allocations:read", "events:read"],
+            "projects": ["reader"],
+        }
+
+
+def test_key_limited_to_a_scope_is_refused_on_routes_of_other_scopes(shared_plane: RunningPlane) -> None:
+    create_project(shared_plane, "scoped")
+    key = issue(shared_plane, "scoped", projects=["scoped"], scopes=["allocations:read"])
+    with client_of(shared_plane, key) as caller:
+        assert caller.get("/allocations").is_success
+        answer = caller.delete("/allocations/alc-0000000000000000000000000a")
+    assert answer.status_code == 403
+    assert [each["code"] for each in answer.json()["reasons"]] == ["scope_missing"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"role": "caller"}, 422, "projects_missing"),
+        ({"role": "caller", "projects": ["nowhere"]}, 409, "unknown_project"),
+        ({"role": "auditor", "scopes": ["fleet:write"]}, 422, "scope_beyond_role"),
+        ({"role": "node"}, 422, "unknown_value"),
+        ({"role": "admin", "name": "Not A Name"}, 422, "invalid_value"),
+        ({"role": "admin", "lifetime_seconds": 1}, 422, "out_of_range"),
+    ],
+)
+def test_key_request_that_cannot_be_fulfilled_is_refused_with_the_reason(
+    shared_plane: RunningPlane, body: dict[str, object], status: int, code: str
+) -> None:
+    with shared_plane.client() as admin:
+        answer = admin.post("/keys", json={"name": "bad", **body})
+    assert answer.status_code == status
+    assert code in [each["code"] for each in answer.json()["reasons"]]
+
+
+def test_revoked_key_is_refused_at_once_with_a_reason_of_its_own(shared_plane: RunningPlane) -> None:
+    key = issue(shared_plane, "gone", "admin")
+    with client_of(shared_plane, key) as caller, shared_plane.client() as admin:
+        assert caller.get("/nodes").is_success
+        for _ in range(2):
+            revoked = admin.post(f"/keys/{key.id}/revoke", json={"reason": "laptop lost"})
+            assert (revoked.json()["state"], revoked.json()["reason"]) == ("revoked", "laptop lost")
+        answer = caller.get("/nodes")
+    assert answer.status_code == 401
+    assert [each["code"] for each in answer.json()["reasons"]] == ["key_revoked"]
+
+
+def test_key_is_refused_once_its_lifetime_has_passed(shared_plane: RunningPlane) -> None:
+    key = issue(shared_plane, "short", "admin", lifetime_seconds=3600)
+    with client_of(shared_plane, key) as caller:
+        assert caller.get("/nodes").is_success
+        expire(shared_plane, key)
+        answer = caller.get("/nodes")
+    assert answer.status_code == 401
+    assert [each["code"] for each in answer.json()["reasons"]] == ["key_expired"]
+
+
+def test_rotation_issues_a_successor_and_accepts_the_replaced_key_for_the_overlap(
+    shared_plane: RunningPlane,
+) -> None:
+    create_project(shared_plane, "rotated")
+    key = issue(shared_plane, "rotated", projects=["rotated"], scopes=["allocations:read"])
+    with shared_plane.client() as admin:
+        answer = admin.post(f"/keys/{key.id}/rotate", json={"overlap_seconds": 600})
+        assert answer.status_code == 201, answer.text
+        new = answer.json()
+        old = admin.get(f"/keys/{key.id}").json()
+        again = admin.post(f"/keys/{key.id}/rotate", json={})
+    assert (new["replaces"], old["successor"]) == (key.id, new["id"])
+    assert (new["role"], new["projects"], new["scopes"]) == (old["role"], old["projects"], old["scopes"])
+    ends = datetime.fromisoformat(old["expires_at"]) - datetime.now(UTC)
+    assert timedelta(seconds=500) < ends <= timedelta(seconds=600)
+    assert [each["code"] for each in again.json()["reasons"]] == ["key_replaced"]
+    with client_of(shared_plane, key) as caller:
+        assert caller.get("/allocations").is_success
+    with shared_plane.client(Authorization=f"Bearer {new['key']}") as caller:
+        assert caller.get("/allocations").is_success

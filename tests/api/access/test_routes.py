@@ -1,0 +1,144 @@
+"""Tests that each route of the API is open exactly to the principals that its declaration names.
+
+The routes come from the OpenAPI document of a running control plane.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+from uuid import UUID
+
+import httpx
+import pytest
+from fastapi import APIRouter
+
+from control_plane.api.app import _ROUTES
+from control_plane.api.requests.access import EXTENSION, UndeclaredRoute, access, declaration_of
+from control_plane.decisions.access import OF_PROJECTS, Scope
+from tests.api.access.principals import Key, create_project, expire, issue
+from tests.api.node import admit
+from tests.servers.plane import RunningPlane
+
+PARTS: Final = {
+    "allocation": "alc-0000000000000000000000000a",
+    "ingress": "ing-0000000000000000000000000a",
+    "task_id": str(UUID(int=1)),
+    "node": "no-such-node",
+    "index": "0",
+    "kind": "allocation",
+    "name": "alc-0000000000000000000000000a",
+    "stream": "no-such-stream",
+    "verification": str(UUID(int=1)),
+    "project": "no-such-project",
+    "key": "no-such-key",
+    "check": "postgres",
+}
+ENTERED: Final = {"no_credentials", "unknown_key", "key_revoked", "key_expired", "unknown_node"}
+"""Reason codes of a request without valid credentials."""
+REFUSED: Final = {"role_missing", "scope_missing", "limited_to_projects"}
+"""Reason codes of a request with credentials that do not permit it."""
+
+
+@pytest.fixture(scope="module")
+def callers(shared_plane: RunningPlane) -> dict[str, dict[str, str]]:
+    """Headers of the credentials of each kind of principal."""
+    create_project(shared_plane, "own")
+    node = admit(shared_plane, "n1")
+    keys = {
+        "caller": issue(shared_plane, "caller", projects=["own"]),
+        "admin": issue(shared_plane, "root", "admin"),
+        "auditor": issue(shared_plane, "auditor", "auditor"),
+        "admin of a project": issue(shared_plane, "owner", "admin", projects=["own"]),
+        "without a scope": issue(shared_plane, "none", "admin", scopes=["catalogue:read"]),
+        "revoked": issue(shared_plane, "revoked", "admin"),
+        "expired": issue(shared_plane, "expired", "admin"),
+    }
+    with shared_plane.client() as admin:
+        assert admin.post(f"/keys/{keys['revoked'].id}/revoke", json={"reason": "lost"}).is_success
+    expire(shared_plane, keys["expired"])
+    made: dict[str, dict[str, str]] = {name: key.headers for name, key in keys.items()}
+    authorization = node.headers["authorization"]
+    return {
+        **made,
+        "node": {"Authorization": authorization},
+        "anonymous": {},
+        "unknown": Key("", "sp_x").headers,
+    }
+
+
+def routes(plane: RunningPlane) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield method, path and declaration of every route in the OpenAPI document."""
+    document = httpx.get(f"{plane.url}/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            yield method.upper(), path, operation[EXTENSION]
+
+
+def expected(principal: str, declared: dict[str, Any]) -> str:
+    """Return what a declaration means for a principal: `pass`, `enter` (credentials are required), or `refuse`.
+
+    A route that verifies credentials itself decides by its body, which these requests do not have: `verify`.
+    """
+    roles = declared["roles"]
+    if declared.get("verified_by") == "route":
+        return "verify"
+    if not roles:
+        return "pass"
+    if roles == ["node"]:
+        return "pass" if principal == "node" else "enter"
+    if principal in ("anonymous", "unknown", "revoked", "expired", "node"):
+        return "enter"
+    scope = declared.get("scope")
+    if scope is None:
+        return "pass"
+    if principal == "without a scope":
+        return "pass" if scope == "catalogue:read" else "refuse"
+    role = principal.split(maxsplit=1)[0]
+    limited = principal in ("caller", "admin of a project") and declared["projects"] == "all"
+    return "pass" if role in roles and not limited else "refuse"
+
+
+def outcome(answer: httpx.Response, codes: set[str]) -> str:
+    if answer.is_server_error and answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+        return "fail"
+    if answer.status_code == httpx.codes.UNAUTHORIZED and codes <= ENTERED:
+        return "enter"
+    return "refuse" if answer.status_code == httpx.codes.FORBIDDEN and codes <= REFUSED else "pass"
+
+
+def test_every_route_is_open_exactly_to_the_principals_that_its_declaration_names(
+    shared_plane: RunningPlane, callers: dict[str, dict[str, str]]
+) -> None:
+    wrong, count = [], 0
+    with shared_plane.client() as client:
+        for method, path, declared in routes(shared_plane):
+            url = f"{shared_plane.url}{path.format(**PARTS)}"
+            for principal, headers in callers.items():
+                client.headers.pop("authorization", None)
+                with client.stream(method, url, headers=headers, json=None) as answer:
+                    problem = "problem" in answer.headers.get("content-type", "")
+                    reasons = [] if not problem or answer.read() is None else answer.json()["reasons"]
+                    found = outcome(answer, {reason["code"] for reason in reasons})
+                count += 1
+                wanted = expected(principal, declared)
+                if found != wanted and not (wanted == "verify" and found in ("pass", "enter")):
+                    wrong.append((method, path, principal, found, answer.status_code))
+    assert wrong == []
+    assert count > 600
+
+
+def test_route_without_a_declaration_is_refused_when_the_application_is_built() -> None:
+    router = APIRouter()
+
+    @router.get("/open")
+    async def undeclared() -> None: ...
+
+    with pytest.raises(UndeclaredRoute, match="/open"):
+        declaration_of(router.routes[0])
+
+
+def test_declaration_names_the_roles_that_grant_the_scope_and_whether_projects_limit_it() -> None:
+    assert _ROUTES.dependencies[0].dependency is not None
+    for scope in Scope:
+        declared = access(scope)[EXTENSION]
+        assert "admin" in declared["roles"]
+        assert ("caller" in declared["roles"]) == (declared["projects"] == "own") == (scope in OF_PROJECTS)

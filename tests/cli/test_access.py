@@ -1,0 +1,68 @@
+"""`sliceplane projects`, `keys` and `whoami` on a real control plane."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.outcome import Outcome
+from tests.servers.plane import ADMIN_KEY, RunningPlane
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def admin(shared_plane: RunningPlane, unconfigured: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Function that runs the command line with the API key of an admin of the real control plane."""
+    monkeypatch.setenv("SLICEPLANE_URL", shared_plane.url)
+    monkeypatch.setenv("SLICEPLANE_API_KEY", ADMIN_KEY)
+    return unconfigured
+
+
+def test_project_is_created_described_listed_and_archived(admin: Run) -> None:
+    assert admin("projects", "create", "vision", "--description", "a trial").code == 0
+    assert admin("projects", "describe", "vision", "rendering").code == 0
+    assert admin("projects", "list").out.split()[-3:] == ["vision", "active", "rendering"]
+    archived = admin("projects", "archive", "vision", "--reason", "trial ended")
+    assert archived.code == 0
+    shown = admin("projects", "show", "vision").out
+    assert "archived" in shown
+    assert "trial ended" in shown
+
+
+def test_issued_key_works_until_it_is_revoked(admin: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert admin("projects", "create", "red").code == 0
+    issued = admin(
+        "keys", "issue", "ci", "--role", "caller", "--project", "red", "--lifetime", "1d", "--json"
+    )
+    key = json.loads(issued.out)
+    assert admin("keys", "list").out.count(key["id"]) == 1
+    assert key["key"] not in admin("keys", "show", key["id"]).out
+    with monkeypatch.context() as as_caller:
+        as_caller.setenv("SLICEPLANE_API_KEY", key["key"])
+        me = admin("whoami").out
+        assert f"key:{key['id']}" in me
+        assert "red" in me
+        refused = admin("nodes", "list")
+        assert refused.code == 3
+        assert "[role_missing]" in refused.err
+    assert admin("keys", "revoke", key["id"], "--reason", "laptop lost").code == 0
+    with monkeypatch.context() as as_caller:
+        as_caller.setenv("SLICEPLANE_API_KEY", key["key"])
+        refused = admin("whoami")
+        assert refused.code == 3
+        assert "[key_revoked]" in refused.err
+
+
+def test_rotated_key_prints_the_new_secret_and_names_its_successor(admin: Run) -> None:
+    key = json.loads(admin("keys", "issue", "ops", "--role", "auditor", "--json").out)
+    rotated = admin("keys", "rotate", key["id"], "--overlap", "10m")
+    assert rotated.code == 0
+    assert "sp_" in rotated.out
+    assert "replaced by" in admin("keys", "show", key["id"]).out
+
+
+def test_key_of_a_caller_without_a_project_is_refused_with_the_reason(admin: Run) -> None:
+    done = admin("keys", "issue", "ci", "--role", "caller")
+    assert done.code == 1
+    assert "[projects_missing]" in done.err
