@@ -124,7 +124,8 @@ def _machines(
 def sources_of(bridge: str, switch: OpenVSwitch, dhcp: DnsmasqLeases) -> dict[str, Source]:
     """Return the sources of change notifications of the host, by name. Each notification starts a survey.
 
-    The names are the sources of the drift catalogue, and `neighbours` for rtnetlink's ARP notifications.
+    The names are the sources by which the drift catalogue states how drift is detected, and `neighbours` for the ARP
+    notifications of rtnetlink.
     """
     return {
         "rtnetlink": links_and_routes,

@@ -48,12 +48,12 @@ class SlotSettings(Wire):
     def _fits_together(self) -> "SlotSettings":
         objections = []
         if self.cpus and len(self.cpus) != self.vcpus:
-            objections.append(f"{len(self.cpus)} cpus for {self.vcpus} vcpus; list one for each vcpu")
+            objections.append(f"{len(self.cpus)} cpus for {self.vcpus} vcpus; list one CPU for each vcpu")
         if self.queues > self.vcpus:
             objections.append(f"{self.queues} queues for {self.vcpus} vcpus; configure at most one per vcpu")
         if self.queues > 1 and self.vf is not None:
             objections.append(
-                "queues require a tap; remove 'queues', since the driver of 'vf' sets their number"
+                f"{self.queues} queues require a tap; remove 'queues', since the driver of 'vf' sets their number"
             )
         for noun, values in (("CPU", self.cpus), ("PCI device", [each.address for each in self._devices])):
             twice = sorted(each for each, times in Counter[int | str](values).items() if times > 1)

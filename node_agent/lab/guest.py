@@ -51,7 +51,7 @@ _TEXTS: Final = {
 class GuestImage:
     """The lab's guest image: kernel and initramfs for the direct boot of a libvirt domain.
 
-    The domain needs 96 MiB of memory, a virtio disk with the seed, a virtio network card and virtio-rng.
+    The domain needs 96 MiB of memory, a virtio disk with the NoCloud seed, a virtio network card and virtio-rng.
     """
 
     kernel: Path
@@ -63,7 +63,7 @@ def ensure_guest(folder: Path, progress: Callable[[str], None], tools: tuple[str
     """Return the lab's guest image below `folder`; build a missing image first (about ten seconds, mostly download).
 
     `progress` is called with a description before each long step. `tools` are additional programs, each from the Debian
-    package of the same name. They are optional, because a small guest boots in seconds. Raises `PackagesUnavailable`.
+    package of the same name; without them, the image is smaller and boots faster. Raises `PackagesUnavailable`.
     """
     built = folder / _recipe_hash(tools)
     if not built.is_dir():

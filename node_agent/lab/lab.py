@@ -59,7 +59,7 @@ class Lab:
         hidden = [path for path in VOLATILE if state.resolve().is_relative_to(path)]
         if hidden:
             raise ValueError(
-                f"the state folder {state} is below {hidden[0]}, which lab nodes hide; choose another folder"
+                f"the state folder {state} is below {hidden[0]}, where lab nodes mount a tmpfs; choose another folder"
             )
         self.run_id, self._state = run_id, state.resolve()
         self._names = tuple(nodes)

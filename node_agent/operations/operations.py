@@ -140,7 +140,9 @@ class Operations:
             return OperationError("cancelled", "the operation was cancelled between two steps")
         if self.running.closing:
             return RequeueOrder()
-        return OperationError("superseded", "the slot received a newer order")
+        return OperationError(
+            "superseded", "the operation was halted, because the slot received a newer order"
+        )
 
     def _execute(self, operation: Operation, halt: Halt) -> OperationResult:
         match operation.body:
@@ -151,7 +153,7 @@ class Operations:
             case VnicAttach() | PortReconcile() | LeaseApply() | IngressApply() | IngressRemove() as body:
                 return self._repair(body, halt)
             case OperationCancel():
-                raise AssertionError("an operation.cancel must be handled before other operations")
+                raise AssertionError("operation.cancel was passed to _execute; _result_of must handle it")
             case body:
                 assert_never(body)
 

@@ -43,7 +43,7 @@ def steps_to_apply(wanted: Slice, host: Host) -> Planned:
 
 
 def steps_to_stop(stopped: SliceNetwork, host: Host) -> Planned:
-    """Return the aspects in which a slice that must be off runs or is reachable, with the steps that stop it.
+    """Return the aspects in which a stopped slice still runs or is reachable, with the steps that switch them off.
 
     Raises `HostUnreadable`.
     """

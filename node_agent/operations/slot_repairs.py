@@ -52,9 +52,15 @@ def apply_body_of(order: Order) -> ApplySlice:
         case ApplySlice() as body:
             return body
         case StopSlice():
-            raise OperationError("not_wanted", f"the desired state of {order.slot_id} is a stopped slice")
+            raise OperationError(
+                "not_wanted",
+                f"the operation requires a running slice; the order of {order.slot_id} is to stop its slice",
+            )
         case RemoveSlice():
-            raise OperationError("not_wanted", f"the desired state of {order.slot_id} is an empty slot")
+            raise OperationError(
+                "not_wanted",
+                f"the operation requires a running slice; the order of {order.slot_id} is to remove its slice",
+            )
         case _:
             assert_never(order.body)
 

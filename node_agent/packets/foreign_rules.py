@@ -143,7 +143,7 @@ def findings(tables: ForeignTables, node: NodeView) -> tuple[Finding, ...]:
             "all chains",
             "any hook",
             "all rules",
-            "the rules cannot be read; install iptables",
+            "the agent cannot read these rules; install iptables",
         )
         for name in tables.unread
     )
@@ -173,8 +173,8 @@ def reported(found: Sequence[Finding]) -> Difference | None:
 
 
 def mirrored(found: Sequence[Finding]) -> dict[SlotIndex, Difference]:
-    """Return, by slot, the drift about foreign packet filter rules that copy or redirect frames between it and another
-    slot.
+    """Return, by slot, the drift about foreign packet filter rules that copy or redirect frames between this slot and
+    another slot.
     """
     slots = {slot for each in found for slot in each.slots}
     drift = {
@@ -257,7 +257,7 @@ class _Analysis:
             self.add(_Place(base, base.name, "its policy"), "drop")
 
     def _check_targets(self, base: Chain) -> None:
-        """Add a finding for each rule that translates destinations to the slices' network, whatever it matches."""
+        """Add a finding for each rule that translates destinations to the slices' network, under any conditions."""
         if base.kind != "nat" or self._table.family not in {"ip", "inet"}:
             return
         for chain, (place, body) in self._reached(base.name):
@@ -299,13 +299,13 @@ class _Analysis:
                     "other chains",
                     "any hook",
                     "other rules",
-                    "the agent did not analyze them, because the table has too many rules",
+                    "the agent did not analyze these rules, because the table has too many rules",
                 )
             )
         return self._steps > 0
 
     def take(self, at: _Place, traffic: Traffic, name: str, argument: Any) -> None:
-        """Add a finding for a statement of a foreign rule, which packets of `traffic` reach, if it affects them."""
+        """Add a finding if a statement of a foreign rule affects the packets of `traffic` that reach the rule."""
         does, node = _DOES[name], self._node
         match name:
             case "notrack" if "untracked" in traffic.states:

@@ -1,7 +1,7 @@
 """Conversion of `iptables-save` output to the JSON form in which nftables lists its rules.
 
 nftables does not list rules of iptables-legacy at all, and lists those of iptables-nft without the parameters of their
-matches and targets. A match that is not supported here keeps only its name, and counts as one that some packets pass.
+matches and targets. A match that is not supported here keeps only its name, and counts as matching some packets.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Values for nftables rules and chains. Desired rules and listed rules have the same type and can be compared.
+"""Value types for nftables rules and chains. Desired rules and listed rules have the same type and can be compared.
 
 All rules are in tables named `sliceplane` in the families inet and netdev, so that foreign rules are not touched;
-`foreign_rules` evaluates those. The desired state of these tables is their whole declaration: flags, chains with hooks,
-priorities, devices and policies, rules in order, and nothing else. Each rule names its owner in its comment: `node`, a
-slot's tap, or a slot's tap and an ingress id. A slot's rules are inserted at the head of a chain and the node's are
-appended, so the node's final rule (drop) stays last whatever slots are added or removed.
+`foreign_rules` evaluates those. The desired state covers these tables completely: flags, chains with hooks, priorities,
+devices and policies, and rules in order; nothing else may be in the tables. Each rule names its owner in its comment:
+`node`, a slot's tap, or a slot's tap and an ingress id. A slot's rules are inserted at the head of a chain and the
+node's are appended, so the node's final rule (drop) stays last whatever slots are added or removed.
 """
 
 from collections import Counter
@@ -32,8 +32,8 @@ REPLIES: Final = "replies"
 class Chain:
     """An nftables chain. A base chain has a `hook`, where it receives packets; any other chain is jumped to.
 
-    `device` is for family netdev, and names several as `a, b`. `policy` is the verdict of a base chain for packets that
-    no rule decides.
+    `device` names the devices of a chain in family netdev, as `a, b`. `policy` is the verdict of a base chain for
+    packets that no rule decides.
     """
 
     family: str
@@ -90,8 +90,8 @@ class Ruleset:
 class Change:
     """One atomic nftables transaction. With `afresh`, the tables are emptied and created again after `delete`.
 
-    Such a change keeps a rule by listing it in `delete` and in `insert`: if another thread deletes the rule first, its
-    handle is unknown and the whole transaction fails, so that the rule does not come back.
+    With `afresh`, a rule that must be kept is in `delete` and in `insert`. If another thread has deleted this rule in
+    the meantime, the deletion and therefore the whole transaction fail, so that the rule is not inserted again.
     """
 
     afresh: bool = False

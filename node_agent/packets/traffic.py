@@ -157,7 +157,7 @@ class _Kinds:
         return Traffic(None, None, sources=sources, leaves=True)
 
     def back(self, *, translated: bool) -> Traffic:
-        """Return the traffic of replies from the outside world; `translated`: with the slice's address already."""
+        """Return the traffic of replies from the outside world; `translated`: after translation to the slice."""
         destinations = (self.node.subnet,) if translated else self.own
         return Traffic(
             None,
@@ -169,7 +169,7 @@ class _Kinds:
         )
 
     def ways(self, *, translated: bool) -> Iterator[Traffic]:
-        """Yield the traffic of outside clients to each public address; `translated`: to the slice's address already."""
+        """Yield the traffic of outside clients to each public address; `translated`: after translation to the slice."""
         for way in self.node.ways:
             yield Traffic(
                 None,
@@ -277,7 +277,7 @@ def _linked(
 
 
 def both(one: Share, other: Share) -> Share:
-    """Return whether all, some or none of the packets satisfy two conditions, given the same for each condition."""
+    """Return how many packets (all, some or none) satisfy two conditions, given how many satisfy each condition."""
     if "none" in (one, other):
         return "none"
     return "all" if (one, other) == ("all", "all") else "some"
@@ -501,7 +501,7 @@ def _members(right: Any) -> list[Any]:
 
 
 def _single(members: Iterable[Any]) -> Iterator[Any]:
-    """Yield the elements of an nftables set that are single values; ranges and prefixes are unhashable dicts."""
+    """Yield the elements of an nftables set that are single values; skip ranges and prefixes."""
     return (each for each in members if not isinstance(each, dict | list))
 
 

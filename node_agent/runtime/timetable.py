@@ -1,6 +1,6 @@
 """A scheduler for the periodic and woken jobs of many agents, with few threads in place of one thread per job.
 
-A job is a function that returns when it should run again. One thread waits for the next due time of all jobs, and a
+A job is a function that returns the time until its next run. One thread waits for the next due time of all jobs, and a
 thread pool runs the jobs that are due. A job never runs twice at the same time; a wake during its run is stored, and
 the job runs again. A job that blocks occupies one thread of the pool and delays no other job until all threads are
 blocked; *urgent* jobs have their own pool, so that they run even while all other jobs hang.
@@ -33,8 +33,8 @@ _NEVER: Final = math.inf
 class Rest:
     """Return value of a job that must not run again for `seconds`, even if it is woken.
 
-    After that time, the job runs at once if it was woken, and after `at_most` seconds in any case. With the default
-    `at_most`, it runs as soon as the rest ends.
+    After that time, the job runs as soon as it is woken, or at once if it was woken meanwhile. Without a wake, it runs
+    `at_most` seconds after the end of its last run. With the default `at_most`, it runs after `seconds`.
     """
 
     seconds: float
@@ -82,7 +82,7 @@ class Timetable:
         self._urgent = ThreadPool("urgent-jobs", urgent_threads, idle_seconds=_IDLE_SECONDS)
 
     def enter(self, job: Job, *, name: str, after: float | None, urgent: bool = False) -> Entry:
-        """Add a job that runs in `after` seconds (None: when it is woken), and then at the times that it returns."""
+        """Add a job that runs in `after` seconds (None: when it is woken), and then after each time that it returns."""
         entry = Entry(self, job, name, self._urgent if urgent else self._pool)
         if after is not None:
             self.schedule(entry, after)

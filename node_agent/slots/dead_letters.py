@@ -69,7 +69,11 @@ class DeadLetterHandler:
             case Poisoned(message=message, deliveries=deliveries):
                 self._poisoned(message, deliveries)
             case Failed(message=message, error=ActorNotFound()):
-                self._refuse(message, "unsupported", f"this agent does not support {message.actor[:100]!r}")
+                self._refuse(
+                    message,
+                    "unsupported",
+                    f"this agent does not support the task type {message.actor[:100]!r}; upgrade it",
+                )
             case Failed(message=message, error=TaskRefused(code=code, reason=explanation)):
                 self._refuse(message, code, explanation)
             case Failed(message=message, error=BadCopy(code=code, reason=explanation)):

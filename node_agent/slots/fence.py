@@ -116,7 +116,7 @@ def is_newer_order(held: FenceEntry | None, order: Order) -> bool:
     if order.token < held.order.token:
         raise Refused(
             "stale_token",
-            f"fence token {_token_text(order)} is older than {_token_text(held.order)}, that of the slot's order",
+            f"the order's fence token {_token_text(order)} is older than {_token_text(held.order)} of the slot's stored order",
         )
     if order.content_digest() != held.order.content_digest():
         raise Refused(
@@ -201,8 +201,8 @@ class FenceFiles:
 
     @property
     def complete(self) -> bool:
-        """Whether no fence token can be lost: all fence files are readable and were once compared with the desired
-        state.
+        """Whether all fence files are readable and were once compared with the desired state, so that no fence token is
+        lost.
         """
         return not self._damaged and (self._folder / _MARK).exists()
 

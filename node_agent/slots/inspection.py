@@ -3,8 +3,8 @@
 The node's description is reported when it changes. The last reported description is stored on disk, so that a restarted
 agent reports nothing if nothing changed: otherwise all agents of a restarted fleet would report their descriptions at
 once. The description is reported again after a new enrolment, and when the node or the control plane may have lost the
-last one. Before a changed description is reported, it is stored as not reported, because it contains the times since
-when drift is open. A crash before it is stored as reported leads to a duplicate report.
+last one. A changed description is stored as not reported, then reported, then stored as reported. A crash in between
+leads to a duplicate report, but the times at which drift began, which the description contains, are not lost.
 
 A fault of the node is reported and never fatal: running slices keep running, and the next survey tries a repair again.
 """
@@ -153,7 +153,7 @@ class Inspection:
     def _survey_devices(self) -> Iterator[Difference]:
         """Record the drift that blocks slots regardless of their orders: lost PCI devices, and rules that copy frames.
 
-        If the host cannot be read, yield the error as drift, and keep the drift that was recorded before open.
+        If the host cannot be read, yield the error as drift; the drift that was recorded earlier stays open.
         """
         try:
             self._pci = devices = self._host.pci_devices()
@@ -176,7 +176,7 @@ class Inspection:
             log.warning("image_list_unreadable", reason=str(unreadable))
             return ()
         if len(names) > MOST_IMAGES:
-            log.warning("images_omitted_from_node_description", names=names[MOST_IMAGES:])
+            log.warning("images_over_limit_omitted_from_node_description", names=names[MOST_IMAGES:])
         return names[:MOST_IMAGES]
 
     def _described(self) -> NodeSurveyed:

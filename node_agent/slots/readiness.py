@@ -54,7 +54,7 @@ def _read_banner(connection: socket.socket, banner: str, deadline: float) -> Ans
 
 
 def _printable(line: bytes) -> str:
-    """Return a line of a guest's banner as printable ASCII, because terminals show the bytes that a guest chose."""
+    """Return a line of a guest's banner as printable ASCII, so that it cannot contain terminal control sequences."""
     text = line.rstrip(b"\r\n")[:_LONGEST_BANNER].decode("ascii", "replace")
     return "".join(
         character if character.isascii() and character.isprintable() else "?" for character in text

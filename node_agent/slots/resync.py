@@ -10,8 +10,8 @@ reboot without outside help. It then repeats the request until it gets a respons
 recover an order that was lost with a queue. Only a node with an incomplete set of fence files must wait, because it may
 have lost a newer token than that of an order in its queue.
 
-No request is sent before the control plane's time is known: signed orders expire, and by the clock of a host that is
-fast all of them would have expired.
+No request is sent before the control plane's time is known: signed orders expire, and a host clock that is fast
+would make all of them appear expired.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ class Resync:
     """Fetcher of the desired state. `begin` works in the caller's thread, `ask_again` in a thread of the timetable.
 
     `begin` only stores the received orders. After `ask_again`, `carry_out` is called with each order that was stored;
-    it returns at once.
+    `carry_out` must start the work and return at once.
     """
 
     def __init__(

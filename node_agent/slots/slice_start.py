@@ -54,7 +54,7 @@ class ReadinessObservation:
             case ("bound", NotYet(reason)):
                 return "not_reachable", f"{self.address.expected_ip}: {reason}"
             case ("bound", Answered()):
-                raise AssertionError("a slice that is ready must have no failure")
+                raise AssertionError("failure() was called for a slice that is ready")
 
     def is_ready(self) -> bool:
         """Return whether the probe succeeded and the DHCP lease is bound to the reserved address."""
@@ -70,7 +70,7 @@ class ReadinessObservation:
     def _lease(self) -> str:
         lease = self.address
         address = lease.actual_ip or "no address"
-        found = f"the DHCP lease of {lease.mac} is in state {lease.lease_state!r}, with {address}"
+        found = f"the DHCP lease of {lease.mac} is in state {lease.lease_state!r} with {address}"
         return f"{found}; the reserved address is {lease.expected_ip}"
 
 

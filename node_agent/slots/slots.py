@@ -73,8 +73,8 @@ class Slot:
     def working(self, waiting: Order | None = None) -> Iterator[Halt | None]:
         """Hold the slot's work lock, and yield the halt flag of the work; None if the lock is taken or the agent stops.
 
-        With an order `waiting`, wait for the lock until that order is superseded: only the newest of several waiting
-        orders still has something to do, and each of the others would occupy a thread of the agent.
+        With an order `waiting`, wait for the lock, but stop waiting when that order is superseded: a superseded order
+        has nothing to do and would occupy a thread of the agent.
         """
         if not self._acquired(waiting):
             yield None
@@ -86,7 +86,7 @@ class Slot:
 
     @contextmanager
     def repairing(self, halt: Halt) -> Iterator[bool]:
-        """Hold the slot's work lock for a repair operation, which `halt` can end, also while it waits for the lock.
+        """Hold the slot's work lock for a repair operation. `halt` ends the repair, and also the wait for the lock.
 
         Yields False if the agent stops. Raises `Halted`.
         """
@@ -176,7 +176,7 @@ class Slots:
         self._slots = {slot_id: Slot(slot_id, files, wake_survey) for slot_id in ids}
 
     def of(self, order: Order) -> Slot:
-        """Return the slot of an order. Raises `Refused` if the node lacks the slot, or the order's network differs."""
+        """Return the slot of an order. Raises `Refused` if its node, slot or network is not of this node."""
         if order.node_id != self._node_id or node_of(order.slot_id) != self._node_id:
             raise Refused(
                 "wrong_node",

@@ -166,7 +166,9 @@ def _posted(http: SharedClient, path: str, body: BaseModel, bearer: str | None =
         response = http.post(path, body.model_dump_json(), headers)
     except ClosedPoolError as error:
         # An agent that stops closes the pool under a job that outlasts the shutdown's timeout.
-        raise ControlPlaneUnavailable("the agent is stopping") from error
+        raise ControlPlaneUnavailable(
+            f"the request to {path} was not sent, because the agent is stopping"
+        ) from error
     except HTTPError as error:
         raise ControlPlaneUnavailable(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
     if response.status in _RETRYABLE or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class EnrolmentRefused(Exception):
-    """The control plane rejected this node, or it has no enrolment token. An operator must provide a new token."""
+    """The control plane rejected this node, or the node has no enrolment token. An operator must provide a token."""
 
 
 def enrol_or_resume(settings: Settings, halt: Halt) -> Session:

@@ -68,7 +68,7 @@ def test_show_of_an_allocation_with_an_unreachable_slice_prints_the_evidence_of_
     unreachable = {
         **PORT_DRIFT,
         "kind": "slice.unreachable",
-        "desired": "an answer of 10.100.1.10 to ARP on br-slice",
+        "desired": "an answer of 10.100.1.10 to ARP requests on br-slice",
         "observed": "no answer to ARP for 5 s (hop: address)",
         "blocks": False,
     }

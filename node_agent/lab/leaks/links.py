@@ -119,7 +119,7 @@ def connections(host: HostTarget) -> Iterator[str]:
     try:
         root = ET.fromstring(listing)
     except ET.ParseError as error:
-        raise TargetUnreadable(f"parse the output of conntrack: {error}") from error
+        raise TargetUnreadable(f"cannot parse the output of conntrack: {error}") from error
     for flow in root.iter("flow"):
         ends = [ipaddress.ip_address(end.text or "") for name in ("src", "dst") for end in flow.iter(name)]
         if any(end in slices for end in ends):

@@ -28,7 +28,7 @@ def processes(host: HostTarget) -> Iterator[str]:
     try:
         running = processes_in(host.pid)
     except OSError as error:
-        raise TargetUnreadable(f"read the PID namespace of process {host.pid}: {error}") from error
+        raise TargetUnreadable(f"cannot read the PID namespace of process {host.pid}: {error}") from error
     for argv in running.values():
         program = Path(argv[0]).name
         if program.startswith(_SERVING):

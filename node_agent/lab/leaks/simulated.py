@@ -28,7 +28,7 @@ def objects(target: SimulatedTarget, kind: str) -> Iterator[str]:
     try:
         state = msgspec.json.decode(Path(target.state).read_bytes(), type=SimulatedState)
     except (OSError, msgspec.DecodeError) as error:
-        raise TargetUnreadable(f"read {target.state}: {error}") from error
+        raise TargetUnreadable(f"cannot read {target.state}: {error}") from error
     found: list[msgspec.Raw] = getattr(state, kind)
     for item in found:
         value = msgspec.json.decode(item)

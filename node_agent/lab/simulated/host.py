@@ -73,10 +73,10 @@ class State(msgspec.Struct):
 
     `disks` are the names of the files in all slots. `carried` are the taps that a machine has open; a tap that is
     deleted and created again is not open. `strays` are QEMU processes without a domain. `frozen` are the domains with a
-    process that is stopped by a signal. `foreign` lists devices of a domain's process that the domain does not show.
+    process that is stopped by a signal. `foreign` lists devices of a domain's process that are not in the domain's XML.
 
-    `starts` counts all machine starts per name, so that tests can detect a double start; it is not a leftover of a
-    slice. `refuses_starts` is an injected fault: the reason with which the hypervisor refuses every start, or None.
+    `starts` counts all machine starts per name, so that tests can detect a double start; leak checks ignore it.
+    `refuses_starts` is an injected fault: the reason with which the hypervisor refuses every start, or None.
     """
 
     taps: list[Tap] = []
@@ -138,8 +138,8 @@ class SimulatedHost:
     """A simulated host: `with host.look() as state` reads it, `with host.change(effect, of) as state` changes it.
 
     A change that raises is not rolled back, so a driver must refuse before it changes anything. The link `uplink` has a
-    default route. `on_effect` is called after each change by a driver. A test that changes the host itself passes no
-    `effect`, and `on_effect` is not called.
+    default route. After each change by a driver, `on_effect` is called with the name of the change (`effect`) and of
+    the changed object (`of`). A test that changes the host passes no `effect`; `on_effect` is then not called.
     """
 
     def __init__(

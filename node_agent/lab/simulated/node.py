@@ -1,7 +1,7 @@
 """A simulated node: the same agent as on a real node, with drivers that simulate a host in memory (NOD-13).
 
-`sliceplane-agent CONFIG` runs a simulated node if its configuration contains `simulated`. `node_agent.wiring.run`
-can run several simulated nodes in one process, limited by its number of threads.
+`sliceplane-agent CONFIG` runs a simulated node if its configuration contains `simulated`. A process can run many
+simulated nodes, each with its own `node_agent.wiring.Agent`, on one timetable.
 """
 
 from collections.abc import Callable

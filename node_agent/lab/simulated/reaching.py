@@ -18,7 +18,8 @@ from node_agent.packets.traffic import port_ranges
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Names of the simulated host's objects that make slices reachable or unreachable."""
+    """State of a simulated host that determines which slices are reachable: object names, and ports that are taken
+    by foreign rules (`taken`)."""
 
     running: frozenset[str]
     links: frozenset[str]
@@ -86,7 +87,7 @@ def _at_gateway(path: Path, carried: _Carried) -> Difference | None:
         return unreachable(wanted, "gateway", "the host cannot send probes: Network is unreachable")
     if _is_connected(network, carried):
         return None
-    wanted = f"an answer of {network.ip} to ARP on {network.bridge}"
+    wanted = f"an answer of {network.ip} to ARP requests on {network.bridge}"
     return unreachable(wanted, "address", "no answer to ARP")
 
 
@@ -99,5 +100,5 @@ def _at_ingress(path: Path, carried: _Carried) -> Difference | None:
     address, port = path.destination
     if not any(first <= port <= last for first, last in carried.taken):
         return None
-    wanted = f"an answer of {path.network.ip} port {path.port} at {address} port {port}"
+    wanted = f"an answer of {path.network.ip} port {path.port} to probes of {address} port {port}"
     return unreachable(wanted, "ingress", "another nftables table sends the probe elsewhere", path.ingress_id)

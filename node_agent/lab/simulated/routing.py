@@ -53,7 +53,7 @@ class SimulatedRouting:
 def routes_after(
     name: str, before: GatewayLink, link: GatewayLink, routes: Iterable[Route]
 ) -> Iterator[Route]:
-    """Yield the simulated host's routes after a change of a link: routes of new addresses appear, others disappear."""
+    """Yield a simulated host's routes after a change of a link: without removed addresses, and with added ones."""
     old, new = (each.addresses if each.up else frozenset() for each in (before, link))
     removed = {route for address in old - new for route in _routes_of(name, address)}
     yield from (each for each in routes if each not in removed)

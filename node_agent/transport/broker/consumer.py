@@ -125,7 +125,7 @@ class OrderConsumer(Consumer):
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Requeue these orders, which were not begun, and all orders that were fetched but not yet checked.
 
-        Dramatiq calls this method at shutdown with the orders that were not begun, and before each close with none.
+        Dramatiq calls this method at shutdown with the orders that were not begun, and without orders at each close.
         """
         ids = [message.message_id for message in messages]
         self._requeue([*ids, *(delivery.order_id for delivery in self._fetched)])

@@ -50,7 +50,7 @@ class QueueAddress:
 class QueueUnavailable(Exception):
     """Redis is unavailable: no connection, login, permission, script or memory. Wait and retry.
 
-    All of these causes end without action by the node. For example, a Redis that lost its data has neither the node's
+    The node need not act to end any of these causes. For example, a Redis that lost its data has neither the node's
     user nor the scripts until the control plane restores them.
     """
 

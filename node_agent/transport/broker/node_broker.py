@@ -40,7 +40,7 @@ class NodeBroker(Broker):
 
     Of Dramatiq's middleware only `TimeLimit` is used, because the others read unsigned options or the node's own clock.
     `on_dead_letter` runs before the order leaves the queue, in the thread that detected the problem; it may be called
-    again for the same order after a crash. `prefetch` limits the orders in flight; with as many worker threads, a
+    again for the same order after a crash. `prefetch` limits the orders in flight; with `prefetch` worker threads, a
     fetched order begins at once. `poison_after` is the maximum number of deliveries of an order; after `worker_timeout`
     seconds without a heartbeat, a worker loses the orders that it fetched. While the worker has orders, a job of
     `timetable` sends heartbeats.

@@ -59,7 +59,7 @@ class NodeQueue:
 
     def fetch(self, room: int, known: Iterable[str]) -> tuple[Delivery, ...]:
         """Fetch up to `room` waiting orders, and orders of an earlier reply that never reached this worker. `known` are
-        the ids of the orders that it has.
+        the ids of the orders that this worker has.
 
         Raises `QueueUnavailable`.
         """

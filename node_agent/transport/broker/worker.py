@@ -35,7 +35,8 @@ class NodeWorker(Worker):
     """A worker with up to as many threads as the broker prefetches orders, so that a fetched order begins at once.
 
     `start()` returns when orders are being taken; `stop()` lets handlers finish, requeues orders not begun, and
-    returns. A stopped worker cannot be started again. With fewer `threads`, fetched orders may wait.
+    returns. A stopped worker cannot be started again. If `threads` is lower than the broker's
+    `prefetch`, fetched orders may wait.
     """
 
     def __init__(self, broker: NodeBroker, threads: int | None = None) -> None:
