@@ -1,7 +1,7 @@
-"""SSH login to a guest from a lab host, as a check that a slice is usable, with the system's ssh(1) and only one key.
+"""SSH login to a guest from a lab host, with the system's ssh(1) and one key. It shows that a slice is usable.
 
-Only the network namespace of the lab host is entered, so that ssh and the key file come from the machine that runs the
-lab. The user's SSH configuration, agent, other keys and known hosts are ignored.
+The ssh process enters only the network namespace of the lab host: the program and the key file are those of the machine
+that runs the lab. The user's SSH configuration, agent, other keys and known hosts are ignored.
 """
 
 import subprocess

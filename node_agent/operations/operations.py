@@ -6,7 +6,8 @@ is stored and executed as usual. Then an inspection runs concurrently with other
 access to the slot.
 
 An operation is not stored on disk. The queue keeps it until its result is spooled: an agent that crashes receives it
-again, and an agent that stops requeues it. A second execution finds less to do, and its result is reported too.
+again, and an agent that stops requeues it. A repair that is executed again runs only the steps that are still required,
+and reports its result again.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Repair or removal of single aspects of a slice (such as its link, port or machine), as operations request it.
 
-All aspects of the host are read first, as for every repair: an operation on one aspect acts on a complete snapshot too,
-so it never repairs a port while the machine cannot be read. Only the steps of the requested aspects run.
+All aspects are read first, even if the operation names only one: for example, a port is not repaired while the machine
+cannot be read. Only the steps of the requested aspects run.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -3,10 +3,10 @@
 Other programs have rules on a node too (Docker, libvirt, a firewall), and the agent changes none of them. A rule is
 reported if it can match the slices' traffic (`traffic`) at its hook, but not if its conditions exclude that traffic
 (another link, another network, another port). The policy of a base chain applies to packets that no rule of the chain
-accepts or drops. A copy or a redirect of frames to a slice's link breaks isolation: it concerns that slot and the slot
-that the frames come from.
+accepts or drops. A rule that copies or redirects frames to a slice's link breaks the isolation of the slot of that
+link, and of the slot that the frames come from, if any.
 
-A rule in another table can never pass a packet that one of the agent's own rules drops.
+A foreign rule that accepts packets is not reported: it cannot pass a packet that a rule of the agent drops.
 """
 
 import json
@@ -49,7 +49,7 @@ _DOES: Final = {
     "queue": "packets are passed to a program",
     "synproxy": "TCP connections are answered in place of the slice",
     "tproxy": "packets are delivered to a program on the host",
-    "flow": "packets are forwarded by a flowtable past other rules",
+    "flow": "packets bypass other rules through a flowtable",
     "dnat": "the destination of packets is translated",
     "redirect": "packets are redirected to the host itself",
     "snat": "the source of packets is translated",
@@ -103,7 +103,10 @@ class ForeignTable:
 
 @dataclass(frozen=True, eq=False)
 class ForeignTables:
-    """All packet filter tables of other programs. Compared by identity: an unchanged listing is the same object."""
+    """All packet filter tables of other programs.
+
+    Instances are compared by identity, because an unchanged listing is the same object.
+    """
 
     tables: tuple[ForeignTable, ...] = ()
     unread: tuple[str, ...] = ()
@@ -197,7 +200,7 @@ def _difference(kind: Any, found: Sequence[Finding]) -> Difference | None:
 
 @lru_cache(maxsize=2)
 def public_endpoints(own: tuple[Rule, ...]) -> tuple[PublicEndpoint, ...]:
-    """Return the public addresses and ports in the nftables rules of ingresses (rules of the chain `mapping`)."""
+    """Return the public addresses and ports that lead to slices, from the agent's ingress rules (chain `mapping`)."""
     ports: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
     for each in own:
         address, protocol, ranges = _public_endpoint(json.loads(each.body))
@@ -357,7 +360,7 @@ class _Walk:
         self._remaining: dict[str, Share] = {}
 
     def through(self, chain: str, depth: int = 0) -> Share:
-        """Return whether all, some or none of the packets pass a chain: they leave it at its end, or by a `return`."""
+        """Return how many packets (all, some or none) leave a chain at its end or by a `return`."""
         if chain not in self._remaining:
             self._remaining[chain] = self._through(chain, depth)
         return self._remaining[chain]

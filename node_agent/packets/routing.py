@@ -1,10 +1,10 @@
 """IPv4 routes, policy rules and ARP entries of the host, and which of them cut off or divert slices' traffic.
 
 The agent manages the routes that the kernel makes for the gateway's address (the slices' subnet, and the address
-itself as local) and the ARP entries on the bridge, which are all learned. All other objects are foreign. A route is
-reported if it is in the table main or local and sends packets for the slices' subnet elsewhere. A policy rule is
-reported if it can match packets from or to the subnet and looks them up in another table. The operator of the host
-decides how it reaches all other networks.
+itself as local) and the ARP entries on the bridge, which must all be learned, not permanent. All other objects are
+foreign. A route is reported if it is in the table main or local and sends packets for the slices' subnet elsewhere. A
+policy rule is reported if it can match packets from or to the subnet and looks them up in another table. Routes to all
+other networks are chosen by the operator of the host and are not reported.
 """
 
 from collections.abc import Iterable
@@ -170,7 +170,11 @@ def _diverts(rule: PolicyRule, routes: tuple[Route, ...], bridge: str, subnet: I
 
 
 def _takes(route: Route, bridge: str, subnet: Ipv4Subnet) -> bool:
-    """Whether a route of another table diverts packets of slices: packets to them, or from them to the internet."""
+    """Whether a route that a foreign policy rule selects diverts packets of slices.
+
+    The route's destination overlaps the slices' subnet, as that of a default route does, and the route does not lead to
+    the bridge.
+    """
     if route.kind == "throw" or _leads_to(bridge, route):
         return False
     return _meets(route.to, subnet)

@@ -134,7 +134,10 @@ def raw(offset: int, bits: int) -> Expression:
 
 
 def tracked(direction: Literal["original", "reply"], key: str, value: object) -> Expression:
-    """Return an nftables match on a packet's tracked connection, before (`original`) or after translation (`reply`)."""
+    """Return an nftables match on an address or port of a packet's tracked connection.
+
+    The value is that of the client's packets before translation (`original`), or of the slice's replies (`reply`).
+    """
     return match({"ct": {"key": key, "dir": direction}}, value)
 
 

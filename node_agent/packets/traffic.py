@@ -1,8 +1,9 @@
 """Model of the slices' traffic at each packet filter hook: computes whether a rule matches all, some or none of it.
 
-A kind of traffic has ranges (of addresses, ports, links, connection states), not values. So a condition matches all of
-its packets, some, or none. A condition that is not modelled, such as a rate, a length or an unlisted match of iptables,
-counts as matching some. The outside world, with which slices communicate, consists of the public addresses only.
+A kind of traffic is described by ranges (of addresses, ports, links, connection states), so a condition matches all,
+some or none of its packets. A condition that is not modelled, such as a rate, a length or an unlisted match of
+iptables, counts as matching some packets. The outside world, with which slices communicate, consists of the public
+addresses only.
 """
 
 import ipaddress
@@ -429,8 +430,8 @@ def _is_called(link: str, pattern: Any) -> bool:
 
 
 def _unmarked(right: Any) -> Share:
-    """Return whether all, some or none of the packets match a mark. Packets of slices have no mark, which counts as
-    mark 0.
+    """Return whether all, some or none of the packets of slices match the mark `right`. They have no mark, which counts
+    as mark 0.
     """
     return "all" if right == 0 else "none" if isinstance(right, int) else "some"
 

@@ -3,8 +3,8 @@ it on disk, then change the host.
 
 `accept` handles orders from the queue. Orders in a response with the node's desired state are first all checked and
 stored (`admit`) and then executed (`carry_out`). `reconcile_slot` reconciles a slot with the order that it already
-stores (after a restart and in a survey). All three run the same work on the slot. A refused order is reported and has
-no effect.
+stores (after a restart and in a survey). All three execute an order by the same code (`SlotWork`). A refused order is
+reported and has no effect.
 """
 
 from collections.abc import Callable, Iterator
@@ -83,7 +83,7 @@ class Acceptance:
             self._run(self.slots.of(order), order)
 
     def held(self) -> HeldOrders:
-        """Return the token and digest of each slot's stored order, for comparison by the control plane."""
+        """Return the fence token and digest of each slot's stored order, for comparison by the control plane."""
         stored = [(slot.slot_id, slot.held) for slot in self.slots]
         return HeldOrders(held=tuple(_summary(slot, held) for slot, held in stored if held is not None))
 

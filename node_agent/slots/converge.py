@@ -1,11 +1,12 @@
 """The one path from a slice's desired state to the host: read the observed state, plan, and run the steps.
 
-Orders, restarts and the survey all use this path, so that there is no second path "for recovery". Nothing is changed
-before every aspect is read (a repair acts only on a complete snapshot), except by `close`, which reads only the network
-paths that it removes.
-An unreadable host is read again until a timeout. A refused step ends the start of a slice; in a repair and in a removal
-it ends only the work on its own aspect. While a slice boots, it is compared again every few seconds, so that a machine
-or a daemon that dies meanwhile is repaired by the same comparison.
+Orders, restarts and the survey all use this path, so that there is no second path "for recovery". No step runs before
+every aspect is read: if one aspect cannot be read, nothing is changed. Only `close` is different: it reads just the
+network paths that it removes.
+
+An unreadable host is read again until a timeout. If the host refuses a step, the start of a slice ends, but a repair or
+a removal continues with the other aspects. While a slice boots, it is compared again every few seconds, so that a
+machine or a daemon that dies meanwhile is repaired by the same comparison.
 """
 
 import time
@@ -49,7 +50,7 @@ def repair(
     """Make the host match the desired state of a slice while its guest runs. Raises `HostUnreadable`, `Halted`.
 
     A refused step in one aspect does not prevent the work on the other aspects. The refusals are returned. `begun`
-    receives the steps of each aspect before they run, and may raise an exception to prevent them.
+    is called with the steps of each aspect before they run; if it raises an exception, they do not run.
     """
     return _by_aspect(host.aspects, lambda aspect: aspect.to_apply(desired), host, halt, begun)
 

@@ -5,8 +5,8 @@ that failed with an exception is not refused: if the node stored it on disk, the
 control plane re-sends it. An operation is reported as failed in every case, because it is not stored on disk.
 
 The message's id and actor are not signed, so they are used only if the signed text contains the same. A message without
-a valid signed text (`BadCopy`) is reported under its id, although the id may be forged; this ends no task, and the
-control plane sends the task again.
+a valid signed text (`BadCopy`) is reported under its id, although the id may be forged: the control plane ends no task
+because of this report, and sends the task again.
 
 The broker calls the handler before the task leaves the queue. The handler must not raise, or the task would stay in
 flight permanently.

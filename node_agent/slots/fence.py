@@ -163,8 +163,8 @@ def digest_of(held: FenceEntry) -> str:
 class FenceFiles:
     """Folder of fence files. A slot's file must only be written under that slot's lock.
 
-    `recall` returns the task in a signed text that was verified before, even if it is expired by now, or raises
-    `BadCopy`.
+    `recall` verifies a stored signed text and returns its task, even if the task has expired since the text was stored,
+    or raises `BadCopy`.
     """
 
     def __init__(self, folder: Path, recall: Callable[[str], bytes]) -> None:
@@ -186,7 +186,7 @@ class FenceFiles:
             return None
 
     def _verified(self, record: FenceRecord) -> FenceEntry:
-        """Verify and parse the order in a fence record. Raises `BadCopy` or `TaskRefused` for any other content."""
+        """Verify and parse the order in a fence record. Raises `BadCopy` or `TaskRefused` if the order is not valid."""
         order = order_in_task(self._recall(record.signed))
         if order is None:
             raise BadCopy("forged", "the signed task in the fence record contains no order")

@@ -1,14 +1,14 @@
 """Fetching the desired state of all slots: at the start, and again after the node was disconnected.
 
 The node sends a digest of each slot's stored order, and receives an order for each slot for which the control plane has
-a different one. The received orders are compared with the stored orders, like every order, and are then executed; the
+a different order. The received orders are compared with the stored orders, like every order, and are then executed; the
 other slots are neither written nor inspected. If the control plane has no record of a stored order (its ledger may have
 been restored), the node logs that and keeps the order.
 
 While the control plane is unreachable, the node continues with the orders on its own disk: this restores slices after a
 reboot without outside help. It then repeats the request until it gets a response, because this is the only way to
-recover an order that was lost with a queue. Only a node with an incomplete set of fence files must wait, because it may
-have lost a newer token than that of an order in its queue.
+recover an order that was lost with the data of a queue. Only a node with an incomplete set of fence files must wait,
+because it may have lost a newer token than that of an order in its queue.
 
 No request is sent before the control plane's time is known: signed orders expire, and a host clock that is fast
 would make all of them appear expired.

@@ -1,5 +1,7 @@
-"""Stopping a slice: its ingress rules are removed first, then its guest, which may shut down by itself, then all other
-objects except its DHCP reservation and its folder. Reading the host again then proves that the slice is off.
+"""Stop of a slice: remove its ingress rules, let its guest shut down, and remove its objects from the host.
+
+A guest that does not shut down in time is powered off. The slice's DHCP reservation and its folder are kept. In the
+end, the host is read again, to prove that the slice is off.
 """
 
 import time

@@ -7,8 +7,8 @@ superseded and reports nothing. No thread holds two state locks; the work lock i
 
 A repair operation holds the work lock too; it reports on no order, and a newer order halts it like other work.
 
-A caller that finds the work lock taken and does not wait may have observed a change of the host that the running work
-did not read. So `wake_survey` is called when that work ends.
+A caller that does not wait for a taken work lock, such as the survey, may have observed a change of the host that
+happened after the running work read the host. Therefore `wake_survey` is called when that work ends.
 """
 
 import threading
@@ -161,7 +161,7 @@ class Slot:
 
 
 class Slots:
-    """Configured slots of this node, on its one network."""
+    """Configured slots of this node. Their slices are all on the same network."""
 
     def __init__(
         self,

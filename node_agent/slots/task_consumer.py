@@ -50,7 +50,10 @@ class TaskConsumer:
         self._worker.start()
 
     def stop(self, timeout: float) -> None:
-        """Stop fetching tasks. Wait up to `timeout` seconds for running tasks, and then as long for Redis requests."""
+        """Stop fetching tasks.
+
+        Wait up to `timeout` seconds for running tasks, and then up to `timeout` seconds for Redis requests.
+        """
         self._worker.stop(timeout=int(timeout * 1000))
         self._broker.close()
 

@@ -1,10 +1,14 @@
 """Gate in front of the node's tasks: it blocks tasks from the queue while the node must not execute them.
 
-The gate is closed until the node has the control plane's time, because tasks expire; while the node's spool of reports
-is full, because the outcome of a task could not be reported (each heartbeat reports how full the spool is); and while
-the control plane rejects the node (design section 4: an error stops orders and keeps slices). A task that waits at the
-gate remains unacknowledged in the queue: no part of the task was executed, so nothing is lost. A task that waits long
-is requeued and fetched again, because its time limit counts from the fetch and is meant for its work.
+The gate is closed in three cases:
+
+- The node does not have the control plane's time yet, and tasks expire.
+- The node's spool of reports is full, so the outcome of a task could not be reported. Each heartbeat reports the number
+  of spooled reports.
+- The control plane rejects the node (design section 4: an error stops orders, but not running slices).
+
+A task that waits at the gate remains unacknowledged in the queue: no part of it was executed, so nothing is lost. A
+task that waits long is requeued and fetched again, so that the wait does not use up the time limit of its work.
 """
 
 import threading

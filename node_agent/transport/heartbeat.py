@@ -1,6 +1,6 @@
 """Heartbeats: they report that the agent is alive, and their answers set the node's clock.
 
-A heartbeat is not a recorded fact and is never spooled, because a late heartbeat would be wrong.
+A heartbeat is never spooled: it describes the current state, so a late delivery would report an outdated state.
 """
 
 import time

@@ -33,7 +33,7 @@ _lock: Final = threading.Lock()
 
 
 class SharedClient:
-    """HTTP client of one agent that uses a shared connection pool until `close`, or as a context manager.
+    """HTTP client of one agent. It uses a shared connection pool until `close` or the end of its `with` block.
 
     Raises `SettingsRefused` if the CA file of the settings is not valid.
     """

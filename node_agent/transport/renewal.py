@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class Renewal:
-    """Timer that renews the node's session at about half of the session's lifetime, or every `seconds` seconds.
+    """Timer that renews the node's session about every `seconds`; None: at about half of the session's lifetime.
 
     The time is randomized, so that the nodes of a fleet do not renew their sessions at the same time.
     """

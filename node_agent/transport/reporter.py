@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 class Reporter:
     """Sender of a node's reports. Any thread may report; call `start` once, when the node is enrolled.
 
-    `forgotten` is called if the control plane or this node's disk has lost reports that were accepted; `delivered` is
-    called after each accepted batch.
+    `forgotten` is called if the control plane or this node's disk has lost reports that the control plane had accepted;
+    `delivered` is called after each accepted batch.
     """
 
     def __init__(

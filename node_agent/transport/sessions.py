@@ -5,8 +5,8 @@ stored in `next-session.json` before it is sent, so an agent that was killed bef
 same request and gets the same response. Each file is replaced atomically.
 
 A session is renewed at half its lifetime, at the start of the agent, and when the control plane rejects the session. If
-a renewal is refused, the session on this disk can never be renewed, because a copy of the disk has continued the
-session or an admin revoked the access. Then a new one-time token is required.
+a renewal is refused, the session on this disk can never be renewed: another agent with a copy of the disk has renewed
+it, or an admin revoked the node's access. Then a new one-time token is required.
 """
 
 import secrets

@@ -1,10 +1,10 @@
 """Spool of a node's reports on disk: reports are appended, sent in order, and deleted after their acknowledgement.
 
 `reports.jsonl` holds one report per line and is flushed before `append` returns. `head.json` contains the spool's
-incarnation and the last acknowledged sequence. A crash leaves at most an incomplete last line, which is cut off at the
-next start because its `append` never returned, or an old `head.json`: then some reports are sent twice, and the control
-plane records each report once. A complete line that cannot be read comes from a damaged disk or another version: the
-other reports are sent, and a copy of the file is kept.
+incarnation and the last acknowledged sequence. After a crash, the last line may be incomplete: it is cut off at the
+next start, because its `append` never returned. `head.json` may be old: some reports are then sent twice, and the
+control plane records each report once. A complete line that cannot be read comes from a damaged disk or another
+version: the other reports are sent, and a copy of the file is kept.
 
 The sequence numbers of reports count from 1 without gaps within an incarnation. A new incarnation starts with a new
 disk, when a report between two other reports was lost, and when the control plane requires reports that were already

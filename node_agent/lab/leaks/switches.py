@@ -39,7 +39,7 @@ def meters(host: HostTarget) -> Iterator[str]:
 
 
 def rates(host: HostTarget) -> Iterator[str]:
-    """Yield Open vSwitch's QoS and queue records, which outlive their port, and the policing rates of interfaces."""
+    """Yield Open vSwitch's QoS and queue records (kept when their port is deleted) and interfaces' policing rates."""
     for table in ("QoS", "Queue"):
         yield from (f"{table} {row}" for row in _rows(host, table, "_uuid", "other_config"))
     policed = _rows(host, "Interface", "name", "ingress_policing_rate", "ingress_policing_burst")

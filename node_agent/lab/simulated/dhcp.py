@@ -75,7 +75,7 @@ class SimulatedLeases:
 def ask_for_lease(host: SimulatedHost, mac: MacAddress) -> Ipv4Address | None:
     """Request a DHCP lease for a simulated guest; return the reserved address, or None if the guest gets no answer.
 
-    As on a real host, a request is answered only if DHCP is served and the rules of the slot accept the request.
+    As on a real host, a request is answered only if DHCP is served and the packet filter has a rule of the slot.
     """
     with host.change() as state:
         reserved = next((r for r in state.reservations if r.mac == mac), None)

@@ -1,9 +1,9 @@
 """A simulated host in memory: the state that the simulated drivers change, optionally stored in a file.
 
 A single lock protects the whole state. If the host has a state file, every change is written to the file before the
-driver returns (as a draft that is then renamed). An agent that is killed at any moment therefore leaves the state as a
-real host would keep it, and the next agent or a leak checker reads it. The state contains only observed objects, never
-desired state.
+driver returns (to a temporary file that is then renamed). An agent that is killed at any moment therefore leaves the
+state as a real host would keep it, and the next agent or a leak checker reads it. The state contains only observed
+objects, never desired state.
 """
 
 import threading

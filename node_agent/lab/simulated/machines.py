@@ -26,7 +26,7 @@ class SimulatedHypervisor:
     """Simulated implementation of `node_agent.aspects.hypervisors.Hypervisor`.
 
     Every running domain has a simulated process, which ends with the domain. `changed` is called when a domain ended,
-    was pinned, or was altered by another program.
+    when its vCPUs were pinned to CPUs, and when a test altered it as another program could.
     """
 
     def __init__(self, host: SimulatedHost, changed: Callable[[], None], boot_seconds: float) -> None:
@@ -90,7 +90,7 @@ class SimulatedHypervisor:
         self._changed()
 
     def alter(self, domain: UUID, *strange: str) -> None:
-        """Alter a simulated domain without the agent, as an operator can; `strange` describes the alterations."""
+        """Alter a simulated domain as an operator can, without the agent: add `strange` to its foreign changes."""
         with self._host.change() as state:
             state.domains = [
                 _altered(each, strange) if each.uuid == domain else each for each in state.domains

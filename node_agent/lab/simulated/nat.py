@@ -1,4 +1,7 @@
-"""The packet filter of the simulated host. It refuses a transaction as a whole, and never reuses a rule's handle."""
+"""The packet filter of the simulated host.
+
+It applies all changes of a transaction or, if it refuses one of them, none. It never reuses a rule's handle.
+"""
 
 from collections.abc import Callable, Iterable
 

@@ -5,9 +5,9 @@ the worker threads, for reasons measured in design section 4: no polling, no mai
 messages, no retries. A retry is a new order from the ledger, sent by the control plane.
 
 An order belongs to the queue until a worker fetches it, and then to this worker, until the worker settles the order
-(removes it from the queue) or sends no heartbeat for `worker_timeout`. In the second case the order belongs to the
-queue again as soon as the control plane checks it. After a crash of the worker, its orders stay assigned to it until
-then, and their deliveries stay counted.
+(removes it from the queue) or sends no heartbeat for `worker_timeout`. In the second case the control plane, at its
+next check for dead workers, requeues the order, or removes it if it has ended. A requeued order keeps its number of
+deliveries.
 """
 
 from node_agent.transport.broker.consumer import (

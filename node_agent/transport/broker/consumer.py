@@ -111,7 +111,7 @@ class OrderConsumer(Consumer):
     def nack(self, message: MessageProxy) -> None:
         """Report and settle an order that failed in its handler or that has no handler.
 
-        The report precedes the settling, so that a crash between both repeats the report and never loses it.
+        The order is reported before it is settled, so that a crash in between repeats the report and never loses it.
         """
         assert isinstance(message, Delivered)  # the only type that this consumer yields
         error = message.error or RuntimeError("the handler failed without an exception")
@@ -171,7 +171,7 @@ class OrderConsumer(Consumer):
         if not self._in_flight.take(delivery.order_id):
             # Redis lost the hold and the order was requeued while it is being executed here. This worker holds it again
             # now, and the end of the first run settles both deliveries.
-            log.info("order_already_in_flight", order=delivery.order_id)
+            log.info("order_delivered_again_while_in_flight", order=delivery.order_id)
             return None
         try:
             message = self._read(delivery)

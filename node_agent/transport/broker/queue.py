@@ -58,10 +58,9 @@ class NodeQueue:
         self._held: set[str] = set()
 
     def fetch(self, room: int, known: Iterable[str]) -> tuple[Delivery, ...]:
-        """Fetch up to `room` waiting orders, and orders of an earlier reply that never reached this worker. `known` are
-        the ids of the orders that this worker has.
+        """Fetch up to `room` waiting orders, and the orders in an earlier reply that this worker did not receive.
 
-        Raises `QueueUnavailable`.
+        `known` are the ids of the orders that this worker has. Raises `QueueUnavailable`.
         """
         failpoint("queue.fetch.before")
         answer = self._commands.run(FETCH, self.keys, self.worker_id, room, *known)
@@ -77,8 +76,8 @@ class NodeQueue:
     def wait(self) -> None:
         """Wait until the queue has an entry, at most some seconds. Raises `QueueUnavailable`.
 
-        The wait is a BLMOVE of the queue's head onto itself: it changes nothing, needs no second key, and returns as
-        soon as the queue has a head.
+        The wait is a BLMOVE of the queue's first entry to the position that it already has: it changes nothing, needs
+        no second key, and returns as soon as the queue has an entry.
         """
         waiting = self.keys.waiting
         self._waiter.call("BLMOVE", waiting, waiting, "LEFT", "LEFT", _BLOCK_SECONDS)

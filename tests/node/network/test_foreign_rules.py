@@ -151,7 +151,7 @@ def test_foreign_drop_rule_that_excludes_packets_of_slices_is_not_reported(
         (base("prerouting", -150), [match(tcp("dport"), 80), {"tproxy": {"port": 1}}], "packets are delivered to a program on the host"),
         (base("forward"), [{"reject": None}], "reject"),
         (base("forward"), [{"queue": {"num": 1}}], "packets are passed to a program"),
-        (base("forward"), [{"flow": {"op": "add", "flowtable": "@f"}}], "packets are forwarded by a flowtable past other rules"),
+        (base("forward"), [{"flow": {"op": "add", "flowtable": "@f"}}], "packets bypass other rules through a flowtable"),
         (base("forward"), [{"mangle": {"key": ip("daddr"), "value": "192.0.2.1"}}], "rewrite"),
         (base("output"), [match({"payload": {"protocol": "udp", "field": "sport"}}, 67), DROP], "drop"),
         (base("postrouting", 100, kind="nat"), [{"snat": {"addr": "192.0.2.1"}}], "the source of packets is translated to 192.0.2.1"),
