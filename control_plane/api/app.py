@@ -109,7 +109,8 @@ def _openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
         for operations in document["paths"].values():
             for operation in operations.values():
                 if not operation[EXTENSION]["roles"]:
-                    del operation["security"]
+                    # FastAPI returns the same document again for the next request.
+                    operation.pop("security", None)
         return document
 
     return openapi

@@ -180,6 +180,17 @@ def test_report_with_an_impossible_sequence_number_is_refused(
     assert codes(answer)
 
 
+def test_openapi_document_is_the_same_at_each_request_and_requires_no_credentials_for_health_checks(
+    shared_plane: RunningPlane,
+) -> None:
+    first, second = (httpx.get(f"{shared_plane.url}/openapi.json") for _ in range(2))
+    assert first.status_code == second.status_code == 200
+    assert first.json() == second.json()
+    paths = first.json()["paths"]
+    assert "security" not in paths["/healthz"]["get"]
+    assert "security" in paths["/v1/allocations"]["get"]
+
+
 def test_openapi_document_describes_the_problem_body_of_every_error_response(
     shared_plane: RunningPlane,
 ) -> None:
