@@ -11,8 +11,10 @@ import msgspec
 import typer
 
 from control_plane.cli.access import Access, find_access
+from control_plane.cli.answers import Node, decode
 from control_plane.cli.client import Client
-from control_plane.cli.failures import ExitCode, Failure, Unreachable
+from control_plane.cli.failures import ExitCode, Failure, NoAccess, Unreachable
+from control_plane.cli.paths import node_path
 from control_plane.cli.screen import Screen
 
 
@@ -27,9 +29,18 @@ class GlobalOptions:
 
 @dataclass(frozen=True, slots=True)
 class Session:
+    """The API client, the screen and the access of one command."""
+
     client: Client
     screen: Screen
     access: Access
+
+    def readable_node(self, name: str) -> Node | None:
+        """Return a node, or None if the caller is not permitted to read nodes."""
+        try:
+            return decode(self.client.get(node_path(name)), Node)
+        except NoAccess:
+            return None
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cli.conftest import OWN_KEY
-from tests.cli.control_plane import Reply, ScriptedPlane, document, page, stream
+from tests.cli.control_plane import Reply, ScriptedPlane, document, page, problem, stream
 from tests.cli.examples import (
     ACTIVE,
     ALLOCATION,
@@ -49,6 +49,16 @@ def test_allocations_create_waits_until_the_allocation_is_active(
         ["0.25", "s", "provisioning"],
         ["5.0", "s", "active"],
     ]
+
+
+def test_allocation_is_shown_to_a_caller_without_the_right_to_read_its_node(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script(f"GET {PATH}", document(allocation()))
+    plane.script("GET /v1/nodes/lab-a", problem(403, "role_missing", "callers may not read nodes"))
+    outcome = sliceplane("allocations", "show", ALLOCATION)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "10.100.1.10:22" in outcome.out
 
 
 def test_allocations_create_sends_its_options_in_the_request_body(

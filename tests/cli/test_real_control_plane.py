@@ -139,5 +139,20 @@ def test_node_registered_twice_gets_a_new_enrolment_token(sliceplane: CommandLin
     assert sliceplane("slots", "approve", "lab-z/0").returncode == 1
 
 
+def test_caller_creates_shows_and_releases_an_allocation_in_its_project(sliceplane: CommandLine) -> None:
+    sliceplane.document("projects", "create", "vision")
+    issued = sliceplane.document("keys", "issue", "ci", "--role", "caller", "--project", "vision")
+    as_caller = ("--api-key", issued["key"])
+    create = ("allocations", "create", "--sku", "lab.small", "--ssh-key", f"{sliceplane.key}.pub")
+    made = sliceplane(*as_caller, *create, "--json")
+    assert made.returncode == 0, made.stderr
+    identity = json.loads(made.stdout)["id"]
+    shown = sliceplane(*as_caller, "allocations", "show", identity)
+    assert shown.returncode == 0, shown.stderr
+    assert "project vision" in shown.stdout
+    released = sliceplane(*as_caller, "allocations", "release", identity, "--wait")
+    assert released.returncode == 0, released.stderr
+
+
 def test_unknown_api_key_ends_the_command_with_code_3(sliceplane: CommandLine) -> None:
     assert sliceplane("--api-key", "sp_unknown", "nodes", "list").returncode == 3

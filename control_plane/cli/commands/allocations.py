@@ -11,7 +11,7 @@ from control_plane.cli.failures import NotReached
 from control_plane.cli.follow import Follower
 from control_plane.cli.options import After, AllocationId, AsJson
 from control_plane.cli.pages import details, event_line, tables
-from control_plane.cli.paths import allocation_path, ingress_path, node_path
+from control_plane.cli.paths import allocation_path, ingress_path
 from control_plane.cli.request import ingress_request, labels, seconds, ssh_keys
 from control_plane.cli.session import Session, session
 from control_plane.cli.timeline import Timeline
@@ -138,7 +138,7 @@ def _show(current: Session, raw: bytes, at: str | None = None) -> None:
 def _nodes(current: Session, found: Allocation) -> list[Node]:
     """Return the nodes on which the allocation has slices."""
     nodes = {endpoint.node_id for endpoint in found.endpoints if endpoint.node_id and endpoint.via == "node"}
-    return [decode(current.client.get(node_path(node)), Node) for node in sorted(nodes)]
+    return [node for name in sorted(nodes) if (node := current.readable_node(name))]
 
 
 @commands.command("list")

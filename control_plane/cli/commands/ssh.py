@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 import typer
 
 from control_plane.cli.access import Access
-from control_plane.cli.answers import Allocation, Node, decode
+from control_plane.cli.answers import Allocation, decode
 from control_plane.cli.failures import Refused, WrongUsage
 from control_plane.cli.options import AllocationId
 from control_plane.cli.own_keys import private_keys
-from control_plane.cli.paths import allocation_path, node_path
+from control_plane.cli.paths import allocation_path
 from control_plane.cli.session import Session, session
 from control_plane.cli.ssh import Login, entered, login_of, ssh_arguments
 
@@ -77,7 +77,8 @@ def ssh(
 
 
 def _refuse_simulated(current: Session, login: Login) -> None:
-    if decode(current.client.get(node_path(login.node_id)), Node).simulated:
+    node = current.readable_node(login.node_id)
+    if node is not None and node.simulated:
         raise Refused(f"node {login.node_id} is simulated: its slices have no guest to log in to")
 
 
