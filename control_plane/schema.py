@@ -5,6 +5,7 @@
 be mixed up with the library of the same name.
 """
 
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _INSTALLED: Final = Path(__file__).with_name("migrations")
 MIGRATIONS: Final = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "alembic"
+
+_COMMENT: Final = sa.text("select obj_description('ledger'::regnamespace, 'pg_namespace')")
 
 
 class MigrationFailed(Exception):
@@ -39,7 +42,7 @@ def migrate(admin_dsn: str) -> None:
     engine = admin_engine(admin_dsn)
     try:
         with engine.connect() as connection:
-            _refuse_unknown_revision(config, connection)
+            _refuse_other_schema(config, connection)
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     except sa.exc.DBAPIError as error:
@@ -50,14 +53,24 @@ def migrate(admin_dsn: str) -> None:
         engine.dispose()
 
 
+def baseline_mark() -> str:
+    """Return the comment on the schema `ledger` that names the baseline from which a database was created."""
+    digest = sha256()
+    for file in sorted((MIGRATIONS / "sql" / "0001_baseline").glob("*.sql")):
+        digest.update(file.read_bytes())
+    return f"baseline {digest.hexdigest()}"
+
+
 def admin_engine(admin_dsn: str) -> sa.Engine:
     return sa.create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(admin_dsn), poolclass=sa.NullPool
     )
 
 
-def _refuse_unknown_revision(config: "Config", connection: sa.Connection) -> None:
-    """Raise `CommandError` if the database was migrated by a release that has migrations which this one lacks."""
+def _refuse_other_schema(config: "Config", connection: sa.Connection) -> None:
+    """Check that this release has all migrations of the database, and the baseline from which it was created. Raises
+    `CommandError`.
+    """
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
     from alembic.util import CommandError
@@ -70,6 +83,11 @@ def _refuse_unknown_revision(config: "Config", connection: sa.Connection) -> Non
         raise CommandError(
             f"the schema of the database has the revision {', '.join(unknown)}, which this release does not contain; "
             "use the release that migrated it"
+        )
+    if applied and connection.scalar(_COMMENT) != baseline_mark():
+        raise CommandError(
+            "the schema was created from another state of the baseline, which changes until the first release; "
+            "migrate an empty database, or empty the state folder of ./dev up with ./dev reset"
         )
     # Reading the version began a transaction, and each migration has a transaction of its own.
     connection.rollback()

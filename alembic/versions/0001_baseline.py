@@ -1,7 +1,8 @@
 """Create the whole schema: roles, ledger, read models, operational state, functions and permissions.
 
-The SQL is in the folder `sql/0001_baseline`, one file for each topic. Once a version of Sliceplane is released, these
-files are frozen: a later change of a table or a function is a later migration.
+The SQL is in the folder `sql/0001_baseline`, one file for each topic. A comment on the schema `ledger` has the digest
+of these files, and a database that was created from another state of them is refused. Once a version of Sliceplane is
+released, these files are frozen: a later change of a table or a function is a later migration.
 """
 
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 import psycopg
 
 from alembic import op
+from control_plane.schema import baseline_mark
 
 revision: Final = "0001_baseline"
 down_revision: Final = None
@@ -33,6 +35,7 @@ def upgrade() -> None:
     connection.execute("reset search_path")
     connection.execute("reset role")
     _run(connection, "grants")
+    connection.execute(f"comment on schema ledger is '{baseline_mark()}'".encode())
 
 
 def _run(connection: psycopg.Connection, *topics: str) -> None:
