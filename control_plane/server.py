@@ -4,12 +4,10 @@ Each program is one process and may be killed at any moment: on the next start i
 """
 
 import asyncio
-import secrets
 import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from hashlib import sha256
 from typing import Final, assert_never
 
 import uvloop
@@ -17,6 +15,7 @@ import uvloop
 from control_plane.certificates import UnusableCertificate
 from control_plane.commands.access import issue_first_key
 from control_plane.database import DatabaseUnavailable
+from control_plane.identity.api_keys import digest, new_secret
 from control_plane.identity.sealing import NoSigningKey
 from control_plane.programs import PURPOSES, SERVER, Program
 from control_plane.schema import MigrationFailed, migrate
@@ -166,10 +165,10 @@ async def _run(program: Program) -> int:
 
 async def _issue_key(name: str) -> str:
     """Create an administrator's API key, record its hash and return the key, which cannot be shown again."""
-    key = f"sp_{secrets.token_urlsafe(32)}"
+    key = new_secret()
     settings = read_settings()
     # Without configured logs, a log line would go to standard output, from which the caller reads the key.
     configure_logs(settings.log)
     async with plane(settings, pool=1) as made:
-        await made.handle(issue_first_key(name, sha256(key.encode()).hexdigest()))
+        await made.handle(issue_first_key(name, digest(key)))
     return key

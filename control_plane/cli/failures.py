@@ -93,7 +93,7 @@ _ADVICE: Final = {
     "no_capacity": "list the free slots: sliceplane slots list; and the drift that blocks placement: sliceplane nodes drift",
     "unknown_allocation": "list the allocations: sliceplane allocations list",
     "unknown_project": "list the projects: sliceplane projects list",
-    "project_missing": "name a project: --project PROJECT",
+    "project_missing": "specify one of your projects: --project PROJECT",
     "project_in_use": "list the allocations of the project: sliceplane allocations list --project PROJECT",
     "unknown_node": "list the nodes: sliceplane nodes list",
     "unknown_slot": "list the slots: sliceplane slots list",

@@ -1,11 +1,11 @@
 """Commands about API keys: issue, replace and revoke a key."""
 
-import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.commands.projects import against_project
 from control_plane.decisions.access import DEFAULT, Role
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from control_plane.handle import Command, Decision, Transaction
@@ -39,12 +39,12 @@ def issue_first_key(name: str, key_sha256: str) -> Command:
     origin = Origin(actor="operator", reason="issue-key", correlation_id=new_uuid())
 
     async def command(transaction: Transaction) -> Decision:
-        decided = _issued(KeyRequest(name, Role.ADMIN), key_sha256, transaction.now)
-        changes = [Change(stream_of_key(decided.key_id), 0, (decided,))]
+        fact = _issued(KeyRequest(name, Role.ADMIN), key_sha256, transaction.now)
+        changes = [Change(stream_of_key(fact.key_id), 0, (fact,))]
         if await projects.find(transaction.conn, DEFAULT) is None:
             created = ProjectCreated(DEFAULT, "Project of requests that name none")
             changes.append(Change(stream_of_project(DEFAULT), 0, (created,)))
-        return Decision(tuple(changes), origin.at(transaction.now), json.dumps(decided.key_id))
+        return Decision(tuple(changes), origin.at(transaction.now))
 
     return command
 
@@ -59,13 +59,17 @@ def issue_key(wanted: KeyRequest, key_sha256: str, origin: Origin, most: timedel
     async def command(transaction: Transaction) -> Decision:
         against = [
             *_too_long(wanted.lifetime, most),
-            *await _unusable_projects(transaction.conn, wanted.projects),
+            *[
+                objection
+                for number, name in enumerate(wanted.projects)
+                for objection in await against_project(transaction.conn, name, f"/projects/{number}")
+            ],
         ]
         if against:
             raise Conflict(*against)
         fact = _issued(wanted, key_sha256, transaction.now)
         change = Change(stream_of_key(fact.key_id), 0, (fact,))
-        return Decision((change,), origin.at(transaction.now), json.dumps(fact.key_id))
+        return Decision((change,), origin.at(transaction.now), fact.key_id)
 
     return command
 
@@ -100,7 +104,7 @@ def replace_key(key_id: str, key_sha256: str, overlap: timedelta, origin: Origin
             Change(stream_of_key(key_id), row.version, (replaced,)),
             Change(stream_of_key(fact.key_id), 0, (fact,)),
         )
-        return Decision(changes, origin.at(now), json.dumps(fact.key_id))
+        return Decision(changes, origin.at(now), fact.key_id)
 
     return command
 
@@ -140,19 +144,6 @@ def _too_long(lifetime: timedelta | None, most: timedelta | None) -> list[Object
     given = "without expiry" if lifetime is None else f"of {lifetime.total_seconds():.0f} seconds"
     reason = f"a key {given} exceeds the maximum lifetime of {most.total_seconds():.0f} seconds"
     return [Objection("lifetime_too_long", reason, "/lifetime_seconds")]
-
-
-async def _unusable_projects(conn: AsyncConnection, names: tuple[ProjectId, ...]) -> list[Objection]:
-    found = []
-    for number, name in enumerate(names):
-        row = await projects.find(conn, name, lock="share")
-        if row is None:
-            found.append(
-                Objection("unknown_project", f"there is no project named {name}", f"/projects/{number}")
-            )
-        elif row.archived is not None:
-            found.append(Objection("project_archived", f"project {name} is archived", f"/projects/{number}"))
-    return found
 
 
 async def _locked(conn: AsyncConnection, key_id: str) -> KeyRow:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.ingress import has_free_ingress, reserve
-from control_plane.commands.projects import lock_active_project
+from control_plane.commands.projects import against_project
 from control_plane.decisions.placement import choose, fits, node_blocked, only_simulated_left, unknown_node
 from control_plane.decisions.public_addresses import IngressRequest, no_free_address_anywhere
 from control_plane.decisions.readiness import Check, named
@@ -63,7 +63,8 @@ def create_allocation(
     wanted = PlacementRequest(request, ingress_rules, unreachable_after, simulated_allowed=simulated_allowed)
 
     async def command(transaction: Transaction) -> Decision:
-        await lock_active_project(transaction.conn, request.project)
+        if against := await against_project(transaction.conn, request.project, "/project"):
+            raise Conflict(*against)
         try:
             found = await find_place(transaction, wanted)
         except Conflict as nothing:

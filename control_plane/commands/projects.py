@@ -1,7 +1,5 @@
 """Commands about projects: create, describe and archive a project, and lock the project of a request."""
 
-import json
-
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -17,13 +15,13 @@ from read_models.projects import ProjectRow
 
 
 def create_project(name: ProjectId, description: str, origin: Origin) -> Command:
-    """Create a project. Raises `Conflict` if it exists. The answer is its name."""
+    """Create a project. Raises `Conflict` if it exists."""
 
     async def command(transaction: Transaction) -> Decision:
         if await projects.find(transaction.conn, name) is not None:
             raise Conflict(Objection("project_exists", f"a project named {name} exists already", "/id"))
         change = Change(stream_of_project(name), 0, (ProjectCreated(name, description),))
-        return Decision((change,), origin.at(transaction.now), json.dumps(name))
+        return Decision((change,), origin.at(transaction.now))
 
     return command
 
@@ -33,7 +31,8 @@ def describe_project(name: ProjectId, description: str, origin: Origin) -> Comma
 
     async def command(transaction: Transaction) -> Decision:
         row = await _locked(transaction.conn, name)
-        refuse_archived(row)
+        if against := _against_archived(row):
+            raise Conflict(*against)
         if row.description == description:
             return Decision((), origin.at(transaction.now))
         change = Change(stream_of_project(name), row.version, (ProjectDescribed(name, description),))
@@ -64,28 +63,27 @@ def archive_project(name: ProjectId, reason: str, origin: Origin) -> Command:
     return command
 
 
-async def lock_active_project(conn: AsyncConnection, name: ProjectId) -> None:
-    """Check that a project exists and is not archived, and keep it so until the transaction ends.
+async def against_project(conn: AsyncConnection, name: ProjectId, field: str) -> list[Objection]:
+    """Return the objections to the use of a project, which `field` of the request names: it does not exist, or it is
+    archived. Until the transaction ends, no other transaction can archive it.
 
-    Rows of projects are locked before rows of slots. Raises `Conflict`.
+    Rows of projects are locked before rows of slots.
     """
     row = await projects.find(conn, name, lock="share")
-    if row is None:
-        raise unknown_project(name)
-    refuse_archived(row)
+    return [unknown_project(name, field)] if row is None else _against_archived(row, field)
 
 
-def refuse_archived(row: ProjectRow) -> None:
-    """Check that a project is not archived. Raises `Conflict`."""
-    if row.archived is not None:
-        reason = f"project {row.project} is archived and cannot be changed: {row.archived}"
-        raise Conflict(Objection("project_archived", reason))
+def _against_archived(row: ProjectRow, field: str | None = None) -> list[Objection]:
+    if row.archived is None:
+        return []
+    reason = f"project {row.project} is archived and cannot be changed: {row.archived}"
+    return [Objection("project_archived", reason, field)]
 
 
 async def _locked(conn: AsyncConnection, name: ProjectId) -> ProjectRow:
     row = await projects.find(conn, name, lock="update")
     if row is None:
-        raise UnknownName(Objection("unknown_project", f"there is no project named {name}"))
+        raise UnknownName(unknown_project(name))
     return row
 
 

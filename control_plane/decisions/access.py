@@ -131,7 +131,7 @@ def project_of(principal: Principal, named: str | None) -> ProjectId:
     if named is not None:
         project = ProjectId(named)
         if not principal.permits(project):
-            raise unknown_project(project)
+            raise Conflict(unknown_project(project, "/project"))
         return project
     if principal.projects is None:
         return DEFAULT
@@ -141,9 +141,11 @@ def project_of(principal: Principal, named: str | None) -> ProjectId:
     raise Malformed(Objection("project_missing", f"name one of your projects: {names}", "/project"))
 
 
-def unknown_project(project: ProjectId) -> Conflict:
-    """Return the refusal of a request for a project that does not exist, or that the caller must not know."""
-    return Conflict(Objection("unknown_project", f"there is no project named {project}", "/project"))
+def unknown_project(project: str, field: str | None = None, parameter: str | None = None) -> Objection:
+    """Return the objection to a project that does not exist, or that the caller must not know. `field` or `parameter`
+    is the part of the request that names it.
+    """
+    return Objection("unknown_project", f"there is no project named {project}", field, parameter)
 
 
 def roles_with(scope: Scope) -> tuple[Role, ...]:

@@ -8,7 +8,6 @@ anything else of the request is read, and it is part of the OpenAPI document. An
 does not start.
 """
 
-from hashlib import sha256
 from typing import Annotated, Any, Final, cast
 
 from fastapi import Depends, Request
@@ -28,13 +27,14 @@ from control_plane.decisions.access import (
     scopes_of,
 )
 from control_plane.decisions.refusals import Objection, Unauthorised
+from control_plane.identity.api_keys import digest
 from control_plane.identity.sessions import PresentedCredential, refuse_unknown_node
 from events.values import InvalidValue, NodeId, node_id
 from read_models import keys
 from read_models.keys import KeyRow
 
 EXTENSION: Final = "x-sliceplane-access"
-"""Name of the declaration in the OpenAPI document."""
+"""Name of the field of an operation in the OpenAPI document that states the required scope or role."""
 
 _bearer: Final = HTTPBearer(auto_error=False, description="An API key, or a node's id and credential.")
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
@@ -85,7 +85,7 @@ async def authorise(request: Request, credentials: Credentials) -> None:
     if declared in (EVERYONE[EXTENSION], SELF_VERIFIED[EXTENSION]):
         return
     if declared == NODES[EXTENSION]:
-        request.state.node = await _node(request, _presented(credentials))
+        request.state.node = await _node(request, await _presented(credentials))
         return
     principal = await _principal(request, _secret(credentials))
     if "scope" in declared:
@@ -95,7 +95,7 @@ async def authorise(request: Request, credentials: Credentials) -> None:
 
 async def _principal(request: Request, secret: str) -> Principal:
     async with reading(plane_of(request).engine) as conn:
-        found = await keys.by_secret(conn, _digest(secret))
+        found = await keys.by_secret(conn, digest(secret))
     if found is None:
         raise Unauthorised(
             Objection("unknown_key", "unknown API key; check the key in the Authorization header")
@@ -115,12 +115,8 @@ def principal_of(row: KeyRow) -> Principal:
     return Principal(row.actor, role, scopes_of(role, frozenset(row.scopes)), projects)
 
 
-async def shown(credentials: Credentials) -> PresentedCredential:
+async def _presented(credentials: Credentials) -> PresentedCredential:
     """Return the credentials of a calling node without verifying them. Raises `Unauthorised` if they are malformed."""
-    return _presented(credentials)
-
-
-def _presented(credentials: HTTPAuthorizationCredentials | None) -> PresentedCredential:
     raw, _, credential = _secret(credentials).partition(":")
     try:
         name = node_id(raw)
@@ -128,7 +124,7 @@ def _presented(credentials: HTTPAuthorizationCredentials | None) -> PresentedCre
         raise Unauthorised(
             Objection("unknown_node", "the credentials are not of the form '<node id>:<credential>'")
         ) from None
-    return PresentedCredential(name, _digest(credential))
+    return PresentedCredential(name, digest(credential))
 
 
 async def _node(request: Request, presented: PresentedCredential) -> NodeId:
@@ -144,10 +140,6 @@ def _secret(credentials: HTTPAuthorizationCredentials | None) -> str:
     return credentials.credentials
 
 
-def _digest(secret: str) -> str:
-    return sha256(secret.encode()).hexdigest()
-
-
 def caller_of(request: Request) -> Principal:
     """Return the principal that `authorise` has verified."""
     return cast(Principal, request.state.principal)
@@ -159,5 +151,5 @@ def _node_of(request: Request) -> NodeId:
 
 Caller = Annotated[Principal, Depends(caller_of)]
 CallingNode = Annotated[NodeId, Depends(_node_of)]
-ShownByNode = Annotated[PresentedCredential, Depends(shown)]
+ShownByNode = Annotated[PresentedCredential, Depends(_presented)]
 """Credentials of a calling node, for a route that verifies them itself."""

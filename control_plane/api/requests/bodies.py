@@ -244,20 +244,20 @@ class IssueKey(Body):
 
     name: Annotated[str, AfterValidator(values.key_name)]
     """Name of the owner: the id of the key begins with it."""
-    role: Literal["caller", "admin", "auditor"]
+    role: Annotated[Role, Field(strict=False)]
     projects: list[Annotated[str, AfterValidator(values.project_id)]] = Field(default=[], max_length=64)
     """Projects that the key is limited to; empty: all. A caller's key names at least one."""
-    scopes: list[Literal[*Scope]] = Field(default=[], max_length=len(Scope))  # type: ignore[valid-type]  # mypy does not evaluate the members
+    scopes: list[Annotated[Scope, Field(strict=False)]] = Field(default=[], max_length=len(Scope))
     """Scopes that the key is limited to; empty: all scopes of its role."""
     lifetime_seconds: int | None = Field(default=None, ge=60, le=MAX_KEY_SECONDS)
     """Time until the key expires; null: it does not expire."""
 
     @model_validator(mode="after")
     def _fits_its_role(self) -> Self:
-        if self.role == "caller" and not self.projects:
+        if self.role is Role.CALLER and not self.projects:
             reason = "the key of a caller names the projects that it may use"
             raise PydanticCustomError("projects_missing", "{reason}", {"reason": reason})
-        if beyond := [each for each in self.scopes if each not in SCOPES_OF[Role(self.role)]]:
+        if beyond := [each for each in self.scopes if each not in SCOPES_OF[self.role]]:
             reason = f"the role {self.role} does not have the scope {', '.join(beyond)}"
             raise PydanticCustomError("scope_beyond_role", "{reason}", {"reason": reason})
         return self

@@ -12,7 +12,7 @@ from fastapi import Depends, Header, Query, Request
 from pydantic import AfterValidator
 
 from control_plane.api.requests.state import plane_of
-from control_plane.decisions.access import Principal
+from control_plane.decisions.access import Principal, unknown_project
 from control_plane.decisions.refusals import Gone, Objection, UnknownName
 from events.catalog import CATALOG
 from events.ledger.connection import ledger_connection
@@ -105,12 +105,7 @@ def limited(pick: EventFilter, principal: Principal) -> EventFilter:
     if principal.projects is None:
         return pick
     if foreign := sorted(pick.projects - principal.projects):
-        raise UnknownName(
-            *(
-                Objection("unknown_project", f"there is no project named {each}", parameter="project")
-                for each in foreign
-            )
-        )
+        raise UnknownName(*(unknown_project(each, parameter="project") for each in foreign))
     return pick._replace(projects=pick.projects or principal.projects)
 
 

@@ -1,9 +1,6 @@
 """`/v1/keys` and `/v1/whoami`: API keys, and the caller of a request."""
 
-import json
-import secrets
 from datetime import datetime, timedelta
-from hashlib import sha256
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -14,8 +11,9 @@ from control_plane.api.requests.pages import Cursor, Limit, Page
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import key_of, origin_of, plane_of
 from control_plane.commands.access import KeyRequest, issue_key, replace_key, revoke_key, unknown_key
-from control_plane.decisions.access import Role, Scope
+from control_plane.decisions.access import Scope
 from control_plane.handle import Command
+from control_plane.identity.api_keys import digest, new_secret
 from events.values import ProjectId
 from read_models import keys
 from read_models.keys import KeyRow
@@ -92,14 +90,14 @@ async def issue(request: Request, principal: Caller, body: IssueKey) -> IssuedKe
     """Issue an API key. Its secret is returned only once; only a hash of it is stored."""
     wanted = KeyRequest(
         name=body.name,
-        role=Role(body.role),
+        role=body.role,
         projects=tuple(ProjectId(each) for each in dict.fromkeys(body.projects)),
         scopes=tuple(dict.fromkeys(body.scopes)),
         lifetime=None if body.lifetime_seconds is None else timedelta(seconds=body.lifetime_seconds),
     )
-    secret = _new_secret()
+    secret = new_secret()
     most = plane_of(request).settings.max_key_lifetime
-    command = issue_key(wanted, _digest(secret), origin_of(request, principal), most)
+    command = issue_key(wanted, digest(secret), origin_of(request, principal), most)
     return await _issued(request, command, secret)
 
 
@@ -127,8 +125,8 @@ async def rotate(request: Request, principal: Caller, key: str, body: RotateKey)
     """Issue a successor of an API key with the same role, projects and scopes. The replaced key is accepted for a last
     period.
     """
-    secret, overlap = _new_secret(), timedelta(seconds=body.overlap_seconds)
-    command = replace_key(key, _digest(secret), overlap, origin_of(request, principal))
+    secret, overlap = new_secret(), timedelta(seconds=body.overlap_seconds)
+    command = replace_key(key, digest(secret), overlap, origin_of(request, principal))
     return await _issued(request, command, secret)
 
 
@@ -141,14 +139,6 @@ async def revoke(request: Request, principal: Caller, key: str, body: RevokeKey)
 
 
 async def _issued(request: Request, command: Command, secret: str) -> IssuedKey:
-    key_id = json.loads(await plane_of(request).handle(command))
+    key_id = await plane_of(request).handle(command)
     view = await show(request, key_id)
     return IssuedKey(**dict(view), key=secret)
-
-
-def _new_secret() -> str:
-    return f"sp_{secrets.token_urlsafe(32)}"
-
-
-def _digest(secret: str) -> str:
-    return sha256(secret.encode()).hexdigest()

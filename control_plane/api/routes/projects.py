@@ -9,8 +9,8 @@ from control_plane.api.requests.pages import Cursor, Limit, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import key_of, origin_of, plane_of
 from control_plane.commands.projects import archive_project, create_project, describe_project
-from control_plane.decisions.access import Scope, within
-from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.decisions.access import Scope, unknown_project, within
+from control_plane.decisions.refusals import UnknownName
 from control_plane.handle import Command
 from events.values import InvalidValue, ProjectId, project_id
 from read_models import projects
@@ -107,4 +107,4 @@ def _cursor(raw: str) -> ProjectId:
 
 
 def _unknown(raw: str) -> UnknownName:
-    return UnknownName(Objection("unknown_project", f"there is no project named {raw!r}"))
+    return UnknownName(unknown_project(raw))

@@ -1,11 +1,20 @@
 """Tests of API keys: issue, limits, rotation, revocation and expiry."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from deploy.embedded.postgres import PostgresServer
 from tests.api.access.principals import client_of, create_project, expire, issue
-from tests.servers.plane import RunningPlane
+from tests.servers.plane import RunningPlane, running
+
+
+@pytest.fixture(scope="module")
+def limited_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
+    """Control plane of which the operator limits the lifetime of API keys to one day."""
+    with running(postgres_server, max_key_days=1.0) as made:
+        yield made
 
 
 def test_secret_of_an_issued_key_is_returned_once_and_stored_only_as_a_hash(
@@ -108,3 +117,15 @@ def test_rotation_issues_a_successor_and_accepts_the_replaced_key_for_the_overla
         assert caller.get("/allocations").is_success
     with shared_plane.client(Authorization=f"Bearer {new['key']}") as caller:
         assert caller.get("/allocations").is_success
+
+
+@pytest.mark.parametrize(("lifetime", "accepted"), [(86_400, True), (86_401, False), (None, False)])
+def test_key_for_longer_than_the_operator_allows_is_refused(
+    limited_plane: RunningPlane, lifetime: int | None, accepted: bool
+) -> None:
+    with limited_plane.client() as admin:
+        answer = admin.post("/keys", json={"name": "ops", "role": "admin", "lifetime_seconds": lifetime})
+    assert answer.is_success is accepted
+    if not accepted:
+        assert answer.status_code == 409
+        assert [each["code"] for each in answer.json()["reasons"]] == ["lifetime_too_long"]

@@ -1,10 +1,12 @@
 """Tests of projects: they are created, described and archived, and a caller sees and changes only its own."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from tests.api.access.principals import client_of, create_project, issue
@@ -166,6 +168,24 @@ def test_archived_project_is_read_but_not_changed(shared_plane: RunningPlane) ->
             admin.post("/keys", json={"name": "new", "role": "caller", "projects": ["old"]}),
         ):
             assert (refused.status_code, codes(refused)) == (409, ["project_archived"])
+
+
+def test_allocation_is_not_created_in_a_project_that_is_archived_at_the_same_time(
+    shared_plane: RunningPlane,
+) -> None:
+    create_project(shared_plane, "closing")
+    key = issue(shared_plane, "closing", projects=["closing"])
+    with (
+        psycopg.connect(shared_plane.database.admin_dsn) as archiving,
+        client_of(shared_plane, key) as caller,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        archiving.execute("update read.project set archived = 'trial ended' where project = 'closing'")
+        answering = pool.submit(request_allocation, caller)
+        until(shared_plane.has_lock_waiter, "the request waits for the row of the project")
+        archiving.commit()
+        answer = answering.result()
+    assert (answer.status_code, codes(answer)) == (409, ["project_archived"])
 
 
 def test_project_that_exists_is_not_created_again(shared_plane: RunningPlane) -> None:
