@@ -85,7 +85,9 @@ async def by_secret(conn: AsyncConnection, key_sha256: str) -> tuple[KeyRow, boo
 
 
 async def find(conn: AsyncConnection, key_id: str, *, lock: bool = False) -> KeyRow | None:
-    """Return an API key's row, or None. With `lock` the row is locked until the transaction ends."""
+    """Return the row of the API key with this id, or None if there is no such key. With `lock` the row is locked until
+    the transaction ends.
+    """
     query = sa.select(api_key).where(api_key.c.key_id == key_id)
     row = (await conn.execute(query.with_for_update() if lock else query)).mappings().one_or_none()
     return None if row is None else KeyRow(row)

@@ -66,8 +66,10 @@ def patch(version: int, fact: ProjectFact) -> Patch:
 
 
 async def find(conn: AsyncConnection, name: ProjectId, *, lock: str | None = None) -> ProjectRow | None:
-    """Return a project's row, or None. With `lock` it is locked until the transaction ends: `share` keeps others from
-    archiving the project, `update` from using it.
+    """Return the row of the project with this id, or None if there is no such project.
+
+    With `lock` the row is locked until the transaction ends: `share` prevents other transactions from changing the
+    project, `update` also from creating allocations in it.
     """
     query = sa.select(project).where(project.c.project == name)
     if lock is not None:

@@ -77,8 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _plan(tally: Tally, plan: dict[str, Any]) -> None:
-    """Add a test case to the planned counts of a promise. A case of a fault matrix states the counts of its whole
-    matrix, so they are set; a test without a matrix adds one case.
+    """Count a test case as planned. Each case of a fault matrix carries the number of all cases of its matrix, which
+    becomes the count of its test; each case of another test increases the count by one.
     """
     test = plan["test"]
     if plan["of"]:

@@ -220,7 +220,7 @@ def test_operation_that_contains_the_order_that_its_slot_already_has_does_not_ex
 
 
 @pytest.mark.parametrize("kind", [*REPAIRS, AddressReport, ReadinessPoll])
-def test_operation_on_a_slot_ordered_to_be_empty_fails_with_the_failure_code_not_wanted(
+def test_operation_on_a_slot_ordered_to_be_empty_fails_with_reason_code_not_wanted(
     node: Entrance, kind: type[SlotRepair]
 ) -> None:
     node.do(remove())
@@ -231,7 +231,7 @@ def test_operation_on_a_slot_ordered_to_be_empty_fails_with_the_failure_code_not
 
 
 @pytest.mark.parametrize("kind", [*REPAIRS, AddressReport, ReadinessPoll])
-def test_operation_on_a_stopped_slice_fails_with_the_failure_code_not_wanted(
+def test_operation_on_a_stopped_slice_fails_with_reason_code_not_wanted(
     node: Entrance, kind: type[SlotRepair]
 ) -> None:
     node.do(stop())
@@ -257,7 +257,7 @@ def test_drift_report_of_a_stopped_slice_names_a_tap_that_was_created(node: Entr
 
 
 @pytest.mark.parametrize("order", [apply(), stop()])
-def test_ingress_remove_on_a_slice_that_is_not_removed_fails_with_the_failure_code_not_wanted(
+def test_ingress_remove_on_a_slice_that_is_not_removed_fails_with_reason_code_not_wanted(
     node: Entrance, order: Order
 ) -> None:
     node.do(order)
