@@ -19,14 +19,14 @@ from typing import Final
 from events.shapes import JsonObject, Rewrite
 
 
-def _every_request_is_replaced_on_failure(shape: JsonObject) -> JsonObject:
-    """Accept an allocation request of version 1 unchanged. Placement chose its node, and after a node fault during
-    the bring-up the allocation may be placed on another node.
+def _request_without_options(shape: JsonObject) -> JsonObject:
+    """Return an allocation request of version 1 unchanged. Version 2 added `node` and `replace_on_failure`, and their
+    defaults are what version 1 meant: placement chose the node, and chose another one after a node fault.
     """
     return shape
 
 
 UPCASTS: Final[dict[tuple[str, int], Rewrite]] = {
-    ("allocation.requested", 1): _every_request_is_replaced_on_failure,
+    ("allocation.requested", 1): _request_without_options,
 }
 """Upcasters by stored name and version; each converts that version to the next."""

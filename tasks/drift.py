@@ -100,7 +100,7 @@ TYPES: Final = (
     DriftType(
         kind="host.unreadable",
         scope="node",
-        serves="requirement NOD-8: acts only on a complete snapshot",
+        serves="requirement NOD-8: the agent repairs a host only after it has read its complete state",
         means="a daemon of the host does not respond, so desired and observed state cannot be compared",
         evidence="desired: a response of the daemon; observed: the failed request and its error",
         source="survey",
@@ -553,7 +553,7 @@ TYPES: Final = (
     DriftType(
         kind="machine.seed",
         scope="slot",
-        serves="requirement NOD-8: repair touches only what differs",
+        serves="requirement NOD-8: a repair changes only what differs",
         means="the boot data or the device list of the guest is missing in the slot's folder",
         evidence="desired: the file; observed: that the file does not exist",
         source="survey",

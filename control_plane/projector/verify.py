@@ -65,7 +65,7 @@ async def verify(engine: AsyncEngine, report: Report) -> tuple[Position, tuple[D
             except Exception as error:
                 if not found:
                     raise
-                log.warning("replay_of_altered_ledger_failed", error=str(error))
+                log.warning("ledger_replay_failed_after_differences_were_found", error=str(error))
             return end, tuple(found)
         finally:
             await conn.rollback()

@@ -222,7 +222,7 @@ async def _settled(handle: Handle, node: NodeId, command: Command) -> None:
     try:
         await handle(command)
     except (Refused, ValidationError, VersionConflict) as error:
-        log.warning("node_report_budget_command_failed", node=node, error=str(error))
+        log.warning("node_report_budget_update_failed", node=node, error=str(error))
 
 
 def _own_cause(transaction: Transaction, node: NodeId) -> Cause:

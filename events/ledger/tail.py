@@ -177,7 +177,7 @@ class Tail:
                 return False  # a later holder hangs, and the server cannot exclude that the gap belongs to it
             raise
         if noted:
-            log.info("unused_ledger_positions_recorded", first_position=min(noted), count=len(noted))
+            log.info("dead_ledger_positions_recorded", first_position=min(noted), count=len(noted))
         return len(noted) == len(gaps)
 
     async def _final(self, conn: psycopg.AsyncConnection) -> Position:

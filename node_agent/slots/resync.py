@@ -126,7 +126,7 @@ class Resync:
         self._files.mark_complete()
         log.info(
             "desired_state_fetched",
-            orders_of_node=len(held.held),
+            orders_held_by_node=len(held.held),
             orders_received=len(orders),
             orders_admitted=len(admitted),
         )

@@ -87,7 +87,7 @@ class SlotWork:
             with reporting_progress(self.listener, held.order.order_id):
                 self._carry_out(slot, held, halt, asked=asked)
         except Halted:
-            log.info("work_on_slot_halted")
+            log.info("work_on_slot_stopped_on_request")
         except HostUnreadable as unreadable:
             # Attempts handle this exception themselves; here the host was read before one. The next survey retries.
             log.warning("host_unreadable", reason=str(unreadable))

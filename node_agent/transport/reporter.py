@@ -88,7 +88,7 @@ class Reporter:
             return Rest(self._backoff.next())
         except OSError:
             # The batch was delivered, but that is not stored: it is sent again after a crash, and accepted only once.
-            log.exception("report_delivery_not_stored_on_disk", undelivered_reports=self._spool.waiting)
+            log.exception("delivery_of_reports_not_recorded_on_disk", undelivered_reports=self._spool.waiting)
             return Rest(self._backoff.next())
         self._backoff.reset()
         return 0.0

@@ -51,7 +51,7 @@ def test_copy_of_an_agent_is_a_child_of_the_test_process_with_its_own_command_li
     assert os.getsid(agent.pid) == agent.pid
 
 
-def test_copy_of_an_agent_that_still_runs_is_found_by_the_leftover_check(agent: Child) -> None:
+def test_leftover_check_finds_a_program_copy_until_it_has_ended(agent: Child) -> None:
     what = f"process {' '.join(agent.argv)}"
     assert snapshot(set())[what] == 1
     agent.stop()

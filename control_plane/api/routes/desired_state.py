@@ -39,5 +39,10 @@ async def desired_state(request: Request, node: CallingNode, body: HeldOrders) -
             return DesiredState(orders=(), unknown=found.unknown)
         now: datetime = await plane.handle.clock(conn)
     orders = tuple(seal(each.text, now + bounds_of(each.kind).maximum_age) for each in found.wanted)
-    log.info("desired_state_compared", node=node, orders_of_node=len(body.held), orders_sent=len(orders))
+    log.info(
+        "node_orders_compared_with_desired_state",
+        node=node,
+        orders_held_by_node=len(body.held),
+        orders_sent=len(orders),
+    )
     return DesiredState(orders=orders, unknown=found.unknown)

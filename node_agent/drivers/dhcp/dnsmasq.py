@@ -112,7 +112,7 @@ class Dnsmasq:
             found = listening_inodes(device, addresses, self._deadline)
         except Refused as error:
             # The kernel has no sock_diag. A second server that answers requests is still detected by its leases.
-            log.debug("dhcp_socket_listing_unsupported", reason=str(error))
+            log.debug("listing_of_dhcp_sockets_unsupported_by_kernel", reason=str(error))
             return ()
         except OSError as error:
             raise HostUnreadable(f"list sockets on port 67: {error}") from error
