@@ -8,28 +8,33 @@ consumes no position.
 A command runs again after a deadlock, after a lost race (for the head of a stream, a claim or a row), when it would
 have to wait for rows while it holds others, and when the server ended its transaction because this process was idle in
 it. Readers of the ledger are woken after the commit; they also poll, so a lost wake-up only delays them. A disconnected
-caller does not cancel the command; repeating the request with the same idempotency key returns the outcome.
+caller does not cancel the command; repeating the request with the same idempotency key returns the stored answer.
+
+A command can require a version of a stream (`Condition`), and it can be tried without an effect (`dry_run`). Both use
+the same transaction: a dry run makes every check and every choice of the command, and is rolled back.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.decisions.refusals import Conflict, Objection, PreconditionFailed
 from events.envelope import Cause
 from events.facts import Fact
 from events.ledger.append import Change, CommandKey, append, take_key
-from events.ledger.connection import ledger_connection
+from events.ledger.connection import fetch_value, ledger_connection
 from events.ledger.errors import ClaimHeld, VersionConflict
+from events.values import StreamId
 from read_models import inline
 from tasks.failpoints import failpoint
 
 ATTEMPTS: Final = 8
+_VERSION: Final = "select version from ledger.head where stream_id = %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,22 @@ class Transaction:
     conn: AsyncConnection
     now: datetime
     wait_for_locked: bool = False
+
+
+class Condition(NamedTuple):
+    """A condition of a command: the stream, if it exists, has one of these versions when the command decides."""
+
+    stream: StreamId
+    versions: frozenset[int]
+
+
+class Outcome(NamedTuple):
+    """The result of a command. If `replayed`, an earlier request with the same idempotency key has stored the answer,
+    and the command did not run.
+    """
+
+    answer: str
+    replayed: bool = False
 
 
 Command = Callable[[Transaction], Awaitable[Decision]]
@@ -89,10 +110,27 @@ class Handle:
 
         Also raises `Conflict` if another stream holds a claim that the command needs (LED-3).
         """
+        return (await self.run(command, key)).answer
+
+    async def run(
+        self,
+        command: Command,
+        key: CommandKey | None = None,
+        *,
+        condition: Condition | None = None,
+        dry_run: bool = False,
+    ) -> Outcome:
+        """Run a command and return its outcome. Raises as a call does, and `PreconditionFailed` if the stream of the
+        condition has another version.
+
+        A `dry_run` returns the answer that the command would have, and changes nothing. It must not have a key.
+        """
         wait_for_locked = False
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return await self._once(command, key, wait_for_locked=wait_for_locked)
+                if dry_run:
+                    return await self._try(command, condition, wait_for_locked=wait_for_locked)
+                return await self._once(command, key, condition, wait_for_locked=wait_for_locked)
             except ClaimHeld as held:
                 if attempt == ATTEMPTS:
                     raise Conflict(Objection(f"{held.claim.kind}_taken", str(held))) from held
@@ -102,13 +140,15 @@ class Handle:
                 wait_for_locked |= isinstance(error, RetryWithoutLocks)
         raise AssertionError("unreachable")
 
-    async def _once(self, command: Command, key: CommandKey | None, *, wait_for_locked: bool) -> str:
+    async def _once(
+        self, command: Command, key: CommandKey | None, condition: Condition | None, *, wait_for_locked: bool
+    ) -> Outcome:
         async with self.engine.connect() as conn:
             ledger = await ledger_connection(conn)
             if key is not None and (stored := await take_key(ledger, key)) is not None:
                 await conn.commit()
-                return stored.answer
-            decision = await command(Transaction(conn, await self.clock(conn), wait_for_locked))
+                return Outcome(stored.answer, replayed=True)
+            decision = await self._decide(conn, command, condition, wait_for_locked=wait_for_locked)
             if decision.changes or key is not None:
                 await inline.apply(conn, _numbered(decision.changes))
                 failpoint("handle.before_append")
@@ -118,7 +158,36 @@ class Handle:
             failpoint("handle.committed")
         if decision.changes:
             await self.wake()
-        return decision.answer
+        return Outcome(decision.answer)
+
+    async def _try(self, command: Command, condition: Condition | None, *, wait_for_locked: bool) -> Outcome:
+        async with self.engine.connect() as conn:
+            decision = await self._decide(conn, command, condition, wait_for_locked=wait_for_locked)
+            await conn.rollback()
+        return Outcome(decision.answer)
+
+    async def _decide(
+        self, conn: AsyncConnection, command: Command, condition: Condition | None, *, wait_for_locked: bool
+    ) -> Decision:
+        if condition is not None:
+            ledger = await ledger_connection(conn)
+            version: int | None = await fetch_value(ledger, _VERSION, [condition.stream])
+            if version is not None:
+                _require(condition, version)
+        decision = await command(Transaction(conn, await self.clock(conn), wait_for_locked))
+        for change in decision.changes:
+            # The stream may have grown after its version was read and before the command locked its rows. The append
+            # verifies the version that the command has decided on.
+            if condition is not None and change.stream == condition.stream:
+                _require(condition, change.expected_version)
+        return decision
+
+
+def _require(condition: Condition, version: int) -> None:
+    if version not in condition.versions:
+        wanted = " or ".join(map(str, sorted(condition.versions))) or "that of another resource"
+        reason = f"{condition.stream} is at version {version}, not {wanted}; read it again"
+        raise PreconditionFailed(Objection("version_changed", reason, parameter="If-Match"))
 
 
 def _may_run_again(error: RetryWithoutLocks | VersionConflict | psycopg.Error | sa.exc.DBAPIError) -> bool:

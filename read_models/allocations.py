@@ -14,6 +14,7 @@ from events.allocations import AllocationRequested
 from events.envelope import Recorded
 from events.ledger.tables import event, metadata
 from events.values import AllocationId, Position, ProjectId, correlation_of, stream_of_allocation
+from read_models.pages import keyset
 
 allocation = sa.Table(
     "allocation",
@@ -53,14 +54,24 @@ class Requested(NamedTuple):
 
 
 async def page(
-    conn: AsyncConnection, *, within: frozenset[ProjectId] | None, before: Position | None, limit: int
+    conn: AsyncConnection,
+    *,
+    within: frozenset[ProjectId] | None,
+    after: Position | None,
+    limit: int,
+    descending: bool = True,
+    upto: Position | None = None,
 ) -> list[Requested]:
-    """Return one page of allocation requests, newest first; with `within`, only those in these projects."""
-    query = sa.select(allocation).order_by(allocation.c.position.desc()).limit(limit)
+    """Return one page of allocation requests, newest first or oldest first; with `within`, only those in these
+    projects, and with `upto` only those that were recorded up to this position.
+    """
+    query = sa.select(allocation)
     if within is not None:
         query = query.where(allocation.c.project.in_(sorted(within)))
-    if before is not None:
-        query = query.where(allocation.c.position < before)
+    if upto is not None:
+        query = query.where(allocation.c.position <= upto)
+    place = None if after is None else (after,)
+    query = keyset(query, [allocation.c.position], place, limit, descending=descending)
     return [
         Requested(Position(row.position), AllocationId(row.allocation_id))
         for row in await conn.execute(query)
@@ -68,13 +79,23 @@ async def page(
 
 
 async def positions(
-    conn: AsyncConnection, allocation_id: AllocationId, *, after: Position, limit: int
+    conn: AsyncConnection,
+    allocation_id: AllocationId,
+    *,
+    after: Position,
+    limit: int,
+    before: Position | None = None,
 ) -> list[Position]:
-    """Return the positions of the events in an allocation's timeline, oldest first."""
+    """Return the positions of the events in an allocation's timeline, oldest first; with `before`, of the last events
+    before this position, newest first.
+    """
     other_streams = sa.select(story.c.position).where(story.c.correlation_id == correlation_of(allocation_id))
     own = sa.select(event.c.position).where(event.c.stream_id == stream_of_allocation(allocation_id))
     both = sa.union_all(
         other_streams.where(story.c.position > after), own.where(event.c.position > after)
     ).subquery()
     query = sa.select(both.c.position).order_by(both.c.position).limit(limit)
+    if before is not None:
+        query = sa.select(both.c.position).where(both.c.position < before)
+        query = query.order_by(both.c.position.desc()).limit(limit)
     return [Position(found) for found in await conn.scalars(query)]

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from events.access import AccessFact, ApiKeyIssued, ApiKeyReplaced, ApiKeyRevoked
 from events.ledger.tables import metadata
 from events.values import ProjectId
+from read_models.pages import keyset
 from read_models.rows import Patch
 
 api_key = sa.Table(
@@ -74,6 +75,13 @@ def patch(version: int, fact: AccessFact) -> Patch:
             assert_never(fact)
 
 
+def issued(fact: ApiKeyIssued) -> KeyRow:
+    """Return the row that the issue of an API key makes."""
+    made = patch(1, fact)
+    empty = {"key_id": fact.key_id, "successor": None, "revoked": None}
+    return KeyRow({**empty, **made.columns, **(made.born or {})})
+
+
 async def by_secret(conn: AsyncConnection, key_sha256: str) -> tuple[KeyRow, bool] | None:
     """Return the API key with this SHA-256 (hex), and whether it has expired by the clock of the database; None for an
     unknown key.
@@ -93,9 +101,24 @@ async def find(conn: AsyncConnection, key_id: str, *, lock: bool = False) -> Key
     return None if row is None else KeyRow(row)
 
 
-async def page(conn: AsyncConnection, *, after: str | None, limit: int) -> list[KeyRow]:
-    """Return one page of API keys by id."""
-    query = sa.select(api_key).order_by(api_key.c.key_id).limit(limit)
-    if after is not None:
-        query = query.where(api_key.c.key_id > after)
+async def page(
+    conn: AsyncConnection,
+    *,
+    after: str | None,
+    limit: int,
+    descending: bool = False,
+    role: str | None = None,
+    project: ProjectId | None = None,
+    revoked: bool | None = None,
+) -> list[KeyRow]:
+    """Return one page of API keys by id, optionally only those with a role, limited to a project, or (not) revoked."""
+    query = sa.select(api_key)
+    if role is not None:
+        query = query.where(api_key.c.role == role)
+    if project is not None:
+        query = query.where(api_key.c.projects.any_() == project)
+    if revoked is not None:
+        query = query.where(api_key.c.revoked.is_not(None) if revoked else api_key.c.revoked.is_(None))
+    place = None if after is None else (after,)
+    query = keyset(query, [api_key.c.key_id], place, limit, descending=descending)
     return [KeyRow(row) for row in (await conn.execute(query)).mappings()]

@@ -37,6 +37,7 @@ from events.orders import MessageRefused, OrderFact, OrderRefused
 from events.values import Ipv4Subnet, NodeId
 from read_models.bring_ups import bring_up_columns, bring_up_values, excluded_in, failures_in
 from read_models.drift import drift_columns, drift_in
+from read_models.pages import keyset
 from read_models.rows import Patch
 
 node = sa.Table(
@@ -194,16 +195,21 @@ async def held(conn: AsyncConnection, node_id: NodeId) -> NodeRow:
 
 
 async def page(
-    conn: AsyncConnection, *, after: NodeId | None, limit: int, removed: bool = False
+    conn: AsyncConnection,
+    *,
+    after: NodeId | None,
+    limit: int,
+    removed: bool = False,
+    descending: bool = False,
 ) -> list[NodeRow]:
     """Return one page of registered nodes, ordered by name. With `removed`, removed nodes are included, for lists of a
     past state of the ledger.
     """
-    query = sa.select(node).order_by(node.c.node_id).limit(limit)
+    query = sa.select(node)
     if not removed:
         query = query.where(node.c.state != REMOVED)
-    if after is not None:
-        query = query.where(node.c.node_id > after)
+    place = None if after is None else (after,)
+    query = keyset(query, [node.c.node_id], place, limit, descending=descending)
     return [NodeRow(row) for row in (await conn.execute(query)).mappings()]
 
 

@@ -5,6 +5,7 @@ because an allocation may be requested only in a project that is not archived.
 one project read it instead of the whole ledger.
 """
 
+from collections.abc import Mapping
 from typing import Any, assert_never
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from events.ledger.tables import event, metadata
 from events.projects import ProjectArchived, ProjectCreated, ProjectDescribed, ProjectFact
 from events.values import Position, ProjectId
+from read_models.pages import keyset
 from read_models.rows import Patch
 
 project = sa.Table(
@@ -43,7 +45,7 @@ EVENT_ROWS = (
 class ProjectRow:
     """The row of a project in `read.project`; `archived` is the reason why it was archived, None while it is active."""
 
-    def __init__(self, row: sa.RowMapping | dict[str, Any]) -> None:
+    def __init__(self, row: Mapping[Any, Any]) -> None:
         self.project = ProjectId(row["project"])
         self.version: int = row["version"]
         self.description: str = row["description"]
@@ -65,6 +67,12 @@ def patch(version: int, fact: ProjectFact) -> Patch:
             assert_never(fact)
 
 
+def created(fact: ProjectCreated) -> ProjectRow:
+    """Return the row that the creation of a project makes."""
+    made = patch(1, fact)
+    return ProjectRow({"project": fact.project, "archived": None, **made.columns, **(made.born or {})})
+
+
 async def find(conn: AsyncConnection, name: ProjectId, *, lock: str | None = None) -> ProjectRow | None:
     """Return the row of the project with this id, or None if there is no such project.
 
@@ -79,21 +87,39 @@ async def find(conn: AsyncConnection, name: ProjectId, *, lock: str | None = Non
 
 
 async def page(
-    conn: AsyncConnection, *, within: frozenset[ProjectId] | None, after: str | None, limit: int
+    conn: AsyncConnection,
+    *,
+    within: frozenset[ProjectId] | None,
+    after: str | None,
+    limit: int,
+    descending: bool = False,
+    archived: bool | None = None,
 ) -> list[ProjectRow]:
-    """Return one page of projects by name; with `within`, only those."""
-    query = sa.select(project).order_by(project.c.project).limit(limit)
+    """Return one page of projects by name; with `within`, only those, and with `archived` only those that are archived,
+    or are not.
+    """
+    query = sa.select(project)
     if within is not None:
         query = query.where(project.c.project.in_(sorted(within)))
-    if after is not None:
-        query = query.where(project.c.project > after)
+    if archived is not None:
+        query = query.where(project.c.archived.is_not(None) if archived else project.c.archived.is_(None))
+    place = None if after is None else (after,)
+    query = keyset(query, [project.c.project], place, limit, descending=descending)
     return [ProjectRow(row) for row in (await conn.execute(query)).mappings()]
 
 
 async def positions(
-    conn: AsyncConnection, names: frozenset[ProjectId], *, after: Position, upto: Position, limit: int
+    conn: AsyncConnection,
+    names: frozenset[ProjectId],
+    *,
+    after: Position,
+    upto: Position,
+    limit: int,
+    descending: bool = False,
 ) -> list[Position]:
-    """Return the positions of the next events of these projects after one position and up to another, in order."""
+    """Return the positions of the next events of these projects after one position and up to another, in order; with
+    `descending`, of the last events, newest first.
+    """
     of_each = [
         sa.select(project_event.c.position)
         .where(
@@ -101,7 +127,7 @@ async def positions(
             project_event.c.position > after,
             project_event.c.position <= upto,
         )
-        .order_by(project_event.c.position)
+        .order_by(project_event.c.position.desc() if descending else project_event.c.position)
         .limit(limit)
         .subquery()
         for name in sorted(names)
@@ -109,5 +135,6 @@ async def positions(
     if not of_each:
         return []
     found = sa.union_all(*(sa.select(each.c.position) for each in of_each)).subquery()
-    query = sa.select(found.c.position).order_by(found.c.position).limit(limit)
+    order = found.c.position.desc() if descending else found.c.position
+    query = sa.select(found.c.position).order_by(order).limit(limit)
     return [Position(each) for each in await conn.scalars(query)]

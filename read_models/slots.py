@@ -41,6 +41,7 @@ from events.slots import (
 from events.values import AllocationId, NodeId, PciAddress, SkuName, SlotId, SlotIndex, index_of
 from read_models.bring_ups import bring_up_columns, bring_up_values, excluded_in, failures_in
 from read_models.drift import drift_columns, drift_in
+from read_models.pages import keyset
 from read_models.rows import Patch
 
 slot = sa.Table(
@@ -206,11 +207,17 @@ async def ids_of(conn: AsyncConnection, hosts: Sequence[NodeId]) -> list[SlotId]
 
 
 async def page(
-    conn: AsyncConnection, *, node: NodeId | None, after: tuple[NodeId, SlotIndex] | None, limit: int
+    conn: AsyncConnection,
+    *,
+    after: tuple[NodeId, SlotIndex] | None,
+    limit: int,
+    descending: bool = False,
+    node: NodeId | None = None,
+    state: str | None = None,
+    sku: str | None = None,
 ) -> list[SlotRow]:
-    query = sa.select(slot).order_by(slot.c.node_id, slot.c.slot_index).limit(limit)
-    if node is not None:
-        query = query.where(slot.c.node_id == node)
-    if after is not None:
-        query = query.where(sa.tuple_(slot.c.node_id, slot.c.slot_index) > sa.tuple_(*map(sa.literal, after)))
+    """Return one page of slots by node and index, optionally only those of a node, in a state, or of an SKU."""
+    wanted = {slot.c.node_id: node, slot.c.state: state, slot.c.sku: sku}
+    query = sa.select(slot).where(*(column == value for column, value in wanted.items() if value is not None))
+    query = keyset(query, [slot.c.node_id, slot.c.slot_index], after, limit, descending=descending)
     return [SlotRow(row) for row in (await conn.execute(query)).mappings()]

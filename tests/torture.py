@@ -71,6 +71,7 @@ PROMISES: Final = {
         "tests/up/test_up.py::test_lab_node_that_dies_is_restarted_together_with_its_slice_by_dev_up",
     ),
     "P29": ("tests/faults/test_stopped_appender.py",),
+    "P30": ("tests/api/requests/test_idempotency.py",),
 }
 
 

@@ -1,25 +1,30 @@
 """The HTTP application: routes, problem responses and a request id for each request."""
 
-from collections.abc import Callable
-from typing import Any
+import re
+from typing import Final
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi_offline import FastAPIOffline
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from control_plane.api.document import extended
 from control_plane.api.feed.feed import Feed
 from control_plane.api.requests import problems
-from control_plane.api.requests.access import EXTENSION, authorise, declaration_of
+from control_plane.api.requests.access import authorise, declaration_of
 from control_plane.api.requests.body_limit import Bounded
+from control_plane.api.requests.conditional import Conditional
+from control_plane.api.requests.deprecation import announce_deprecation
 from control_plane.api.requests.parameters import known_parameters
 from control_plane.api.requests.report_gate import ReportGate
 from control_plane.api.requests.request_checks import HeadAsGet, storable
+from control_plane.api.requests.response_headers import ResponseHeaders
 from control_plane.api.routes import (
     access,
     agent,
     allocations,
+    capabilities,
     desired_state,
     drift,
     events,
@@ -29,6 +34,7 @@ from control_plane.api.routes import (
     nodes,
     parked,
     paths,
+    problem_pages,
     progress,
     projections,
     projects,
@@ -42,14 +48,24 @@ from control_plane.time_travel.travel import TimeTravel
 from control_plane.wiring import Plane
 from events.values import new_uuid
 
+_CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""Form of a client's request id that is safe in a log line."""
 DESCRIPTION = (
     "Allocate GPU slices with their slots, MAC and IP addresses and public ports, and query their state at any time in"
     " the past."
 )
 
 # Made once per process: FastAPI would repeat the analysis of all routes for each application that includes routers.
-_ROUTES = APIRouter(dependencies=[Depends(authorise), Depends(storable), Depends(known_parameters)])
+_ROUTES = APIRouter(
+    dependencies=[
+        Depends(announce_deprecation),
+        Depends(authorise),
+        Depends(storable),
+        Depends(known_parameters),
+    ]
+)
 for _router in (
+    capabilities.router,
     projects.router,
     access.router,
     allocations.router,
@@ -68,6 +84,7 @@ for _router in (
     desired_state.router,
     progress.router,
     status.router,
+    problem_pages.router,
 ):
     for _route in _router.routes:
         declaration_of(_route)
@@ -91,33 +108,19 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     problems.install(app)
     app.add_middleware(Offering, images=plane.settings.offered)
     app.add_middleware(Bounded)
+    app.add_middleware(Conditional)
     app.add_middleware(HeadAsGet)
+    app.add_middleware(ResponseHeaders)
     app.add_middleware(_RequestId)
     app.router.routes.extend(_ROUTES.routes)
-    app.openapi = _openapi_of(app)  # type: ignore[method-assign]  # FastAPI documents this way to extend its document
+    app.openapi = extended(app.openapi)  # type: ignore[method-assign]  # FastAPI documents this way to extend its document
     return app
-
-
-def _openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """Return a replacement of `FastAPI.openapi` that adds the schemas of problems, to which every route refers, and
-    states which routes require no credentials."""
-    original = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = original()
-        document["components"]["schemas"].update(problems.schemas())
-        for operations in document["paths"].values():
-            for operation in operations.values():
-                if not operation[EXTENSION]["roles"]:
-                    # FastAPI returns the same document again for the next request.
-                    operation.pop("security", None)
-        return document
-
-    return openapi
 
 
 class _RequestId:
     """Middleware that puts a request id into the log lines, events and response headers of each request.
+
+    An `X-Request-Id` of the client is logged as `client_request`. It never replaces the own id, which is unique.
 
     Plain ASGI: Starlette's base class would pass each chunk of a watch from one asyncio task to another.
     """
@@ -137,5 +140,7 @@ class _RequestId:
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request=request_id):
+        client_id = Headers(scope=scope).get("x-request-id", "")
+        further = {"client_request": client_id} if _CLIENT_ID.fullmatch(client_id) else {}
+        with structlog.contextvars.bound_contextvars(request=request_id, **further):
             await self._app(scope, receive, send_with_id)

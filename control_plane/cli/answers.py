@@ -31,10 +31,11 @@ class Objection(Answer, frozen=True):
 
 
 class Problem(Answer, frozen=True):
-    """Problem details (RFC 9457), extended by `reasons` and `request_id`."""
+    """Problem details (RFC 9457), extended by `reasons`, `hint` and `request_id`."""
 
     title: str
     status: int
+    hint: str | None = None
     detail: str | None = None
     reasons: tuple[Objection, ...] = ()
     request_id: str | None = None

@@ -133,6 +133,5 @@ def _kind_and_advice(problem: Problem) -> tuple[type[Failure], *tuple[str, ...]]
         case status if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return Unreachable, "retry; the control plane's log has the details"
         case _:
-            return Refused, *dict.fromkeys(
-                _ADVICE[each.code] for each in problem.reasons if each.code in _ADVICE
-            )
+            advice = [_ADVICE[each.code] for each in problem.reasons if each.code in _ADVICE]
+            return Refused, *dict.fromkeys(advice or filter(None, [problem.hint]))

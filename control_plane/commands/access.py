@@ -1,5 +1,6 @@
 """Commands about API keys: issue, replace and revoke a key."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -49,8 +50,14 @@ def issue_first_key(name: str, key_sha256: str) -> Command:
     return command
 
 
-def issue_key(wanted: KeyRequest, key_sha256: str, origin: Origin, most: timedelta | None) -> Command:
-    """Issue an API key, recorded by its SHA-256 (hex). The answer is the id of the key.
+def issue_key(
+    wanted: KeyRequest,
+    key_sha256: str,
+    origin: Origin,
+    most: timedelta | None,
+    render: Callable[[ApiKeyIssued], str],
+) -> Command:
+    """Issue an API key, recorded by its SHA-256 (hex); `render` makes the answer.
 
     Raises `Conflict` for an unknown or archived project, and for a lifetime above `most`, the maximum that the operator
     sets.
@@ -69,14 +76,16 @@ def issue_key(wanted: KeyRequest, key_sha256: str, origin: Origin, most: timedel
             raise Conflict(*against)
         fact = _issued(wanted, key_sha256, transaction.now)
         change = Change(stream_of_key(fact.key_id), 0, (fact,))
-        return Decision((change,), origin.at(transaction.now), fact.key_id)
+        return Decision((change,), origin.at(transaction.now), render(fact))
 
     return command
 
 
-def replace_key(key_id: str, key_sha256: str, overlap: timedelta, origin: Origin) -> Command:
+def replace_key(
+    key_id: str, key_sha256: str, overlap: timedelta, origin: Origin, render: Callable[[ApiKeyIssued], str]
+) -> Command:
     """Issue a successor of an API key with the same role, projects, scopes and expiry. The replaced key is accepted for
-    the period `overlap`, but never longer than before. The answer is the id of the new key.
+    the period `overlap`, but never longer than before. `render` makes the answer from the fact about the new key.
 
     Raises `UnknownName`, and `Conflict` if the key is revoked, expired or replaced already.
     """
@@ -104,7 +113,7 @@ def replace_key(key_id: str, key_sha256: str, overlap: timedelta, origin: Origin
             Change(stream_of_key(key_id), row.version, (replaced,)),
             Change(stream_of_key(fact.key_id), 0, (fact,)),
         )
-        return Decision(changes, origin.at(now), fact.key_id)
+        return Decision(changes, origin.at(now), render(fact))
 
     return command
 

@@ -5,7 +5,7 @@ or port at the same time, the command runs again.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from ipaddress import IPv4Network
 from itertools import islice
 from typing import Final
@@ -31,6 +31,7 @@ from control_plane.decisions.refusals import Conflict, Malformed, Objection
 from control_plane.decisions.requests import permits_ingress
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
+from events.allocations import AllocationFact
 from events.claims import address_claim_bounds, ingress_claim, port_claim_bounds, port_claim_value
 from events.facts import Reason
 from events.ingress import IngressReserved, IngressRule
@@ -87,9 +88,14 @@ async def _used(conn: AsyncConnection, addresses: list[Ipv4Address]) -> set[Ipv4
 
 
 def open_ingress(
-    allocation: AllocationId, name: IngressId, request: IngressRequest, origin: Origin
+    allocation: AllocationId,
+    name: IngressId,
+    request: IngressRequest,
+    origin: Origin,
+    render: Callable[[tuple[AllocationFact, ...]], str],
 ) -> Command:
-    """Reserve an ingress rule with the given id for a slice. Raises `UnknownName`, `Malformed`, `Conflict`."""
+    """Reserve an ingress rule with the given id for a slice; `render` makes the answer from the facts of the
+    allocation. Raises `UnknownName`, `Malformed`, `Conflict`."""
 
     async def command(transaction: Transaction) -> Decision:
         loaded = await load(transaction.conn, allocation)
@@ -104,7 +110,8 @@ def open_ingress(
         until = ingress.ingress_deadline(loaded.state, transaction.now)
         facts = (msgspec.structs.replace(reserved, deadline=until),)
         cause = origin.within(loaded.history[0].cause).at(transaction.now)
-        return Decision(loaded.changes(facts), cause, answer=name)
+        answer = render((*(each.fact for each in loaded.history), *facts))
+        return Decision(loaded.changes(facts), cause, answer)
 
     return command
 

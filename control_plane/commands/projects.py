@@ -1,5 +1,7 @@
 """Commands about projects: create, describe and archive a project, and lock the project of a request."""
 
+from collections.abc import Callable
+
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,14 +16,18 @@ from read_models import projects
 from read_models.projects import ProjectRow
 
 
-def create_project(name: ProjectId, description: str, origin: Origin) -> Command:
-    """Create a project. Raises `Conflict` if it exists."""
+def create_project(
+    name: ProjectId, description: str, origin: Origin, render: Callable[[ProjectCreated], str]
+) -> Command:
+    """Create a project; `render` makes the answer. Raises `Conflict` if it exists."""
 
     async def command(transaction: Transaction) -> Decision:
         if await projects.find(transaction.conn, name) is not None:
             raise Conflict(Objection("project_exists", f"a project named {name} exists already", "/id"))
-        change = Change(stream_of_project(name), 0, (ProjectCreated(name, description),))
-        return Decision((change,), origin.at(transaction.now))
+        fact = ProjectCreated(name, description)
+        return Decision(
+            (Change(stream_of_project(name), 0, (fact,)),), origin.at(transaction.now), render(fact)
+        )
 
     return command
 

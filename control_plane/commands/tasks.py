@@ -5,7 +5,8 @@ belongs to the allocation's stream and is identified by the order's id. A comman
 adapts the rows of `work.task` to it.
 """
 
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -49,8 +50,18 @@ def unknown_task(task_id: object) -> UnknownName:
     return UnknownName(Objection("unknown_task", f"there is no task {task_id}"))
 
 
-def request_task(task_id: UUID, kind: str, node: NodeId, slot: SlotId | None, origin: Origin) -> Command:
-    """Request one inspection or repair of a node. Raises `UnknownName`, and `Conflict` with every reason against it."""
+def request_task(
+    task_id: UUID,
+    kind: str,
+    node: NodeId,
+    slot: SlotId | None,
+    origin: Origin,
+    *,
+    render: Callable[[TaskRequested, datetime], str],
+) -> Command:
+    """Request one inspection or repair of a node; `render` makes the answer. Raises `UnknownName`, and `Conflict` with
+    every reason against it.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         conn = transaction.conn
@@ -62,7 +73,8 @@ def request_task(task_id: UUID, kind: str, node: NodeId, slot: SlotId | None, or
         request = TaskRequested(task_id, kind, node, slot, allocation)
         fact = deciding.ask(request, order, await supported_task_types(conn, node), CATALOGUE[kind])
         cause = (origin.within(history[0].cause) if history else origin).at(transaction.now)
-        return Decision((Change(stream_of_task(task_id), 0, (fact,)),), cause, str(task_id))
+        answer = render(fact, transaction.now)
+        return Decision((Change(stream_of_task(task_id), 0, (fact,)),), cause, answer)
 
     return command
 

@@ -19,6 +19,17 @@ class RefusalClass(StrEnum):
     UNHEALTHY = "unhealthy"
 
 
+ADVICE: Final = MappingProxyType(
+    {
+        RefusalClass.IMPOSSIBLE: "The request cannot succeed as it is. Change it.",
+        RefusalClass.NOT_PERMITTED: "The caller is not authenticated or lacks a permission. Use other credentials.",
+        RefusalClass.UNAVAILABLE: "The present state does not permit the request. Repeat it later, or change the state first.",
+        RefusalClass.UNHEALTHY: "The control plane cannot do its work. Repeat the request; if it fails again, inform an operator.",
+    }
+)
+"""What a caller can do after a refusal, by the class of its code."""
+
+
 class CodeMeaning(NamedTuple):
     """Class of a refusal code, and one sentence that describes the code."""
 
@@ -28,6 +39,7 @@ class CodeMeaning(NamedTuple):
 
 _IMPOSSIBLE: Final = {
     "address_of_slices": "The public address lies in the networks of slices.",
+    "answer_sealed": "The stored answer contains a secret, and another credential sent the first request with the key.",
     "duplicate_address": "The list of public addresses contains an address twice.",
     "fabric_only_refused": "The network mode gives a slice no management access, so that its readiness cannot be checked.",
     "idempotency_key_reused": "The idempotency key was used with a different request.",
@@ -59,6 +71,7 @@ _IMPOSSIBLE: Final = {
     "unknown_address": "No slot has or had this address up to the requested position.",
     "unknown_allocation": "No allocation has this id.",
     "unknown_check": "No health check has this name.",
+    "unknown_code": "No reason has this code.",
     "unknown_device": "No slot has or had this device up to the requested position.",
     "unknown_field": "The request has a field that does not exist.",
     "unknown_image": "No image has this name.",
@@ -69,6 +82,7 @@ _IMPOSSIBLE: Final = {
     "unknown_node": "No node has this name.",
     "unknown_parameter": "The route has no query parameter with this name.",
     "unknown_parked": "No stream with this name is parked.",
+    "unknown_problem": "No problem type has this name.",
     "unknown_project": "No project has this id, or it is not one of the caller.",
     "unknown_projection": "No read model has this name.",
     "unknown_sku": "No SKU has this name.",
@@ -148,6 +162,7 @@ _UNAVAILABLE: Final = {
     "too_many_ingresses": "The slot has the maximum number of ingress rules.",
     "too_many_readers": "Too many requests for past states are in progress; repeat the request.",
     "unsupported_by_agent": "The agent on the node does not support the task type.",
+    "version_changed": "The resource changed since the caller read the version in the header If-Match.",
     "wrong_state": "The state of the resource does not permit the request.",
 }
 _UNHEALTHY: Final = {

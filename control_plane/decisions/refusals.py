@@ -51,6 +51,10 @@ class Gone(Refused):
     """The cursor in the request is permanently invalid."""
 
 
+class PreconditionFailed(Refused):
+    """The resource has another version than the request requires."""
+
+
 class NotYetKnown(Refused):
     """The response to the request is not available yet; the caller may repeat the request soon."""
 

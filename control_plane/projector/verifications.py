@@ -6,6 +6,7 @@ when its process died is run again by the next process.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from control_plane.projector.gathering import Stopped
 from control_plane.projector.verify import verify
 from control_plane.work.tables import verification
 from events.values import Position, new_uuid
+from read_models.pages import keyset
 
 log = structlog.get_logger()
 
@@ -40,9 +42,12 @@ async def find(conn: AsyncConnection, verification_id: UUID) -> sa.RowMapping | 
     return (await conn.execute(query)).mappings().one_or_none()
 
 
-async def latest(conn: AsyncConnection, limit: int) -> Sequence[sa.RowMapping]:
-    """Return the last requested verifications, newest first."""
-    query = sa.select(verification).order_by(verification.c.requested_at.desc()).limit(limit)
+async def page(
+    conn: AsyncConnection, after: tuple[datetime, UUID] | None, limit: int, *, descending: bool
+) -> Sequence[sa.RowMapping]:
+    """Return one page of verifications in the order of their requests; `after` is time and id of one of them."""
+    order = [verification.c.requested_at, verification.c.verification_id]
+    query = keyset(sa.select(verification), order, after, limit, descending=descending)
     return (await conn.execute(query)).mappings().all()
 
 

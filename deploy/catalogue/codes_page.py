@@ -3,20 +3,15 @@
 from collections.abc import Iterator
 from typing import Final
 
-from control_plane.decisions.codes import CODES, RefusalClass
+from control_plane.decisions.codes import ADVICE, CODES, RefusalClass
 
-_ADVICE: Final = {
-    RefusalClass.IMPOSSIBLE: "The request cannot succeed as it is. Change it.",
-    RefusalClass.NOT_PERMITTED: "The caller is not authenticated or lacks a permission. Use other credentials.",
-    RefusalClass.UNAVAILABLE: "The present state does not permit the request. Repeat it later, or change the state first.",
-    RefusalClass.UNHEALTHY: "The control plane cannot do its work. Repeat the request; if it fails again, inform an operator.",
-}
 _HEAD: Final = """# Refusal codes
 
 Generated from `control_plane/decisions/codes.py` by `./dev names`; do not edit.
 
 A refused request gets a body of type `application/problem+json` (RFC 9457) with every reason in `reasons`. Each reason has
-a `code` of this page. A code belongs to exactly one of four classes.
+a `code` of this page. A code belongs to exactly one of four classes. A running control plane describes its codes at
+`/problems/codes/CODE`, and the types of its problems at `/problems`.
 """
 
 
@@ -27,7 +22,7 @@ def text() -> str:
 
 def _sections() -> Iterator[str]:
     for refusal_class in RefusalClass:
-        yield f"## {refusal_class.value.capitalize()}\n\n{_ADVICE[refusal_class]}\n"
+        yield f"## {refusal_class.value.capitalize()}\n\n{ADVICE[refusal_class]}\n"
         for code, meaning in sorted(CODES.items()):
             if meaning.refusal_class is refusal_class:
                 yield f"### {code}\n\n{meaning.meaning}\n"

@@ -92,6 +92,19 @@ async def find(
     return Found(events, events[-1].position if len(events) == limit else end)
 
 
+async def find_newest(
+    conn: AsyncConnection, pick: EventFilter, *, after: Position, before: Position, limit: int
+) -> Found:
+    """Return the last matching events before a position and after another, newest first. A search may find no events
+    and still end above `after`: `reached` is the lowest position that it has covered, and it continues before it.
+    """
+    low = max(after, Position(before - 1 - WINDOW))
+    where = event.c.position > low, event.c.position < before, pick.condition()
+    query = sa.select(*_COLUMNS).where(*where).order_by(event.c.position.desc()).limit(limit)
+    events = _typed((await conn.execute(query)).all())
+    return Found(events, events[-1].position if len(events) == limit else Position(low + 1))
+
+
 def _between(pick: EventFilter, after: Position, upto: Position) -> sa.Select[Any]:
     where = event.c.position > after, event.c.position <= upto, pick.condition()
     return sa.select(*_COLUMNS).where(*where).order_by(event.c.position)

@@ -115,7 +115,12 @@ def page(*items: object, next_cursor: str | None = None) -> Reply:
 
 
 def problem(
-    status: int, code: str, message: str, *more: tuple[str, str, str], retry_after: int | None = None
+    status: int,
+    code: str,
+    message: str,
+    *more: tuple[str, str, str],
+    retry_after: int | None = None,
+    hint: str | None = None,
 ) -> Reply:
     reasons = [{"code": code, "message": message, "field": None}]
     reasons += [{"code": code, "message": message, "field": field} for code, message, field in more]
@@ -125,6 +130,7 @@ def problem(
         "status": status,
         "detail": "",
         "reasons": reasons,
+        **({} if hint is None else {"hint": hint}),
     }
     headers = {"Content-Type": "application/problem+json"}
     if retry_after is not None:

@@ -38,6 +38,14 @@ def test_refused_create_shows_every_reason_with_advice_and_request_id(
     assert "req-1" in outcome.err
 
 
+@pytest.mark.parametrize(("code", "shown"), [("wrong_state", True), ("unknown_node", False)])
+def test_refusal_without_advice_of_the_command_line_shows_the_hint_of_the_control_plane(
+    plane: ScriptedPlane, sliceplane: Run, code: str, shown: bool
+) -> None:
+    plane.script("GET /v1/nodes", problem(409, code, "because", hint="Change the state first."))
+    assert ("Change the state first." in sliceplane("nodes", "list").err) is shown
+
+
 @pytest.mark.parametrize(
     "words",
     [

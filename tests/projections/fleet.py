@@ -173,7 +173,7 @@ class Fleet:
 
     async def create(self, slots: int, project: str) -> bool:
         await self._record_heartbeats()
-        await self.do(create_project(ProjectId(project), "", self.origin("project")))
+        await self.do(create_project(ProjectId(project), "", self.origin("project"), lambda row: row.project))
         allocation = allocation_of(new_uuid())
         requested = AllocationRequested(
             allocation, ProjectId(project), SkuName("lab.small"), "private-nat", ImageName("lab-guest"),
@@ -217,7 +217,9 @@ class Fleet:
         if not listed:
             return False
         key, origin = listed[-1].key_id, self.origin("rotate")
-        done = await self.do(replace_key(key, new_uuid().hex * 2, timedelta(hours=1), origin))
+        done = await self.do(
+            replace_key(key, new_uuid().hex * 2, timedelta(hours=1), origin, lambda row: row.key_id)
+        )
         return done and (not revoke or await self.do(revoke_key(key, "lost", origin)))
 
     async def change_project(self, project: str, *, archive: bool) -> bool:

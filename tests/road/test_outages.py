@@ -18,7 +18,7 @@ import redis
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from control_plane.api.requests import problems
+from control_plane.api.requests import problem_types, problems
 from control_plane.programs import SERVER
 from control_plane.work.tables import RESEND
 from deploy.embedded.children import Child, installed_program
@@ -87,7 +87,7 @@ def test_api_without_database_returns_503_with_retry_after(running_plane: Runnin
                 answer = client.get(path)
                 assert (answer.status_code, answer.headers.get("retry-after")) == (503, "1"), answer.text
                 assert answer.headers["content-type"] == "application/problem+json"
-                assert answer.json()["type"] == "urn:sliceplane:problem:database-unavailable"
+                assert answer.json()["type"] == "/problems/database-unavailable"
         finally:
             admin.execute(sql.SQL("alter database {} with allow_connections true").format(name))
     until(lambda: _responds(running_plane), "the API responds")
@@ -103,7 +103,7 @@ def test_api_request_that_needs_an_unreadable_event_returns_503_with_the_events_
     )
     answer = running_plane.client().get(f"/allocations/{allocation}")
     assert (answer.status_code, answer.headers.get("retry-after")) == (503, "1")
-    assert answer.json()["type"] == "urn:sliceplane:problem:unreadable-event"
+    assert answer.json()["type"] == "/problems/unreadable-event"
     assert f"position {position} " in answer.json()["detail"]
 
 
@@ -121,8 +121,8 @@ def test_openapi_document_describes_every_problem_type(shared_plane: RunningPlan
     described = httpx.get(f"{shared_plane.url}/openapi.json").json()
     answers = described["paths"]["/v1/events"]["get"]["responses"]
     descriptions = " ".join(answer["description"] for answer in answers.values())
-    for kind in (*problems.KINDS.values(), *problems.OTHERS):
-        assert f"{problems.URN}{kind.name}:" in descriptions
+    for kind in problem_types.ALL.values():
+        assert f"{kind.url}:" in descriptions
         assert problems.MEDIA_TYPE in answers[str(kind.status)]["content"]
 
 

@@ -17,7 +17,7 @@ from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.connection import ledger_connection
 from events.ledger.cursors import Cursor, last_up_to
-from events.ledger.search import EventFilter, Found, find, find_at
+from events.ledger.search import EventFilter, Found, find, find_at, find_newest
 from events.ledger.store import read_range
 from events.values import Position, allocation_of
 from read_models import allocations, checkpoints, projects
@@ -70,6 +70,61 @@ class Past:
             more = await self.page(pick, section.reached, upto, limit - len(section.events))
             section = more._replace(events=section.events + more.events)
         return section
+
+    async def newest(self, pick: EventFilter, begin: Position, before: Position, limit: int) -> Found:
+        """Return the last events that match a filter, newest first, after the position `begin` and before another.
+
+        The scan has covered all positions from `reached` on. A page may have fewer events than `limit` although there
+        are more.
+        """
+        found = Found((), before)
+        for _ in range(WINDOWS):
+            if found.reached <= begin + 1 or len(found.events) == limit:
+                break
+            async with self._turns, self._engine.connect() as conn:
+                more = await _newest(conn, pick, begin, found.reached, limit - len(found.events))
+            found = Found(found.events + more.events, more.reached)
+        return found
+
+
+async def _newest(
+    conn: AsyncConnection, pick: EventFilter, begin: Position, before: Position, limit: int
+) -> Found:
+    if not pick.streams and (pick.correlations or pick.projects):
+        listed = await _listed_up_to(conn, "allocations" if pick.correlations else "project_events")
+        if before <= listed + 1:
+            return await _newest_listed(conn, pick, begin, before, limit)
+        begin = max(begin, listed)
+    return await find_newest(conn, pick, after=begin, before=before, limit=limit)
+
+
+async def _listed_up_to(conn: AsyncConnection, projection: str) -> Position:
+    checkpoint = await checkpoints.find(conn, projection)
+    return checkpoint.position if checkpoint else Position(0)
+
+
+async def _newest_listed(
+    conn: AsyncConnection, pick: EventFilter, begin: Position, before: Position, limit: int
+) -> Found:
+    """Return the last matching events of some projects or timelines, which read models list."""
+    listed: set[Position] = set()
+    if pick.correlations:
+        for correlation in pick.correlations:
+            found = allocations.positions(
+                conn, allocation_of(correlation), after=begin, before=before, limit=limit
+            )
+            listed.update(await found)
+    else:
+        upto = Position(before - 1)
+        listed.update(
+            await projects.positions(
+                conn, pick.projects, after=begin, upto=upto, limit=limit, descending=True
+            )
+        )
+    positions = sorted(listed, reverse=True)[:limit]
+    events = await find_at(conn, pick, positions)
+    reached = positions[-1] if len(positions) == limit else Position(begin + 1)
+    return Found(tuple(reversed(events)), reached)
 
 
 async def _page(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 from fastapi import FastAPI, Request
@@ -14,20 +14,24 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from control_plane.api.requests.invalid import refusal_of
+from control_plane.api.requests.problem_types import (
+    ALL,
+    BROKEN,
+    DATABASE,
+    KINDS,
+    PROTOCOL,
+    REDIS,
+    UNREADABLE,
+    ProblemType,
+)
 from control_plane.api.requests.request_checks import escaped_text
 from control_plane.decisions.refusals import (
     BadRequest,
     Conflict,
-    Forbidden,
-    Gone,
-    Malformed,
-    NotYetKnown,
     Objection,
     Refused,
     Throttled,
     Unauthorised,
-    UnknownName,
-    UnsupportedMediaType,
 )
 from control_plane.outage import DATABASE_UNAVAILABLE
 from control_plane.queues.redis_nodes import RedisUnavailable
@@ -35,36 +39,7 @@ from events.ledger.errors import KeyBusy, KeyReused, UnreadableEvent
 
 log = structlog.get_logger()
 MEDIA_TYPE: Final = "application/problem+json"
-URN: Final = "urn:sliceplane:problem:"
 _METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
-
-
-class Kind(NamedTuple):
-    """A problem type: the last part of its URN, its HTTP status and its title."""
-
-    name: str
-    status: int
-    title: str
-
-
-KINDS: Final[dict[type[Refused], Kind]] = {
-    BadRequest: Kind("bad-request", 400, "The body is not valid JSON"),
-    UnsupportedMediaType: Kind("unsupported-media-type", 415, "The media type of the body is not supported"),
-    Malformed: Kind("malformed", 422, "The request is malformed"),
-    UnknownName: Kind("unknown-name", 404, "The named resource does not exist"),
-    Gone: Kind("gone", 410, "The cursor is no longer valid"),
-    Conflict: Kind("conflict", 409, "The request conflicts with the current state"),
-    NotYetKnown: Kind("not-yet-known", 503, "The answer is not available yet; retry"),
-    Throttled: Kind("throttled", 429, "Too many requests"),
-    Unauthorised: Kind("unauthorised", 401, "Invalid or unknown credentials"),
-    Forbidden: Kind("forbidden", 403, "The caller lacks the required permission"),
-}
-BROKEN: Final = Kind("internal-error", 500, "Internal error in Sliceplane")
-DATABASE: Final = Kind("database-unavailable", 503, "The database does not respond")
-REDIS: Final = Kind("queues-unavailable", 503, "The task queues do not respond")
-UNREADABLE: Final = Kind("unreadable-event", 503, "An event required for this answer cannot be read")
-OTHERS: Final = (BROKEN, DATABASE, REDIS, UNREADABLE)
-"""Problems that are failures of the service, not refusals."""
 
 
 class ReasonBody(BaseModel):
@@ -79,18 +54,21 @@ class ReasonBody(BaseModel):
 
 
 class Problem(BaseModel):
-    """Problem details (RFC 9457), extended by `reasons` and `request_id`."""
+    """Problem details (RFC 9457), extended by `reasons`, `hint` (what the caller can do) and `request_id`. `type` is
+    the path of a page on this server that describes the problem.
+    """
 
     type: str
     title: str
     status: int
     detail: str
+    hint: str
     reasons: list[ReasonBody]
     request_id: str
 
 
-def _response(kinds: Iterable[Kind]) -> dict[str, Any]:
-    description = "; ".join(f"{URN}{kind.name}: {kind.title}" for kind in kinds)
+def _response(kinds: Iterable[ProblemType]) -> dict[str, Any]:
+    description = "; ".join(f"{kind.url}: {kind.title}" for kind in kinds)
     schema = {"$ref": f"#/components/schemas/{Problem.__name__}"}
     return {"description": description, "content": {MEDIA_TYPE: {"schema": schema}}}
 
@@ -101,21 +79,23 @@ def schemas() -> dict[str, Any]:
     return dict(found["$defs"])
 
 
-_ALL: Final = (*KINDS.values(), *OTHERS)
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
-    status: _response(kind for kind in _ALL if kind.status == status)
-    for status in sorted({kind.status for kind in _ALL})
+    status: _response(kind for kind in ALL.values() if kind.status == status)
+    for status in sorted({kind.status for kind in ALL.values()})
 }
 
 
-def problem(request: Request, kind: Kind, objections: Iterable[Objection], **headers: str) -> JSONResponse:
+def problem(
+    request: Request, kind: ProblemType, objections: Iterable[Objection], **headers: str
+) -> JSONResponse:
     """Build the problem response of a refused or failed request, and log it."""
     reasons = [ReasonBody(**objection._asdict()) for objection in objections]
     body = Problem(
-        type=f"{URN}{kind.name}",
+        type=kind.url,
         title=kind.title,
         status=kind.status,
         detail="; ".join(_with_field(reason) for reason in reasons),
+        hint=kind.fix,
         reasons=reasons,
         request_id=request.state.request_id,
     )
@@ -171,12 +151,12 @@ def install(app: FastAPI) -> None:
         if error.status_code == HTTPStatus.BAD_REQUEST:
             reason = "the body is not valid JSON in UTF-8, or is nested too deeply"
             return problem(request, KINDS[BadRequest], [Objection("invalid_json", reason)])
-        kind = Kind(error.detail.lower().replace(" ", "-"), error.status_code, error.detail)
+        kind = PROTOCOL.get(error.status_code, BROKEN)
         reason = f"{request.method} {escaped_text(request.url.path)}: {error.detail}"
         headers = (
             {"Allow": _allowed(app, request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else {}
         )
-        return problem(request, kind, [Objection(kind.name.replace("-", "_"), reason)], **headers)
+        return problem(request, kind, [Objection(kind.example.code, reason)], **headers)
 
 
 def _allowed(app: FastAPI, request: Request) -> str:

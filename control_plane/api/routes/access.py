@@ -1,20 +1,23 @@
 """`/v1/keys` and `/v1/whoami`: API keys, and the caller of a request."""
 
 from datetime import datetime, timedelta
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from control_plane.api.requests.access import AUTHENTICATED, Caller, access, principal_of
 from control_plane.api.requests.bodies import IssueKey, RevokeKey, RotateKey
-from control_plane.api.requests.pages import Cursor, Limit, Page
+from control_plane.api.requests.commands import DryRun, dry, execute, execute_with_secret, try_out
+from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
+from control_plane.api.requests.pages import Cursor, Limit, Order, Page
 from control_plane.api.requests.problems import PROBLEMS
-from control_plane.api.requests.state import key_of, origin_of, plane_of
+from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.commands.access import KeyRequest, issue_key, replace_key, revoke_key, unknown_key
-from control_plane.decisions.access import Scope
-from control_plane.handle import Command
+from control_plane.decisions.access import Role, Scope
 from control_plane.identity.api_keys import digest, new_secret
-from events.values import ProjectId
+from events.access import ApiKeyIssued
+from events.values import ProjectId, stream_of_key
 from read_models import keys
 from read_models.keys import KeyRow
 
@@ -42,7 +45,7 @@ class KeyView(BaseModel):
 
 
 class IssuedKey(KeyView):
-    """A new API key. `key` is its secret, which is returned only once."""
+    """A new API key. `key` is its secret, which no other request returns."""
 
     key: str
 
@@ -85,9 +88,19 @@ async def caller(principal: Caller) -> CallerView:
     )
 
 
-@router.post("/keys", status_code=201, openapi_extra=access(Scope.ACCESS_WRITE))
-async def issue(request: Request, principal: Caller, body: IssueKey) -> IssuedKey:
-    """Issue an API key. Its secret is returned only once; only a hash of it is stored."""
+@router.post(
+    "/keys",
+    status_code=201,
+    response_model=IssuedKey,
+    responses=dry(KeyView),
+    openapi_extra=access(Scope.ACCESS_WRITE),
+)
+async def issue(
+    request: Request, principal: Caller, body: IssueKey, *, dry_run: DryRun = False
+) -> Response | IssuedKey:
+    """Issue an API key. Its secret is returned only to this request and to repetitions with the same Idempotency-Key;
+    only a hash of it is stored, and the answer that the repetitions get is encrypted. A dry run returns no secret.
+    """
     wanted = KeyRequest(
         name=body.name,
         role=body.role,
@@ -97,48 +110,70 @@ async def issue(request: Request, principal: Caller, body: IssueKey) -> IssuedKe
     )
     secret = new_secret()
     most = plane_of(request).settings.max_key_lifetime
-    command = issue_key(wanted, digest(secret), origin_of(request, principal), most)
-    return await _issued(request, command, secret)
+    command = issue_key(wanted, digest(secret), origin_of(request, principal), most, _render)
+    if dry_run:
+        return await try_out(request, command)
+    return IssuedKey(**await execute_with_secret(request, command, {"key": secret}))
+
+
+def _render(fact: ApiKeyIssued) -> str:
+    return _view(keys.issued(fact)).model_dump_json()
 
 
 @router.get("/keys", openapi_extra=access(Scope.ACCESS_READ))
-async def list_keys(request: Request, cursor: Cursor = None, limit: Limit = 100) -> Page[KeyView]:
+async def list_keys(
+    request: Request,
+    *,
+    role: Annotated[Role | None, Query(description="Only keys with this role.")] = None,
+    project: Annotated[
+        str | None, Query(max_length=63, description="Only keys that are limited to this project.")
+    ] = None,
+    state: Annotated[Literal["active", "revoked"] | None, Query(description="Only in this state.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    order: Order = "asc",
+) -> Page[KeyView]:
     """List API keys by id, without their secrets."""
     async with plane_of(request).engine.connect() as conn:
-        rows = await keys.page(conn, after=cursor, limit=limit)
+        rows = await keys.page(
+            conn,
+            after=cursor,
+            limit=limit,
+            descending=order == "desc",
+            role=role,
+            project=None if project is None else ProjectId(project),
+            revoked=None if state is None else state == "revoked",
+        )
     following = rows[-1].key_id if len(rows) == limit else None
     return Page(items=[_view(row) for row in rows], next_cursor=following)
 
 
-@router.get("/keys/{key}", openapi_extra=access(Scope.ACCESS_READ))
+@router.get("/keys/{key}", openapi_extra=access(Scope.ACCESS_READ), **TAGGED)
 async def show(request: Request, key: str) -> KeyView:
     """Return one API key, without its secret."""
     async with plane_of(request).engine.connect() as conn:
         row = await keys.find(conn, key)
     if row is None:
         raise unknown_key(key)
+    set_version(request, row.version)
     return _view(row)
 
 
-@router.post("/keys/{key}/rotate", status_code=201, openapi_extra=access(Scope.ACCESS_WRITE))
+@router.post(
+    "/keys/{key}/rotate", status_code=201, dependencies=[IF_MATCH], openapi_extra=access(Scope.ACCESS_WRITE)
+)
 async def rotate(request: Request, principal: Caller, key: str, body: RotateKey) -> IssuedKey:
     """Issue a successor of an API key with the same role, projects and scopes. The replaced key is accepted for a last
     period.
     """
     secret, overlap = new_secret(), timedelta(seconds=body.overlap_seconds)
-    command = replace_key(key, digest(secret), overlap, origin_of(request, principal))
-    return await _issued(request, command, secret)
+    command = replace_key(key, digest(secret), overlap, origin_of(request, principal), _render)
+    return IssuedKey(**await execute_with_secret(request, command, {"key": secret}, stream_of_key(key)))
 
 
-@router.post("/keys/{key}/revoke", openapi_extra=access(Scope.ACCESS_WRITE))
+@router.post("/keys/{key}/revoke", dependencies=[IF_MATCH], openapi_extra=access(Scope.ACCESS_WRITE))
 async def revoke(request: Request, principal: Caller, key: str, body: RevokeKey) -> KeyView:
     """Revoke an API key: it is refused from now on. Idempotent."""
     command = revoke_key(key, body.reason, origin_of(request, principal))
-    await plane_of(request).handle(command, await key_of(request, principal))
+    await execute(request, command, stream_of_key(key))
     return await show(request, key)
-
-
-async def _issued(request: Request, command: Command, secret: str) -> IssuedKey:
-    key_id = await plane_of(request).handle(command)
-    view = await show(request, key_id)
-    return IssuedKey(**dict(view), key=secret)

@@ -9,9 +9,11 @@ from fastapi import APIRouter, Query, Request, Response
 from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import CreateAllocation
-from control_plane.api.requests.pages import Cursor, Limit, Page, position_of
+from control_plane.api.requests.commands import DryRun, dry, execute, try_out
+from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
+from control_plane.api.requests.pages import Cursor, Limit, Order, Page, position_of
 from control_plane.api.requests.problems import PROBLEMS
-from control_plane.api.requests.state import key_of, origin_of, plane_of
+from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.api.views.allocation_views import AllocationView, allocation_view
 from control_plane.api.views.conditions import with_conditions
 from control_plane.api.views.past_views import allocations_then, view_of_history
@@ -32,7 +34,6 @@ from events.values import (
     ImageName,
     InvalidValue,
     NodeId,
-    Position,
     ProjectId,
     SkuName,
     SshPublicKey,
@@ -51,18 +52,23 @@ JSON = "application/json"
 
 
 @router.post(
-    "", status_code=202, response_model=AllocationView, openapi_extra=access(Scope.ALLOCATIONS_WRITE)
+    "",
+    status_code=202,
+    response_model=AllocationView,
+    responses=dry(AllocationView),
+    openapi_extra=access(Scope.ALLOCATIONS_WRITE),
 )
-async def create(request: Request, principal: Caller, body: CreateAllocation) -> Response:
+async def create(
+    request: Request, principal: Caller, body: CreateAllocation, *, dry_run: DryRun = False
+) -> Response:
     """Create an allocation. The response is immediate and has the claimed slots; watch the allocation until it is
     active.
     """
     correlation = new_uuid()
     requested = _request(allocation_of(correlation), body, project_of(principal, body.project))
     origin = origin_of(request, principal, correlation_id=correlation, project=requested.project)
-    plane = plane_of(request)
     ingresses = [(ingress_of(new_uuid()), each.requested) for each in body.ingress]
-    settings = plane.settings
+    settings = plane_of(request).settings
     check = settings.offered[requested.image]
     command = create_allocation(
         requested,
@@ -73,8 +79,11 @@ async def create(request: Request, principal: Caller, body: CreateAllocation) ->
         unreachable_after=settings.unreachable_after,
         simulated_allowed=settings.place_on_simulated_nodes,
     )
-    answer = await plane.handle(command, await key_of(request, principal))
+    if dry_run:
+        return await try_out(request, command)
+    answer = await execute(request, command)
     created = AllocationView.model_validate_json(answer)
+    set_version(request, created.version)
     return Response(answer, 202, {"Location": f"/v1/allocations/{created.id}"}, JSON)
 
 
@@ -109,22 +118,23 @@ async def list_allocations(
     at: At = None,
     cursor: Cursor = None,
     limit: Limit = 50,
+    order: Order = "desc",
 ) -> Page[AllocationView]:
-    """List allocations in their present state, newest first. With `at`, list those requested until then, in their
-    state at that time.
+    """List allocations in their present state by the time of their request, newest first. With `at`, list those
+    requested until then, in their state at that time.
     """
-    before = position_of(cursor)
+    after, descending = position_of(cursor), order == "desc"
     only = within(principal, None if project is None else _project(project))
     if at is not None:
         async with travel_of(request).to(at, known_to="allocations") as (conn, [place]):
-            end = Position(place.position + 1)
-            before = end if before is None else min(before, end)
-            found = await allocations.page(conn, within=only, before=before, limit=limit)
+            found = await allocations.page(
+                conn, within=only, after=after, limit=limit, descending=descending, upto=place.position
+            )
             views = await allocations_then(conn, [each.allocation_id for each in found], place.position)
         set_headers(response, place)
         return _page(views, found, limit)
     async with plane_of(request).engine.connect() as conn:
-        found = await allocations.page(conn, within=only, before=before, limit=limit)
+        found = await allocations.page(conn, within=only, after=after, limit=limit, descending=descending)
         streams = [stream_of_allocation(each.allocation_id) for each in found]
         by_stream = await histories(conn, streams)
         without_conditions = [view_of_history(refuse_unreadable(by_stream[stream])) for stream in streams]
@@ -145,7 +155,7 @@ def _project(raw: str) -> ProjectId:
         raise Malformed(Objection("invalid_project", str(invalid))) from None
 
 
-@router.get("/{allocation}", openapi_extra=access(Scope.ALLOCATIONS_READ))
+@router.get("/{allocation}", openapi_extra=access(Scope.ALLOCATIONS_READ), **TAGGED)
 async def show(request: Request, response: Response, allocation: str, at: At = None) -> AllocationView:
     """Return one allocation, now or as of the past."""
     if at is None:
@@ -180,11 +190,12 @@ async def own_allocation(request: Request, raw: str) -> AllocationId:
 
 
 async def shown(request: Request, allocation: str) -> AllocationView:
-    """Return the present view of an allocation. Raises `UnknownName`."""
+    """Return the present view of an allocation, with its ETag. Raises `UnknownName`."""
     view = view_of_history(await _history(request, allocation))
     plane = plane_of(request)
     async with plane.engine.connect() as conn:
         [conditioned] = await with_conditions(conn, [view], plane.settings.unreachable_after)
+    set_version(request, view.version)
     return conditioned
 
 
@@ -197,21 +208,33 @@ async def _history(request: Request, raw: str) -> tuple[Recorded[AllocationFact]
     return history
 
 
-@router.post("/{allocation}/stop", status_code=202, openapi_extra=access(Scope.ALLOCATIONS_WRITE))
+@router.post(
+    "/{allocation}/stop",
+    status_code=202,
+    dependencies=[IF_MATCH],
+    openapi_extra=access(Scope.ALLOCATIONS_WRITE),
+)
 async def stop(request: Request, principal: Caller, allocation: str) -> AllocationView:
     """Stop the slices: they become unreachable; slots, addresses and the lease are kept."""
     reason = Reason("stopped_by_caller", f"a stop was requested by {principal.actor}")
     return await _execute(stop_allocation, request, principal, allocation, reason)
 
 
-@router.post("/{allocation}/start", status_code=202, openapi_extra=access(Scope.ALLOCATIONS_WRITE))
+@router.post(
+    "/{allocation}/start",
+    status_code=202,
+    dependencies=[IF_MATCH],
+    openapi_extra=access(Scope.ALLOCATIONS_WRITE),
+)
 async def start(request: Request, principal: Caller, allocation: str) -> AllocationView:
     """Start the slices of a stopped allocation in the same slots. Watch the allocation until it is active."""
     reason = Reason("started_by_caller", f"a start was requested by {principal.actor}")
     return await _execute(start_allocation, request, principal, allocation, reason)
 
 
-@router.delete("/{allocation}", status_code=202, openapi_extra=access(Scope.ALLOCATIONS_WRITE))
+@router.delete(
+    "/{allocation}", status_code=202, dependencies=[IF_MATCH], openapi_extra=access(Scope.ALLOCATIONS_WRITE)
+)
 async def release(request: Request, principal: Caller, allocation: str) -> AllocationView:
     """Release the allocation. Its slots can be claimed again once their node has proved them empty."""
     reason = Reason("released_by_caller", f"release was requested by {principal.actor}")
@@ -230,5 +253,5 @@ async def _execute(
     assert isinstance(requested, AllocationRequested)
     name = requested.allocation_id
     origin = origin_of(request, principal, correlation_id=correlation_of(name), project=requested.project)
-    await plane_of(request).handle(command(name, origin, reason), await key_of(request, principal))
+    await execute(request, command(name, origin, reason), stream_of_allocation(name))
     return await shown(request, allocation)

@@ -6,7 +6,7 @@ from fastapi.responses import StreamingResponse
 from control_plane.api.requests.access import Caller, access
 from control_plane.api.requests.as_of import From, To, range_of, refuse_reversed_range, travel_of
 from control_plane.api.requests.event_filters import After, LastEventId, Picked, held, limited
-from control_plane.api.requests.pages import Limit, Page, event_page
+from control_plane.api.requests.pages import Limit, Order, Page, event_page, page_of_newest
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of
 from control_plane.api.routes.watch import STREAMED, event_stream, watch
@@ -28,14 +28,20 @@ async def list_events(
     from_: From = None,
     to: To = None,
     limit: Limit = 200,
+    order: Order = "asc",
 ) -> Page[EventView]:
     """List final events in ledger order, after a position or between two positions, optionally filtered.
 
     If a filter matches few events, a page may be short or empty without being the last.
     """
     feed, pick = feed_of(request), limited(pick, principal)
-    held_at = await held(request, cursor or after)
     begin, end = await _range(request, from_, to)
+    if order == "desc":
+        last = await held(request, cursor)
+        before = Position(end + 1) if cursor is None else min(last.position, Position(end + 1))
+        begin = max((await held(request, after)).position, begin)
+        return page_of_newest(await feed.past.newest(pick, begin, before, limit), begin)
+    held_at = await held(request, cursor or after)
     found = await feed.past.full_page(pick, max(held_at.position, begin), end, limit)
     return event_page(found, end)
 

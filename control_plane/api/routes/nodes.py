@@ -1,8 +1,8 @@
 """`/v1/nodes`, `/v1/slots`, `/v1/skus`: nodes, their slots, and the SKUs that can be requested."""
 
-import json
 import secrets
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Final
 
 import sqlalchemy as sa
@@ -13,9 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane.api.requests.access import Caller, access
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import ForceRelease, Readmit, RegisterNode, RevokeNode
-from control_plane.api.requests.pages import Cursor, Limit, Page, invalid_cursor
+from control_plane.api.requests.commands import execute, execute_with_secret
+from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
+from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor, numbered, page_of
 from control_plane.api.requests.problems import PROBLEMS
-from control_plane.api.requests.state import key_of, origin_of, plane_of, users_of
+from control_plane.api.requests.state import origin_of, plane_of, users_of
 from control_plane.api.views.past_views import details_then, nodes_then, slots_then
 from control_plane.api.views.views import (
     NodeDetail,
@@ -32,20 +34,24 @@ from control_plane.commands.identity import revoke_node
 from control_plane.commands.nodes import register_node, remove_node, reopen_enrolment
 from control_plane.commands.slots import approve_slot, force_release
 from control_plane.decisions.access import Scope
-from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.decisions.refusals import Malformed, Objection, UnknownName
 from control_plane.decisions.skus import SKUS
-from control_plane.handle import database_time
+from control_plane.handle import Command, database_time
 from control_plane.work import tables
 from control_plane.work.placeable import hosts_blocked, slots_blocked
+from events.slot_states import SlotStateName
 from events.values import (
     InvalidValue,
     NodeId,
     SlotId,
     SlotIndex,
+    StreamId,
     index_of,
     node_id,
     node_of,
     slot_id,
+    stream_of_node,
+    stream_of_slot,
 )
 from read_models import nodes, slots
 from read_models.nodes import NodeRow
@@ -57,7 +63,7 @@ _MAX_PATH: Final = 64
 
 
 class RegisteredNode(BaseModel):
-    """A registered node. `enrolment_token` is returned only once; the node uses it once to enrol with its own key."""
+    """A registered node. No other request returns `enrolment_token`; the node enrols with it once, with its own key."""
 
     id: str
     subnet: str
@@ -78,52 +84,59 @@ class SkuView(BaseModel):
 async def register(request: Request, principal: Caller, body: RegisterNode) -> RegisteredNode:
     """Register a node by name and return its one-time enrolment token, of which only a hash is stored.
 
-    A repeated request before the node enrols returns the same subnet and a new token, and invalidates the earlier
-    token.
+    Another request before the node enrols returns the same subnet and a new token, and invalidates the earlier token. A
+    repetition with the same Idempotency-Key returns the same token.
     """
-    token = _new_token()
-    plane, origin = plane_of(request), origin_of(request, principal)
-    command = register_node(NodeId(body.id), token, origin, plane.settings.slice_networks)
-    return _expected(body.id, token, await plane.handle(command))
+    token, networks = _new_token(), plane_of(request).settings.slice_networks
+    command = register_node(NodeId(body.id), token, origin_of(request, principal), networks)
+    return await _registered(request, body.id, token, command)
 
 
-@router.delete("/nodes/{node}", openapi_extra=access(Scope.FLEET_WRITE))
+@router.delete("/nodes/{node}", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
 async def remove(request: Request, principal: Caller, node: str) -> NodeView:
     """Remove the registration of a node that never enrolled. Its subnet is freed. Idempotent."""
-    name, plane = node_named(node), plane_of(request)
-    await plane.handle(remove_node(name, origin_of(request, principal)), await key_of(request, principal))
-    async with plane.engine.connect() as conn:
+    name = node_named(node)
+    await execute(request, remove_node(name, origin_of(request, principal)), stream_of_node(name))
+    async with plane_of(request).engine.connect() as conn:
         row = await nodes.last_registration(conn, name)
         assert row is not None, "the read model must keep the row of a removed node"
+        set_version(request, row.version)
         return past_node_view(row)
 
 
-@router.post("/nodes/{node}/enrolment", status_code=201, openapi_extra=access(Scope.FLEET_WRITE))
+@router.post(
+    "/nodes/{node}/enrolment",
+    status_code=201,
+    dependencies=[IF_MATCH],
+    openapi_extra=access(Scope.FLEET_WRITE),
+)
 async def reopen_enrolment_of_node(request: Request, principal: Caller, node: str) -> RegisteredNode:
-    """Return a new enrolment token for a node that lost its first token or its disk."""
+    """Return a new enrolment token for a node that lost its first token or its disk. A repetition with the same
+    Idempotency-Key returns the same token.
+    """
     token = _new_token()
     command = reopen_enrolment(node_named(node), token, origin_of(request, principal))
-    return _expected(node, token, await plane_of(request).handle(command))
+    return await _registered(request, node, token, command, about=stream_of_node(node_named(node)))
 
 
-@router.post("/nodes/{node}/revoke", openapi_extra=access(Scope.FLEET_WRITE))
+@router.post("/nodes/{node}/revoke", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
 async def revoke(request: Request, principal: Caller, node: str, body: RevokeNode) -> NodeDetail:
     """Revoke a node's access at once: its key, its session and its queue. Its slices are not touched."""
-    name, plane = node_named(node), plane_of(request)
+    name = node_named(node)
     command = revoke_node(name, body.reason, origin_of(request, principal))
-    await plane.handle(command, await key_of(request, principal))
+    await execute(request, command, stream_of_node(name))
     # After a crash before this line, the dispatcher, which checks every second, updates the queue's user.
     failpoint("api.node_revoked")
     await users_of(request).follow(name)
     return await node_shown(request, name)
 
 
-@router.post("/nodes/{node}/readmit", openapi_extra=access(Scope.FLEET_WRITE))
+@router.post("/nodes/{node}/readmit", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
 async def readmit_node(request: Request, principal: Caller, node: str, body: Readmit) -> NodeDetail:
     """Readmit a node that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
     name = node_named(node)
     command = readmit_node_to_placement(name, body.reason, origin_of(request, principal))
-    await plane_of(request).handle(command, await key_of(request, principal))
+    await execute(request, command, stream_of_node(name))
     return await node_shown(request, name)
 
 
@@ -131,8 +144,11 @@ def _new_token() -> str:
     return f"enrol_{secrets.token_urlsafe(32)}"
 
 
-def _expected(node: str, token: str, answer: str) -> RegisteredNode:
-    return RegisteredNode(id=node, enrolment_token=token, **json.loads(answer))
+async def _registered(
+    request: Request, node: str, token: str, command: Command, about: StreamId | None = None
+) -> RegisteredNode:
+    made = await execute_with_secret(request, command, {"enrolment_token": token}, about)
+    return RegisteredNode(id=node, **made)
 
 
 @router.get("/nodes", openapi_extra=access(Scope.FLEET_READ))
@@ -143,17 +159,18 @@ async def list_nodes(
     at: At = None,
     cursor: Cursor = None,
     limit: Limit = 100,
+    order: Order = "asc",
 ) -> Page[NodeView]:
     """List nodes by name. In views of the past a page omits nodes that were registered later, and may be short."""
-    after = None if cursor is None else _node_cursor(cursor)
+    after, descending = None if cursor is None else _node_cursor(cursor), order == "desc"
     if at is not None:
         async with travel_of(request).to(at) as (conn, [place]):
-            rows = await nodes.page(conn, after=after, limit=limit, removed=True)
+            rows = await nodes.page(conn, after=after, limit=limit, removed=True, descending=descending)
             views = await nodes_then(conn, [row.node_id for row in rows], place.position)
         set_headers(response, place)
         return _node_page(views, rows, limit)
     async with plane_of(request).engine.connect() as conn:
-        rows = await nodes.page(conn, after=after, limit=limit)
+        rows = await nodes.page(conn, after=after, limit=limit, descending=descending)
         views = await _node_views(request, conn, rows)
     return _node_page(views, rows, limit)
 
@@ -193,7 +210,7 @@ def node_named(raw: str) -> NodeId:
         raise UnknownName(Objection("unknown_node", f"no node is named {raw!r}")) from None
 
 
-@router.get("/nodes/{node}", openapi_extra=access(Scope.FLEET_READ))
+@router.get("/nodes/{node}", openapi_extra=access(Scope.FLEET_READ), **TAGGED)
 async def show_node(request: Request, response: Response, node: str, at: At = None) -> NodeDetail:
     """Return one node with its open drift, now or as of the past."""
     name = node_named(node)
@@ -209,13 +226,14 @@ async def show_node(request: Request, response: Response, node: str, at: At = No
 
 
 async def node_shown(request: Request, name: NodeId) -> NodeDetail:
-    """Return the present view of a node. Raises `UnknownName`."""
+    """Return the present view of a node, with its ETag. Raises `UnknownName`."""
     async with plane_of(request).engine.connect() as conn:
         row = await nodes.find(conn, name)
         if row is None:
             raise UnknownName(Objection("unknown_node", f"no node is named {name!r}"))
         views, places = await _node_views(request, conn, [row]), await slots.drifting(conn, [name])
     [shown] = in_detail(views, map(slot_view, places))
+    set_version(request, row.version)
     return shown
 
 
@@ -224,21 +242,36 @@ async def list_slots(
     request: Request,
     response: Response,
     *,
-    node: Annotated[str | None, Query(max_length=_MAX_PATH)] = None,
+    node: Annotated[str | None, Query(max_length=_MAX_PATH, description="Only slots of this node.")] = None,
+    state: Annotated[
+        SlotStateName | None, Query(description="Only slots in this state; not together with `at`.")
+    ] = None,
+    sku: Annotated[str | None, Query(max_length=63, description="Only slots of this SKU.")] = None,
     at: At = None,
     cursor: Cursor = None,
     limit: Limit = 100,
+    order: Order = "asc",
 ) -> Page[SlotView]:
     """List slots by node and index. In views of the past a page omits slots discovered later, and may be short."""
-    only, after = None if node is None else node_named(node), _slot_cursor(cursor)
+    page = partial(
+        slots.page,
+        after=_slot_cursor(cursor),
+        limit=limit,
+        descending=order == "desc",
+        node=None if node is None else node_named(node),
+        sku=sku,
+    )
     if at is not None:
+        if state is not None:
+            reason = "a list of the past cannot be filtered by state; leave out 'state' or 'at'"
+            raise Malformed(Objection("invalid_value", reason, parameter="state"))
         async with travel_of(request).to(at) as (conn, [place]):
-            rows = await slots.page(conn, node=only, after=after, limit=limit)
+            rows = await page(conn)
             views = await slots_then(conn, [row.slot_id for row in rows], place.position)
         set_headers(response, place)
         return _slot_page(views, rows, limit)
     async with plane_of(request).engine.connect() as conn:
-        rows = await slots.page(conn, node=only, after=after, limit=limit)
+        rows = await page(conn, state=state)
         views = await _slot_views(request, conn, rows)
     return _slot_page(views, rows, limit)
 
@@ -264,16 +297,27 @@ def _slot_cursor(cursor: str | None) -> tuple[NodeId, SlotIndex] | None:
     return node_of(slot), index_of(slot)
 
 
-@router.post("/nodes/{node}/slots/{index}/approve", openapi_extra=access(Scope.FLEET_WRITE))
+@router.get("/nodes/{node}/slots/{index}", openapi_extra=access(Scope.FLEET_READ), **TAGGED)
+async def show_slot(request: Request, node: str, index: str) -> SlotView:
+    """Return one slot."""
+    return await _slot_shown(request, _slot(node, index))
+
+
+@router.post(
+    "/nodes/{node}/slots/{index}/approve", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE)
+)
 async def approve(request: Request, principal: Caller, node: str, index: str) -> SlotView:
     """Approve a discovered slot for use. This reserves its MAC and IP addresses permanently."""
     slot = _slot(node, index)
-    command = approve_slot(slot, origin_of(request, principal))
-    await plane_of(request).handle(command, await key_of(request, principal))
+    await execute(request, approve_slot(slot, origin_of(request, principal)), stream_of_slot(slot))
     return await _slot_shown(request, slot)
 
 
-@router.post("/nodes/{node}/slots/{index}/force-release", openapi_extra=access(Scope.FLEET_WRITE))
+@router.post(
+    "/nodes/{node}/slots/{index}/force-release",
+    dependencies=[IF_MATCH],
+    openapi_extra=access(Scope.FLEET_WRITE),
+)
 async def force_release_slot(
     request: Request, principal: Caller, node: str, index: str, body: ForceRelease
 ) -> SlotView:
@@ -282,26 +326,28 @@ async def force_release_slot(
     """
     slot = _slot(node, index)
     command = force_release(slot, body.reason, origin_of(request, principal))
-    await plane_of(request).handle(command, await key_of(request, principal))
+    await execute(request, command, stream_of_slot(slot))
     return await _slot_shown(request, slot)
 
 
-@router.post("/nodes/{node}/slots/{index}/readmit", openapi_extra=access(Scope.FLEET_WRITE))
+@router.post(
+    "/nodes/{node}/slots/{index}/readmit", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE)
+)
 async def readmit_slot(request: Request, principal: Caller, node: str, index: str, body: Readmit) -> SlotView:
     """Readmit a slot that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
     slot = _slot(node, index)
     command = readmit_slot_to_placement(slot, body.reason, origin_of(request, principal))
-    await plane_of(request).handle(command, await key_of(request, principal))
+    await execute(request, command, stream_of_slot(slot))
     return await _slot_shown(request, slot)
 
 
 async def _slot_shown(request: Request, slot: SlotId) -> SlotView:
     async with plane_of(request).engine.connect() as conn:
         row = await slots.find(conn, slot)
-        assert row is not None, (
-            f"the read model must have a row of slot {slot}, because a command accepted the slot"
-        )
+        if row is None:
+            raise _unknown_slot(slot)
         [shown] = await _slot_views(request, conn, [row])
+    set_version(request, row.version)
     return shown
 
 
@@ -309,11 +355,17 @@ def _slot(node: str, index: str) -> SlotId:
     try:
         return slot_id(f"{node}/{index}")
     except InvalidValue:
-        raise UnknownName(Objection("unknown_slot", f"no slot is named '{node}/{index}'")) from None
+        raise _unknown_slot(f"{node}/{index}") from None
+
+
+def _unknown_slot(slot: str) -> UnknownName:
+    return UnknownName(Objection("unknown_slot", f"no slot is named '{slot}'"))
 
 
 @router.get("/skus", openapi_extra=access(Scope.CATALOGUE_READ))
-async def list_skus(request: Request, _at: At = None) -> Page[SkuView]:
+async def list_skus(
+    request: Request, _at: At = None, cursor: Cursor = None, limit: Limit = 100, order: Order = "asc"
+) -> Page[SkuView]:
     """List the SKUs that can be requested. Sizes are part of the release and images part of the settings, and not of
     the ledger: `at` is validated, but has no effect.
     """
@@ -328,4 +380,4 @@ async def list_skus(request: Request, _at: At = None) -> Page[SkuView]:
         )
         for sku in SKUS.values()
     ]
-    return Page(items=items, next_cursor=None)
+    return page_of(items, numbered(items), cursor, limit, order)

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from control_plane.api.path_inventory import KnownNodes, RedisLimits, paths
 from control_plane.api.requests.access import access
-from control_plane.api.requests.pages import Page
+from control_plane.api.requests.pages import Cursor, Limit, Order, Page, numbered, page_of
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
 from control_plane.decisions.access import Scope
@@ -38,18 +38,18 @@ class PathView(BaseModel):
 
 
 @router.get("/paths", openapi_extra=access(Scope.FLEET_READ))
-async def list_paths(request: Request) -> Page[PathView]:
-    """List all network paths. They are few, because nodes are counted and not listed one by one."""
+async def list_paths(
+    request: Request, cursor: Cursor = None, limit: Limit = 100, order: Order = "asc"
+) -> Page[PathView]:
+    """List all network paths, grouped by client. They are few, because nodes are counted and not listed one by one."""
     plane = plane_of(request)
     async with plane.engine.connect() as conn:
         access = sa.func.count(node.c.key_thumbprint)
         expected = sa.func.count().filter(node.c.state == "registered")
         nodes = KnownNodes(*(await conn.execute(sa.select(access, expected))).one())
     found = paths(plane.settings, nodes, await _limits(plane.redis))
-    return Page(
-        items=[PathView.model_validate(asdict(each)) for each in found],
-        next_cursor=None,
-    )
+    items = [PathView.model_validate(asdict(each)) for each in found]
+    return page_of(items, numbered(items), cursor, limit, order)
 
 
 async def _limits(redis: Redis) -> RedisLimits:

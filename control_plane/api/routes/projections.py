@@ -12,9 +12,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.requests.access import Caller, access
 from control_plane.api.requests.bodies import Body
-from control_plane.api.requests.pages import Limit, Page
+from control_plane.api.requests.commands import execute
+from control_plane.api.requests.pages import (
+    Cursor,
+    Limit,
+    Order,
+    Page,
+    cursor_of,
+    identified_place_of,
+    numbered,
+    page_of,
+)
 from control_plane.api.requests.problems import PROBLEMS
-from control_plane.api.requests.state import key_of, origin_of, plane_of
+from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.commands.projections import (
     named,
     order_rebuild,
@@ -26,6 +36,7 @@ from control_plane.commands.projections import (
 from control_plane.decisions.access import Scope
 from control_plane.decisions.projections import fold
 from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.handle import Decision, Transaction
 from control_plane.projector import verifications
 from control_plane.projector.compare import READ_MODEL
 from events.envelope import Recorded
@@ -149,11 +160,17 @@ _REBUILD: Final = AdviceView(
 
 
 @router.get("/projections", openapi_extra=access(Scope.FLEET_READ))
-async def list_projections(request: Request) -> Page[ProjectionView]:
-    """List every read model with its position and, if it is stopped, the reason."""
+async def list_projections(
+    request: Request, cursor: Cursor = None, limit: Limit = 100, order: Order = "asc"
+) -> Page[ProjectionView]:
+    """List every read model in the order in which they are filled, with its position and, if it is stopped, the
+    reason.
+    """
+    every = [*PROJECTIONS.values()]
+    page = page_of(every, numbered(every), cursor, limit, order)
     async with plane_of(request).engine.connect() as conn:
-        items = [await _view(conn, each) for each in PROJECTIONS.values()]
-    return Page(items=items, next_cursor=None)
+        items = [await _view(conn, each) for each in page.items]
+    return Page(items=items, next_cursor=page.next_cursor)
 
 
 @router.get("/projections/{name}", openapi_extra=access(Scope.FLEET_READ))
@@ -167,9 +184,7 @@ async def show_projection(request: Request, name: str) -> ProjectionView:
 async def rebuild(request: Request, principal: Caller, name: str) -> ProjectionView:
     """Rebuild the read model in a second set of tables and swap them in. Then the field `rebuild` is null again."""
     named(name)
-    await plane_of(request).handle(
-        order_rebuild(name, origin_of(request, principal)), await key_of(request, principal)
-    )
+    await execute(request, order_rebuild(name, origin_of(request, principal)))
     return await show_projection(request, name)
 
 
@@ -178,7 +193,7 @@ async def skip(request: Request, principal: Caller, name: str, body: SkipEvent) 
     """Skip the event that stops the read model, now and in every rebuild."""
     named(name)
     command = skip_event(name, Position(body.position), body.reason, origin_of(request, principal))
-    await plane_of(request).handle(command, await key_of(request, principal))
+    await execute(request, command)
     return await show_projection(request, name)
 
 
@@ -186,9 +201,7 @@ async def skip(request: Request, principal: Caller, name: str, body: SkipEvent) 
 async def retry_event(request: Request, principal: Caller, name: str) -> ProjectionView:
     """Retry the event that stops the read model."""
     named(name)
-    await plane_of(request).handle(
-        retry(name, origin_of(request, principal)), await key_of(request, principal)
-    )
+    await execute(request, retry(name, origin_of(request, principal)))
     return await show_projection(request, name)
 
 
@@ -198,17 +211,27 @@ async def verify(request: Request, principal: Caller) -> VerificationView:
 
     If a requested verification has not started yet, it is returned instead of a new one.
     """
-    async with plane_of(request).engine.begin() as conn:
-        asked = await verifications.request(conn, principal.actor)
-    return await show_verification(request, str(asked))
+    origin = origin_of(request, principal)
+
+    async def command(transaction: Transaction) -> Decision:
+        asked = await verifications.request(transaction.conn, principal.actor)
+        row = await verifications.find(transaction.conn, asked)
+        assert row is not None, "the request has written the row"
+        return Decision((), origin.at(transaction.now), _verification(row).model_dump_json())
+
+    return VerificationView.model_validate_json(await execute(request, command))
 
 
 @router.get("/verifications", openapi_extra=access(Scope.FLEET_READ))
-async def list_verifications(request: Request, limit: Limit = 50) -> Page[VerificationView]:
-    """List the last verifications, newest first."""
+async def list_verifications(
+    request: Request, cursor: Cursor = None, limit: Limit = 50, order: Order = "desc"
+) -> Page[VerificationView]:
+    """List verifications by the time of their request, newest first."""
+    after = None if cursor is None else identified_place_of(cursor)
     async with plane_of(request).engine.connect() as conn:
-        rows = await verifications.latest(conn, limit)
-    return Page(items=[_verification(row) for row in rows], next_cursor=None)
+        rows = await verifications.page(conn, after, limit, descending=order == "desc")
+    last = cursor_of(rows[-1]["requested_at"], rows[-1]["verification_id"]) if len(rows) == limit else None
+    return Page(items=[_verification(row) for row in rows], next_cursor=last)
 
 
 @router.get("/verifications/{verification}", openapi_extra=access(Scope.FLEET_READ))

@@ -1,22 +1,28 @@
 """`/v1/projects`: create, list, show, describe and archive projects."""
 
-from fastapi import APIRouter, Request
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.bodies import ArchiveProject, CreateProject, DescribeProject
-from control_plane.api.requests.pages import Cursor, Limit, Page, invalid_cursor
+from control_plane.api.requests.commands import DryRun, dry, execute, try_out
+from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
+from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
-from control_plane.api.requests.state import key_of, origin_of, plane_of
+from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.commands.projects import archive_project, create_project, describe_project
 from control_plane.decisions.access import Scope, unknown_project, within
 from control_plane.decisions.refusals import UnknownName
 from control_plane.handle import Command
-from events.values import InvalidValue, ProjectId, project_id
+from events.projects import ProjectCreated
+from events.values import InvalidValue, ProjectId, project_id, stream_of_project
 from read_models import projects
 from read_models.projects import ProjectRow
 
 router = APIRouter(prefix="/v1/projects", tags=["projects"], responses=PROBLEMS)
+JSON = "application/json"
 
 
 class ProjectView(BaseModel):
@@ -40,27 +46,56 @@ def _view(row: ProjectRow) -> ProjectView:
     )
 
 
-@router.post("", status_code=201, openapi_extra=access(Scope.PROJECTS_WRITE))
-async def create(request: Request, principal: Caller, body: CreateProject) -> ProjectView:
+@router.post(
+    "",
+    status_code=201,
+    response_model=ProjectView,
+    responses=dry(ProjectView),
+    openapi_extra=access(Scope.PROJECTS_WRITE),
+)
+async def create(
+    request: Request, principal: Caller, body: CreateProject, *, dry_run: DryRun = False
+) -> Response:
     """Create a project."""
     name = ProjectId(body.id)
-    command = create_project(name, body.description, origin_of(request, principal, project=name))
-    return await _execute(request, name, command)
+    command = create_project(name, body.description, origin_of(request, principal, project=name), _render)
+    if dry_run:
+        return await try_out(request, command)
+    answer = await execute(request, command)
+    set_version(request, 1)
+    return Response(answer, 201, {"Location": f"/v1/projects/{name}"}, JSON)
+
+
+def _render(fact: ProjectCreated) -> str:
+    return _view(projects.created(fact)).model_dump_json()
 
 
 @router.get("", openapi_extra=access(Scope.PROJECTS_READ))
 async def list_projects(
-    request: Request, principal: Caller, cursor: Cursor = None, limit: Limit = 100
+    request: Request,
+    principal: Caller,
+    *,
+    state: Annotated[Literal["active", "archived"] | None, Query(description="Only in this state.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    order: Order = "asc",
 ) -> Page[ProjectView]:
     """List the projects of the caller by name; for admins and auditors, all projects."""
     after = None if cursor is None else _cursor(cursor)
     async with plane_of(request).engine.connect() as conn:
-        rows = await projects.page(conn, within=principal.projects, after=after, limit=limit)
+        rows = await projects.page(
+            conn,
+            within=principal.projects,
+            after=after,
+            limit=limit,
+            descending=order == "desc",
+            archived=None if state is None else state == "archived",
+        )
     following = rows[-1].project if len(rows) == limit else None
     return Page(items=[_view(row) for row in rows], next_cursor=following)
 
 
-@router.get("/{project}", openapi_extra=access(Scope.PROJECTS_READ))
+@router.get("/{project}", openapi_extra=access(Scope.PROJECTS_READ), **TAGGED)
 async def show(request: Request, project: str) -> ProjectView:
     """Return one project."""
     name = _named(project)
@@ -68,10 +103,11 @@ async def show(request: Request, project: str) -> ProjectView:
         rows = await projects.page(conn, within=within(caller_of(request), name), after=None, limit=1)
     if not rows:
         raise _unknown(project)
+    set_version(request, rows[0].version)
     return _view(rows[0])
 
 
-@router.patch("/{project}", openapi_extra=access(Scope.PROJECTS_WRITE))
+@router.patch("/{project}", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE))
 async def describe(request: Request, principal: Caller, project: str, body: DescribeProject) -> ProjectView:
     """Change the description of a project."""
     name = _named(project)
@@ -79,7 +115,7 @@ async def describe(request: Request, principal: Caller, project: str, body: Desc
     return await _execute(request, name, command)
 
 
-@router.post("/{project}/archive", openapi_extra=access(Scope.PROJECTS_WRITE))
+@router.post("/{project}/archive", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE))
 async def archive(request: Request, principal: Caller, project: str, body: ArchiveProject) -> ProjectView:
     """Archive a project after its allocations have released their slots. It can then be read only. Idempotent."""
     name = _named(project)
@@ -88,7 +124,7 @@ async def archive(request: Request, principal: Caller, project: str, body: Archi
 
 
 async def _execute(request: Request, name: ProjectId, command: Command) -> ProjectView:
-    await plane_of(request).handle(command, await key_of(request, caller_of(request)))
+    await execute(request, command, stream_of_project(name))
     return await show(request, name)
 
 

@@ -6,6 +6,7 @@ are listed with the reason.
 
 import contextlib
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,10 +17,11 @@ from fastapi.responses import StreamingResponse
 
 from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.bodies import RequestTask
+from control_plane.api.requests.commands import execute
 from control_plane.api.requests.event_filters import After, LastEventId, held
-from control_plane.api.requests.pages import Cursor, Limit, Page, invalid_cursor
+from control_plane.api.requests.pages import Cursor, Limit, Order, Page, cursor_of, identified_place_of
 from control_plane.api.requests.problems import PROBLEMS
-from control_plane.api.requests.state import key_of, origin_of, plane_of
+from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.api.requests.task_filters import Wanted
 from control_plane.api.routes.progress import Subject, watch_both
 from control_plane.api.routes.watch import STREAMED, event_stream
@@ -27,10 +29,9 @@ from control_plane.api.views.task_views import (
     ROWS,
     SHOWN,
     TaskView,
-    cursor_of,
     of_projects,
     one,
-    place_of,
+    requested_view,
     task_view,
     unsent_view,
 )
@@ -65,6 +66,7 @@ from events.values import (
     stream_of_slot,
     stream_of_task,
 )
+from read_models.pages import keyset
 from tasks.scripts import QueueKeys, namespace_of
 
 log = structlog.get_logger()
@@ -74,28 +76,27 @@ JSON: Final = "application/json"
 
 @router.get("", openapi_extra=access(Scope.TASKS_READ))
 async def list_tasks(
-    request: Request, principal: Caller, wanted: Wanted, cursor: Cursor = None, limit: Limit = 50
+    request: Request,
+    principal: Caller,
+    wanted: Wanted,
+    *,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    order: Order = "desc",
 ) -> Page[TaskView]:
-    """List tasks, newest first, optionally filtered."""
-    query = (
-        ROWS.where(SHOWN, of_projects(principal.projects))
-        .order_by(task.c.created_at.desc(), task.c.order_id.desc())
-        .limit(limit)
+    """List tasks by the time of their creation, newest first, optionally filtered."""
+    after = None if cursor is None else identified_place_of(cursor)
+    query = keyset(
+        ROWS.where(SHOWN, of_projects(principal.projects)),
+        [task.c.created_at, task.c.order_id],
+        after,
+        limit,
+        descending=order == "desc",
     )
-    if cursor is not None:
-        place = sa.tuple_(*map(sa.literal, _place(cursor)))
-        query = query.where(sa.tuple_(task.c.created_at, task.c.order_id) < place)
     async with plane_of(request).engine.connect() as conn:
         rows = (await conn.execute(query.where(*await wanted.conditions(conn)))).all()
-    last = cursor_of(rows[-1]) if len(rows) == limit else None
+    last = cursor_of(rows[-1].created_at, rows[-1].order_id) if len(rows) == limit else None
     return Page(items=[task_view(row) for row in rows], next_cursor=last)
-
-
-def _place(cursor: str) -> tuple[object, object]:
-    try:
-        return place_of(cursor)
-    except (ValueError, OverflowError):
-        raise invalid_cursor(cursor) from None
 
 
 @router.post("", status_code=202, response_model=TaskView, openapi_extra=access(Scope.TASKS_WRITE))
@@ -104,12 +105,14 @@ async def create_task(request: Request, principal: Caller, body: RequestTask) ->
     slot = None if body.slot_id is None else SlotId(body.slot_id)
     node = NodeId(body.node_id or "") if slot is None else node_of(slot)
     task_id = new_uuid()
-    command = request_task(
-        task_id, body.kind, node, slot, origin_of(request, principal, correlation_id=task_id)
-    )
-    requested = await plane_of(request).handle(command, await key_of(request, principal))
-    view = await show(request, requested)
-    return Response(view.model_dump_json(), 202, {"Location": f"/v1/tasks/{requested}"}, JSON)
+    origin = origin_of(request, principal, correlation_id=task_id)
+    answer = await execute(request, request_task(task_id, body.kind, node, slot, origin, render=_render))
+    requested = TaskView.model_validate_json(answer)
+    return Response(answer, 202, {"Location": f"/v1/tasks/{requested.id}"}, JSON)
+
+
+def _render(requested: TaskRequested, now: datetime) -> str:
+    return requested_view(requested, now).model_dump_json()
 
 
 @router.get("/{task_id}", openapi_extra=access(Scope.TASKS_READ))
@@ -152,7 +155,7 @@ def _name(raw: str) -> UUID:
 async def retry(request: Request, principal: Caller, task_id: str) -> TaskView:
     """Retry a task that failed: a removal empties the slot again, and an operation runs again."""
     name = _name(task_id)
-    return await _execute(request, principal, task_id, retry_task(name, origin_of(request, principal)))
+    return await _execute(request, task_id, retry_task(name, origin_of(request, principal)))
 
 
 @router.post("/{task_id}/cancel", status_code=202, openapi_extra=access(Scope.TASKS_WRITE))
@@ -161,7 +164,7 @@ async def cancel(request: Request, principal: Caller, task_id: str) -> TaskView:
     removed.
     """
     name, origin = _name(task_id), origin_of(request, principal)
-    await _execute(request, principal, task_id, cancel_task(name, origin))
+    await _execute(request, task_id, cancel_task(name, origin))
     await withdraw_task(plane_of(request), name, origin)
     return await show(request, task_id)
 
@@ -182,8 +185,8 @@ async def withdraw_task(plane: Plane, task_id: UUID, origin: Origin) -> None:
             await relay.withdraw(newest.node_id, newest.operation_id)
 
 
-async def _execute(request: Request, principal: Caller, task_id: str, command: Command) -> TaskView:
-    await plane_of(request).handle(command, await key_of(request, principal))
+async def _execute(request: Request, task_id: str, command: Command) -> TaskView:
+    await execute(request, command)
     return await show(request, task_id)
 
 

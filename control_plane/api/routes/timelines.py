@@ -8,7 +8,7 @@ from fastapi.responses import StreamingResponse
 
 from control_plane.api.requests.access import access, caller_of
 from control_plane.api.requests.event_filters import After, LastEventId, held
-from control_plane.api.requests.pages import Limit, Page, event_page
+from control_plane.api.requests.pages import Limit, Order, Page, event_page, page_of_newest
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of, plane_of
 from control_plane.api.routes.progress import Subject, watch_both
@@ -39,12 +39,16 @@ class _Timeline(NamedTuple):
 
 @router.get("/{allocation}/events", openapi_extra=access(Scope.ALLOCATIONS_READ))
 async def list_timeline(
-    request: Request, allocation: str, cursor: After = None, limit: Limit = 200
+    request: Request, allocation: str, cursor: After = None, limit: Limit = 200, order: Order = "asc"
 ) -> Page[EventView]:
     """List the timeline of an allocation, oldest first: its own events, and those of its slots that concern it."""
     feed, timeline = feed_of(request), await _timeline(request, allocation)
     start = await held(request, cursor)
     final = await feed.up_to_date()
+    if order == "desc":
+        before = Position(final + 1) if cursor is None else start.position
+        newest = await feed.past.newest(timeline.pick, timeline.before, before, limit)
+        return page_of_newest(newest, timeline.before)
     after = max(start.position, timeline.before)
     return event_page(await feed.past.full_page(timeline.pick, after, final, limit), final)
 

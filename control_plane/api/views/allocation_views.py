@@ -44,7 +44,7 @@ from events.allocations import (
     SliceStopped,
 )
 from events.ingress import IngressReserved
-from events.values import SlotId, index_of, node_of
+from events.values import IngressId, SlotId, index_of, node_of
 
 
 class AllocatedSlot(BaseModel):
@@ -187,6 +187,13 @@ def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -
         generation=_generation(facts),
         requested_at=requested_at,
     )
+
+
+def ingress_view(facts: Sequence[AllocationFact], ingress: IngressId) -> IngressView:
+    """Return the view of one ingress rule of an allocation."""
+    state = fold(tuple(facts))
+    assert state is not None, "an ingress rule belongs to an allocation that was requested"
+    return _ingress_view(ingress_states_of(facts)[ingress], state)
 
 
 def _replacement(facts: Sequence[AllocationFact]) -> ReplacementView | None:

@@ -5,7 +5,7 @@ A requested task is shown by its newest attempt; an order to stop a task is show
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from control_plane.decisions.access import Within
 from control_plane.decisions.tasks import CANCEL, Trying, fold, state_name
 from control_plane.work.tables import OPEN, parked, progress, task, unsent
 from events.envelope import Recorded
-from events.tasks import TaskFact
+from events.tasks import TaskFact, TaskRequested
 from read_models.allocations import allocation
 
 
@@ -152,18 +152,26 @@ def unsent_view(history: Sequence[Recorded[TaskFact]]) -> TaskView:
     """Return the view of a task that the dispatcher has not processed yet."""
     state = fold(history)
     assert state is not None, "the stream of a task must begin with the request of the task"
-    asked = state.asked
+    shown = {
+        "state": "due" if isinstance(state, Trying) else state_name(state),
+        "attempt": state.attempt,
+    }
+    return requested_view(state.asked, history[0].recorded_at).model_copy(update=shown)
+
+
+def requested_view(asked: TaskRequested, created_at: datetime) -> TaskView:
+    """Return the view of a task that was requested just now."""
     return TaskView(
         id=str(asked.task_id),
         kind=asked.kind,
-        state="due" if isinstance(state, Trying) else state_name(state),
+        state="due",
         node_id=asked.node_id,
         slot_id=asked.slot_id,
         allocation_id=asked.allocation_id,
-        attempt=state.attempt,
+        attempt=1,
         cancelling=False,
         sends=0,
-        created_at=history[0].recorded_at,
+        created_at=created_at,
         sent_at=None,
         due_at=None,
         ended_at=None,
@@ -172,17 +180,3 @@ def unsent_view(history: Sequence[Recorded[TaskFact]]) -> TaskView:
         progress=None,
         parked=None,
     )
-
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def cursor_of(row: sa.Row[Any]) -> str:
-    """Return the list cursor of a task's row: its creation time in microseconds, and the id of its order."""
-    return f"{(row.created_at - _EPOCH) // timedelta(microseconds=1)}.{row.order_id}"
-
-
-def place_of(cursor: str) -> tuple[datetime, UUID]:
-    """Parse a cursor of the task list, the inverse of `cursor_of`. Raises `ValueError` and `OverflowError`."""
-    moment, _, order = cursor.partition(".")
-    return _EPOCH + timedelta(microseconds=int(moment)), UUID(order)

@@ -30,6 +30,8 @@ PARTS: Final = {
     "project": "no-such-project",
     "key": "no-such-key",
     "check": "postgres",
+    "code": "no_capacity",
+    "problem": "conflict",
 }
 ENTERED: Final = {"no_credentials", "unknown_key", "key_revoked", "key_expired", "unknown_node"}
 """Reason codes of a request without valid credentials."""

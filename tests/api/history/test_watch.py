@@ -134,7 +134,7 @@ def test_event_cursor_beyond_the_ledger_is_refused_as_expired(
         answer = shared_plane.client(**headers).get(path)
         assert answer.status_code == 410
         assert answer.headers["content-type"] == "application/problem+json"
-        assert answer.json()["type"] == "urn:sliceplane:problem:gone"
+        assert answer.json()["type"] == "/problems/gone"
         [reason] = answer.json()["reasons"]
         assert reason["code"] == "cursor_expired"
         assert "begin again without a cursor" in reason["message"]

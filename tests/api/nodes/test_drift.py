@@ -119,7 +119,7 @@ def test_second_kind_of_drift_is_recorded_with_all_open_drift(node: DescribedNod
     node.report_description(drift("port.absent", 0))
     node.report_description(drift("port.absent", 0), drift("lease.conflicting", 0))
     assert node.drift_events() == [("slot-n1/0", "slot.degraded")] * 2
-    assert [each["kind"] for each in node.listed("/nodes/n1/drift")] == ["port.absent", "lease.conflicting"]
+    assert [each["kind"] for each in node.listed("/nodes/n1/drift")] == ["lease.conflicting", "port.absent"]
 
 
 def test_repaired_drift_is_recorded_with_its_evidence_and_leaves_no_open_drift(node: DescribedNode) -> None:

@@ -1,0 +1,84 @@
+"""`GET /v1`: version, routes, features and limits of the control plane, for clients that support several releases."""
+
+from collections import defaultdict
+from typing import Final
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from control_plane.api.requests.access import EVERYONE
+from control_plane.api.requests.bodies import MAX_KEY_SECONDS, MAX_LEASE_SECONDS
+from control_plane.api.requests.body_limit import MOST_BYTES
+from control_plane.api.requests.pages import MAX_LIMIT
+from control_plane.api.requests.problems import PROBLEMS
+from control_plane.api.requests.state import MAX_KEY, plane_of
+from control_plane.version import release
+from events.values import MAX_SLOTS
+
+router = APIRouter(tags=["capabilities"], responses=PROBLEMS)
+FEATURES: Final = (
+    "dry-run",
+    "etags",
+    "events-watch",
+    "idempotency-keys",
+    "problem-pages",
+    "time-travel",
+)
+"""Conventions of docs/api.md that the release supports. A name is never reused with another meaning."""
+
+
+class GroupView(BaseModel):
+    """A group of routes, each with its method and path."""
+
+    name: str
+    routes: list[str]
+
+
+class LimitsView(BaseModel):
+    """Limits of requests. A `key_lifetime_seconds` of null means that an API key may be issued without expiry."""
+
+    body_bytes: int
+    page_items: int
+    idempotency_key_characters: int
+    slots_per_allocation: int
+    lease_seconds: int
+    key_lifetime_seconds: int | None
+
+
+class CapabilitiesView(BaseModel):
+    """Release, groups of routes, features and limits of the control plane."""
+
+    version: str
+    groups: list[GroupView]
+    features: list[str]
+    limits: LimitsView
+    documentation: str
+
+
+@router.get("/v1", openapi_extra=EVERYONE)
+async def capabilities(request: Request) -> CapabilitiesView:
+    """Return the version, the groups of routes, the features and the limits of this control plane."""
+    most = plane_of(request).settings.max_key_lifetime
+    return CapabilitiesView(
+        version=release(),
+        groups=_groups(request),
+        features=list(FEATURES),
+        limits=LimitsView(
+            body_bytes=MOST_BYTES,
+            page_items=MAX_LIMIT,
+            idempotency_key_characters=MAX_KEY,
+            slots_per_allocation=MAX_SLOTS,
+            lease_seconds=MAX_LEASE_SECONDS,
+            key_lifetime_seconds=None if most is None else min(int(most.total_seconds()), MAX_KEY_SECONDS),
+        ),
+        documentation="/docs",
+    )
+
+
+def _groups(request: Request) -> list[GroupView]:
+    routes: defaultdict[str, list[str]] = defaultdict(list)
+    for path, operations in request.app.openapi()["paths"].items():
+        for method, operation in operations.items():
+            for tag in operation["tags"]:
+                routes[tag].append(f"{method.upper()} {path}")
+    return [GroupView(name=name, routes=sorted(found)) for name, found in sorted(routes.items())]

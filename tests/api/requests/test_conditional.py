@@ -1,0 +1,194 @@
+"""ETag, If-None-Match and If-Match of resources that can change."""
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.api.access.principals import create_project, issue
+from tests.api.node import admit, allocate
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+
+CHANGED: Final = '"999.0000000000000000"'
+BODIES: Final[dict[str, Any]] = {
+    "/v1/allocations/{allocation}/ingress": {"port": 22},
+    "/v1/keys/{key}/revoke": {"reason": "lost"},
+    "/v1/keys/{key}/rotate": {},
+    "/v1/nodes/{node}/public-addresses": {"addresses": []},
+    "/v1/nodes/{node}/readmit": {"reason": "repaired"},
+    "/v1/nodes/{node}/revoke": {"reason": "lost"},
+    "/v1/nodes/{node}/slots/{index}/force-release": {"reason": "scrapped"},
+    "/v1/nodes/{node}/slots/{index}/readmit": {"reason": "repaired"},
+    "/v1/projects/{project}": {"description": "changed"},
+    "/v1/projects/{project}/archive": {"reason": "over"},
+}
+"""Bodies of the requests that have one and change a resource."""
+
+
+@pytest.fixture(scope="module")
+def names(shared_plane: RunningPlane) -> dict[str, str]:
+    """Path parameters of one resource of each kind."""
+    admit(shared_plane, "n1")
+    create_project(shared_plane, "p1")
+    return {
+        "allocation": allocate(shared_plane).json()["id"],
+        "ingress": "ing-0000000000000000000000000a",
+        "node": "n1",
+        "index": "0",
+        "project": "p1",
+        "key": issue(shared_plane, "k1", "auditor").id,
+    }
+
+
+def with_header(plane: RunningPlane, header: str) -> Iterator[tuple[str, str]]:
+    """Yield method and path of each operation that the OpenAPI document describes with a header."""
+    for path, operations in httpx.get(f"{plane.url}/openapi.json").json()["paths"].items():
+        for method, operation in operations.items():
+            if header in {each["name"] for each in operation.get("parameters", ())}:
+                yield method.upper(), path
+
+
+def test_response_with_a_resource_is_not_sent_again_while_its_etag_is_the_same(
+    shared_plane: RunningPlane, names: dict[str, str]
+) -> None:
+    paths = {path for _, path in with_header(shared_plane, "If-None-Match")}
+    assert {path.rpartition("{")[2] for path in paths} >= {
+        "allocation}",
+        "node}",
+        "index}",
+        "project}",
+        "key}",
+    }
+    with shared_plane.client() as admin:
+        for path in paths:
+            url = f"{shared_plane.url}{path.format(**names)}"
+            first = admin.get(url)
+            tag = first.headers["etag"]
+            for method in ("GET", "HEAD"):
+                same = admin.request(method, url, headers={"If-None-Match": f'W/"1", {tag}'})
+                assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", tag), path
+                other = admin.request(method, url, headers={"If-None-Match": CHANGED})
+                assert (other.status_code, other.headers["etag"]) == (200, tag), path
+            assert admin.get(url, headers={"If-None-Match": CHANGED}).content == first.content
+
+
+def test_every_change_is_refused_if_the_resource_has_another_version_than_if_match(
+    shared_plane: RunningPlane, names: dict[str, str]
+) -> None:
+    routes = [*with_header(shared_plane, "If-Match")]
+    assert len(routes) >= 16
+    before = shared_plane.last_position()
+    with shared_plane.client() as admin:
+        for method, path in routes:
+            url = f"{shared_plane.url}{path.format(**names)}"
+            for tag in (CHANGED, 'W/"1.0000000000000000"', '"another-form"'):
+                answer = admin.request(method, url, json=BODIES.get(path), headers={"If-Match": tag})
+                assert answer.status_code == 412, (method, path, answer.text)
+                assert answer.json()["type"] == "/problems/precondition-failed"
+                assert [each["code"] for each in answer.json()["reasons"]] == ["version_changed"]
+    assert shared_plane.last_position() == before
+
+
+def test_change_with_the_present_etag_succeeds_and_returns_the_next_one(shared_plane: RunningPlane) -> None:
+    create_project(shared_plane, "tagged")
+    with shared_plane.client() as admin:
+        tag = admin.get("/projects/tagged").headers["etag"]
+        for description in ("one", "two"):
+            answer = admin.patch(
+                "/projects/tagged", json={"description": description}, headers={"If-Match": f'"x", {tag}'}
+            )
+            assert answer.json()["description"] == description
+            assert answer.headers["etag"] != tag
+            tag = answer.headers["etag"]
+        assert admin.get("/projects/tagged").headers["etag"] == tag
+        for condition in ("*", None):
+            headers = {} if condition is None else {"If-Match": condition}
+            assert admin.patch("/projects/tagged", json={"description": "x"}, headers=headers).is_success
+
+
+def test_of_concurrent_changes_with_one_etag_exactly_one_succeeds(shared_plane: RunningPlane) -> None:
+    create_project(shared_plane, "raced")
+    with shared_plane.client() as admin:
+        for turn in range(10):
+            tag = admin.get("/projects/raced").headers["etag"]
+
+            def change(number: int, tag: str = tag, turn: int = turn) -> int:
+                body = {"description": f"{turn}/{number}"}
+                return admin.patch("/projects/raced", json=body, headers={"If-Match": tag}).status_code
+
+            with ThreadPoolExecutor(8) as pool:
+                assert Counter(pool.map(change, range(8))) == {200: 1, 412: 7}
+
+
+def test_etag_of_a_node_changes_with_its_heartbeat_but_if_match_compares_only_the_version(
+    running_plane: RunningPlane,
+) -> None:
+    admit(running_plane, "n1")
+    with running_plane.client() as admin:
+        before = admin.get("/nodes/n1").headers["etag"]
+        running_plane.rows("update work.node_seen set spooled_reports = 7 returning 1")
+        after = admin.get("/nodes/n1", headers={"If-None-Match": before})
+        assert after.status_code == 200
+        assert after.headers["etag"] != before
+        assert after.headers["etag"].split(".")[0] == before.split(".")[0]
+        body = {"addresses": [{"address": "203.0.113.7", "use": "whole"}]}
+        answer = admin.put("/nodes/n1/public-addresses", json=body, headers={"If-Match": before})
+        assert answer.is_success
+        assert (
+            admin.put("/nodes/n1/public-addresses", json=body, headers={"If-Match": before}).status_code
+            == 412
+        )
+
+
+def test_repetition_with_the_same_key_and_etag_is_replayed_and_not_refused(
+    shared_plane: RunningPlane,
+) -> None:
+    create_project(shared_plane, "again")
+    with shared_plane.client() as admin:
+        headers = {"If-Match": admin.get("/projects/again").headers["etag"], "Idempotency-Key": "again"}
+        for replayed in (None, "true"):
+            answer = admin.patch("/projects/again", json={"description": "new"}, headers=headers)
+            assert (answer.status_code, answer.headers.get("idempotent-replayed")) == (200, replayed)
+
+
+@pytest.mark.parametrize("value", ["7", '"unclosed', '"a""b"', ","])
+def test_if_match_that_is_not_a_list_of_entity_tags_is_refused(
+    shared_plane: RunningPlane, names: dict[str, str], value: str
+) -> None:
+    with shared_plane.client() as admin:
+        answer = admin.patch(
+            f"/projects/{names['project']}", json={"description": "x"}, headers={"If-Match": value}
+        )
+    assert answer.status_code == 422
+    assert answer.json()["reasons"][0]["parameter"] == "If-Match"
+
+
+def test_condition_on_a_resource_that_does_not_exist_is_refused_as_unknown(
+    shared_plane: RunningPlane,
+) -> None:
+    with shared_plane.client() as admin:
+        for path in ("/projects/no-such-project", "/nodes/no-such-node", "/keys/none/revoke"):
+            method, body = ("POST", {"reason": "x"}) if "keys" in path else ("DELETE", None)
+            if "projects" in path:
+                method, body = "PATCH", {"description": "x"}
+            answer = admin.request(method, path, json=body, headers={"If-Match": CHANGED})
+            assert answer.status_code == 404, path
+
+
+def test_etag_of_an_allocation_is_the_version_of_its_stream(
+    shared_plane: RunningPlane, names: dict[str, str]
+) -> None:
+    def tagged() -> bool:
+        with shared_plane.client() as admin:
+            answer = admin.get(f"/allocations/{names['allocation']}")
+        [(version,)] = shared_plane.rows(
+            "select max(version) from ledger.event where stream_id = %(stream)s",
+            stream=f"allocation-{names['allocation']}",
+        )
+        return answer.headers["etag"].startswith(f'"{version}.') and answer.json()["version"] == version
+
+    until(tagged, "the ETag has the version of the stream")
