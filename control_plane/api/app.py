@@ -1,7 +1,7 @@
 """The HTTP application: routes, problem responses and a request id for each request."""
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI
@@ -93,13 +93,7 @@ for _router in (
 
 def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     """Create the HTTP application of one API process, with its connections to Postgres and Redis in `plane`."""
-    # The documentation page serves its own script and style sheet, so that it works without internet access.
-    app = FastAPIOffline(
-        redoc_url=None,
-        title="Sliceplane",
-        version="0.1.0",
-        description=DESCRIPTION,
-    )
+    app = _documented_app()
     app.state.plane, app.state.feed, app.state.keys = plane, feed, keys
     app.state.hub = progress.Hub(plane.redis)
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
@@ -112,6 +106,23 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     app.add_middleware(HeadAsGet)
     app.add_middleware(ResponseHeaders)
     app.add_middleware(_RequestId)
+    return app
+
+
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document of the API. It needs no connections."""
+    return _documented_app().openapi()
+
+
+def _documented_app() -> FastAPI:
+    """Return an application with all routes and their documentation, without connections."""
+    # The documentation page serves its own script and style sheet, so that it works without internet access.
+    app = FastAPIOffline(
+        redoc_url=None,
+        title="Sliceplane",
+        version="0.1.0",
+        description=DESCRIPTION,
+    )
     app.router.routes.extend(_ROUTES.routes)
     app.openapi = extended(app.openapi)  # type: ignore[method-assign]  # FastAPI documents this way to extend its document
     return app

@@ -1,41 +1,84 @@
-"""URL, API key and CA of the control plane. This is the only module of the client that reads the environment.
+"""URL, API key, CA and project of a command. This is the only module of the client that reads the environment.
 
-URL and key are taken from the option, else from the environment, else from the configuration file. The key in a file is
-sent only to the URL in that file, so that a mistyped --url never receives the secret of another installation. The CA in
+URL and key are taken from the first source that has one: the options, the environment, the context that --context
+names, the file that SLICEPLANE_CONFIG names, the current context, and the file that `./dev up` wrote. The key in a file
+is sent only to the URL beside it, so that a mistyped --url never receives the secret of another installation. The CA in
 a file also applies only to its URL; the CA file (PEM) of --ca or SLICEPLANE_CA applies to any URL.
 """
 
 import os
+import shlex
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from control_plane.cli.contexts import Context, contexts_file, read_contexts
 from control_plane.cli.failures import NoAccess, WrongUsage
+
+CA_VARIABLE: Final = '"$SLICEPLANE_CA"'
+"""Shell word for the CA of a configuration file, which is not in a file of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The options before the command: `sliceplane --url ... --api-key ... COMMAND`."""
+
+    url: str | None = None
+    api_key: str | None = None
+    ca: Path | None = None
+    project: str | None = None
+    context: str | None = None
+    as_curl: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Access to a control plane. `ca` (PEM) verifies its certificate; None: the system's CAs. `warnings` are shown to
-    the user. `identity` and `namespaces` are used by `sliceplane ssh` (see `control_plane.cli.ssh`).
+    """Access to a control plane. `ca` (PEM) verifies its certificate; None: the system's CAs. `ca_word` is the shell
+    word for a file with it. `project` is the project of commands that concern one.
+
+    `warnings` are shown to the user. `identity` and `namespaces` are used by `sliceplane ssh` (see
+    `control_plane.cli.ssh`).
     """
 
     url: str
     api_key: str
     ca: str | None = None
+    ca_word: str | None = None
+    project: str | None = None
     warnings: tuple[str, ...] = ()
     identity: Path | None = None
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class _ClientFile(msgspec.Struct, frozen=True):
+    """Contents of the file that `./dev up` writes."""
+
     url: str
     api_key: str
     ca: str | None = None
     identity: str | None = None
     namespaces: dict[str, dict[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A URL that is stored in a file, and what is stored beside it. `login` is how to store a key in it."""
+
+    path: Path
+    url: str
+    api_key: str | None
+    ca: str | None = None
+    project: str | None = None
+    identity: Path | None = None
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    login: str = ""
+
+    def is_for(self, url: str | None) -> bool:
+        return url is None or url.rstrip("/") == self.url.rstrip("/")
 
 
 def config_files(environ: Mapping[str, str], *, root: bool) -> tuple[Path, ...]:
@@ -58,21 +101,39 @@ def first_existing(files: Sequence[Path]) -> Path:
     return next((file for file in files if os.access(file, os.F_OK)), files[0])
 
 
-def find_access(url: str | None, api_key: str | None, ca: Path | None = None) -> Access:
-    """Find the URL, API key and CA to use. Raises `WrongUsage` if the URL is missing, `NoAccess` if the key is."""
+def own_contexts_file() -> Path:
+    """Return the path of the file of the user's contexts."""
+    return contexts_file(os.environ)
+
+
+def find_access(given: Given) -> Access:
+    """Find URL, API key, CA and project. Raises `WrongUsage` if the URL is missing, and `NoAccess` if the key is."""
     environ = os.environ
-    url = _checked(url or environ.get("SLICEPLANE_URL") or None)
-    api_key = api_key or environ.get("SLICEPLANE_API_KEY")
-    if ca is None and (named := environ.get("SLICEPLANE_CA")):
-        ca = Path(named)
-    given = None if ca is None else _read_ca(ca)
-    path = first_existing(config_files(environ, root=os.geteuid() == 0))
-    if url and api_key:
-        return _about(_file_about(url, path), url, api_key, given)
-    return _completed(url, api_key, given, path)
+    url = checked_url(given.url or environ.get("SLICEPLANE_URL") or None)
+    api_key = given.api_key or environ.get("SLICEPLANE_API_KEY") or None
+    ca_file = given.ca or (Path(environ["SLICEPLANE_CA"]) if environ.get("SLICEPLANE_CA") else None)
+    own_ca = None if ca_file is None else read_ca(ca_file)
+    project = given.project or environ.get("SLICEPLANE_PROJECT") or None
+    source = _source(environ, given.context, optional=bool(url and api_key))
+    if source is None or not source.is_for(url):
+        if url is None:
+            raise _unconfigured(environ)
+        return Access(url.rstrip("/"), _key(given, api_key, url, ""), own_ca, _word(ca_file), project)
+    ca = own_ca or source.ca
+    return Access(
+        source.url.rstrip("/"),
+        _key(given, api_key or source.api_key, source.url, source.login),
+        ca,
+        _word(ca_file) or (CA_VARIABLE if ca else None),
+        project or source.project,
+        (*_overrides(environ, given), *(() if api_key else _open_to_others(source.path))),
+        source.identity,
+        source.namespaces,
+    )
 
 
-def _checked(url: str | None) -> str | None:
+def checked_url(url: str | None) -> str | None:
+    """Return a URL unchanged. Raises `WrongUsage` if it is not one of HTTP."""
     if url is not None and not url.startswith(("http://", "https://")):
         raise WrongUsage(
             f"{url} is not a URL of a control plane", "use a URL that starts with http:// or https://"
@@ -80,7 +141,8 @@ def _checked(url: str | None) -> str | None:
     return url
 
 
-def _read_ca(path: Path) -> str:
+def read_ca(path: Path) -> str:
+    """Return the contents of a CA file. Raises `WrongUsage`."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -91,44 +153,71 @@ def _read_ca(path: Path) -> str:
         ) from error
 
 
-def _file_about(url: str, path: Path) -> _ClientFile | None:
-    """Return the contents of the client configuration file if it is for this URL.
+def _key(given: Given, api_key: str | None, url: str, login: str) -> str:
+    if api_key or given.as_curl:  # with --as-curl nothing is sent
+        return api_key or ""
+    raise NoAccess(
+        f"no API key is configured for {url}", *filter(None, [login]), "or specify it: SLICEPLANE_API_KEY"
+    )
 
-    A file for another URL, or an unreadable file, is not an error.
+
+def _word(ca_file: Path | None) -> str | None:
+    return None if ca_file is None else shlex.quote(str(ca_file))
+
+
+def _source(environ: Mapping[str, str], context: str | None, *, optional: bool) -> _Source | None:
+    """Return the file's access that is used for what options and environment do not name. If it is `optional`, a file
+    that cannot be read is not an error.
     """
     try:
-        found = _read(path)
+        contexts = contexts_file(environ)
+        if context is not None:
+            return _of_context(contexts, context, read_contexts(contexts).named(context))
+        if not environ.get("SLICEPLANE_CONFIG"):
+            stored = read_contexts(contexts)
+            if stored.current is not None:
+                return _of_context(contexts, stored.current, stored.named(stored.current))
+        return _of_client_file(first_existing(config_files(environ, root=os.geteuid() == 0)))
     except WrongUsage:
-        return None
-    return found if found is not None and url.rstrip("/") == found.url.rstrip("/") else None
+        if optional and context is None:
+            return None
+        raise
 
 
-def _about(
-    file: _ClientFile | None, url: str, api_key: str, ca: str | None, warnings: tuple[str, ...] = ()
-) -> Access:
-    """Return the access to the URL, with the CA and the SSH settings of the configuration file, if there is one."""
-    if file is None:
-        return Access(url.rstrip("/"), api_key, ca)
-    identity = None if file.identity is None else Path(file.identity)
-    return Access(url.rstrip("/"), api_key, ca or file.ca, warnings, identity, file.namespaces)
+def _of_context(path: Path, name: str, context: Context) -> _Source:
+    key = None if context.credential is None else context.credential.key
+    login = f"log in: sliceplane login --context {name}"
+    return _Source(path, context.url, key, context.ca, context.project, login=login)
 
 
-def _completed(url: str | None, api_key: str | None, ca: str | None, path: Path) -> Access:
+def _of_client_file(path: Path) -> _Source | None:
     found = _read(path)
-    if url is None and found is None:
-        raise WrongUsage(
-            f"no control plane is configured: the file {path} does not exist",
-            "start a control plane on this machine: ./dev up",
-            "specify another control plane instead: --url and --api-key, or SLICEPLANE_URL and SLICEPLANE_API_KEY",
-        )
-    if found is not None and url in (None, found.url, found.url.rstrip("/")):
-        return _about(found, found.url, api_key or found.api_key, ca, _open_to_others(path))
-    if url is None or api_key is None:
-        raise NoAccess(
-            f"no API key is configured for {url}",
-            "specify an API key: --api-key or SLICEPLANE_API_KEY",
-        )
-    return Access(url.rstrip("/"), api_key, ca)
+    if found is None:
+        return None
+    identity = None if found.identity is None else Path(found.identity)
+    return _Source(path, found.url, found.api_key, found.ca, identity=identity, namespaces=found.namespaces)
+
+
+def _unconfigured(environ: Mapping[str, str]) -> WrongUsage:
+    path = first_existing(config_files(environ, root=os.geteuid() == 0))
+    return WrongUsage(
+        f"no control plane is configured: there is no current context, and the file {path} does not exist",
+        "start a control plane on this machine: ./dev up",
+        "log in to another control plane: sliceplane login --url URL",
+        "in a script: SLICEPLANE_URL and SLICEPLANE_API_KEY",
+    )
+
+
+def _overrides(environ: Mapping[str, str], given: Given) -> tuple[str, ...]:
+    """Return a warning for each variable of the environment that overrides a part of the context named by --context."""
+    if given.context is None:
+        return ()
+    options = {"SLICEPLANE_URL": given.url, "SLICEPLANE_API_KEY": given.api_key}
+    return tuple(
+        f"{name} of the environment overrides the context {given.context}"
+        for name, option in options.items()
+        if environ.get(name) and option is None
+    )
 
 
 def _read(path: Path) -> _ClientFile | None:

@@ -35,7 +35,7 @@ def advancing(screen: Screen, what: str) -> Iterator[Advancing]:
 
     `what` is the activity, such as "rebuilding".
     """
-    if screen.json:
+    if screen.machine:
         yield Silence()
     elif screen.lively:
         with _bars(screen.err) as bars:

@@ -6,9 +6,10 @@ A failure has what the user needs: what happened, every reason that the control 
 
 from enum import IntEnum
 from http import HTTPStatus
-from typing import Final
 
-from control_plane.cli.answers import Objection, Problem
+from control_plane.cli import hints
+from control_plane.client import errors
+from control_plane.client.answers import Objection
 
 
 class ExitCode(IntEnum):
@@ -87,51 +88,39 @@ class Different(Failure):
     """The live tables differ from the replayed ledger."""
 
 
-_ADVICE: Final = {
-    "unknown_sku": "list the SKUs: sliceplane skus list",
-    "unknown_image": "list the images of each SKU: sliceplane skus list",
-    "no_capacity": "list the free slots: sliceplane slots list; and the drift that blocks placement: sliceplane nodes drift",
-    "unknown_allocation": "list the allocations: sliceplane allocations list",
-    "unknown_project": "list the projects: sliceplane projects list",
-    "project_missing": "specify one of your projects: --project PROJECT",
-    "project_in_use": "list the allocations of the project: sliceplane allocations list --project PROJECT",
-    "unknown_node": "list the nodes: sliceplane nodes list",
-    "unknown_slot": "list the slots: sliceplane slots list",
-    "unknown_projection": "list the projections: sliceplane projections list",
-    "projection_not_stopped": "show the state of each projection: sliceplane projections list",
-    "not_stopped_at_position": "show where the projection stopped: sliceplane projections list",
-    "unknown_task": "list the tasks: sliceplane tasks list",
-    "unknown_parked": "list the parked streams: sliceplane tasks parked",
-    "no_desired_state": "show which slots have an allocation: sliceplane slots list",
-    "unsupported_by_agent": "show the agent version of each node: sliceplane nodes list",
-    "not_retriable": "create another allocation: sliceplane allocations create --sku SKU",
-    "only_simulated_nodes": "list the nodes and their kinds: sliceplane nodes list",
-    "node_exists": "show the state of the node: sliceplane nodes list",
-    "fabric_only_refused": "use --network-mode private-nat",
-    "network_mode_not_offered": "use --network-mode private-nat",
-}
-_NO_KEY: Final = "specify a valid key: --api-key, SLICEPLANE_API_KEY, or api_key in the configuration file"
+_START = "check that it is running, or start one on this machine: ./dev up"
+_OTHER = "check the URL: another server may be listening there; and compare the versions: sliceplane doctor"
 
 
-def from_problem(problem: Problem) -> Failure:
-    """Return the failure for a problem document (RFC 9457)."""
-    # `detail` repeats the reasons in one sentence.
-    what = problem.title if problem.reasons or not problem.detail else f"{problem.title}: {problem.detail}"
-    kind, *advice = _kind_and_advice(problem)
-    return kind(what, *advice, reasons=problem.reasons, request_id=problem.request_id or "")
-
-
-def _kind_and_advice(problem: Problem) -> tuple[type[Failure], *tuple[str, ...]]:
-    """Return the class of the failure for an HTTP status, and the advice for the user."""
-    match problem.status:
-        case HTTPStatus.UNAUTHORIZED:
-            return NoAccess, _NO_KEY
-        case HTTPStatus.FORBIDDEN:
-            return NoAccess, "use an API key with the required role"
-        case HTTPStatus.GONE:
-            return Refused, "start again without --after, or with --after and an existing position"
-        case status if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return Unreachable, "retry; the control plane's log has the details"
+def failure_of(error: errors.SliceplaneError) -> Failure:
+    """Return the failure of a command for an error of the client, with what to do next."""
+    match error:
+        case errors.ApiProblem():
+            return _of_problem(error)
+        case errors.InvalidName():
+            return WrongUsage(error.what, "use a name as the lists show it")
+        case errors.InvalidCa():
+            return WrongUsage(
+                error.what, "check the file of --ca or SLICEPLANE_CA, or ca in the configuration file"
+            )
+        case errors.Untrusted():
+            return Unreachable(error.what, error.advice)
+        case errors.UnexpectedResponse():
+            return Unreachable(error.what, _OTHER, request_id=error.request_id or "")
+        case errors.TimedOut() | errors.NotReached():
+            return NotReached(error.what)
         case _:
-            advice = [_ADVICE[each.code] for each in problem.reasons if each.code in _ADVICE]
-            return Refused, *dict.fromkeys(advice or filter(None, [problem.hint]))
+            return Unreachable(error.what, _START)
+
+
+def _of_problem(error: errors.ApiProblem) -> Failure:
+    advice = hints.hints(tuple(each.code for each in error.reasons), error.status, error.problem.hint)
+    kind = _class_of(error.status)
+    return kind(error.what, *advice, reasons=error.reasons, request_id=error.request_id or "")
+
+
+def _class_of(status: int) -> type[Failure]:
+    """Return the class of the failure for an HTTP status; docs/cli.md lists the exit codes."""
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return NoAccess
+    return Unreachable if status >= HTTPStatus.INTERNAL_SERVER_ERROR else Refused

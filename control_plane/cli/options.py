@@ -5,6 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
+from control_plane.cli.request import seconds
+from control_plane.cli.screen import Format, UnnamedFormat
+
 _CURSOR: Final = re.compile(r"(?:position:|[0-9]+\.)[0-9]+")
 
 
@@ -19,7 +22,25 @@ def _place(given: str | None) -> str | None:
     )
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, without colour and progress.")]
+def _seconds(given: str) -> float:
+    return float(seconds(given, "--timeout"))
+
+
+_OUTPUT: Final = "Output format. All except table are for programs: without colour and progress."
+Output = Annotated[Format, typer.Option("--output", "-o", help=_OUTPUT)]
+UnnamedOutput = Annotated[UnnamedFormat, typer.Option("--output", "-o", help=_OUTPUT)]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="TIME",
+        parser=_seconds,
+        help="Stop waiting after this time, such as 90s or 10m, with exit code 5.",
+        show_default="unlimited",
+    ),
+]
+AllProjects = Annotated[
+    bool, typer.Option("--all-projects", help="All projects, not only that of --project or the context.")
+]
 After = Annotated[
     str | None,
     typer.Option(

@@ -6,25 +6,27 @@ survives it.
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
-import msgspec
-
-from control_plane.cli.failures import Interrupted, Unreachable
 from control_plane.cli.session import Session
-from control_plane.cli.waiting import RETRY_SECONDS
+from control_plane.cli.waiting import RETRY_SECONDS, deadline_of
+from control_plane.client.errors import SliceplaneError, TimedOut, is_temporary
+from control_plane.client.exchange import Call, Reply
 
+T = TypeVar("T")
 _POLL_SECONDS: Final = 0.3
 
 
-def polled(current: Session, path: str) -> Iterator[msgspec.Raw]:
-    """Send a GET request to an API path repeatedly, and yield each response. Raises a `Failure`."""
+def polled(current: Session, call: Call[T], timeout: float | None) -> Iterator[Reply[T]]:
+    """Send a call repeatedly, and yield each response. Raises `TimedOut` after `timeout` seconds."""
     lost_at: float | None = None
-    while True:
+    deadline = deadline_of(timeout)
+    while deadline is None or time.monotonic() < deadline:
         try:
-            raw = msgspec.Raw(current.client.get(path))
-        except Unreachable as lost:
+            reply = current.send(call)
+        except SliceplaneError as lost:
+            if not is_temporary(lost):
+                raise
             if lost_at is None:
                 lost_at = time.monotonic()
                 current.screen.note(f"connection lost, retrying: {lost.what}")
@@ -34,16 +36,6 @@ def polled(current: Session, path: str) -> Iterator[msgspec.Raw]:
             if lost_at is not None:
                 current.screen.note("reconnected")
             lost_at = None
-            yield raw
+            yield reply
         time.sleep(_POLL_SECONDS)
-
-
-@contextmanager
-def continuing(what: str, *advice: str) -> Iterator[None]:
-    """If the user or an outage ends the `with` block, report that the operation `what` continues."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(f"stopped watching; {what} continues", *advice) from None
-    except Unreachable as lost:
-        raise Unreachable(f"{lost.what}; {what} continues", *advice) from lost
+    raise TimedOut("the time of the wait is over")

@@ -5,8 +5,11 @@ from typing import Annotated
 
 import typer
 
+from control_plane.cli.access import Given
 from control_plane.cli.commands import (
     allocations,
+    contexts,
+    doctor,
     events,
     history,
     keys,
@@ -20,7 +23,6 @@ from control_plane.cli.commands import (
     status,
     tasks,
 )
-from control_plane.cli.session import GlobalOptions
 from control_plane.version import release
 
 _EPILOG = """
@@ -75,6 +77,14 @@ program.add_typer(
     help="Rebuild and verify the tables derived from the ledger.",
 )
 program.command()(status.status)
+program.command()(doctor.doctor)
+program.command()(contexts.login)
+program.command()(contexts.logout)
+program.add_typer(
+    contexts.commands,
+    name="contexts",
+    help="List, choose and remove the control planes that you logged in to.",
+)
 
 
 def _print_version(given: bool | None) -> None:  # noqa: FBT001 (Typer's signature)
@@ -86,6 +96,7 @@ def _print_version(given: bool | None) -> None:  # noqa: FBT001 (Typer's signatu
 @program.callback()
 def connect(
     context: typer.Context,
+    *,
     url: Annotated[
         str | None,
         typer.Option(help="URL of the control plane. Default: SLICEPLANE_URL.", show_default=False),
@@ -104,6 +115,23 @@ def connect(
             show_default=False,
         ),
     ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(
+            help="Project of commands that concern one. Default: SLICEPLANE_PROJECT, else that of the context.",
+            show_default=False,
+        ),
+    ] = None,
+    named: Annotated[
+        str | None,
+        typer.Option("--context", help="Context to use. Default: the current one.", show_default=False),
+    ] = None,
+    as_curl: Annotated[
+        bool,
+        typer.Option(
+            "--as-curl", help="Print the command as a command of curl, without the secret, and do not run it."
+        ),
+    ] = False,
     _version: Annotated[
         bool | None,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
@@ -111,7 +139,7 @@ def connect(
 ) -> None:
     """Manage slices of GPU hosts: create, watch and release allocations.
 
-    Without --url and --api-key, and without SLICEPLANE_URL and SLICEPLANE_API_KEY, both are read from the JSON file
-    named by SLICEPLANE_CONFIG, else from the `client.json` that `./dev up` wrote. The same applies to the CA.
+    Without --url and --api-key, and without SLICEPLANE_URL and SLICEPLANE_API_KEY, both are those of the context that
+    `sliceplane login` stored, else those in the `client.json` that `./dev up` wrote. The same applies to the CA.
     """
-    context.obj = GlobalOptions(url, api_key, ca)
+    context.obj = Given(url, api_key, ca, project, named, as_curl)

@@ -15,12 +15,12 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from control_plane.cli.answers import Step
-from control_plane.cli.failures import Unreachable
 from control_plane.cli.pages import words
 from control_plane.cli.pages.event_line import gist
 from control_plane.cli.screen import Screen
-from control_plane.cli.timeline import Timeline
+from control_plane.client.answers import Step
+from control_plane.client.errors import SliceplaneError
+from control_plane.client.timeline import Timeline
 
 
 class Progress(Protocol):
@@ -30,7 +30,7 @@ class Progress(Protocol):
 
     def step(self, step: Step) -> None: ...
 
-    def lost(self, lost: Unreachable) -> None: ...
+    def lost(self, lost: SliceplaneError) -> None: ...
 
     def back(self) -> None: ...
 
@@ -38,7 +38,7 @@ class Progress(Protocol):
 @contextmanager
 def shown(screen: Screen, timeline: Timeline) -> Iterator[Progress]:
     """Provide the progress display that fits the screen while the `with` block runs."""
-    if screen.json:
+    if screen.machine:
         yield Silence()
     elif screen.lively:
         line = LiveLine(timeline)
@@ -64,7 +64,7 @@ class Silence:
     def step(self, step: Step) -> None:
         pass
 
-    def lost(self, lost: Unreachable) -> None:
+    def lost(self, lost: SliceplaneError) -> None:
         pass
 
     def back(self) -> None:
@@ -90,7 +90,7 @@ class LiveLine:
     def step(self, step: Step) -> None:
         self._step = step
 
-    def lost(self, lost: Unreachable) -> None:
+    def lost(self, lost: SliceplaneError) -> None:
         self._lost = True
 
     def back(self) -> None:
@@ -142,7 +142,7 @@ class PlainLines:
         after = (step.at - self._began).total_seconds()
         self._console.print(f"{words.span(after):>10}  {_doing(step)}")
 
-    def lost(self, lost: Unreachable) -> None:
+    def lost(self, lost: SliceplaneError) -> None:
         self._console.print(f"connection lost, retrying: {lost.what}")
 
     def back(self) -> None:

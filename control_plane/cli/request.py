@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import typer
+from msgspec import UNSET, UnsetType
 
 from control_plane.cli.failures import WrongUsage
 from control_plane.cli.own_keys import make_own_key, public_keys
+from control_plane.client.bodies import NodeAddress, OpenAddress, OpenIngress, OpenPort
 
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _INGRESS: Final = re.compile(r"(?P<protocol>tcp|udp)/((?P<public>\d{1,5}):)?(?P<port>\d{1,5})")
@@ -46,20 +48,28 @@ def _keys_in(file: Path) -> list[str]:
     return keys
 
 
-def ingress_request(given: str) -> dict[str, object]:
+def ingress_request(
+    given: str, slot: int | UnsetType = UNSET, sources: list[str] | UnsetType = UNSET
+) -> OpenIngress:
     """Parse an ingress rule: `tcp/22`, `tcp/20022:22` with the public port first, `udp/...`, or `address`."""
     if given == "address":
-        return {"kind": "address"}
+        return OpenAddress(slot=slot, sources=sources)
     match = _INGRESS.fullmatch(given)
     if match is None:
         raise typer.BadParameter(
             f"{given!r} is not an ingress rule; use a form such as tcp/22, tcp/20022:22, udp/53 or address"
         )
-    named = {"public_port": int(match["public"])} if match["public"] else {}
-    return {"kind": "port", "protocol": match["protocol"], "port": int(match["port"]), **named}
+    public = int(match["public"]) if match["public"] else UNSET
+    return OpenPort(
+        port=int(match["port"]),
+        protocol=match["protocol"],
+        public_port=public,
+        slot=slot,
+        sources=sources,
+    )
 
 
-def public_address(given: str) -> dict[str, object]:
+def public_address(given: str) -> NodeAddress:
     """Parse a public address of a node.
 
     `203.0.113.7` is assigned port by port from the default range, `203.0.113.7:20000-20999` from that range, and
@@ -67,15 +77,15 @@ def public_address(given: str) -> dict[str, object]:
     """
     address, _, use = given.partition(":")
     if use == "whole":
-        return {"address": address, "use": "whole"}
+        return NodeAddress(address=address, use="whole")
     match = _PORT_RANGE.fullmatch(use) if use else None
     if use and match is None:
         raise typer.BadParameter(
             f"{given!r} is not a public address; use a form such as 203.0.113.7, 203.0.113.7:20000-20999 or"
             " 203.0.113.7:whole"
         )
-    span = {"first_port": int(match["first"]), "last_port": int(match["last"])} if match else {}
-    return {"address": address, "use": "ports", **span}
+    first, last = (int(match["first"]), int(match["last"])) if match else (UNSET, UNSET)
+    return NodeAddress(address=address, use="ports", first_port=first, last_port=last)
 
 
 def labels(given: list[str]) -> dict[str, str]:
@@ -85,11 +95,11 @@ def labels(given: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def seconds(given: str) -> int:
-    """Parse a duration such as `90`, `90s`, `30m`, `2h` or `7d`; return seconds."""
+def seconds(given: str, option: str) -> int:
+    """Parse a duration such as `90`, `90s`, `30m`, `2h` or `7d`; return seconds. `option` is named in the error."""
     match = _DURATION.fullmatch(given)
     if match is None:
         raise typer.BadParameter(
-            f"{given!r} is not a duration; use a form such as 90s, 30m, 2h or 7d", param_hint="--lease"
+            f"{given!r} is not a duration; use a form such as 90s, 30m, 2h or 7d", param_hint=option
         )
     return int(match[1]) * _SECONDS[match[2]]

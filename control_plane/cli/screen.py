@@ -1,72 +1,141 @@
-"""The two output formats: pages for people and JSON for programs. Results go to stdout, everything else to stderr.
+"""The output formats: pages for people; JSON, YAML and names for programs. Results go to stdout, all else to stderr.
 
-With --json stdout contains one document (for streams, one document per line) and nothing else, and a failure is one
-JSON line on stderr in the shape of a problem document.
+In a format for programs stdout contains one document (for streams, one document for each event) and nothing else, and a
+failure is one JSON line on stderr in the shape of a problem document.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from typing import Final, TypeVar
 
 import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.client import Listing
-from control_plane.cli.failures import Failure
+from control_plane.cli.failures import Failure, WrongUsage
+from control_plane.cli.yaml_text import yaml_text
+from control_plane.client.exchange import Reply
 
+T = TypeVar("T")
 _CONTROL_CHARACTERS: Final = {
     code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }
 _WIDE: Final = 240
 """Columns of rows, and of all output that is not to a terminal: enough that no id is wrapped."""
+_NAMES: Final = ("id", "name", "stream", "actor")
+"""Fields that name a resource; the first one that a response has is its name."""
+
+
+class Format(StrEnum):
+    """Output format of a command. `name` prints only the name of each resource, one on each line."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+class UnnamedFormat(StrEnum):
+    """Output format of a command with results that have no names."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
 
 
 class Screen:
-    def __init__(self, *, json: bool) -> None:
-        self.json = json
+    """Output of one command. `machine` is whether the format is one for programs."""
+
+    def __init__(self, output: Format | UnnamedFormat) -> None:
+        self.format = Format(output)
+        self.machine = self.format is not Format.TABLE
         self._out, self.err = _console(stderr=False), _console(stderr=True)
         self._wide = _console(stderr=False, wide=True)
 
     @property
     def lively(self) -> bool:
-        """Whether a line may be redrawn: stderr is a terminal, and the output is not JSON."""
-        return self.err.is_terminal and not self.json
+        """Whether a line may be redrawn: stderr is a terminal, and the output is for people."""
+        return self.err.is_terminal and not self.machine
 
     def page(self, page: RenderableType) -> None:
         self._out.print(page)
 
     def rows(self, rows: RenderableType) -> None:
-        """Print the lines of a page at their full length: on a narrow terminal they wrap, but no id is split."""
-        self._wide.print(rows, crop=False, soft_wrap=True)
+        """Print rows so that no id is split: on a narrow terminal, a table becomes a block of lines for each row, and
+        other lines wrap.
+        """
+        if isinstance(rows, Table) and self._out.is_terminal and not self._fits(rows):
+            for block in _blocks(rows):
+                self._out.print(block)
+        else:
+            self._wide.print(rows, crop=False, soft_wrap=True)
+
+    def _fits(self, rows: Table) -> bool:
+        return self._wide.measure(rows).maximum <= self._out.width
+
+    def one(self, reply: Reply[T], page: Callable[[T], RenderableType]) -> None:
+        """Print one response: `page` of it for people, or the response itself."""
+        if self.machine:
+            self.document(reply.raw)
+        else:
+            self.page(page(reply.value))
+
+    def many(
+        self, items: Sequence[Reply[T]], rows: Callable[[list[T]], RenderableType], cursor: str | None = None
+    ) -> None:
+        """Print a list: `rows` for people, or one document in the shape of an API page. `cursor` continues a list that
+        --limit cut off.
+        """
+        if self.format is Format.NAME:
+            for each in items:
+                _write(_name(each.raw))
+        elif self.machine:
+            listed = [msgspec.Raw(each.raw) for each in items]
+            self.document(msgspec.json.encode({"items": listed, "next_cursor": cursor}))
+        else:
+            self.rows(rows([each.value for each in items]))
+
+    def each(self, reply: Reply[T], line: Callable[[T], RenderableType]) -> None:
+        """Print one item of a stream: `line` for people, or a document on a line of its own; flush it at once."""
+        match self.format:
+            case Format.TABLE:
+                self.rows(line(reply.value))
+            case Format.JSON:
+                _write(msgspec.json.format(reply.raw, indent=-1).decode())
+            case Format.YAML:
+                _write(f"---\n{yaml_text(msgspec.json.decode(reply.raw))}".rstrip("\n"))
+            case Format.NAME:
+                _write(_name(reply.raw))
+
+    def document(self, raw: bytes) -> None:
+        """Print one JSON document as the control plane returned it, in the format for programs."""
+        match self.format:
+            case Format.YAML:
+                _write(yaml_text(msgspec.json.decode(raw)).rstrip("\n"))
+            case Format.NAME:
+                _write(_name(raw))
+            case _:
+                _write(msgspec.json.format(raw, indent=2).decode())
 
     def note(self, text: str) -> None:
-        """Print a note for the user on stderr; omitted with --json."""
-        if not self.json:
+        """Print a note for the user on stderr; omitted in formats for programs."""
+        if not self.machine:
             self.err.print(Text(text, style="dim"))
 
     def warn(self, text: str) -> None:
-        if not self.json:
+        if not self.machine:
             # The terminal wraps long lines. A line break inside a command would prevent that a user copies it.
             self.err.print(Text.assemble(("warning: ", "yellow"), text), soft_wrap=True)
 
-    def document(self, raw: bytes) -> None:
-        """Print one JSON document, indented, as the control plane returned it."""
-        _write(msgspec.json.format(raw, indent=2))
-
-    def documents(self, items: Iterable[msgspec.Raw]) -> None:
-        """Print a list as one document in the shape of an API page; its cursor shows whether --limit cut off items."""
-        listed = list(items)
-        cursor = items.next_cursor if isinstance(items, Listing) else None
-        self.document(msgspec.json.encode({"items": listed, "next_cursor": cursor}))
-
-    def line(self, raw: bytes) -> None:
-        """Print one JSON document on one line, and flush it at once."""
-        _write(msgspec.json.format(raw, indent=-1))
+    def plain(self, text: str) -> None:
+        """Print text on stdout in every format, without colours and line breaks of the terminal's width."""
+        _write(text)
 
     def failure(self, failure: Failure) -> None:
-        if self.json:
+        if self.machine:
             print(msgspec.json.encode(_as_problem(failure)).decode(), file=sys.stderr)
         else:
             self.err.print(_block(failure))
@@ -87,8 +156,31 @@ def _console(*, stderr: bool, wide: bool = False) -> Console:
     return console
 
 
-def _write(document: bytes) -> None:
-    sys.stdout.write(document.decode() + "\n")
+def _blocks(rows: Table) -> Iterator[RenderableType]:
+    """Yield the rows of a table as blocks: a line for each cell that is not empty, with the name of its column."""
+    names = [str(column.header).lower() for column in rows.columns]
+    for index, cells in enumerate(zip(*(column.cells for column in rows.columns), strict=True)):
+        block = Table.grid(padding=(0, 2, 0, 0))
+        block.add_column(style="dim", no_wrap=True)
+        block.add_column(overflow="fold")
+        for name, cell in zip(names, cells, strict=True):
+            if str(cell) not in {"", "-"}:
+                block.add_row(name, cell)
+        if index:
+            yield Text()
+        yield block
+
+
+def _name(raw: bytes) -> str:
+    found = msgspec.json.decode(raw, type=dict[str, object])
+    for field in _NAMES:
+        if field in found:
+            return str(found[field])
+    raise WrongUsage("the result has no name", "use -o json, -o yaml or -o table")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 

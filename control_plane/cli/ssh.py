@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from control_plane.cli.answers import AllocatedSlot, Allocation, Ingress
 from control_plane.cli.failures import Refused, WrongUsage
+from control_plane.client.answers import AllocatedSlot, Allocation, Ingress
 
 SSH_PORT: Final = 22
 """Default port of SSH (RFC 4253)."""

@@ -3,17 +3,19 @@
 The allocation does not depend on the waiting client: it continues in any case.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from control_plane.cli.answers import Event, Step, decode
-from control_plane.cli.failures import Interrupted, Unreachable
-from control_plane.cli.follow import Follower
-from control_plane.cli.paths import allocation_path
+from control_plane.cli.failures import Interrupted, NotReached, Unreachable
 from control_plane.cli.progress import shown
 from control_plane.cli.session import Session
-from control_plane.cli.timeline import Timeline
+from control_plane.client import calls
+from control_plane.client.answers import Step, decode
+from control_plane.client.errors import SliceplaneError, TimedOut, is_temporary
+from control_plane.client.streams import Following
+from control_plane.client.timeline import Timeline
 
 RETRY_SECONDS: Final = 120.0
 """How long a lost connection is retried: longer than a restart of the control plane."""
@@ -26,26 +28,30 @@ def wait(
     *,
     since: int = 0,
     releasing: bool = False,
+    timeout: float | None = None,
 ) -> Timeline:
     """Follow an allocation until its timeline satisfies `arrived`, and return the timeline.
 
-    States before event version `since` are neither tested nor shown.
+    States before event version `since` are neither tested nor shown. `timeout` is in seconds; None: no limit.
 
-    Raises `Interrupted` or `Unreachable`, with a message that names the operation that continues. Its advice does not
-    suggest to release the allocation if `releasing` is true, because the release was already requested.
+    Raises `Interrupted`, `NotReached` or `Unreachable`, with a message that names the operation that continues. Its
+    advice does not suggest to release the allocation if `releasing` is true, because the release was already requested.
     """
     timeline = Timeline(allocation)
-    with _continuing(allocation, releasing=releasing), shown(session.screen, timeline) as progress:
-        follower = Follower(
-            session.client,
-            allocation_path(allocation, "watch"),
+    what = f"the release of {allocation}" if releasing else f"allocation {allocation}"
+    watch = f"watch the allocation: sliceplane allocations watch {allocation}"
+    release = f"release the allocation: sliceplane allocations release {allocation}"
+    advice = (watch,) if releasing else (watch, release)
+    with continuing(what, *advice, doing="waiting"), shown(session.screen, timeline) as progress:
+        following = Following(
             retry_seconds=RETRY_SECONDS,
+            deadline=deadline_of(timeout),
             on_lost=progress.lost,
             on_back=progress.back,
             on_progress=lambda raw: progress.step(decode(raw, Step)),
         )
-        for message in follower:
-            timeline = timeline.then(decode(message, Event))
+        for reply in session.follow(calls.watch_allocation(allocation), following):
+            timeline = timeline.then(reply.value)
             if timeline.version < since:
                 continue
             progress.update(timeline.since(since))
@@ -54,15 +60,21 @@ def wait(
         return timeline
 
 
+def deadline_of(timeout: float | None) -> float | None:
+    """Return the end of a wait that begins now, on the monotonic clock; None: no limit."""
+    return None if timeout is None else time.monotonic() + timeout
+
+
 @contextmanager
-def _continuing(allocation: str, *, releasing: bool) -> Iterator[None]:
-    what = f"the release of {allocation}" if releasing else f"allocation {allocation}"
-    watch = f"watch the allocation: sliceplane allocations watch {allocation}"
-    release = f"release the allocation: sliceplane allocations release {allocation}"
-    advice = (watch,) if releasing else (watch, release)
+def continuing(what: str, *advice: str, doing: str = "watching") -> Iterator[None]:
+    """If the user, a timeout or an outage ends the `with` block, report that the operation `what` continues."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped waiting; {what} continues", *advice) from None
-    except Unreachable as lost:
+        raise Interrupted(f"stopped {doing}; {what} continues", *advice) from None
+    except TimedOut:
+        raise NotReached(f"the time of --timeout is over; {what} continues", *advice) from None
+    except SliceplaneError as lost:
+        if not is_temporary(lost):
+            raise
         raise Unreachable(f"{lost.what}; {what} continues", *advice) from lost

@@ -1,6 +1,6 @@
 """Names that other programs rely on, collected from the code: one sorted list of lines for each kind of name.
 
-The kinds are event types and fields, refusal codes, JSON fields that the command line reads, log events, and metrics.
+The kinds are event types and fields, refusal codes, JSON fields that the Python client reads, log events, and metrics.
 The lists are recorded in docs/names/, so that a change shows which names it adds, renames or removes.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from control_plane.cli import answers
+from control_plane.client import access_answers, answers, history_answers, projection_answers
 from control_plane.decisions.codes import CODES
 from deploy.setup.repository import ROOT
 from events.catalog import CATALOG
@@ -37,16 +37,17 @@ def codes() -> Iterator[str]:
         yield f"{code}: {meaning.refusal_class}, docs/codes.md#{code}"
 
 
-def cli_fields() -> Iterator[str]:
-    """Return each JSON field that the command line reads from the API's answers."""
-    for name, kind in vars(answers).items():
-        if (
-            isinstance(kind, type)
-            and issubclass(kind, msgspec.Struct)
-            and kind.__module__ == answers.__name__
-        ):
-            for field in msgspec.structs.fields(kind):
-                yield f"{name}.{field.encode_name}"
+def client_fields() -> Iterator[str]:
+    """Yield each JSON field that the Python client reads from the API's answers."""
+    for module in (access_answers, answers, history_answers, projection_answers):
+        for name, kind in vars(module).items():
+            if (
+                isinstance(kind, type)
+                and issubclass(kind, msgspec.Struct)
+                and kind.__module__ == module.__name__
+            ):
+                for field in msgspec.structs.fields(kind):
+                    yield f"{name}.{field.encode_name}"
 
 
 def log_events() -> Iterator[str]:
@@ -74,7 +75,13 @@ def metrics() -> Iterator[str]:
 
 
 LISTS: Final[Mapping[str, Callable[[], Iterator[str]]]] = MappingProxyType(
-    {"cli_fields": cli_fields, "codes": codes, "events": events, "log_events": log_events, "metrics": metrics}
+    {
+        "client_fields": client_fields,
+        "codes": codes,
+        "events": events,
+        "log_events": log_events,
+        "metrics": metrics,
+    }
 )
 """Name of the recorded file, without its suffix, to the function that collects its lines."""
 

@@ -30,6 +30,7 @@ CHECKS: Final = {
     "events": ("python", "-m", "deploy.checks.event_catalogue"),
     "tasks": ("python", "-m", "deploy.checks.task_catalogue"),
     "drift": ("python", "-m", "deploy.checks.drift_catalogue"),
+    "openapi": ("python", "-m", "deploy.checks.openapi"),
 }
 """The command line of each check. The longest checks are first, so that two at a time end together."""
 

@@ -53,7 +53,7 @@ VERBS: Final = {
     "check": Verb(
         "check [NAME ...] [--without NAME ...]",
         "run checks: format, lint, types, imports, layout, migrations, events, tasks, drift, names, "
-        "language, package",
+        "openapi, language, package",
         "deploy.checks",
     ),
     "bench": Verb(
@@ -83,6 +83,12 @@ VERBS: Final = {
         "names",
         "regenerate docs/names/ and docs/codes.md, the names that other programs rely on",
         "deploy.checks.names",
+        ("--write",),
+    ),
+    "openapi": Verb(
+        "openapi",
+        "record the OpenAPI document of a release in docs/openapi.json; print what breaks clients of the last one",
+        "deploy.checks.openapi",
         ("--write",),
     ),
     "lock": Verb(

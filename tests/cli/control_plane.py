@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.hold:
             plane.ended.wait(60)
 
-    do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815, http.server calls these names
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815, http.server calls these names
 
     def log_message(self, *_: object) -> None:
         pass

@@ -33,7 +33,7 @@ def test_project_is_created_described_listed_and_archived(admin: Run) -> None:
 def test_issued_key_works_until_it_is_revoked(admin: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert admin("projects", "create", "red").code == 0
     issued = admin(
-        "keys", "issue", "ci", "--role", "caller", "--project", "red", "--lifetime", "1d", "--json"
+        "keys", "issue", "ci", "--role", "caller", "--project", "red", "--lifetime", "1d", "-o", "json"
     )
     key = json.loads(issued.out)
     assert admin("keys", "list").out.count(key["id"]) == 1
@@ -55,7 +55,7 @@ def test_issued_key_works_until_it_is_revoked(admin: Run, monkeypatch: pytest.Mo
 
 
 def test_rotated_key_prints_the_new_secret_and_names_its_successor(admin: Run) -> None:
-    key = json.loads(admin("keys", "issue", "ops", "--role", "auditor", "--json").out)
+    key = json.loads(admin("keys", "issue", "ops", "--role", "auditor", "-o", "json").out)
     rotated = admin("keys", "rotate", key["id"], "--overlap", "10m")
     assert rotated.code == 0
     assert "sp_" in rotated.out

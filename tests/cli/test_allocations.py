@@ -123,7 +123,7 @@ def test_allocations_create_with_option_json_prints_only_the_active_allocation(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     _script_create(plane, stream(*BRING_UP, hold=True), then={**allocation(), "from_a_newer_release": 1})
-    outcome = sliceplane(*CREATE, "--json")
+    outcome = sliceplane(*CREATE, "-o", "json")
     assert outcome.document == {**allocation(), "from_a_newer_release": 1}
     assert outcome.err == ""
 
@@ -176,7 +176,7 @@ def test_release_with_wait_returns_after_the_allocation_is_released(
     plane.script(f"DELETE {PATH}", document(allocation("releasing"), 202))
     plane.script(f"GET {PATH}/watch", stream(*BRING_UP, RELEASING, REMOVED, RELEASED, hold=True))
     plane.script(f"GET {PATH}", document(allocation("released")))
-    outcome = sliceplane("allocations", "release", ALLOCATION, "--wait", "--json")
+    outcome = sliceplane("allocations", "release", ALLOCATION, "--wait", "-o", "json")
     assert outcome.code == 0
     assert outcome.document == allocation("released")
 
@@ -308,7 +308,7 @@ def test_watch_of_an_allocation_prints_each_event_once_and_ends_when_the_allocat
 ) -> None:
     first, rest = stream(*BRING_UP), stream(ACTIVE, RELEASING, REMOVED, RELEASED, hold=True)
     plane.script(f"GET {PATH}/watch", first, rest)
-    outcome = sliceplane("allocations", "watch", ALLOCATION, "--json")
+    outcome = sliceplane("allocations", "watch", ALLOCATION, "-o", "json")
     assert outcome.code == 0
     printed = [json.loads(line) for line in outcome.out.splitlines()]
     assert printed == [*BRING_UP, RELEASING, REMOVED, RELEASED]
@@ -349,7 +349,7 @@ def test_allocation_events_are_listed_with_type_actor_and_reason(
 
 def test_allocation_list_requests_pages_only_up_to_its_limit(plane: ScriptedPlane, sliceplane: Run) -> None:
     plane.script("GET /v1/allocations", page(allocation(), allocation(), next_cursor="1"), page(allocation()))
-    outcome = sliceplane("allocations", "list", "--limit", "3", "--json")
+    outcome = sliceplane("allocations", "list", "--limit", "3", "-o", "json")
     assert outcome.document == {"items": [allocation()] * 3, "next_cursor": None}
     assert [request.path for request in plane.received] == [
         "/v1/allocations?limit=3",
@@ -361,7 +361,7 @@ def test_allocation_list_as_json_that_is_cut_by_its_limit_includes_the_next_curs
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script("GET /v1/allocations", page(allocation(), next_cursor="1"))
-    outcome = sliceplane("allocations", "list", "--limit", "1", "--json")
+    outcome = sliceplane("allocations", "list", "--limit", "1", "-o", "json")
     assert outcome.document == {"items": [allocation()], "next_cursor": "1"}
     assert outcome.err == ""
 

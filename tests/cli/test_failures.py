@@ -38,7 +38,7 @@ def test_refused_create_shows_every_reason_with_advice_and_request_id(
     assert "req-1" in outcome.err
 
 
-@pytest.mark.parametrize(("code", "shown"), [("wrong_state", True), ("unknown_node", False)])
+@pytest.mark.parametrize(("code", "shown"), [("new_code", True), ("unknown_node", False)])
 def test_refusal_without_advice_of_the_command_line_shows_the_hint_of_the_control_plane(
     plane: ScriptedPlane, sliceplane: Run, code: str, shown: bool
 ) -> None:
@@ -87,7 +87,7 @@ def test_refusal_with_json_is_printed_as_one_json_line_with_reasons_and_exit_cod
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script("POST /v1/allocations", problem(409, "no_capacity", "there is none"))
-    outcome = sliceplane(*CREATE, "--json")
+    outcome = sliceplane(*CREATE, "-o", "json")
     printed = json.loads(outcome.err)
     assert outcome.out == ""
     assert printed["reasons"] == [

@@ -216,8 +216,8 @@ def test_history_diff_cut_by_its_limit_prints_the_position_to_continue_from(
     first = history("diff", "allocation", life.allocation, "--limit", "3")
     assert first.out.count("by ") == 3
     _, _, position = first.err.rpartition("--from ")
-    rest = history("diff", "allocation", life.allocation, "--from", position.strip(), "--json")
-    whole = history("diff", "allocation", life.allocation, "--json")
+    rest = history("diff", "allocation", life.allocation, "--from", position.strip(), "-o", "json")
+    whole = history("diff", "allocation", life.allocation, "-o", "json")
     assert json.loads(whole.out)["changes"][3:] == json.loads(rest.out)["changes"]
 
 
@@ -225,7 +225,7 @@ def test_events_list_between_two_positions_contains_the_events_of_the_range_with
     life: Lifecycle, events: Run
 ) -> None:
     first, last = life.moments[0].position, life.moments[3].position
-    words = ("--from", f"position:{first}", "--to", f"position:{last}", "--json")
+    words = ("--from", f"position:{first}", "--to", f"position:{last}", "-o", "json")
     listed = json.loads(events("list", *words).out)["items"]
     assert [event["position"] for event in listed] == list(range(first + 1, last + 1))
     assert {event["actor"] for event in listed} == {"node:n1"}

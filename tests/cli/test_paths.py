@@ -46,6 +46,6 @@ def test_paths_list_with_json_prints_the_response_of_the_api_unchanged(
 ) -> None:
     items = [path("api", "Redis", READABLE)]
     plane.script("GET /v1/paths", page(*items))
-    outcome = sliceplane("paths", "list", "--json")
+    outcome = sliceplane("paths", "list", "-o", "json")
     assert json.loads(outcome.out)["items"] == items
     assert outcome.err == ""

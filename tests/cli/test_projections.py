@@ -93,7 +93,7 @@ def test_projections_list_prints_position_lag_stop_and_skipped_events(
         "skips events 3, 5",
     ):
         assert part in out
-    assert sliceplane("projections", "list", "--json").document == {
+    assert sliceplane("projections", "list", "-o", "json").document == {
         "items": [projection(), holdings],
         "next_cursor": None,
     }
@@ -119,7 +119,7 @@ def test_projections_rebuild_with_option_all_requests_every_rebuild_before_it_wa
     plane.script(LIST, both, page(projection(), rebuilding(7, "holdings")), both)
     for name in ("slots", "holdings"):
         plane.script(f"POST /v1/projections/{name}/rebuild", document(rebuilding(0, name), 202))
-    outcome = sliceplane("projections", "rebuild", "--all", "--json")
+    outcome = sliceplane("projections", "rebuild", "--all", "-o", "json")
     assert [request.method for request in plane.received][:3] == ["GET", "POST", "POST"]
     assert outcome.document == {"items": [projection(), projection("holdings")], "next_cursor": None}
     assert outcome.err == ""
@@ -188,7 +188,16 @@ def test_projections_rebuild_keeps_waiting_after_a_restart_of_the_control_plane(
     assert "reconnected" in outcome.err
 
 
-@pytest.mark.parametrize("flags", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        (
+            "-o",
+            "json",
+        ),
+    ],
+)
 def test_ctrl_c_during_projections_rebuild_ends_the_command_and_reports_that_the_rebuild_continues(
     plane: ScriptedPlane, environment: None, flags: tuple[str, ...]
 ) -> None:
@@ -276,7 +285,7 @@ def test_projections_verify_with_option_json_prints_the_differences_unchanged(
     plane.script(VERIFY, document(REQUESTED, 202))
     plane.script(VERIFYING, document(found))
     plane.script(LIST, page(projection()))
-    outcome = sliceplane("projections", "verify", "--json")
+    outcome = sliceplane("projections", "verify", "-o", "json")
     assert (outcome.code, outcome.document) == (1, found)
     assert json.loads(outcome.err)["exit_code"] == 1
 

@@ -79,7 +79,7 @@ class CommandLine:
         return subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
 
     def document(self, *words: str) -> dict[str, Any]:
-        done = self(*words, "--json")
+        done = self(*words, "-o", "json")
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
@@ -113,7 +113,7 @@ def test_allocation_of_two_slots_is_placed_on_one_node_and_released_together(sli
 
 def test_invalid_create_reports_every_invalid_field_and_records_no_event(sliceplane: CommandLine) -> None:
     before = sliceplane.document("events", "list", "--limit", "1000")
-    wrong = ("--image", "x", "--network-mode", "fabric-only", "--lease", "5s", "--json")
+    wrong = ("--image", "x", "--network-mode", "fabric-only", "--lease", "5s", "-o", "json")
     done = sliceplane(
         "allocations", "create", "--sku", "lab.huge", "--ssh-key", f"{sliceplane.key}.pub", *wrong
     )

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from control_plane.cli.answers import Allocation, decode
 from control_plane.cli.failures import Failure
 from control_plane.cli.ssh import Login, login_of, ssh_arguments
+from control_plane.client.answers import Allocation, decode
 from tests.cli.conftest import KEY, OWN_KEY
 from tests.cli.control_plane import ScriptedPlane, document, problem
 from tests.cli.examples import ALLOCATION, NODE, allocation

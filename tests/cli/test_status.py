@@ -103,6 +103,6 @@ def test_status_as_json_is_one_document_and_keeps_the_exit_code(
 ) -> None:
     redis = check("redis", "failed", "Redis does not answer") if failed else REDIS
     script_status(plane, POSTGRES, redis, *FOLLOWERS)
-    done = sliceplane("status", "--json")
+    done = sliceplane("status", "-o", "json")
     assert done.code == int(failed)
     assert done.document == {**readiness(POSTGRES, redis, *FOLLOWERS), **COUNTS}

@@ -155,7 +155,7 @@ def test_create_of_a_node_task_with_option_no_wait_returns_before_the_task_is_se
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script("POST /v1/tasks", document(task("due"), 202))
-    outcome = sliceplane("tasks", "create", "node.verify", "lab-a", "--no-wait", "--json")
+    outcome = sliceplane("tasks", "create", "node.verify", "lab-a", "--no-wait", "-o", "json")
     assert json.loads(plane.received[0].body) == {"kind": "node.verify", "node_id": "lab-a"}
     assert outcome.document == task("due")
 

@@ -17,7 +17,16 @@ CREATE = (*SLICEPLANE, "allocations", "create", "--sku", "lab.small")
 RELEASE = (*SLICEPLANE, "allocations", "release", ALLOCATION)
 
 
-@pytest.mark.parametrize("flags", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        (
+            "-o",
+            "json",
+        ),
+    ],
+)
 def test_ctrl_c_during_create_advises_to_watch_or_release_the_allocation(
     plane: ScriptedPlane, environment: None, flags: tuple[str, ...]
 ) -> None:
@@ -67,7 +76,7 @@ def test_create_on_a_terminal_shows_live_progress_and_then_the_result(
 
 def test_ctrl_c_during_events_follow_ends_it_without_output(plane: ScriptedPlane, environment: None) -> None:
     plane.script("GET /v1/events/watch", stream(REQUESTED, hold=True))
-    follow = [*SLICEPLANE, "events", "follow", "--json"]
+    follow = [*SLICEPLANE, "events", "follow", "-o", "json"]
     process = subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert json.loads(process.stdout.readline()) == REQUESTED
@@ -80,7 +89,7 @@ def test_events_follow_ends_without_a_message_when_its_reader_closes_the_pipe(
     plane: ScriptedPlane, environment: None
 ) -> None:
     plane.script("GET /v1/events/watch", stream(*(event(n, "x.y") for n in range(1, 5000)), hold=True))
-    follow = [*SLICEPLANE, "events", "follow", "--json"]
+    follow = [*SLICEPLANE, "events", "follow", "-o", "json"]
     process = subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
@@ -117,7 +126,7 @@ def test_ctrl_c_during_the_imports_of_the_cli_ends_it_without_a_traceback(
 ) -> None:
     plane.script("GET /v1/events/watch", stream(REQUESTED, hold=True))
     python, *rest = WAYS_TO_START[start]
-    command = [python, "-X", "importtime", *rest, "events", "follow", "--json"]
+    command = [python, "-X", "importtime", *rest, "events", "follow", "-o", "json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     import_line = next(line for line in process.stderr if line.split("|")[-1].strip() == imported)

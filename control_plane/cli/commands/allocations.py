@@ -4,24 +4,29 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from msgspec import UNSET
+from rich.console import RenderableType
 
-from control_plane.cli.answers import Allocation, Event, Ingress, Node, decode
 from control_plane.cli.commands.events import show_events
 from control_plane.cli.failures import NotReached
-from control_plane.cli.follow import Follower
-from control_plane.cli.options import After, AllocationId, AsJson
+from control_plane.cli.options import After, AllocationId, AllProjects, Output, Timeout
 from control_plane.cli.pages import details, event_line, tables
-from control_plane.cli.paths import allocation_path, ingress_path
 from control_plane.cli.request import ingress_request, labels, seconds, ssh_keys
+from control_plane.cli.screen import Format
 from control_plane.cli.session import Session, session
-from control_plane.cli.timeline import Timeline
 from control_plane.cli.times import At, counted_from
 from control_plane.cli.waiting import wait
+from control_plane.client import calls
+from control_plane.client.answers import Allocation, Node
+from control_plane.client.bodies import CreateAllocation
+from control_plane.client.exchange import Call, Reply
+from control_plane.client.timeline import Timeline
+from control_plane.client.waits import ENDS
 
 commands = typer.Typer(no_args_is_help=True)
 ingress_commands = typer.Typer(no_args_is_help=True)
 commands.add_typer(ingress_commands, name="ingress", help="Add and remove ingress rules.")
-_ENDS: Final = frozenset({"releasing", "failed", "released"})
+_WAIT: Final = "--wait/--no-wait"
 
 
 @commands.command()
@@ -30,9 +35,6 @@ def create(
     *,
     sku: Annotated[str, typer.Option(help="Slice size; `sliceplane skus list` lists them.")],
     image: Annotated[str | None, typer.Option(help="Image to boot.", show_default="lab-guest")] = None,
-    project: Annotated[
-        str | None, typer.Option(help="Project that the allocation belongs to.", show_default="default")
-    ] = None,
     network_mode: Annotated[
         str, typer.Option(help="Network mode, such as private-nat or public-nat.")
     ] = "private-nat",
@@ -73,49 +75,48 @@ def create(
             help="If a slice cannot be brought up due to a node fault, place the allocation on another node, once.",
         ),
     ] = True,
-    wait_for_it: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait until the allocation is active.")
-    ] = True,
-    as_json: AsJson = False,
+    wait_for_it: Annotated[bool, typer.Option(_WAIT, help="Wait until the allocation is active.")] = True,
+    timeout: Timeout = None,
+    output: Output = Format.TABLE,
 ) -> None:
-    """Create an allocation, and wait until its slices can be used."""
-    labelled, lease_seconds = labels(label or []), seconds(lease)
+    """Create an allocation in the project of --project, and wait until its slices can be used."""
+    labelled, lease_seconds = labels(label or []), seconds(lease, "--lease")
     ingresses = [ingress_request(each) for each in open_ or []]
-    with session(context, json=as_json) as current:
-        body = {
-            "sku": sku,
-            "network_mode": network_mode,
-            "ssh_authorized_keys": ssh_keys(ssh_key or [], current.screen.note),
-            "lease_seconds": lease_seconds,
-            "slot_count": count,
-            "labels": labelled,
-            **({"ingress": ingresses} if ingresses else {}),
-            **({} if replace else {"replace_on_failure": False}),
-            **{
-                name: value
-                for name, value in (("image", image), ("project", project), ("node", node))
-                if value is not None
-            },
-        }
-        raw = current.client.post("/v1/allocations", body)
+    with session(context, output) as current:
+        body = CreateAllocation(
+            sku=sku,
+            ssh_authorized_keys=ssh_keys(ssh_key or [], current.screen.note),
+            project=current.access.project or UNSET,
+            network_mode=network_mode,
+            image=image or UNSET,
+            lease_seconds=lease_seconds,
+            slot_count=count,
+            node=node or UNSET,
+            ingress=ingresses or UNSET,
+            replace_on_failure=UNSET if replace else False,
+            labels=labelled,
+        )
+        reply = current.send(calls.create_allocation(body))
         if wait_for_it:
-            _wait_until(current, decode(raw, Allocation).id, "active")
+            _wait_until(current, reply.value.id, "active", timeout=timeout)
         else:
-            _show(current, raw)
+            _show(current, reply)
 
 
-def _wait_until(current: Session, allocation: str, state: str, *, since: int = 0) -> None:
+def _wait_until(
+    current: Session, allocation: str, state: str, *, since: int = 0, timeout: float | None = None
+) -> None:
     """Wait until the allocation is in the requested state, and show it. States before version `since` do not count.
 
     Raises `NotReached` if the allocation ends instead.
     """
     current.screen.note(f"allocation {allocation}")
-    wait(current, allocation, lambda timeline: timeline.state in {state, *_ENDS}, since=since)
-    raw = current.client.get(allocation_path(allocation))
-    _show(current, raw)
-    found = decode(raw, Allocation)
-    if found.state in _ENDS:
-        raise _not_reached(found)
+    wanted = {state, *ENDS}
+    wait(current, allocation, lambda timeline: timeline.state in wanted, since=since, timeout=timeout)
+    reply = current.send(calls.allocation(allocation))
+    _show(current, reply)
+    if reply.value.state in ENDS:
+        raise _not_reached(reply.value)
 
 
 def _not_reached(found: Allocation) -> NotReached:
@@ -124,49 +125,49 @@ def _not_reached(found: Allocation) -> NotReached:
     return NotReached(f"allocation {found.id} is {found.state}{reason}", advice)
 
 
-def _show(current: Session, raw: bytes, at: str | None = None) -> None:
-    if current.screen.json:
-        current.screen.document(raw)
-    else:
-        found = decode(raw, Allocation)
-        now, nodes = counted_from(at, current.client.recorded), _nodes(current, found)
-        simulated = frozenset(node.id for node in nodes if node.simulated)
-        drift = [] if at else [each for node in nodes for each in node.slot_drift]
-        current.screen.page(details.allocation(found, simulated=simulated, drift=drift, now=now))
+def _show(current: Session, reply: Reply[Allocation], at: str | None = None) -> None:
+    current.screen.one(reply, lambda found: _page(current, found, at))
+
+
+def _page(current: Session, found: Allocation, at: str | None) -> RenderableType:
+    now, nodes = counted_from(at, current.recorded), _nodes(current, found)
+    simulated = frozenset(node.id for node in nodes if node.simulated)
+    drift = [] if at else [each for node in nodes for each in node.slot_drift]
+    return details.allocation(found, simulated=simulated, drift=drift, now=now)
 
 
 def _nodes(current: Session, found: Allocation) -> list[Node]:
-    """Return the nodes on which the allocation has slices."""
+    """Return the nodes on which the allocation has slices; none if the caller is not permitted to read nodes."""
     nodes = {endpoint.node_id for endpoint in found.endpoints if endpoint.node_id and endpoint.via == "node"}
-    return [node for name in sorted(nodes) if (node := current.readable_node(name))]
+    return [each for node in sorted(nodes) if (each := current.readable_node(node))]
 
 
 @commands.command("list")
 def list_allocations(
     context: typer.Context,
     *,
-    project: Annotated[
-        str | None, typer.Option(help="Only allocations of this project.", show_default=False)
-    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of allocations, newest first.")] = 50,
+    all_projects: AllProjects = False,
     at: At = None,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
-    """List the newest allocations."""
-    with session(context, json=as_json) as current:
-        items = current.client.items("/v1/allocations", {"project": project, "at": at}, limit)
-        if as_json:
-            current.screen.documents(items)
-        else:
-            found = [decode(item, Allocation) for item in items]
-            current.screen.rows(tables.allocations(found, counted_from(at, current.client.recorded)))
+    """List the newest allocations, of the project of --project or of all projects that you may read."""
+    with session(context, output) as current:
+        project = None if all_projects else current.access.project
+        current.show_list(
+            calls.allocations(project=project, at=at),
+            lambda found: tables.allocations(found, counted_from(at, current.recorded)),
+            limit,
+        )
 
 
 @commands.command()
-def show(context: typer.Context, *, allocation: AllocationId, at: At = None, as_json: AsJson = False) -> None:
+def show(
+    context: typer.Context, *, allocation: AllocationId, at: At = None, output: Output = Format.TABLE
+) -> None:
     """Show an allocation: its state, slots, addresses, lease, and how to log in."""
-    with session(context, json=as_json) as current:
-        _show(current, current.client.get(allocation_path(allocation), {"at": at}), at)
+    with session(context, output) as current:
+        _show(current, current.send(calls.allocation(allocation, at=at)), at)
 
 
 @commands.command()
@@ -175,12 +176,14 @@ def stop(
     *,
     allocation: AllocationId,
     wait_for_it: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait until the slices are proved to be off.")
+        bool, typer.Option(_WAIT, help="Wait until the slices are proved to be off.")
     ] = True,
-    as_json: AsJson = False,
+    timeout: Timeout = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Stop the slices of an allocation. It keeps its slots and addresses, and the lease continues."""
-    _switch(context, allocation, "stop", "stopped", wait_for_it=wait_for_it, as_json=as_json)
+    with session(context, output) as current:
+        _switch(current, calls.stop_allocation(allocation), "stopped" if wait_for_it else None, timeout)
 
 
 @commands.command()
@@ -188,25 +191,24 @@ def start(
     context: typer.Context,
     *,
     allocation: AllocationId,
-    wait_for_it: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait until the allocation is active.")
-    ] = True,
-    as_json: AsJson = False,
+    wait_for_it: Annotated[bool, typer.Option(_WAIT, help="Wait until the allocation is active.")] = True,
+    timeout: Timeout = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Start the slices of a stopped allocation."""
-    _switch(context, allocation, "start", "active", wait_for_it=wait_for_it, as_json=as_json)
+    with session(context, output) as current:
+        _switch(current, calls.start_allocation(allocation), "active" if wait_for_it else None, timeout)
 
 
-def _switch(
-    context: typer.Context, allocation: str, verb: str, state: str, *, wait_for_it: bool, as_json: bool
-) -> None:
-    with session(context, json=as_json) as current:
-        raw = current.client.post(allocation_path(allocation, verb))
-        if wait_for_it:
-            # The allocation may have been in that state before: only states from this response on count.
-            _wait_until(current, allocation, state, since=decode(raw, Allocation).version)
-        else:
-            _show(current, raw)
+def _switch(current: Session, call: Call[Allocation], state: str | None, timeout: float | None) -> None:
+    """Stop or start an allocation, and wait until it is in the state; None: do not wait."""
+    reply = current.send(call)
+    if state is None:
+        _show(current, reply)
+        return
+    # The allocation may have been in that state before: only states from this response on count.
+    found = reply.value
+    _wait_until(current, found.id, state, since=found.version, timeout=timeout)
 
 
 @commands.command()
@@ -214,19 +216,18 @@ def release(
     context: typer.Context,
     *,
     allocation: AllocationId,
-    wait_for_it: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait until the slots are proved empty.")
-    ] = False,
-    as_json: AsJson = False,
+    wait_for_it: Annotated[bool, typer.Option(_WAIT, help="Wait until the slots are proved empty.")] = False,
+    timeout: Timeout = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Release an allocation."""
-    with session(context, json=as_json) as current:
-        raw = current.client.delete(allocation_path(allocation))
+    with session(context, output) as current:
+        reply = current.send(calls.release_allocation(allocation))
         if wait_for_it:
-            since = decode(raw, Allocation).version
-            wait(current, allocation, lambda timeline: timeline.over, since=since, releasing=True)
-            raw = current.client.get(allocation_path(allocation))
-        _show(current, raw)
+            since = reply.value.version
+            wait(current, allocation, lambda found: found.over, since=since, releasing=True, timeout=timeout)
+            reply = current.send(calls.allocation(allocation))
+        _show(current, reply)
 
 
 @ingress_commands.command("add")
@@ -244,16 +245,12 @@ def add_ingress_rule(
         list[str] | None,
         typer.Option(metavar="NETWORK", help="Allowed source network; repeatable.", show_default="all"),
     ] = None,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Add an ingress rule from outside to a slice. Its public address and port are reserved at once."""
-    body = {**ingress_request(rule), "slot": slot, "sources": source or []}
-    with session(context, json=as_json) as current:
-        raw = current.client.post(allocation_path(allocation, "ingress"), body)
-        if as_json:
-            current.screen.document(raw)
-        else:
-            current.screen.page(details.ingress(decode(raw, Ingress)))
+    body = ingress_request(rule, slot, source or [])
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.add_ingress(allocation, body)), details.ingress)
 
 
 @ingress_commands.command("remove")
@@ -262,38 +259,35 @@ def remove_ingress_rule(
     *,
     allocation: AllocationId,
     ingress: Annotated[str, typer.Argument(metavar="INGRESS", help="Id of an ingress rule, ing-...")],
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Remove an ingress rule. Connections through it are terminated."""
-    with session(context, json=as_json) as current:
-        _show(current, current.client.delete(ingress_path(allocation, ingress)))
+    with session(context, output) as current:
+        _show(current, current.send(calls.remove_ingress(allocation, ingress)))
 
 
 @commands.command()
-def events(context: typer.Context, *, allocation: AllocationId, as_json: AsJson = False) -> None:
+def events(context: typer.Context, *, allocation: AllocationId, output: Output = Format.TABLE) -> None:
     """List the timeline of an allocation: its events and those of its slots, with time, actor and reason."""
-    with session(context, json=as_json) as current:
-        show_events(
-            current.screen, current.client.items(allocation_path(allocation, "events")), of=allocation
-        )
+    with session(context, output) as current:
+        show_events(current, calls.allocation_events(allocation), of=allocation)
 
 
 @commands.command()
 def watch(
-    context: typer.Context, *, allocation: AllocationId, after: After = None, as_json: AsJson = False
+    context: typer.Context,
+    *,
+    allocation: AllocationId,
+    after: After = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Follow the timeline of an allocation from its first event until it ends. Exit code 5 if it failed."""
-    with session(context, json=as_json) as current:
+    with session(context, output) as current:
         timeline = Timeline(allocation)
-        follower = Follower(current.client, allocation_path(allocation, "watch"), {"after": after})
-        for raw in follower:
-            event = decode(raw, Event)
-            if as_json:
-                current.screen.line(raw)
-            else:
-                current.screen.rows(event_line.line(event, of=allocation))
-            timeline = timeline.then(event)
+        for reply in current.follow(calls.watch_allocation(allocation, after=after)):
+            current.screen.each(reply, lambda event: event_line.line(event, of=allocation))
+            timeline = timeline.then(reply.value)
             if timeline.over:
                 break
         if timeline.state == "failed":
-            raise _not_reached(decode(current.client.get(allocation_path(allocation)), Allocation))
+            raise _not_reached(current.client.run(calls.allocation(allocation)))

@@ -1,34 +1,50 @@
 """`sliceplane events`."""
 
-from collections.abc import Iterable
 from typing import Annotated
 
-import msgspec
 import typer
 
-from control_plane.cli.answers import Event, decode
-from control_plane.cli.client import Params
-from control_plane.cli.follow import Follower
-from control_plane.cli.options import Actors, After, AsJson, Correlations, Projects, Streams, Types
+from control_plane.cli.options import (
+    Actors,
+    After,
+    AllProjects,
+    Correlations,
+    Output,
+    Projects,
+    Streams,
+    Types,
+)
 from control_plane.cli.pages import event_line
-from control_plane.cli.screen import Screen
-from control_plane.cli.session import session
+from control_plane.cli.screen import Format
+from control_plane.cli.session import Session, session
 from control_plane.cli.times import From, To
+from control_plane.client import calls
+from control_plane.client.answers import Event
+from control_plane.client.exchange import ListCall
+from control_plane.client.streams import Following
 
 commands = typer.Typer(no_args_is_help=True)
 
 
-def show_events(screen: Screen, items: Iterable[msgspec.Raw], of: str = "") -> None:
-    """Print a complete list of events. `of` is the resource that all of them concern, if there is one."""
-    if screen.json:
-        screen.documents(items)
+def show_events(current: Session, call: ListCall[Event], limit: int | None = None, of: str = "") -> None:
+    """Print a list of events as it arrives. `of` is the resource that all of them concern, if there is one."""
+    if current.screen.machine:
+        current.show_list(call, lambda _: "", limit)
         return
-    none = True
-    for item in items:
+    listing, none = current.listing(call, limit), True
+    for reply in listing:
         none = False
-        screen.rows(event_line.line(decode(item, Event), of))
+        current.screen.rows(event_line.line(reply.value, of))
+    current.noted(listing)
     if none:
-        screen.note("no matching events")
+        current.screen.note("no matching events")
+
+
+def _projects(current: Session, named: list[str] | None, *, every: bool) -> list[str] | None:
+    """Return the projects to filter by: the named ones, else the project of the session."""
+    if named or every or current.access.project is None:
+        return named
+    return [current.access.project]
 
 
 @commands.command("list")
@@ -44,14 +60,20 @@ def list_events(
     since: From = None,
     to: To = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of events, oldest first.")] = 200,
-    as_json: AsJson = False,
+    all_projects: AllProjects = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """List events of the ledger in order, optionally between two times and filtered."""
-    picked = _picked(after, stream=stream, type=type_, project=project, actor=actor, correlation=correlation)
-    with session(context, json=as_json) as current:
-        show_events(
-            current.screen, current.client.items("/v1/events", {**picked, "from": since, "to": to}, limit)
+    with session(context, output) as current:
+        filters = calls.event_filters(
+            after=after,
+            streams=stream,
+            types=type_,
+            projects=_projects(current, project, every=all_projects),
+            actors=actor,
+            correlations=correlation,
         )
+        show_events(current, calls.events(filters, since=since, to=to), limit)
 
 
 @commands.command()
@@ -64,29 +86,26 @@ def follow(
     project: Projects = None,
     actor: Actors = None,
     correlation: Correlations = None,
-    as_json: AsJson = False,
+    all_projects: AllProjects = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Follow the ledger from its beginning or from --after, across lost connections, until Ctrl-C.
 
     Exit code 1 if the ledger no longer contains the last event received, after a restore from a backup.
     """
-    picked = _picked(after, stream=stream, type=type_, project=project, actor=actor, correlation=correlation)
-    with session(context, json=as_json) as current:
+    with session(context, output) as current:
+        filters = calls.event_filters(
+            after=after,
+            streams=stream,
+            types=type_,
+            projects=_projects(current, project, every=all_projects),
+            actors=actor,
+            correlations=correlation,
+        )
         screen = current.screen
-        follower = Follower(
-            current.client,
-            "/v1/events/watch",
-            picked,
+        following = Following(
             on_lost=lambda lost: screen.note(f"connection lost, retrying: {lost.what}"),
             on_back=lambda: screen.note("reconnected"),
         )
-        for raw in follower:
-            if as_json:
-                screen.line(raw)
-            else:
-                screen.rows(event_line.line(decode(raw, Event)))
-
-
-def _picked(after: str | None, **traits: list[str] | None) -> Params:
-    """Return the query parameters that filter events by the given traits."""
-    return {"after": after, **{name: values or None for name, values in traits.items()}}
+        for reply in current.follow(calls.watch_events(filters), following):
+            screen.each(reply, event_line.line)

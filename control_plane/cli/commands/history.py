@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from control_plane.cli.answers import decode
-from control_plane.cli.history_answers import Changes, History, Kind
-from control_plane.cli.options import AsJson
+from control_plane.cli.options import UnnamedOutput
 from control_plane.cli.pages import history as pages
-from control_plane.cli.paths import history_path
+from control_plane.cli.screen import UnnamedFormat
 from control_plane.cli.session import session
 from control_plane.cli.times import At, From, To, counted_from
+from control_plane.client import calls
+from control_plane.client.history_answers import Kind
 
 commands = typer.Typer(no_args_is_help=True)
 KindArgument = Annotated[
@@ -27,19 +27,22 @@ Name = Annotated[
 
 @commands.command()
 def show(
-    context: typer.Context, kind: KindArgument, name: Name, *, at: At = None, as_json: AsJson = False
+    context: typer.Context,
+    kind: KindArgument,
+    name: Name,
+    *,
+    at: At = None,
+    output: UnnamedOutput = UnnamedFormat.TABLE,
 ) -> None:
     """Show the state of a resource at a time or a ledger position, or now, from the ledger alone."""
-    with session(context, json=as_json) as current:
-        raw = current.client.get(history_path(kind, name), {"at": at})
-        if as_json:
-            current.screen.document(raw)
+    with session(context, output) as current:
+        reply = current.send(calls.history(kind, name, at=at))
+        # The heading of the page already names the position of the state.
+        current.asides.clear()
+        if current.screen.machine:
+            current.screen.document(reply.raw)
         else:
-            current.screen.rows(
-                pages.history(decode(raw, History), counted_from(at, current.client.recorded))
-            )
-            # The heading of the page already names the position of the state.
-            current.client.asides.clear()
+            current.screen.rows(pages.history(reply.value, counted_from(at, current.recorded)))
 
 
 @commands.command()
@@ -51,16 +54,15 @@ def diff(
     since: From = None,
     to: To = None,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of events, oldest first.")] = 200,
-    as_json: AsJson = False,
+    output: UnnamedOutput = UnnamedFormat.TABLE,
 ) -> None:
     """Show what changed between two times or positions: each event with its actor, reason and changed fields."""
-    with session(context, json=as_json) as current:
-        params = {"from": since, "to": to, "limit": limit}
-        raw = current.client.get(history_path(kind, name, "changes"), params)
-        if as_json:
-            current.screen.document(raw)
+    with session(context, output) as current:
+        reply = current.send(calls.changes(kind, name, since=since, to=to, limit=limit))
+        if current.screen.machine:
+            current.screen.document(reply.raw)
             return
-        found = decode(raw, Changes)
+        found = reply.value
         current.screen.rows(pages.changes(found))
         if found.next_from:
             current.screen.note(f"more results available: --from {found.next_from}")

@@ -3,35 +3,34 @@
 from typing import Annotated
 
 import typer
+from msgspec import UNSET
 
-from control_plane.cli.access_answers import Caller, IssuedKey, Key
-from control_plane.cli.answers import decode
-from control_plane.cli.options import AsJson, Why
+from control_plane.cli.options import Output, Why
 from control_plane.cli.pages import access as pages
-from control_plane.cli.paths import key_path
 from control_plane.cli.request import seconds
+from control_plane.cli.screen import Format
 from control_plane.cli.session import Session, session
+from control_plane.client import calls
+from control_plane.client.access_answers import IssuedKey
+from control_plane.client.bodies import IssueKey, RotateKey
+from control_plane.client.exchange import Reply
 
 commands = typer.Typer(no_args_is_help=True)
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="Id of an API key, such as ci-0c1d2e3f4a5b.")]
 
 
 @commands.command("list")
-def list_keys(context: typer.Context, *, as_json: AsJson = False) -> None:
+def list_keys(context: typer.Context, *, output: Output = Format.TABLE) -> None:
     """List API keys with their role, projects and expiry. Secrets are never shown."""
-    with session(context, json=as_json) as current:
-        items = current.client.items("/v1/keys")
-        if as_json:
-            current.screen.documents(items)
-        else:
-            current.screen.rows(pages.keys(decode(item, Key) for item in items))
+    with session(context, output) as current:
+        current.show_list(calls.keys(), pages.keys)
 
 
 @commands.command()
-def show(context: typer.Context, *, key: KeyId, as_json: AsJson = False) -> None:
+def show(context: typer.Context, *, key: KeyId, output: Output = Format.TABLE) -> None:
     """Show an API key, without its secret."""
-    with session(context, json=as_json) as current:
-        _print(current, current.client.get(key_path(key)))
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.key(key)), pages.key)
 
 
 @commands.command()
@@ -51,18 +50,18 @@ def issue(
     lifetime: Annotated[
         str | None, typer.Option(help="Time until the key expires, such as 90d.", show_default="unlimited")
     ] = None,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Issue an API key. Prints its secret, which is shown only once."""
-    body = {
-        "name": name,
-        "role": role,
-        "projects": project or [],
-        "scopes": scope or [],
-        "lifetime_seconds": None if lifetime is None else seconds(lifetime),
-    }
-    with session(context, json=as_json) as current:
-        _print_issued(current, current.client.post("/v1/keys", body))
+    body = IssueKey(
+        name=name,
+        role=role,
+        projects=project or UNSET,
+        scopes=scope or UNSET,
+        lifetime_seconds=UNSET if lifetime is None else seconds(lifetime, "--lifetime"),
+    )
+    with session(context, output) as current:
+        _print_issued(current, current.send(calls.issue_key(body)))
 
 
 @commands.command()
@@ -73,41 +72,27 @@ def rotate(
     overlap: Annotated[
         str, typer.Option(help="Time for which the replaced key is still accepted, such as 1h.")
     ] = "1h",
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Replace an API key by a new one with the same role, projects and scopes. Prints the new secret."""
-    with session(context, json=as_json) as current:
-        body = {"overlap_seconds": seconds(overlap)}
-        _print_issued(current, current.client.post(key_path(key, "rotate"), body))
+    with session(context, output) as current:
+        body = RotateKey(overlap_seconds=seconds(overlap, "--overlap"))
+        _print_issued(current, current.send(calls.rotate_key(key, body)))
 
 
 @commands.command()
-def revoke(context: typer.Context, *, key: KeyId, reason: Why, as_json: AsJson = False) -> None:
+def revoke(context: typer.Context, *, key: KeyId, reason: Why, output: Output = Format.TABLE) -> None:
     """Revoke an API key. It is refused at once."""
-    with session(context, json=as_json) as current:
-        _print(current, current.client.post(key_path(key, "revoke"), {"reason": reason}))
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.revoke_key(key, reason)), pages.key)
 
 
-def whoami(context: typer.Context, *, as_json: AsJson = False) -> None:
+def whoami(context: typer.Context, *, output: Output = Format.TABLE) -> None:
     """Show the role, projects and scopes of your API key."""
-    with session(context, json=as_json) as current:
-        raw = current.client.get("/v1/whoami")
-        if as_json:
-            current.screen.document(raw)
-        else:
-            current.screen.page(pages.caller(decode(raw, Caller)))
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.whoami()), pages.caller)
 
 
-def _print(current: Session, raw: bytes) -> None:
-    if current.screen.json:
-        current.screen.document(raw)
-    else:
-        current.screen.page(pages.key(decode(raw, Key)))
-
-
-def _print_issued(current: Session, raw: bytes) -> None:
-    if current.screen.json:
-        current.screen.document(raw)
-        return
-    current.screen.page(pages.issued_key(decode(raw, IssuedKey)))
+def _print_issued(current: Session, reply: Reply[IssuedKey]) -> None:
+    current.screen.one(reply, pages.issued_key)
     current.screen.note("the secret is not stored and not shown again")

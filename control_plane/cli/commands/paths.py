@@ -1,11 +1,14 @@
 """`sliceplane paths`."""
 
 import typer
+from rich.console import RenderableType
 
-from control_plane.cli.answers import ReachPath, decode
-from control_plane.cli.options import AsJson
+from control_plane.cli.options import UnnamedOutput
 from control_plane.cli.pages import paths as pages
+from control_plane.cli.screen import Screen, UnnamedFormat
 from control_plane.cli.session import session
+from control_plane.client import calls
+from control_plane.client.answers import ReachPath
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -16,14 +19,13 @@ def group() -> None:
 
 
 @commands.command("list")
-def list_paths(context: typer.Context, *, as_json: AsJson = False) -> None:
+def list_paths(context: typer.Context, *, output: UnnamedOutput = UnnamedFormat.TABLE) -> None:
     """List every network path between the parts of Sliceplane: its transport, its credential, and security warnings."""
-    with session(context, json=as_json) as current:
-        items = list(current.client.items("/v1/paths"))
-        if as_json:
-            current.screen.documents(items)
-            return
-        found = [decode(item, ReachPath) for item in items]
-        current.screen.rows(pages.paths(found))
-        for warning, concerned in pages.warnings(found).items():
-            current.screen.warn(f"{warning}  [{', '.join(concerned)}]")
+    with session(context, output) as current:
+        current.show_list(calls.network_paths(), lambda found: _page(current.screen, found))
+
+
+def _page(screen: Screen, found: list[ReachPath]) -> RenderableType:
+    for warning, concerned in pages.warnings(found).items():
+        screen.warn(f"{warning}  [{', '.join(concerned)}]")
+    return pages.paths(found)

@@ -6,29 +6,33 @@ The control plane's projector executes the requested operations; this client onl
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final
 
-import msgspec
 import typer
 
 from control_plane.cli.advancing import Advancing, advancing
-from control_plane.cli.answers import Page, decode
 from control_plane.cli.failures import Different, Failure, Stopped, WrongUsage
-from control_plane.cli.options import AsJson
+from control_plane.cli.options import Output, Timeout
 from control_plane.cli.pages import projections as pages
-from control_plane.cli.paths import projection_path
-from control_plane.cli.polling import continuing, polled
-from control_plane.cli.projection_answers import Projection, Rebuild, Verification
+from control_plane.cli.polling import polled
+from control_plane.cli.screen import Format
 from control_plane.cli.session import Session, session
+from control_plane.cli.waiting import continuing
+from control_plane.client import calls
+from control_plane.client.answers import Page, decode
+from control_plane.client.bodies import SkipEvent
+from control_plane.client.exchange import Call, Reply
+from control_plane.client.projection_answers import Projection, Rebuild, Verification
 
 commands = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a projection, such as allocations.")]
+_WAIT: Final = "--wait/--no-wait"
 _LIST: Final = "show the state of the projection: sliceplane projections list"
 
 
 @commands.command("list")
-def list_projections(context: typer.Context, *, as_json: AsJson = False) -> None:
+def list_projections(context: typer.Context, *, output: Output = Format.TABLE) -> None:
     """List every projection with its position and, if it is stopped, the reason."""
-    with session(context, json=as_json) as current:
-        _show(current, current.client.items("/v1/projections"))
+    with session(context, output) as current:
+        current.show_list(calls.projections(), pages.projections)
 
 
 @commands.command()
@@ -37,7 +41,9 @@ def rebuild(
     *,
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", show_default=False)] = None,
     every: Annotated[bool, typer.Option("--all", help="Rebuild every projection.")] = False,
-    as_json: AsJson = False,
+    wait_for_it: Annotated[bool, typer.Option(_WAIT, help="Wait until the tables are swapped in.")] = True,
+    timeout: Timeout = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Rebuild projections from the whole ledger in a second set of tables, and swap them in, without an interruption.
 
@@ -45,18 +51,23 @@ def rebuild(
     """
     if bool(names) == every:
         raise typer.BadParameter("specify the projections to rebuild, or --all")
-    with session(context, json=as_json) as current:
-        known = [decode(item, Projection) for item in current.client.items("/v1/projections")]
-        requested = [each.name for each in known] if every else list(dict.fromkeys(names or []))
-        _refuse_unknown(requested, known)
-        # Before `continuing`: if it is interrupted current, not all rebuilds are ordered, so the note would be wrong.
-        ordered = [
-            decode(current.client.post(projection_path(name, "rebuild")), Projection) for name in requested
-        ]
-        what = f"the rebuild of {', '.join(requested)}"
-        with continuing(what, _LIST), advancing(current.screen, "rebuilding") as display:
-            rebuilt = _until_swapped(current, ordered, display)
-        _show(current, rebuilt)
+    with session(context, output) as current:
+        requested = list(dict.fromkeys(names or [])) if current.as_curl else _known(current, names)
+        # Before `continuing`: if it is interrupted here, not all rebuilds are ordered, so the note would be wrong.
+        ordered = list(current.each(*map(calls.rebuild_projection, requested)))
+        if wait_for_it:
+            what = f"the rebuild of {', '.join(requested)}"
+            with continuing(what, _LIST), advancing(current.screen, "rebuilding") as display:
+                ordered = _until_swapped(current, [each.value for each in ordered], display, timeout)
+        current.screen.many(ordered, pages.projections)
+
+
+def _known(current: Session, names: list[str] | None) -> list[str]:
+    """Return the names of existing projections: the given ones, or all. Raises `WrongUsage`."""
+    known = list(current.client.items(calls.projections()))
+    requested = list(dict.fromkeys(names)) if names else [each.name for each in known]
+    _refuse_unknown(requested, known)
+    return requested
 
 
 def _refuse_unknown(requested: Sequence[str], known: Iterable[Projection]) -> None:
@@ -66,18 +77,20 @@ def _refuse_unknown(requested: Sequence[str], known: Iterable[Projection]) -> No
         raise WrongUsage(f"no projection is named {quoted}", f"choose from {', '.join(names)}")
 
 
-def _until_swapped(current: Session, ordered: Sequence[Projection], display: Advancing) -> list[msgspec.Raw]:
+def _until_swapped(
+    current: Session, ordered: Sequence[Projection], display: Advancing, timeout: float | None
+) -> list[Reply[Projection]]:
     """Wait until the tables of all requested rebuilds are swapped in; return the projections. Raises `Stopped`."""
-    rebuilt: dict[str, msgspec.Raw] = {}
+    rebuilt: dict[str, Reply[Projection]] = {}
     orders = {each.name: each.rebuild for each in ordered}
     waiting: dict[str, str] = {}
-    for page in polled(current, "/v1/projections"):
-        for raw in decode(page, Page).items:
+    for page in polled(current, Call("GET", calls.projections().path, Page), timeout):
+        for raw in page.value.items:
             item = decode(raw, Projection)
             if item.name not in orders or item.name in rebuilt:
                 continue
             if item.rebuild is None or not _same(item.rebuild, orders[item.name]):
-                rebuilt[item.name] = raw
+                rebuilt[item.name] = Reply(bytes(raw), Projection)
                 display.arrived(item.name, item.last_position, "is rebuilt and live")
             else:
                 _refuse_to_wait(item)
@@ -116,19 +129,28 @@ def _options_after_stop(name: str, position: int) -> tuple[str, ...]:
 
 
 @commands.command()
-def verify(context: typer.Context, *, as_json: AsJson = False) -> None:
+def verify(
+    context: typer.Context,
+    *,
+    wait_for_it: Annotated[bool, typer.Option(_WAIT, help="Wait for the result.")] = True,
+    timeout: Timeout = None,
+    output: Output = Format.TABLE,
+) -> None:
     """Replay the ledger from its beginning, and compare the result with every live table, row by row.
 
     Exit code 0 if all tables are equal; otherwise 1, with the first difference of each table.
     """
-    with session(context, json=as_json) as current:
-        verification = decode(current.client.post("/v1/verifications"), Verification).id
+    with session(context, output) as current:
+        reply = current.send(calls.verify())
+        if not wait_for_it:
+            current.screen.one(reply, lambda found: f"verification {found.id} is requested")
+            return
         advice = "to see a result, start another verification: sliceplane projections verify"
         with continuing("the verification", advice), advancing(current.screen, "verifying") as display:
-            raw = _until_compared(current, verification, display)
-        found = decode(raw, Verification)
-        if as_json:
-            current.screen.document(raw)
+            reply = _until_compared(current, reply.value.id, display, timeout)
+        found = reply.value
+        if current.screen.machine:
+            current.screen.document(reply.raw)
         elif found.state == "equal":
             current.screen.page(f"all tables are equal to the replayed ledger at position {found.position}")
         elif found.differences:
@@ -137,11 +159,13 @@ def verify(context: typer.Context, *, as_json: AsJson = False) -> None:
             raise _not_equal(current, found)
 
 
-def _until_compared(current: Session, verification: str, display: Advancing) -> msgspec.Raw:
-    for raw in polled(current, f"/v1/verifications/{verification}"):
-        found = decode(raw, Verification)
+def _until_compared(
+    current: Session, verification: str, display: Advancing, timeout: float | None
+) -> Reply[Verification]:
+    for reply in polled(current, calls.verification(verification), timeout):
+        found = reply.value
         if found.state not in {"asked", "running"}:
-            return raw
+            return reply
         display.at("the tables", found.position or 0, found.upto or 0)
     raise AssertionError("the polling of a verification must end with a result or a failure")
 
@@ -176,7 +200,7 @@ def _evidence_advice(found: Verification) -> Iterator[str]:
 
 
 def _rebuild_advice(current: Session, tables: Sequence[str]) -> str:
-    known = [decode(item, Projection) for item in current.client.items("/v1/projections")]
+    known = list(current.client.items(calls.projections()))
     names = [each.name for each in known if set(each.tables) & set(tables)]
     if not names:
         return f"no projection fills the differing tables ({', '.join(tables)}): find out which program changed them"
@@ -195,23 +219,16 @@ def skip(
     reason: Annotated[
         str, typer.Option(help="Reason for skipping; it is recorded in the ledger with your name.")
     ],
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Skip the event that stops a projection, now and in every rebuild."""
-    with session(context, json=as_json) as current:
-        body = {"position": position, "reason": reason}
-        _show(current, [msgspec.Raw(current.client.post(projection_path(name, "skip"), body))])
+    with session(context, output) as current:
+        body = SkipEvent(position=position, reason=reason)
+        current.screen.many([current.send(calls.skip_event(name, body))], pages.projections)
 
 
 @commands.command()
-def retry(context: typer.Context, *, name: Name, as_json: AsJson = False) -> None:
+def retry(context: typer.Context, *, name: Name, output: Output = Format.TABLE) -> None:
     """Retry the event that stops a projection, after its cause was fixed."""
-    with session(context, json=as_json) as current:
-        _show(current, [msgspec.Raw(current.client.post(projection_path(name, "retry")))])
-
-
-def _show(current: Session, items: Iterable[msgspec.Raw]) -> None:
-    if current.screen.json:
-        current.screen.documents(items)
-    else:
-        current.screen.rows(pages.projections(decode(item, Projection) for item in items))
+    with session(context, output) as current:
+        current.screen.many([current.send(calls.retry_projection(name))], pages.projections)

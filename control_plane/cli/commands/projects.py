@@ -4,33 +4,29 @@ from typing import Annotated
 
 import typer
 
-from control_plane.cli.access_answers import Project
-from control_plane.cli.answers import decode
-from control_plane.cli.options import AsJson, Why
+from control_plane.cli.options import Output, Why
 from control_plane.cli.pages import access as pages
-from control_plane.cli.paths import project_path
-from control_plane.cli.session import Session, session
+from control_plane.cli.screen import Format
+from control_plane.cli.session import session
+from control_plane.client import calls
+from control_plane.client.bodies import CreateProject
 
 commands = typer.Typer(no_args_is_help=True)
 ProjectId = Annotated[str, typer.Argument(metavar="PROJECT", help="Id of a project, such as vision.")]
 
 
 @commands.command("list")
-def list_projects(context: typer.Context, *, as_json: AsJson = False) -> None:
+def list_projects(context: typer.Context, *, output: Output = Format.TABLE) -> None:
     """List your projects; as an admin or auditor, all projects."""
-    with session(context, json=as_json) as current:
-        items = current.client.items("/v1/projects")
-        if as_json:
-            current.screen.documents(items)
-        else:
-            current.screen.rows(pages.projects(decode(item, Project) for item in items))
+    with session(context, output) as current:
+        current.show_list(calls.projects(), pages.projects)
 
 
 @commands.command()
-def show(context: typer.Context, *, project: ProjectId, as_json: AsJson = False) -> None:
+def show(context: typer.Context, *, project: ProjectId, output: Output = Format.TABLE) -> None:
     """Show a project."""
-    with session(context, json=as_json) as current:
-        _print(current, current.client.get(project_path(project)))
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.project(project)), pages.project)
 
 
 @commands.command()
@@ -39,11 +35,12 @@ def create(
     *,
     project: ProjectId,
     description: Annotated[str, typer.Option(help="What the project is for.", metavar="TEXT")] = "",
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Create a project. Allocations can be created in it at once."""
-    with session(context, json=as_json) as current:
-        _print(current, current.client.post("/v1/projects", {"id": project, "description": description}))
+    with session(context, output) as current:
+        body = CreateProject(id=project, description=description)
+        current.screen.one(current.send(calls.create_project(body)), pages.project)
 
 
 @commands.command()
@@ -52,22 +49,17 @@ def describe(
     *,
     project: ProjectId,
     description: Annotated[str, typer.Argument(metavar="TEXT", help="The new description.")],
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Change the description of a project."""
-    with session(context, json=as_json) as current:
-        _print(current, current.client.patch(project_path(project), {"description": description}))
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.describe_project(project, description)), pages.project)
 
 
 @commands.command()
-def archive(context: typer.Context, *, project: ProjectId, reason: Why, as_json: AsJson = False) -> None:
+def archive(
+    context: typer.Context, *, project: ProjectId, reason: Why, output: Output = Format.TABLE
+) -> None:
     """Archive a project after its allocations are released. It can be read, but not changed any more."""
-    with session(context, json=as_json) as current:
-        _print(current, current.client.post(project_path(project, "archive"), {"reason": reason}))
-
-
-def _print(current: Session, raw: bytes) -> None:
-    if current.screen.json:
-        current.screen.document(raw)
-    else:
-        current.screen.page(pages.project(decode(raw, Project)))
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.archive_project(project, reason)), pages.project)

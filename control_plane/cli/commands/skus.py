@@ -2,10 +2,11 @@
 
 import typer
 
-from control_plane.cli.answers import Sku, decode
-from control_plane.cli.options import AsJson
+from control_plane.cli.options import Output
 from control_plane.cli.pages import tables
+from control_plane.cli.screen import Format
 from control_plane.cli.session import session
+from control_plane.client import calls
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -16,11 +17,7 @@ def group() -> None:
 
 
 @commands.command("list")
-def list_skus(context: typer.Context, *, as_json: AsJson = False) -> None:
+def list_skus(context: typer.Context, *, output: Output = Format.TABLE) -> None:
     """List the slice sizes that can be requested, with their images."""
-    with session(context, json=as_json) as current:
-        items = current.client.items("/v1/skus")
-        if as_json:
-            current.screen.documents(items)
-        else:
-            current.screen.rows(tables.skus(decode(item, Sku) for item in items))
+    with session(context, output) as current:
+        current.show_list(calls.skus(), tables.skus)

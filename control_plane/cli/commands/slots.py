@@ -2,15 +2,16 @@
 
 from typing import Annotated
 
-import msgspec
 import typer
 
-from control_plane.cli.answers import Slot, decode
-from control_plane.cli.options import AsJson, Why
+from control_plane.cli.options import Output, Why
 from control_plane.cli.pages import tables
-from control_plane.cli.paths import slot_path
-from control_plane.cli.session import Session, session
+from control_plane.cli.screen import Format
+from control_plane.cli.session import session
 from control_plane.cli.times import At
+from control_plane.client import calls
+from control_plane.client.answers import Slot
+from control_plane.client.exchange import Reply
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -31,15 +32,11 @@ def list_slots(
     *,
     node: Annotated[str | None, typer.Option(help="Only slots of this node.", show_default=False)] = None,
     at: At = None,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """List slots with their state, size, addresses and allocation."""
-    with session(context, json=as_json) as current:
-        items = current.client.items("/v1/slots", {"node": node, "at": at})
-        if as_json:
-            current.screen.documents(items)
-        else:
-            current.screen.rows(tables.slots(decode(item, Slot) for item in items))
+    with session(context, output) as current:
+        current.show_list(calls.slots(node_name=node, at=at), tables.slots)
 
 
 @commands.command()
@@ -49,17 +46,17 @@ def approve(
     slots: Annotated[
         list[str], typer.Argument(metavar="SLOT...", help="Ids of slots, such as lab-a/0.", callback=_slots)
     ],
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Approve discovered slots for use. Reserves a MAC and an IP address for each permanently."""
-    with session(context, json=as_json) as current:
-        approved: list[msgspec.Raw] = []
+    with session(context, output) as current:
+        approved: list[Reply[Slot]] = []
         try:
-            for slot in slots:
-                approved += [msgspec.Raw(current.client.post(slot_path(slot, "approve")))]
+            approved.extend(current.each(*(calls.approve_slot(slot) for slot in slots)))
         finally:
             # Also after a refusal: the slots that were approved before it remain approved.
-            _show(current, approved)
+            if approved or (current.screen.machine and not current.as_curl):
+                current.screen.many(approved, tables.slots)
 
 
 @commands.command("force-release")
@@ -70,15 +67,13 @@ def force_release(
         str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
     ],
     reason: Why,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Force-release a slot that its node has not proved empty. It can be claimed again at once. The ledger
     records your name and the reason.
     """
-    with session(context, json=as_json) as current:
-        _show(
-            current, [msgspec.Raw(current.client.post(slot_path(slot, "force-release"), {"reason": reason}))]
-        )
+    with session(context, output) as current:
+        current.screen.many([current.send(calls.force_release_slot(slot, reason))], tables.slots)
 
 
 @commands.command()
@@ -89,15 +84,8 @@ def readmit(
         str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
     ],
     reason: Why,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Readmit a slot that was excluded from placement after failed bring-ups."""
-    with session(context, json=as_json) as current:
-        _show(current, [msgspec.Raw(current.client.post(slot_path(slot, "readmit"), {"reason": reason}))])
-
-
-def _show(current: Session, slots: list[msgspec.Raw]) -> None:
-    if current.screen.json:
-        current.screen.documents(slots)
-    elif slots:
-        current.screen.rows(tables.slots(decode(item, Slot) for item in slots))
+    with session(context, output) as current:
+        current.screen.many([current.send(calls.readmit_slot(slot, reason))], tables.slots)

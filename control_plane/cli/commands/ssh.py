@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 import typer
 
 from control_plane.cli.access import Access
-from control_plane.cli.answers import Allocation, decode
 from control_plane.cli.failures import Refused, WrongUsage
 from control_plane.cli.options import AllocationId
 from control_plane.cli.own_keys import private_keys
-from control_plane.cli.paths import allocation_path
-from control_plane.cli.session import Session, session
+from control_plane.cli.screen import Format
+from control_plane.cli.session import Session, refuse_as_curl, session
 from control_plane.cli.ssh import Login, entered, login_of, ssh_arguments
+from control_plane.client import calls
 
 
 def ssh(
@@ -59,8 +59,9 @@ def ssh(
 
     The guest's host key is neither verified nor stored, unless --option sets another StrictHostKeyChecking.
     """
-    with session(context, json=False) as current:
-        found = decode(current.client.get(allocation_path(allocation)), Allocation)
+    with session(context, Format.TABLE) as current:
+        refuse_as_curl(context, "ssh")
+        found = current.client.run(calls.allocation(allocation))
         login = login_of(found, slot, via)
         _refuse_simulated(current, login)
         line = (

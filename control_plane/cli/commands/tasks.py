@@ -2,22 +2,23 @@
 
 from typing import Annotated, Final
 
-import msgspec
 import typer
+from msgspec import UNSET
 
-from control_plane.cli.answers import Event, Parked, Step, Task, decode
-from control_plane.cli.client import Params
 from control_plane.cli.failures import TaskNotDone
-from control_plane.cli.follow import Follower
-from control_plane.cli.options import AsJson
+from control_plane.cli.options import Output, Timeout
 from control_plane.cli.pages import event_line, tasks, words
-from control_plane.cli.paths import parked_path, task_path
-from control_plane.cli.polling import continuing
+from control_plane.cli.screen import Format
 from control_plane.cli.session import Session, session
-from control_plane.cli.waiting import RETRY_SECONDS
+from control_plane.cli.waiting import RETRY_SECONDS, continuing, deadline_of
+from control_plane.client import calls
+from control_plane.client.answers import Step, Task, decode
+from control_plane.client.bodies import RequestTask
+from control_plane.client.exchange import Reply
+from control_plane.client.streams import Following
+from control_plane.client.waits import UNFINISHED
 
 commands = typer.Typer(no_args_is_help=True)
-_STILL_OPEN: Final = frozenset({"due", "sent", "waiting"})
 _STREAMS: Final = ("allocation-", "task-")
 TaskId = Annotated[
     str, typer.Argument(metavar="TASK", help="Id of a task, as listed by `sliceplane tasks list`.")
@@ -45,23 +46,19 @@ def list_tasks(
         typer.Option(help="Only tasks of this kind, such as slice.apply; repeatable.", show_default=False),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of tasks, newest first.")] = 50,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """List the tasks of nodes with their state."""
-    picked: Params = {"node": node, "slot": slot, "allocation": allocation, "state": state, "kind": kind}
-    with session(context, json=as_json) as current:
-        items = current.client.items("/v1/tasks", picked, limit)
-        if as_json:
-            current.screen.documents(items)
-        else:
-            current.screen.rows(tasks.tasks(decode(item, Task) for item in items))
+    with session(context, output) as current:
+        picked = calls.tasks(node_name=node, slot=slot, allocation_name=allocation, states=state, kinds=kind)
+        current.show_list(picked, tasks.tasks, limit)
 
 
 @commands.command()
-def show(context: typer.Context, *, task: TaskId, as_json: AsJson = False) -> None:
+def show(context: typer.Context, *, task: TaskId, output: Output = Format.TABLE) -> None:
     """Show a task: its state, progress and result."""
-    with session(context, json=as_json) as current:
-        _show(current, current.client.get(task_path(task)))
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.task(task)), tasks.task)
 
 
 @commands.command()
@@ -75,16 +72,17 @@ def create(
     wait_for_it: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until the task is done.")
     ] = True,
-    as_json: AsJson = False,
+    timeout: Timeout = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Request an inspection or repair by a node. Exit code 5 if the task fails."""
-    named = "slot_id" if "/" in place else "node_id"
-    with session(context, json=as_json) as current:
-        raw = current.client.post("/v1/tasks", {"kind": kind, named: place})
+    slot, node = (place, UNSET) if "/" in place else (UNSET, place)
+    with session(context, output) as current:
+        reply = current.send(calls.request_task(RequestTask(kind=kind, slot_id=slot, node_id=node)))
         if wait_for_it:
-            _wait(current, decode(raw, Task).id)
+            _wait(current, reply.value.id, timeout)
         else:
-            _show(current, raw)
+            current.screen.one(reply, tasks.task)
 
 
 @commands.command()
@@ -94,55 +92,49 @@ def retry(
     task: Annotated[
         str, typer.Argument(metavar="TASK", help="Id of a task, or a parked stream's name (`tasks parked`).")
     ],
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Retry a failed task, or a parked stream at once."""
-    with session(context, json=as_json) as current:
+    with session(context, output) as current:
         if not task.startswith(_STREAMS):
-            _show(current, current.client.post(task_path(task, "retry")))
+            current.screen.one(current.send(calls.retry_task(task)), tasks.task)
             return
-        raw = msgspec.Raw(current.client.post(parked_path(task, "retry")))
-        if as_json:
-            current.screen.document(raw)
-        else:
-            current.screen.rows(tasks.parked([decode(raw, Parked)]))
+        current.screen.one(current.send(calls.retry_parked(task)), lambda found: tasks.parked([found]))
 
 
 @commands.command()
-def cancel(context: typer.Context, *, task: TaskId, as_json: AsJson = False) -> None:
+def cancel(context: typer.Context, *, task: TaskId, output: Output = Format.TABLE) -> None:
     """Cancel a task. If it is the bring-up of a slice, its allocation fails and the slice is removed."""
-    with session(context, json=as_json) as current:
-        _show(current, current.client.post(task_path(task, "cancel")))
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.cancel_task(task)), tasks.task)
 
 
 @commands.command()
-def watch(context: typer.Context, *, task: TaskId, as_json: AsJson = False) -> None:
+def watch(
+    context: typer.Context, *, task: TaskId, timeout: Timeout = None, output: Output = Format.TABLE
+) -> None:
     """Follow the events and progress steps of a task until it ends. Exit code 5 if it failed."""
-    with session(context, json=as_json) as current:
-        _wait(current, task)
+    with session(context, output) as current:
+        _wait(current, task, timeout)
 
 
 @commands.command()
-def parked(context: typer.Context, *, as_json: AsJson = False) -> None:
+def parked(context: typer.Context, *, output: Output = Format.TABLE) -> None:
     """List event streams that the control plane cannot process, with the error. They are retried automatically."""
-    with session(context, json=as_json) as current:
-        items = current.client.items("/v1/parked")
-        if as_json:
-            current.screen.documents(items)
-        else:
-            current.screen.rows(tasks.parked(decode(item, Parked) for item in items))
+    with session(context, output) as current:
+        current.show_list(calls.parked(), tasks.parked)
 
 
-def _wait(current: Session, task: str) -> None:
+def _wait(current: Session, task: str, timeout: float | None) -> None:
     """Follow a task until it ends, and show it. Raises `TaskNotDone` if it did not succeed."""
     with continuing(
         f"task {task}",
         f"watch the task: sliceplane tasks watch {task}",
         f"cancel the task: sliceplane tasks cancel {task}",
     ):
-        raw = _until_over(current, task)
-    _show(current, raw)
-    found = decode(raw, Task)
+        reply = _until_over(current, task, timeout)
+    current.screen.one(reply, tasks.task)
+    found = reply.value
     if found.state != "done":
         reason = f": {found.reason.message} [{found.reason.code}]" if found.reason else ""
         # The bring-up of a slice is not retried, and a superseded task is obsolete.
@@ -151,7 +143,7 @@ def _wait(current: Session, task: str) -> None:
         raise TaskNotDone(f"task {task} is {found.state}{reason}", *advice)
 
 
-def _until_over(current: Session, task: str) -> bytes:
+def _until_over(current: Session, task: str, timeout: float | None) -> Reply[Task]:
     shown: set[str] = set()
 
     def step(raw: bytes) -> None:
@@ -160,22 +152,10 @@ def _until_over(current: Session, task: str) -> bytes:
             shown.add(now.step)
             current.screen.note(words.step(now.step, now.number, now.of))
 
-    path = task_path(task)
-    raw = current.client.get(path)
-    if decode(raw, Task).state not in _STILL_OPEN:
-        return raw
-    for event in Follower(
-        current.client, task_path(task, "watch"), retry_seconds=RETRY_SECONDS, on_progress=step
-    ):
-        current.screen.note(event_line.line(decode(event, Event), of=task).plain)
-        raw = current.client.get(path)
-        if decode(raw, Task).state not in _STILL_OPEN:
-            return raw
-    raise AssertionError("the event stream of a task must not end without a failure")
-
-
-def _show(current: Session, raw: bytes) -> None:
-    if current.screen.json:
-        current.screen.document(raw)
-    else:
-        current.screen.page(tasks.task(decode(raw, Task)))
+    following = Following(retry_seconds=RETRY_SECONDS, deadline=deadline_of(timeout), on_progress=step)
+    watched = current.follow(calls.watch_task(task), following)
+    reply = current.send(calls.task(task))
+    while reply.value.state in UNFINISHED:
+        current.screen.note(event_line.line(next(watched).value, of=task).plain)
+        reply = current.send(calls.task(task))
+    return reply

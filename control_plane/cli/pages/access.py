@@ -6,10 +6,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.access_answers import Caller, IssuedKey, Key, Project
 from control_plane.cli.pages import words
 from control_plane.cli.pages.details import Row, page
 from control_plane.cli.pages.tables import nothing, table
+from control_plane.client.access_answers import Caller, IssuedKey, Key, Project
 
 
 def projects(items: Iterable[Project]) -> RenderableType:

@@ -9,7 +9,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.answers import (
+from control_plane.cli.pages import words
+from control_plane.cli.ssh import can_log_in
+from control_plane.client.answers import (
     AllocatedSlot,
     Allocation,
     Condition,
@@ -24,8 +26,6 @@ from control_plane.cli.answers import (
     Slot,
     SlotDevice,
 )
-from control_plane.cli.pages import words
-from control_plane.cli.ssh import can_log_in
 
 Row = tuple[str, RenderableType]
 _ENDED: Final = frozenset({"failed", "released"})

@@ -5,8 +5,8 @@ from typing import Final
 
 from rich.text import Text
 
-from control_plane.cli.answers import Event
 from control_plane.cli.pages import words
+from control_plane.client.answers import Event
 
 _TYPE_WIDTH: Final = len("allocation.slice_address_observed")
 _LONGEST: Final = 48

@@ -12,8 +12,8 @@ from typing import Final
 
 from rich.text import Text
 
-from control_plane.cli.history_answers import Value
 from control_plane.cli.pages import words
+from control_plane.client.history_answers import Value
 
 _IN_HEADING: Final = frozenset({
     "id", "node_id", "index", "version", "generation", "requested_at", "lease/granted_at", "superseded_at",

@@ -8,8 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.answers import Allocation, Node, Slot, decode
-from control_plane.cli.history_answers import (
+from control_plane.cli.pages import details, fields, words
+from control_plane.client.answers import Allocation, Node, Slot, decode
+from control_plane.client.history_answers import (
     Change,
     Changes,
     Field,
@@ -20,7 +21,6 @@ from control_plane.cli.history_answers import (
     Place,
     Value,
 )
-from control_plane.cli.pages import details, fields, words
 
 
 def history(item: History, now: datetime | None = None) -> RenderableType:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.answers import ReachPath
+from control_plane.client.answers import ReachPath
 
 
 def paths(items: Iterable[ReachPath]) -> Table:

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.projection_answers import Difference, Projection
+from control_plane.client.projection_answers import Difference, Projection
 
 _COLOURS: Final = {"live": "green", "rebuilding": "yellow", "stopped": "red"}
 

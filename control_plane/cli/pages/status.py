@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.answers import HealthCheck, Status
 from control_plane.cli.pages import words
 from control_plane.cli.pages.details import Row, page
+from control_plane.client.answers import HealthCheck, Status
 
 
 def status(found: Status, url: str) -> Table:

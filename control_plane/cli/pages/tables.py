@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.answers import Allocation, Drift, Node, Sku, Slot
 from control_plane.cli.pages import words
+from control_plane.client.answers import Allocation, Drift, Node, Sku, Slot
 
 
 def table(*columns: str) -> Table:

@@ -8,9 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.answers import Parked, Task
 from control_plane.cli.pages import words
 from control_plane.cli.pages.details import Row, page
+from control_plane.client.answers import Parked, Task
 
 _SUBJECTS: Final = ("aspect", "kind", "name")
 """Fields that state what a record is about; the API sorts all fields by their names."""

@@ -103,12 +103,12 @@ def test_api_that_stops_ends_its_watches_with_a_complete_response(api: ApiProces
 
 
 class _Following:
-    """Process that runs `sliceplane events follow --json`, with the events that it has printed."""
+    """Process that runs `sliceplane events follow -o json`, with the events that it has printed."""
 
     def __init__(self, plane: RunningPlane, *options: str) -> None:
         environment = {**os.environ, "SLICEPLANE_URL": plane.url, "SLICEPLANE_API_KEY": ADMIN_KEY}
         self.process = subprocess.Popen(
-            (sys.executable, "-m", "control_plane.cli", "events", "follow", "--json", *options),
+            (sys.executable, "-m", "control_plane.cli", "events", "follow", "-o", "json", *options),
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

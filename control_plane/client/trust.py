@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from control_plane.cli.failures import WrongUsage
+from control_plane.client.errors import InvalidCa
 
 # X509_V_ERR_* of OpenSSL's x509_vfy.h.
 _UNSIGNED: Final = frozenset({2, 7, 18, 19, 20, 21, 24, 27, 30})
@@ -14,7 +14,7 @@ _OTHER_NAME: Final = frozenset({62, 64})
 
 
 def trust(url: str, ca: str | None) -> ssl.SSLContext:
-    """Return a TLS context (1.2 or later) that trusts only the given CA, or the system's CAs. Raises `WrongUsage`."""
+    """Return a TLS context (1.2 or later) that trusts only the given CA, or the system's CAs. Raises `InvalidCa`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the certificate, and the name in it
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not url.startswith("https://"):
@@ -25,10 +25,7 @@ def trust(url: str, ca: str | None) -> ssl.SSLContext:
     try:
         context.load_verify_locations(cadata=ca)
     except (ssl.SSLError, ValueError, TypeError) as error:
-        raise WrongUsage(
-            f"the CA for {url} contains no valid PEM certificate",
-            "check the file of --ca or SLICEPLANE_CA, or ca in the configuration file",
-        ) from error
+        raise InvalidCa(f"the CA for {url} contains no valid PEM certificate") from error
     return context
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from control_plane.cli.answers import Event
+from control_plane.client.answers import Event
 
 _ENTERS: Final = {
     "allocation.requested": "requested",

@@ -14,7 +14,7 @@ from tests.cli.examples import ALLOCATION, FAILED, PLACED, REMOVED, REQUESTED, a
 from tests.cli.outcome import Outcome
 
 Run = Callable[..., Outcome]
-_GOLDEN: Final = Path(__file__).parents[1] / "golden" / "facts.json"
+_GOLDEN: Final = Path(__file__).parents[2] / "golden" / "facts.json"
 PATH: Final = f"/v1/allocations/{ALLOCATION}"
 
 

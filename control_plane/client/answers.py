@@ -1,7 +1,7 @@
-"""Response types of the REST API, with the fields that the client displays.
+"""Response types of the REST API.
 
-Unknown fields are ignored, so that an older client works with a newer control plane; `--json` prints the response
-unchanged, with all fields.
+Unknown fields are ignored, so that an older client works with a newer control plane, and every field that was added
+later has a default, so that a newer client works with an older control plane.
 """
 
 from datetime import datetime
@@ -35,6 +35,7 @@ class Problem(Answer, frozen=True):
 
     title: str
     status: int
+    type: str = "about:blank"
     hint: str | None = None
     detail: str | None = None
     reasons: tuple[Objection, ...] = ()

@@ -1,4 +1,4 @@
-"""The response types of the command line match those of the API: same fields, and null where the API may send null."""
+"""The response types of the client match those of the API: same fields, and null where the API may send null."""
 
 from collections.abc import Iterator, Mapping
 from types import UnionType
@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from control_plane.api.requests import problems
 from control_plane.api.routes import access, history, nodes, paths, projections, projects, status
 from control_plane.api.views import allocation_views, history_subjects, task_views, views
-from control_plane.cli import access_answers, answers, history_answers, projection_answers
-from control_plane.cli.answers import Answer
+from control_plane.client import access_answers, answers, history_answers, projection_answers
+from control_plane.client.answers import Answer
 
 RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     access_answers.Caller: access.CallerView,
@@ -38,8 +38,8 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     projection_answers.Projection: projections.ProjectionView,
     projection_answers.Verification: projections.VerificationView,
 }
-"""What a command reads, and what the API sends. The parts of both are compared too."""
-ONLY_AS_JSON: Final[Mapping[type[BaseModel], set[str]]] = {
+"""What the client reads, and what the API sends. The parts of both are compared too."""
+UNREAD: Final[Mapping[type[BaseModel], set[str]]] = {
     allocation_views.AllocationView: {
         "network_id",
         "network_policy_id",
@@ -51,11 +51,10 @@ ONLY_AS_JSON: Final[Mapping[type[BaseModel], set[str]]] = {
     history.PlaceView: {"cursor"},
     history.ChangeView: {"correlation_id", "observed_at", "stream"},
     history_subjects.Tenant: {"sku"},
-    problems.Problem: {"type"},
     projections.VerificationView: {"requested_by", "requested_at", "ended_at"},
     views.EventView: {"causation_id", "correlation_id", "epoch", "id", "observed_at", "trace_context"},
 }
-"""Fields that the command line shows only with `--json`."""
+"""Fields that the client does not read; `Reply.raw` has them."""
 FROM_ANOTHER_RESPONSE: Final[Mapping[type[Answer], set[str]]] = {answers.Step: {"slot_id", "task_id"}}
 """Fields of an answer that the watch of all progress sends, and the task does not."""
 
@@ -69,7 +68,7 @@ def parts(kind: Any) -> Iterator[Any]:
 
 
 def compared(answer: type[Answer], view: type[BaseModel]) -> dict[type[Answer], type[BaseModel]]:
-    """Return the API response type of each command line type that `answer` contains, including `answer` itself."""
+    """Return the API response type of each client type that `answer` contains, including `answer` itself."""
     found = {answer: view}
     for field in msgspec.structs.fields(answer):
         sent = sent_fields(view).get(field.encode_name)
@@ -98,15 +97,13 @@ PAIRS: Final = {a: v for pair in RESPONSES.items() for a, v in compared(*pair).i
 
 
 @pytest.mark.parametrize(("answer", "view"), PAIRS.items(), ids=name_of)
-def test_command_line_reads_every_field_of_each_api_response(
-    answer: type[Answer], view: type[BaseModel]
-) -> None:
-    shown = sent_fields(view).keys() - ONLY_AS_JSON.get(view, set())
+def test_client_reads_every_field_of_each_api_response(answer: type[Answer], view: type[BaseModel]) -> None:
+    shown = sent_fields(view).keys() - UNREAD.get(view, set())
     assert {field.encode_name for field in fields_of(answer)} == shown
 
 
 @pytest.mark.parametrize(("answer", "view"), PAIRS.items(), ids=name_of)
-def test_command_line_accepts_null_in_every_response_field_that_the_api_may_send_as_null(
+def test_client_accepts_null_in_every_response_field_that_the_api_may_send_as_null(
     answer: type[Answer], view: type[BaseModel]
 ) -> None:
     sent = sent_fields(view)
@@ -122,7 +119,7 @@ def accepts_null(kind: Any) -> bool:
     return kind is msgspec.Raw or type(None) in parts(kind) or Any in parts(kind)
 
 
-def test_every_response_type_of_the_command_line_is_compared_with_a_response_type_of_the_api() -> None:
+def test_every_response_type_of_the_client_is_compared_with_a_response_type_of_the_api() -> None:
     every = set(subclasses(Answer)) - {answers.Page}
     assert every == PAIRS.keys()
 

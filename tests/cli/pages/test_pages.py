@@ -294,7 +294,7 @@ def test_slots_approve_accepts_several_slots_and_prints_all_of_them(
 ) -> None:
     plane.script("POST /v1/nodes/lab-a/slots/0/approve", document(SLOT))
     plane.script("POST /v1/nodes/lab-a/slots/1/approve", document({**SLOT, "id": "lab-a/1"}))
-    outcome = sliceplane("slots", "approve", "lab-a/0", "lab-a/1", "--json")
+    outcome = sliceplane("slots", "approve", "lab-a/0", "lab-a/1", "-o", "json")
     assert outcome.document == {"items": [SLOT, {**SLOT, "id": "lab-a/1"}], "next_cursor": None}
 
 
@@ -388,7 +388,7 @@ def test_empty_list_prints_advice_or_an_empty_json_list(
 ) -> None:
     plane.script(f"GET /v1/{resource}", page())
     assert "sliceplane" in sliceplane(resource, "list").out
-    assert sliceplane(resource, "list", "--json").document == {"items": [], "next_cursor": None}
+    assert sliceplane(resource, "list", "-o", "json").document == {"items": [], "next_cursor": None}
 
 
 def test_skus_are_listed_with_size_rate_and_images(plane: ScriptedPlane, sliceplane: Run) -> None:

@@ -1,11 +1,11 @@
-"""Response types of `/v1/history`, with the fields that the client displays."""
+"""Response types of `/v1/history`."""
 
 from datetime import datetime
 from enum import StrEnum
 
 import msgspec
 
-from control_plane.cli.answers import Answer, Slot
+from control_plane.client.answers import Answer, Slot
 
 
 class Kind(StrEnum):

@@ -1,8 +1,8 @@
-"""Responses of the API about projects, API keys and the caller, with the fields that the client displays."""
+"""Response types of `/v1/projects`, `/v1/keys` and `/v1/whoami`."""
 
 from datetime import datetime
 
-from control_plane.cli.answers import Answer
+from control_plane.client.answers import Answer
 
 
 class Project(Answer, frozen=True):

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from control_plane.cli.answers import Event
-from control_plane.cli.timeline import Timeline
+from control_plane.client.answers import Event
+from control_plane.client.timeline import Timeline
 from tests.cli.examples import (
     ALLOCATION,
     BRING_UP,

@@ -1,8 +1,8 @@
-"""Response types of `/v1/projections` and `/v1/verifications`, with the fields that the client displays."""
+"""Response types of `/v1/projections` and `/v1/verifications`."""
 
 from datetime import datetime
 
-from control_plane.cli.answers import Answer
+from control_plane.client.answers import Answer
 
 
 class Stop(Answer, frozen=True):

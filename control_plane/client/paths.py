@@ -1,4 +1,4 @@
-"""API paths that contain a name from the command line. Every name passes `_part`, so that it remains one path segment.
+"""API paths that contain a name from the caller. Every name passes `_part`, so that it remains one path segment.
 
 Quoting alone is not enough: servers treat `%2F` as a slash, and clients remove `..` with the segment before it, so that
 the request would reach a different route.
@@ -7,16 +7,16 @@ the request would reach a different route.
 from typing import Final
 from urllib.parse import quote
 
-from control_plane.cli.failures import WrongUsage
+from control_plane.client.errors import InvalidName
 
 _NO_NAMES: Final = frozenset({"", ".", ".."})
 _OF_TWO_PARTS: Final = frozenset({"slot", "ingress", "device"})
 
 
 def _part(name: str, what: str) -> str:
-    """Quote a name as one path segment. Raises `WrongUsage` if it is not exactly one segment."""
+    """Quote a name as one path segment. Raises `InvalidName` if it is not exactly one segment."""
     if name in _NO_NAMES or "/" in name:
-        raise WrongUsage(f"{name!r} is not a valid name of {what}")
+        raise InvalidName(f"{name!r} is not a valid name of {what}")
     return quote(name, safe="")
 
 
@@ -64,3 +64,7 @@ def parked_path(stream: str, *further: str) -> str:
 
 def projection_path(projection: str, *further: str) -> str:
     return "/".join(["/v1/projections", _part(projection, "a projection"), *further])
+
+
+def verification_path(verification: str) -> str:
+    return f"/v1/verifications/{_part(verification, 'a verification')}"

@@ -1,0 +1,104 @@
+"""Named contexts: the control planes that the user has logged in to, in one file that only the user can read.
+
+The file is `sliceplane/config.json` in $XDG_CONFIG_HOME, or in ~/.config. It is replaced as a whole, so that a crash
+leaves the old or the new file. A credential is of one type for each way to log in.
+"""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from control_plane.cli.failures import WrongUsage
+
+
+class ApiKey(msgspec.Struct, frozen=True, tag="api_key"):
+    """The secret of an API key."""
+
+    key: str
+
+
+Credential = ApiKey
+"""The credentials that a context can have. Another way to log in adds its type to this union."""
+
+
+class Context(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One control plane. Without a credential, the user has logged out. `ca` is a PEM; None: the system's CAs."""
+
+    url: str
+    credential: Credential | None = None
+    ca: str | None = None
+    project: str | None = None
+
+
+class Contexts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All contexts by name. `current` is used if no other is named; None: no context is used."""
+
+    current: str | None = None
+    contexts: dict[str, Context] = {}
+
+    def named(self, name: str) -> Context:
+        """Return a context. Raises `WrongUsage` if there is none with this name."""
+        try:
+            return self.contexts[name]
+        except KeyError:
+            known = ", ".join(sorted(self.contexts)) or "none"
+            raise WrongUsage(
+                f"there is no context {name!r}; the contexts are: {known}",
+                f"create it: sliceplane login --context {name} --url URL",
+            ) from None
+
+    def with_context(self, name: str, context: Context, *, current: bool) -> "Contexts":
+        """Return the contexts with one added or replaced, and made the current one if `current` is true."""
+        return Contexts(name if current else self.current, {**self.contexts, name: context})
+
+    def without(self, name: str) -> "Contexts":
+        """Return the contexts without one. If it was the current one, none is current."""
+        self.named(name)
+        left = {each: context for each, context in self.contexts.items() if each != name}
+        return Contexts(None if self.current == name else self.current, left)
+
+
+def contexts_file(environ: Mapping[str, str]) -> Path:
+    """Return the path of the file of the contexts."""
+    home = Path(environ.get("HOME", "~")).expanduser()
+    return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "sliceplane/config.json"
+
+
+def read_contexts(path: Path) -> Contexts:
+    """Return the contexts in a file, none if it does not exist. Raises `WrongUsage`."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Contexts)
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise WrongUsage(
+            f"cannot read {path}: {error.strerror}", f"make it readable: chmod 600 {path}"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise WrongUsage(
+            f"{path} is not a valid file of contexts: {error}", "correct or remove it, then: sliceplane login"
+        ) from error
+
+
+def write_contexts(path: Path, contexts: Contexts) -> None:
+    """Replace the file of the contexts, readable by the user only. Raises `WrongUsage`."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A file of `mkstemp` has mode 0600.
+        descriptor, name = tempfile.mkstemp(prefix=".config-", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink()
+            raise
+    except OSError as error:
+        raise WrongUsage(
+            f"cannot write {path}: {error.strerror}", "set XDG_CONFIG_HOME to another folder"
+        ) from error

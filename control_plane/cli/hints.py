@@ -1,0 +1,127 @@
+"""What to do next after a refusal: a hint for each reason code, or else for the HTTP status."""
+
+from http import HTTPStatus
+from typing import Final
+
+KEY: Final = "log in: sliceplane login; or specify a valid key: SLICEPLANE_API_KEY"
+_WHOAMI: Final = "show the role, scopes and projects of your key: sliceplane whoami"
+_HELP: Final = "correct the value; the help of the command describes each option: --help"
+_STATE: Final = "show the current state of the resource, and repeat the command if it is still needed"
+_LATER: Final = "repeat the command later"
+_DOCTOR: Final = "find the cause: sliceplane doctor"
+_MODE: Final = "use --network-mode private-nat"
+_ADDRESSES: Final = "show the public addresses of the node: sliceplane nodes addresses NODE"
+_PROJECTIONS: Final = "show the state of each projection: sliceplane projections list"
+_INGRESS: Final = "show the ingress rules: sliceplane allocations show ALLOCATION"
+_KEYS: Final = "list the API keys: sliceplane keys list"
+_SLOTS: Final = "list the slots and their states: sliceplane slots list"
+_TASKS: Final = "list the tasks: sliceplane tasks list"
+
+HINTS: Final = {
+    "address_in_use": "remove its ingress rules first: sliceplane allocations ingress remove ALLOCATION INGRESS",
+    "already_ending": "create another allocation: sliceplane allocations create --sku SKU",
+    "already_failed": "show what failed: sliceplane allocations events ALLOCATION",
+    "cursor_expired": "start again without --after, or with --after and an existing position",
+    "database_unavailable": _DOCTOR,
+    "duplicate_address": _ADDRESSES,
+    "fabric_only_refused": _MODE,
+    "idempotency_key_in_use": _LATER,
+    "idempotency_key_reused": "send the changed request with another idempotency key",
+    "in_the_future": "use a moment in the past, such as '10m ago'; check the clock: sliceplane doctor",
+    "ingress_needs_public_nat": "create the allocation with --network-mode public-nat",
+    "internal_error": "report the request id to the operator of the control plane, with its log",
+    "invalid_project": "use a name of lower-case letters, digits and '-'",
+    "invalid_target": "name a slot such as lab-a/0 for a task of one slot, and a node for a task of a host",
+    "key_expired": "issue another key: sliceplane keys issue NAME --role ROLE",
+    "key_not_active": _KEYS,
+    "key_replaced": "rotate the newest key instead: sliceplane keys list",
+    "key_revoked": KEY,
+    "ledger_end_unknown": _LATER,
+    "lifetime_too_long": "use a shorter --lifetime",
+    "limited_to_projects": "use a key that is not limited to projects; " + _WHOAMI,
+    "mac_taken": "contact the operator: another slot has each address that is derived for this slot",
+    "network_mode_not_offered": _MODE,
+    "no_capacity": "list the free slots: sliceplane slots list; and the drift that blocks placement: sliceplane nodes drift",
+    "no_credentials": KEY,
+    "no_desired_state": "show which slots have an allocation: sliceplane slots list",
+    "no_fitting_sku": "compare the hardware of the slot with the SKUs: sliceplane skus list",
+    "no_host_address": _ADDRESSES,
+    "no_public_address": _ADDRESSES,
+    "no_subnet": "remove a registered node that never enrolled: sliceplane nodes remove NODE",
+    "node_blocked": "show why nothing is placed on the node: sliceplane nodes show NODE",
+    "node_enrolled": "show the state of the node: sliceplane nodes list",
+    "node_exists": "show the state of the node: sliceplane nodes list",
+    "not_awaiting_approval": _SLOTS,
+    "not_awaiting_proof": _SLOTS,
+    "not_awaiting_removal": _SLOTS,
+    "not_excluded": "show the node: sliceplane nodes show NODE; and the slots: sliceplane slots list",
+    "not_found": "check the URL, and compare the versions: sliceplane doctor",
+    "method_not_allowed": "compare the versions of this client and of the control plane: sliceplane doctor",
+    "not_retriable": "create another allocation: sliceplane allocations create --sku SKU",
+    "not_stopped_at_position": "show where the projection stopped: sliceplane projections list",
+    "only_simulated_nodes": "list the nodes and their kinds: sliceplane nodes list",
+    "pci_taken": _SLOTS,
+    "port_taken": "omit the public port, so that a free one is chosen; " + _INGRESS,
+    "position_not_reached": "show the newest events: sliceplane events list",
+    "project_archived": "list the projects: sliceplane projects list",
+    "project_exists": "list the projects: sliceplane projects list",
+    "project_in_use": "list the allocations of the project: sliceplane --project PROJECT allocations list",
+    "project_missing": "name a project: sliceplane --project PROJECT ...; or SLICEPLANE_PROJECT",
+    "projection_not_stopped": _PROJECTIONS,
+    "projection_stopped": _PROJECTIONS,
+    "projects_missing": "name the projects of the caller: --project PROJECT",
+    "public_taken": "list the nodes: sliceplane nodes list",
+    "queues_unavailable": _DOCTOR,
+    "removal_not_cancellable": "wait until the slot is empty: sliceplane tasks watch TASK",
+    "role_missing": _WHOAMI,
+    "scope_beyond_role": "omit the scope, or use a role that has it",
+    "scope_missing": _WHOAMI,
+    "slot_taken": _LATER,
+    "stop_not_cancellable": "start the allocation again after the stop: sliceplane allocations start ALLOCATION",
+    "task_finished": "show its result: sliceplane tasks show TASK",
+    "task_in_progress": "wait until it ends: sliceplane tasks watch TASK",
+    "task_succeeded": "show its result: sliceplane tasks show TASK",
+    "task_superseded": _TASKS,
+    "too_many_ingresses": _INGRESS,
+    "unknown_allocation": "list the allocations: sliceplane allocations list",
+    "unknown_image": "list the images of each SKU: sliceplane skus list",
+    "unknown_ingress": _INGRESS,
+    "unknown_key": KEY,
+    "unknown_key_id": _KEYS,
+    "unknown_kind": "docs/tasks.md lists the kinds of tasks",
+    "unknown_node": "list the nodes: sliceplane nodes list",
+    "unknown_parked": "list the parked streams: sliceplane tasks parked",
+    "unknown_project": "list the projects: sliceplane projects list",
+    "unknown_projection": "list the projections: sliceplane projections list",
+    "unknown_sku": "list the SKUs: sliceplane skus list",
+    "unknown_slot": "list the slots: sliceplane slots list",
+    "unknown_slot_index": _INGRESS,
+    "unknown_task": _TASKS,
+    "unreadable_event": _PROJECTIONS,
+    "unsupported_by_agent": "show the agent version of each node: sliceplane nodes list",
+    "wrong_state": _STATE,
+}
+"""Hint for each reason code that has one of its own."""
+_BY_STATUS: Final[dict[int, str]] = {
+    HTTPStatus.UNAUTHORIZED: KEY,
+    HTTPStatus.FORBIDDEN: _WHOAMI,
+    HTTPStatus.NOT_FOUND: "check the name; a resource of another project is reported as unknown: sliceplane whoami",
+    HTTPStatus.CONFLICT: _STATE,
+    HTTPStatus.GONE: "start again without --after, or with --after and an existing position",
+    HTTPStatus.PRECONDITION_FAILED: _STATE,
+    HTTPStatus.TOO_MANY_REQUESTS: _LATER,
+}
+
+
+def hints(codes: tuple[str, ...], status: int, offered: str | None = None) -> tuple[str, ...]:
+    """Return what to do next after a refusal with these reason codes: at least one hint. For codes without a hint of
+    the command line it is the one that the control plane offered.
+    """
+    own = tuple(dict.fromkeys(HINTS[code] for code in codes if code in HINTS))
+    return own or (offered or _default(status),)
+
+
+def _default(status: int) -> str:
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _DOCTOR
+    return _BY_STATUS.get(status, _HELP)

@@ -1,0 +1,118 @@
+"""Request bodies of the REST API. A field that is `UNSET` is not sent, so that the control plane's default applies."""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True):
+    """Base class of the request bodies and of their parts."""
+
+
+class OpenPort(Body, frozen=True, tag_field="kind", tag="port"):
+    """An ingress rule from a port of a public address to a port of the slice."""
+
+    port: int
+    protocol: str | UnsetType = UNSET
+    public_port: int | UnsetType = UNSET
+    """Port of the public address; if unset, a free port is chosen."""
+    slot: int | UnsetType = UNSET
+    """Index of the slot within the allocation, counted from 0."""
+    sources: list[str] | UnsetType = UNSET
+    """Networks from which connections are allowed; empty: all."""
+
+
+class OpenAddress(Body, frozen=True, tag_field="kind", tag="address"):
+    """An ingress rule from a whole public address to the slice: all protocols and ports."""
+
+    slot: int | UnsetType = UNSET
+    sources: list[str] | UnsetType = UNSET
+
+
+OpenIngress = OpenPort | OpenAddress
+
+
+class CreateAllocation(Body, frozen=True):
+    """Body of `POST /v1/allocations`."""
+
+    sku: str
+    ssh_authorized_keys: list[str]
+    project: str | UnsetType = UNSET
+    network_mode: str | UnsetType = UNSET
+    image: str | UnsetType = UNSET
+    lease_seconds: int | UnsetType = UNSET
+    slot_count: int | UnsetType = UNSET
+    node: str | UnsetType = UNSET
+    ingress: list[OpenIngress] | UnsetType = UNSET
+    replace_on_failure: bool | UnsetType = UNSET
+    labels: dict[str, str] | UnsetType = UNSET
+
+
+class NodeAddress(Body, frozen=True):
+    """A public address of a node. `use`: `whole` for one slice, `ports` for several slices, port by port."""
+
+    address: str
+    use: str
+    first_port: int | UnsetType = UNSET
+    last_port: int | UnsetType = UNSET
+
+
+class NodeAddresses(Body, frozen=True):
+    """Body of `PUT /v1/nodes/{node}/public-addresses`."""
+
+    addresses: list[NodeAddress]
+
+
+class RegisterNode(Body, frozen=True):
+    """Body of `POST /v1/nodes`."""
+
+    id: str
+
+
+class Because(Body, frozen=True):
+    """Body of requests that only have a reason, which the ledger records."""
+
+    reason: str
+
+
+class CreateProject(Body, frozen=True):
+    """Body of `POST /v1/projects`."""
+
+    id: str
+    description: str | UnsetType = UNSET
+
+
+class DescribeProject(Body, frozen=True):
+    """Body of `PATCH /v1/projects/{project}`."""
+
+    description: str
+
+
+class IssueKey(Body, frozen=True):
+    """Body of `POST /v1/keys`. Empty `projects` and `scopes` do not limit the key."""
+
+    name: str
+    role: str
+    projects: list[str] | UnsetType = UNSET
+    scopes: list[str] | UnsetType = UNSET
+    lifetime_seconds: int | UnsetType | None = UNSET
+
+
+class RotateKey(Body, frozen=True):
+    """Body of `POST /v1/keys/{key}/rotate`."""
+
+    overlap_seconds: int | UnsetType = UNSET
+
+
+class RequestTask(Body, frozen=True):
+    """Body of `POST /v1/tasks`: `slot_id` for a task of one slot, `node_id` for one of a whole node."""
+
+    kind: str
+    node_id: str | UnsetType = UNSET
+    slot_id: str | UnsetType = UNSET
+
+
+class SkipEvent(Body, frozen=True):
+    """Body of `POST /v1/projections/{name}/skip`."""
+
+    position: int
+    reason: str

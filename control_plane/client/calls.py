@@ -1,0 +1,375 @@
+"""The operations of the REST API: each function returns the call of one operation, for `Client` and `AsyncClient`.
+
+`at` is a time (RFC 3339) or `position:N` in the past; the response then describes the state at that moment. Functions
+with names in their paths raise `InvalidName` if a name cannot be one segment of a path.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from control_plane.client import bodies
+from control_plane.client.access_answers import Caller, IssuedKey, Key, Project
+from control_plane.client.answers import (
+    Allocation,
+    Drift,
+    Event,
+    Ingress,
+    Node,
+    Parked,
+    ReachPath,
+    RegisteredNode,
+    Sku,
+    Slot,
+    Status,
+    Task,
+)
+from control_plane.client.exchange import Call, ListCall, Params, WatchCall
+from control_plane.client.history_answers import Changes, History
+from control_plane.client.paths import (
+    allocation_path,
+    history_path,
+    ingress_path,
+    key_path,
+    node_path,
+    parked_path,
+    project_path,
+    projection_path,
+    slot_path,
+    task_path,
+    verification_path,
+)
+from control_plane.client.projection_answers import Projection, Verification
+
+_ALLOCATIONS: Final = "/v1/allocations"
+_EVENTS: Final = "/v1/events"
+
+
+def create_allocation(body: bodies.CreateAllocation) -> Call[Allocation]:
+    """Create an allocation. It is placed when the call returns; `wait_for` waits until its slices are ready."""
+    return Call("POST", _ALLOCATIONS, Allocation, body=body)
+
+
+def allocations(*, project: str | None = None, at: str | None = None) -> ListCall[Allocation]:
+    """List allocations, the newest first."""
+    return ListCall(_ALLOCATIONS, Allocation, {"project": project, "at": at})
+
+
+def allocation(name: str, *, at: str | None = None) -> Call[Allocation]:
+    """Show an allocation."""
+    return Call("GET", allocation_path(name), Allocation, {"at": at})
+
+
+def stop_allocation(name: str) -> Call[Allocation]:
+    """Stop the slices of an allocation, which keeps its slots and addresses."""
+    return Call("POST", allocation_path(name, "stop"), Allocation)
+
+
+def start_allocation(name: str) -> Call[Allocation]:
+    """Start the slices of a stopped allocation."""
+    return Call("POST", allocation_path(name, "start"), Allocation)
+
+
+def release_allocation(name: str) -> Call[Allocation]:
+    """Release an allocation."""
+    return Call("DELETE", allocation_path(name), Allocation)
+
+
+def allocation_events(name: str) -> ListCall[Event]:
+    """List the timeline of an allocation, oldest first."""
+    return ListCall(allocation_path(name, "events"), Event)
+
+
+def watch_allocation(name: str, *, after: str | None = None) -> WatchCall[Event]:
+    """Follow the timeline of an allocation from its beginning, or after a cursor or `position:N`."""
+    return WatchCall(allocation_path(name, "watch"), Event, {"after": after})
+
+
+def add_ingress(allocation_name: str, body: bodies.OpenIngress) -> Call[Ingress]:
+    """Add an ingress rule to an allocation."""
+    return Call("POST", allocation_path(allocation_name, "ingress"), Ingress, body=body)
+
+
+def remove_ingress(allocation_name: str, ingress: str) -> Call[Allocation]:
+    """Remove an ingress rule from an allocation."""
+    return Call("DELETE", ingress_path(allocation_name, ingress), Allocation)
+
+
+def skus() -> ListCall[Sku]:
+    """List the slice sizes that can be requested."""
+    return ListCall("/v1/skus", Sku)
+
+
+def nodes(*, at: str | None = None) -> ListCall[Node]:
+    """List nodes by name."""
+    return ListCall("/v1/nodes", Node, {"at": at})
+
+
+def node(name: str, *, at: str | None = None) -> Call[Node]:
+    """Show a node."""
+    return Call("GET", node_path(name), Node, {"at": at})
+
+
+def register_node(name: str) -> Call[RegisteredNode]:
+    """Register a node, and get its one-time enrolment token."""
+    return Call("POST", "/v1/nodes", RegisteredNode, body=bodies.RegisterNode(id=name))
+
+
+def remove_node(name: str) -> Call[Node]:
+    """Remove the registration of a node that never enrolled."""
+    return Call("DELETE", node_path(name), Node)
+
+
+def revoke_node(name: str, reason: str) -> Call[Node]:
+    """Revoke the access of a node. Its slices continue to run."""
+    return Call("POST", node_path(name, "revoke"), Node, body=bodies.Because(reason=reason))
+
+
+def readmit_node(name: str, reason: str) -> Call[Node]:
+    """Readmit a node that was excluded from placement."""
+    return Call("POST", node_path(name, "readmit"), Node, body=bodies.Because(reason=reason))
+
+
+def reopen_enrolment(name: str) -> Call[RegisteredNode]:
+    """Get a new enrolment token for a node, which invalidates the earlier one."""
+    return Call("POST", node_path(name, "enrolment"), RegisteredNode)
+
+
+def set_public_addresses(name: str, body: bodies.NodeAddresses) -> Call[Node]:
+    """Replace the public addresses of a node."""
+    return Call("PUT", node_path(name, "public-addresses"), Node, body=body)
+
+
+def drift(node_name: str | None = None, *, at: str | None = None) -> ListCall[Drift]:
+    """List the open drift of a node, or of all nodes."""
+    path = "/v1/drift" if node_name is None else node_path(node_name, "drift")
+    return ListCall(path, Drift, {"at": at})
+
+
+def slots(*, node_name: str | None = None, at: str | None = None) -> ListCall[Slot]:
+    """List slots by node and index."""
+    return ListCall("/v1/slots", Slot, {"node": node_name, "at": at})
+
+
+def slot(name: str) -> Call[Slot]:
+    """Show a slot."""
+    return Call("GET", slot_path(name), Slot)
+
+
+def approve_slot(name: str) -> Call[Slot]:
+    """Approve a discovered slot for use."""
+    return Call("POST", slot_path(name, "approve"), Slot)
+
+
+def force_release_slot(name: str, reason: str) -> Call[Slot]:
+    """Release a slot that its node has not proved empty."""
+    return Call("POST", slot_path(name, "force-release"), Slot, body=bodies.Because(reason=reason))
+
+
+def readmit_slot(name: str, reason: str) -> Call[Slot]:
+    """Readmit a slot that was excluded from placement."""
+    return Call("POST", slot_path(name, "readmit"), Slot, body=bodies.Because(reason=reason))
+
+
+def tasks(
+    *,
+    node_name: str | None = None,
+    slot: str | None = None,
+    allocation_name: str | None = None,
+    states: Sequence[str] | None = None,
+    kinds: Sequence[str] | None = None,
+) -> ListCall[Task]:
+    """List the tasks of nodes, the newest first. A task is listed if it matches every filter."""
+    filters = {"node": node_name, "slot": slot, "allocation": allocation_name, "state": states, "kind": kinds}
+    return ListCall("/v1/tasks", Task, filters)
+
+
+def task(name: str) -> Call[Task]:
+    """Show a task."""
+    return Call("GET", task_path(name), Task)
+
+
+def request_task(body: bodies.RequestTask) -> Call[Task]:
+    """Request an inspection or repair by a node."""
+    return Call("POST", "/v1/tasks", Task, body=body)
+
+
+def retry_task(name: str) -> Call[Task]:
+    """Retry a task that ended without success."""
+    return Call("POST", task_path(name, "retry"), Task)
+
+
+def cancel_task(name: str) -> Call[Task]:
+    """Cancel a task."""
+    return Call("POST", task_path(name, "cancel"), Task)
+
+
+def watch_task(name: str) -> WatchCall[Event]:
+    """Follow the events of a task."""
+    return WatchCall(task_path(name, "watch"), Event)
+
+
+def parked() -> ListCall[Parked]:
+    """List the streams that the control plane cannot process."""
+    return ListCall("/v1/parked", Parked)
+
+
+def retry_parked(stream: str) -> Call[Parked]:
+    """Retry a parked stream at once."""
+    return Call("POST", parked_path(stream, "retry"), Parked)
+
+
+def event_filters(
+    *,
+    after: str | None = None,
+    streams: Sequence[str] | None = None,
+    types: Sequence[str] | None = None,
+    projects: Sequence[str] | None = None,
+    actors: Sequence[str] | None = None,
+    correlations: Sequence[str] | None = None,
+) -> Params:
+    """Return the parameters of `events` and `watch_events`: an event matches if it has, for each filter, one of its
+    values.
+    """
+    named = {
+        "stream": streams,
+        "type": types,
+        "project": projects,
+        "actor": actors,
+        "correlation": correlations,
+    }
+    return {"after": after, **{name: values or None for name, values in named.items()}}
+
+
+def events(
+    filters: Params | None = None, *, since: str | None = None, to: str | None = None
+) -> ListCall[Event]:
+    """List events of the ledger in order, between two times or positions."""
+    return ListCall(_EVENTS, Event, {**(filters or {}), "from": since, "to": to})
+
+
+def watch_events(filters: Params | None = None) -> WatchCall[Event]:
+    """Follow the ledger."""
+    return WatchCall(f"{_EVENTS}/watch", Event, filters or {})
+
+
+def history(kind: str, name: str, *, at: str | None = None) -> Call[History]:
+    """Show a resource at a past moment, from the ledger alone. Slots, devices and ingress rules have two-part names."""
+    return Call("GET", history_path(kind, name), History, {"at": at})
+
+
+def changes(
+    kind: str, name: str, *, since: str | None = None, to: str | None = None, limit: int | None = None
+) -> Call[Changes]:
+    """Show the events that changed a resource between two moments, with the fields that they changed."""
+    params: Params = {"from": since, "to": to, "limit": limit}
+    return Call("GET", history_path(kind, name, "changes"), Changes, params)
+
+
+def network_paths() -> ListCall[ReachPath]:
+    """List the network paths between the parts of Sliceplane."""
+    return ListCall("/v1/paths", ReachPath)
+
+
+def projections() -> ListCall[Projection]:
+    """List the read models."""
+    return ListCall("/v1/projections", Projection)
+
+
+def projection(name: str) -> Call[Projection]:
+    """Show a read model."""
+    return Call("GET", projection_path(name), Projection)
+
+
+def rebuild_projection(name: str) -> Call[Projection]:
+    """Rebuild a read model from the ledger."""
+    return Call("POST", projection_path(name, "rebuild"), Projection)
+
+
+def skip_event(name: str, body: bodies.SkipEvent) -> Call[Projection]:
+    """Skip the event that stops a read model."""
+    return Call("POST", projection_path(name, "skip"), Projection, body=body)
+
+
+def retry_projection(name: str) -> Call[Projection]:
+    """Retry the event that stops a read model."""
+    return Call("POST", projection_path(name, "retry"), Projection)
+
+
+def verify() -> Call[Verification]:
+    """Compare all tables with the replayed ledger. The verification runs after the call has returned."""
+    return Call("POST", "/v1/verifications", Verification)
+
+
+def verifications() -> ListCall[Verification]:
+    """List verifications, the newest first."""
+    return ListCall("/v1/verifications", Verification)
+
+
+def verification(name: str) -> Call[Verification]:
+    """Show a verification."""
+    return Call("GET", verification_path(name), Verification)
+
+
+def projects() -> ListCall[Project]:
+    """List the projects of the caller."""
+    return ListCall("/v1/projects", Project)
+
+
+def project(name: str) -> Call[Project]:
+    """Show a project."""
+    return Call("GET", project_path(name), Project)
+
+
+def create_project(body: bodies.CreateProject) -> Call[Project]:
+    """Create a project."""
+    return Call("POST", "/v1/projects", Project, body=body)
+
+
+def describe_project(name: str, description: str) -> Call[Project]:
+    """Change the description of a project."""
+    return Call("PATCH", project_path(name), Project, body=bodies.DescribeProject(description=description))
+
+
+def archive_project(name: str, reason: str) -> Call[Project]:
+    """Archive a project after its allocations are released."""
+    return Call("POST", project_path(name, "archive"), Project, body=bodies.Because(reason=reason))
+
+
+def keys() -> ListCall[Key]:
+    """List API keys, without their secrets."""
+    return ListCall("/v1/keys", Key)
+
+
+def key(name: str) -> Call[Key]:
+    """Show an API key, without its secret."""
+    return Call("GET", key_path(name), Key)
+
+
+def issue_key(body: bodies.IssueKey) -> Call[IssuedKey]:
+    """Issue an API key. Its secret is in the response only."""
+    return Call("POST", "/v1/keys", IssuedKey, body=body)
+
+
+def rotate_key(name: str, body: bodies.RotateKey) -> Call[IssuedKey]:
+    """Replace an API key by a new one with the same role, projects and scopes."""
+    return Call("POST", key_path(name, "rotate"), IssuedKey, body=body)
+
+
+def revoke_key(name: str, reason: str) -> Call[Key]:
+    """Revoke an API key."""
+    return Call("POST", key_path(name, "revoke"), Key, body=bodies.Because(reason=reason))
+
+
+def whoami() -> Call[Caller]:
+    """Show the role, projects and scopes of the caller."""
+    return Call("GET", "/v1/whoami", Caller)
+
+
+def status() -> Call[Status]:
+    """Show the health checks, and counts of what needs attention."""
+    return Call("GET", "/v1/status", Status)
+
+
+def readiness() -> Call[Status]:
+    """Show the health checks, without credentials and also while one fails. Sent once, without retries."""
+    return Call("GET", "/readyz", Status, quick=True)

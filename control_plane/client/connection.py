@@ -1,0 +1,43 @@
+"""What both transports share about connections: headers, timeouts, and the errors of a failed connection."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import httpx
+
+from control_plane.client.errors import UnexpectedResponse, Unreachable, Untrusted
+from control_plane.client.streams import QUIET_SECONDS
+from control_plane.client.trust import why_untrusted
+from control_plane.version import release
+
+TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
+QUICK: Final = httpx.Timeout(10.0, connect=5.0)
+"""Timeouts of a quick call: longer than the longest timeout of a readiness check."""
+
+
+def headers_of(api_key: str) -> dict[str, str]:
+    """Return the headers of every request."""
+    return {"Authorization": f"Bearer {api_key}", "User-Agent": f"sliceplane/{release()}"}
+
+
+def unreachable(url: str, error: httpx.TransportError) -> Unreachable:
+    """Return the error of a failed connection to a URL."""
+    if untrusted := why_untrusted(error):
+        what, advice = untrusted
+        return Untrusted(f"cannot verify the certificate of {url}: {what}", advice)
+    what = str(error) or type(error).__name__
+    return Unreachable(f"cannot reach the control plane at {url}: {what}")
+
+
+def refuse_other_content(headers: Mapping[str, str]) -> None:
+    """Check that a response is an event stream. Raises `UnexpectedResponse`."""
+    found = headers.get("content-type", "")
+    if not found.startswith("text/event-stream"):
+        raise UnexpectedResponse(
+            f"the server returned {found or 'no content type'} instead of an event stream"
+        )
+
+
+def shortened(error: httpx.TransportError, seconds: float) -> bool:
+    """Return whether a stream ended because a read may block only for `seconds`, before the deadline of the reader."""
+    return isinstance(error, httpx.ReadTimeout) and seconds < QUIET_SECONDS

@@ -1,0 +1,54 @@
+"""Waiting until an allocation or a task reaches a state. Pure: the clients follow the events."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from control_plane.client.answers import Allocation, Reason, Task
+from control_plane.client.errors import NotReached, TimedOut
+from control_plane.client.timeline import Timeline
+
+ENDS: Final = frozenset({"releasing", "failed", "released"})
+"""States after which an allocation can reach none of the other states."""
+UNFINISHED: Final = frozenset({"due", "sent", "waiting"})
+"""States of a task that has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The state that an allocation is to reach, by an event with version `since` or later: it may have been in that
+    state before.
+    """
+
+    state: str
+    since: int = 0
+
+    def over(self, timeline: Timeline) -> bool:
+        """Return whether the wait is over: the state is reached, or cannot be reached any more."""
+        if timeline.version < self.since:
+            return False
+        if self.state == "released":
+            return timeline.over
+        return timeline.state in {self.state, *ENDS}
+
+
+def reached(found: Allocation, state: str) -> Allocation:
+    """Return the allocation if it is in the state. Raises `NotReached`."""
+    if found.state == state:
+        return found
+    raise NotReached(f"allocation {found.id} is {found.state}{_because(found.reason)}", found.state)
+
+
+def done(found: Task, state: str) -> Task:
+    """Return the task if it is in the state. Raises `NotReached`."""
+    if found.state == state:
+        return found
+    raise NotReached(f"task {found.id} is {found.state}{_because(found.reason)}", found.state)
+
+
+def late(what: str, state: str, timeout: float) -> TimedOut:
+    """Return the error of a wait that timed out."""
+    return TimedOut(f"{what} was not {state} within {timeout:g} s, and continues")
+
+
+def _because(reason: Reason | None) -> str:
+    return f": {reason.message} [{reason.code}]" if reason else ""

@@ -1,0 +1,154 @@
+"""The calls of the client match the OpenAPI document: every operation has a call, with its parameters and body."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from control_plane.api.app import openapi_document
+from control_plane.client import bodies, calls
+from control_plane.client.bodies import Body
+from control_plane.client.exchange import Call, ListCall, Prepared, WatchCall, prepare
+
+EXAMPLES: Final[dict[str, Any]] = {
+    "kind": "allocation",
+    "body": {
+        "create_allocation": bodies.CreateAllocation(sku="s", ssh_authorized_keys=["k"]),
+        "add_ingress": bodies.OpenPort(port=22),
+        "set_public_addresses": bodies.NodeAddresses(addresses=[]),
+        "request_task": bodies.RequestTask(kind="node.verify", node_id="n"),
+        "skip_event": bodies.SkipEvent(position=1, reason="r"),
+        "create_project": bodies.CreateProject(id="p"),
+        "issue_key": bodies.IssueKey(name="n", role="caller"),
+        "rotate_key": bodies.RotateKey(),
+    },
+}
+WITHOUT_A_CALL: Final = {
+    ("GET", "/healthz"),
+    ("GET", "/readyz/{check}"),
+    ("GET", "/v1"),
+    ("GET", "/problems"),
+    ("GET", "/problems/{problem}"),
+    ("GET", "/problems/codes/{code}"),
+}
+"""Operations for load balancers and readers of documentation. The operations of nodes, below /v1/agent, are not for
+clients either.
+"""
+VARIANTS: Final[dict[tuple[str, str], tuple[str | None, ...]]] = {("drift", "node_name"): (None, "lab-a")}
+"""Optional arguments that choose another path."""
+
+
+@cache
+def document() -> dict[str, Any]:
+    return openapi_document()
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name, found in vars(calls).items():
+        if inspect.isfunction(found) and found.__module__ == calls.__name__ and name != "event_filters":
+            yield name, found
+
+
+def made(name: str, function: Callable[..., Any]) -> Iterator[Call[Any] | ListCall[Any] | WatchCall[Any]]:
+    """Yield the call that a function returns for example arguments, with all its parameters."""
+    arguments: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "body":
+            arguments["body"] = EXAMPLES["body"][name]
+        elif parameter.name == "filters":
+            names = ("streams", "types", "projects", "actors", "correlations")
+            every: dict[str, Any] = {each: ["x"] for each in names}
+            arguments["filters"] = calls.event_filters(after="1.1", **every)
+        elif parameter.name == "limit":
+            arguments["limit"] = 1
+        elif (name, parameter.name) not in VARIANTS:
+            arguments[parameter.name] = EXAMPLES.get(parameter.name, "lab-a/0" if "slot" in name else "x-1")
+    for variants in [values for (owner, _), values in VARIANTS.items() if owner == name] or [(None,)]:
+        for value in variants:
+            yield function(**arguments, **({"node_name": value} if name == "drift" else {}))
+
+
+def sent(call: Call[Any] | ListCall[Any] | WatchCall[Any]) -> Prepared:
+    match call:
+        case Call():
+            return prepare(call, "key")
+        case ListCall():
+            return prepare(Call("GET", call.path, object, {**call.params, "cursor": "c", "limit": 1}), "")
+        case WatchCall():
+            return prepare(Call("GET", call.path, object, call.params), "")
+
+
+CALLS: Final = [(name, sent(call)) for name, function in functions() for call in made(name, function)]
+
+
+def operation_of(request: Prepared) -> tuple[str, str]:
+    """Return method and path of the operation that a request reaches; the path with most fixed parts wins."""
+    fitting = [
+        path
+        for path, operations in document()["paths"].items()
+        if request.method.lower() in operations
+        and re.fullmatch(
+            re.sub(r"\\{\w+?(?::path)?\\}", "[^/]+", re.escape(path)), request.path.replace("lab-a/0", "x")
+        )
+    ]
+    assert fitting, f"no operation has the path of {request.method} {request.path}"
+    return request.method, min(fitting, key=lambda path: path.count("{"))
+
+
+def schema_of(reference: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = reference
+    if "$ref" in reference:
+        found = document()["components"]["schemas"][reference["$ref"].rpartition("/")[2]]
+    return found
+
+
+def test_every_operation_for_clients_in_the_openapi_document_has_a_call() -> None:
+    every = {
+        (method.upper(), path)
+        for path, operations in document()["paths"].items()
+        for method in operations
+        if not path.startswith("/v1/agent")
+    }
+    assert every - {operation_of(request) for _, request in CALLS} == WITHOUT_A_CALL
+
+
+@pytest.mark.parametrize(("name", "request_"), CALLS, ids=[name for name, _ in CALLS])
+def test_call_sends_only_parameters_that_its_operation_has(name: str, request_: Prepared) -> None:
+    method, path = operation_of(request_)
+    declared = {each["name"] for each in document()["paths"][path][method.lower()].get("parameters", ())}
+    lists_without_pages = {"cursor", "limit"} if "cursor" not in declared else set()
+    assert request_.params.keys() - lists_without_pages <= declared
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [each for each in CALLS if each[1].content],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_fields_of_the_body_of_a_call_are_those_of_its_operation(name: str, request_: Prepared) -> None:
+    method, path = operation_of(request_)
+    content = document()["paths"][path][method.lower()]["requestBody"]["content"]["application/json"]
+    schema = schema_of(content["schema"])
+    if "oneOf" in schema or "anyOf" in schema:
+        [schema] = [
+            found
+            for found in map(schema_of, schema.get("oneOf", schema.get("anyOf", ())))
+            if found["properties"].get("kind", {}).get("const") == "port"
+        ]
+    body = EXAMPLES["body"].get(name) or bodies.Because(reason="r")
+    if name == "register_node":
+        body = bodies.RegisterNode(id="n")
+    if name == "describe_project":
+        body = bodies.DescribeProject(description="d")
+    assert body_fields(type(body)) == set(schema["properties"])
+    required = {field.encode_name for field in msgspec.structs.fields(type(body)) if field.required}
+    assert required == set(schema.get("required", ()))
+
+
+def body_fields(kind: type[Body]) -> set[str]:
+    tag = {"kind"} if kind in (bodies.OpenPort, bodies.OpenAddress) else set()
+    return {field.encode_name for field in msgspec.structs.fields(kind)} | tag
