@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from bench.access import flood
 from bench.dispatch import dispatch, redelivery
 from bench.fleet import fleet, resync
 from bench.harness.measure import Bench, Measurement, show
@@ -26,6 +27,7 @@ BENCHES: Final[dict[str, Bench]] = {
     each.name: each
     for each in (
         append.BENCH,
+        flood.BENCH,
         boot.BENCH,
         dispatch.BENCH,
         drift.BENCH,

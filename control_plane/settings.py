@@ -129,6 +129,16 @@ class Settings(BaseSettings):
     reports_per_minute: int = Field(default=60, ge=1, le=1_000_000)
     """Tokens that the report budget of a node regains per minute."""
 
+    requests_per_minute: int = Field(default=1200, ge=0, le=1_000_000)
+    """Requests of one principal per minute, over all API processes; 0: not limited."""
+    project_requests_per_minute: int = Field(default=6000, ge=0, le=1_000_000)
+    """Requests per minute of all principals that are limited to the same single project; 0: not limited."""
+    unauthenticated_per_minute: int = Field(default=60, ge=0, le=1_000_000)
+    """Requests without valid credentials per minute, source address and API process; 0: not limited."""
+    request_window_seconds: int = Field(default=60, ge=1, le=3600)
+    """Length of the sliding window in which requests are counted. A shorter one permits shorter bursts at the same rate
+    per minute."""
+
     tasks_kept_days: float = Field(default=1.0, gt=0)
     """How long tasks are listed after they succeeded or were superseded, in days."""
     failed_tasks_kept_days: float = Field(default=7.0, gt=0)

@@ -34,6 +34,12 @@ if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY
     tempfile.tempdir = None
 
 
+# Tests poll, and share one API key and one address, faster than any limit of requests permits. Workers and programs
+# inherit the variables.
+for _name in ("REQUESTS", "PROJECT_REQUESTS", "UNAUTHENTICATED"):
+    os.environ.setdefault(f"SLICEPLANE_{_name}_PER_MINUTE", "0")
+
+
 def pytest_configure() -> None:
     """Restore the default handling of Ctrl-C (SIGINT). A shell ignores SIGINT in background jobs, and the test process
     inherits this.

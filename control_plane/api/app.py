@@ -17,6 +17,7 @@ from control_plane.api.requests.body_limit import Bounded
 from control_plane.api.requests.conditional import Conditional
 from control_plane.api.requests.deprecation import announce_deprecation
 from control_plane.api.requests.parameters import known_parameters
+from control_plane.api.requests.rate_limits import RateLimits
 from control_plane.api.requests.report_gate import ReportGate
 from control_plane.api.requests.request_checks import HeadAsGet, storable
 from control_plane.api.requests.response_headers import ResponseHeaders
@@ -98,6 +99,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     app.state.hub = progress.Hub(plane.redis)
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
     app.state.report_gate = ReportGate()
+    app.state.rate_limits = RateLimits(plane.settings, plane.redis)
     app.state.travel = TimeTravel(plane.engine, feed)
     problems.install(app)
     app.add_middleware(Offering, images=plane.settings.offered)

@@ -149,6 +149,7 @@ _UNAVAILABLE: Final = {
     "projection_not_stopped": "The read model is not stopped.",
     "public_taken": "The public address belongs to another node.",
     "removal_not_cancellable": "A removal cannot be cancelled: the slot has to be emptied.",
+    "rate_limited": "The principal, its project or its address sent too many requests.",
     "report_missing": "The report before this one is not recorded; send that one first.",
     "reports_throttled": "The node exceeded the budget of its reports.",
     "sessions_throttled": "The node requests new sessions too often.",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import httpx
 
@@ -12,6 +13,13 @@ from control_plane.programs import SERVER
 from deploy.embedded.children import Child, installed_program
 from tests.servers.plane import RunningPlane, free_port
 from tests.waiting import until
+
+_LIMITS: Final = (
+    "requests_per_minute",
+    "project_requests_per_minute",
+    "unauthenticated_per_minute",
+    "request_window_seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ def api_process(plane: RunningPlane, log: Path) -> Iterator[ApiProcess]:
         "SLICEPLANE_REDIS_URL": plane.settings.redis_url.get_secret_value(),
         "SLICEPLANE_SIGNING_KEY_FILE": str(plane.settings.signing_key_file),
         "SLICEPLANE_LISTEN": address,
+        **{f"SLICEPLANE_{name.upper()}": str(getattr(plane.settings, name)) for name in _LIMITS},
         "SLICEPLANE_PLACE_ON_SIMULATED_NODES": str(plane.settings.place_on_simulated_nodes).lower(),
     }
     child = Child("api", installed_program(SERVER, "api"), log, environment)

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.routing import BaseRoute
 
-from control_plane.api.requests.state import plane_of
+from control_plane.api.requests.state import limits_of, plane_of
 from control_plane.database import reading
 from control_plane.decisions.access import (
     OF_PROJECTS,
@@ -79,7 +79,7 @@ def declaration_of(route: BaseRoute) -> dict[str, Any]:
 async def authorise(request: Request, credentials: Credentials) -> None:
     """Check the credentials of a request against the declaration of its route, and keep the caller for the handlers.
 
-    Raises `Unauthorised` and `Forbidden`.
+    Raises `Unauthorised`, `Forbidden`, and `Throttled` for a principal that exceeds a limit of its requests.
     """
     declared = declaration_of(request.scope["route"])
     if declared in (EVERYONE[EXTENSION], SELF_VERIFIED[EXTENSION]):
@@ -87,7 +87,13 @@ async def authorise(request: Request, credentials: Credentials) -> None:
     if declared == NODES[EXTENSION]:
         request.state.node = await _node(request, await _presented(credentials))
         return
-    principal = await _principal(request, _secret(credentials))
+    limits = limits_of(request)
+    if credentials is None:
+        await limits.count_invalid(request)
+    secret = _secret(credentials)
+    async with limits.verification(request, _digest(secret)):
+        principal = await _principal(request, secret)
+    await limits.spend(request, principal)
     if "scope" in declared:
         require(principal, Scope(declared["scope"]))
     request.state.principal = principal

@@ -10,6 +10,7 @@ from uuid import UUID
 from fastapi import Request
 
 from control_plane.api.feed.feed import Feed
+from control_plane.api.requests.rate_limits import RateLimits
 from control_plane.api.requests.report_gate import ReportGate
 from control_plane.decisions.access import Principal
 from control_plane.decisions.refusals import Malformed, Objection
@@ -40,6 +41,10 @@ def users_of(request: Request) -> QueueUsers:
 
 def gate_of(request: Request) -> ReportGate:
     return cast(ReportGate, request.app.state.report_gate)
+
+
+def limits_of(request: Request) -> RateLimits:
+    return cast(RateLimits, request.app.state.rate_limits)
 
 
 def feed_of(request: Request) -> Feed:

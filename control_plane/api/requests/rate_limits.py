@@ -1,0 +1,202 @@
+"""Limits of the rate of requests, so that one caller cannot take the service from the others (429 `rate_limited`).
+
+Every request of a principal counts in the quota of the principal. If the principal is limited to exactly one project,
+the request also counts in the quota of that project, which all such principals of the project share. Other principals
+(admins, auditors and callers of several projects) spend only their own quota: which project a request concerns is known
+only after its body was read, and a limit has to refuse before that. A request counts whatever its answer is, except if
+a quota refuses it. Nodes have their report budget instead (`control_plane.work.report_budget`), and routes that require
+no credentials have no limit.
+
+Three counters are asked one after the other, the cheapest first:
+
+1. In this process, by the hash of the presented secret, with the quota of a principal: a flood is refused without a
+   query. Only secrets that were verified before have such a counter.
+2. In this process, by source address: requests without valid credentials. An exhausted quota also refuses secrets that
+   this process has not verified yet, without a look-up, so that a guess is not answered. Verified callers behind the
+   same address are not affected. Requests in progress are not counted yet, so their number can exceed the quota.
+3. In Redis, by principal and project, shared by all API processes. If Redis does not answer, the requests in progress
+   wait for it once, for a fraction of a second. From then on the same quotas are counted in this process, until Redis
+   answers an attempt that no request waits for. No request is refused because Redis is unavailable.
+
+A refusal needs little processor time, but a client that ignores Retry-After could have many per second. The first
+`AT_ONCE` refusals of a sender are answered at once, and the next ones after `HOLD_SECONDS`, so a connection that waits
+for its answer gets at most one per second.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from ipaddress import IPv6Address, ip_address
+from math import ceil
+from typing import Final
+
+import structlog
+from fastapi import Request
+from redis.asyncio import Redis
+
+from control_plane.api.requests.rate_windows import (
+    Charge,
+    LocalWindows,
+    MemoryWindows,
+    Quota,
+    SharedWindows,
+    Spent,
+)
+from control_plane.api.requests.response_headers import set_header
+from control_plane.decisions.access import Principal
+from control_plane.decisions.refusals import Objection, Throttled, Unauthorised
+from control_plane.outage import rest
+from control_plane.queues.redis_nodes import RedisUnavailable
+from control_plane.settings import Settings
+
+log = structlog.get_logger()
+RETRY_SECONDS: Final = 1.0
+"""Interval in which an unavailable Redis is tried again."""
+HOLD_SECONDS: Final = 1.0
+"""Delay of the refusals of a sender that continues after `AT_ONCE` refusals."""
+AT_ONCE: Final = 20
+"""Refusals per minute that a sender gets without a delay."""
+_MOST_HELD: Final = 1000
+"""Refusals that are delayed at the same time; further ones are answered at once, because each keeps memory."""
+_MOST: Final = 10_000
+_REFUSALS: Final = Quota("refusals", AT_ONCE, 60)
+_PROBE: Final = Charge(Quota("probe", 1_000_000, 60), "api")
+
+
+class RateLimits:
+    """Limits of the rate of requests in one API process. Not thread-safe: used by one event loop."""
+
+    def __init__(self, settings: Settings, redis: Redis) -> None:
+        seconds = settings.request_window_seconds
+        self._principal = _quota("principal", settings.requests_per_minute, seconds)
+        self._project = _quota("project", settings.project_requests_per_minute, seconds)
+        self._unauthenticated = _quota("unauthenticated", settings.unauthenticated_per_minute, seconds)
+        self._verified, self._sources = LocalWindows(_MOST), LocalWindows(_MOST)
+        self._refusals, self._held = LocalWindows(_MOST), 0
+        self._shared, self._memory = SharedWindows(redis), MemoryWindows()
+        self._return: asyncio.Task[None] | None = None
+        """Waits for an unavailable Redis; None while Redis is available."""
+
+    async def count_invalid(self, request: Request) -> None:
+        """Count a request without valid credentials. Raises `Throttled` if its source exceeds its quota."""
+        if self._unauthenticated is not None:
+            source = _source(request)
+            await self._settle(request, [self._sources.spend(Charge(self._unauthenticated, source))], source)
+
+    @asynccontextmanager
+    async def verification(self, request: Request, digest: str) -> AsyncIterator[None]:
+        """Let the `with` block verify a secret with this SHA-256, which raises `Unauthorised` if it is not valid.
+
+        Raises `Throttled` without running the block if the secret or the source of the request exceeds its quota.
+        """
+        # Without a quota of principals, the windows still have to know which secrets were verified.
+        mine = Charge(self._principal or Quota("verified", 1, 1), digest)
+        known = mine in self._verified
+        if known and self._principal is not None:
+            await self._settle(request, [self._verified.spend(mine)], digest)
+        elif not known and self._unauthenticated is not None:
+            source = Charge(self._unauthenticated, _source(request))
+            window = self._sources.read(source)
+            if not window.remaining(source.quota):
+                await self._settle(request, [Spent(source, admitted=False, window=window)], source.subject)
+        try:
+            yield
+        except Unauthorised:
+            if not known:
+                await self.count_invalid(request)
+            raise
+        if not known:
+            self._verified.spend(mine)
+
+    async def spend(self, request: Request, principal: Principal) -> None:
+        """Count a request of a principal. Raises `Throttled`."""
+        charges = []
+        if self._principal is not None:
+            charges.append(Charge(self._principal, principal.actor))
+        if self._project is not None and principal.projects is not None and len(principal.projects) == 1:
+            charges.append(Charge(self._project, next(iter(principal.projects))))
+        if charges:
+            await self._settle(request, await self._spend(charges), principal.actor)
+
+    async def _spend(self, charges: Sequence[Charge]) -> list[Spent]:
+        if self._return is None:
+            try:
+                return await self._shared.spend(charges)
+            except RedisUnavailable as error:
+                self._use_memory(error)
+        return await self._memory.spend(charges)
+
+    async def _settle(self, request: Request, spent: Sequence[Spent], sender: str) -> None:
+        """Set the headers of the response (draft-ietf-httpapi-ratelimit-headers-10). Raises `Throttled` if a quota
+        refuses the request, and after a delay if it refused many of the sender.
+        """
+        policies = [
+            f'"{each.quota.name}";q={each.quota.limit};w={each.quota.seconds}' for each, _, _ in spent
+        ]
+        set_header(request, "RateLimit-Policy", ", ".join(policies))
+        set_header(request, "RateLimit", ", ".join(_state(each) for each in spent))
+        refused = [each for each in spent if not each.admitted]
+        if refused:
+            if not self._refusals.spend(Charge(_REFUSALS, sender)).admitted:
+                await self._hold()
+            raise Throttled(max(map(_wait, refused)), *map(_objection, refused))
+
+    async def _hold(self) -> None:
+        if self._held < _MOST_HELD:
+            self._held += 1
+            try:
+                await asyncio.sleep(HOLD_SECONDS)
+            finally:
+                self._held -= 1
+
+    def _use_memory(self, error: RedisUnavailable) -> None:
+        if self._return is None:  # else a concurrent request found the same
+            log.warning("request_limits_local", error=error.reason)
+            self._return = asyncio.create_task(self._await_redis())
+
+    async def _await_redis(self) -> None:
+        while True:
+            await rest(RETRY_SECONDS)
+            try:
+                # Count, because a Redis without free memory answers a PING.
+                await self._shared.spend([_PROBE])
+            except RedisUnavailable:
+                continue
+            log.info("request_limits_shared")
+            self._return = None
+            return
+
+
+def _quota(name: str, per_minute: int, seconds: int) -> Quota | None:
+    return Quota(name, max(1, per_minute * seconds // 60), seconds) if per_minute else None
+
+
+def _source(request: Request) -> str:
+    """Return the address that a request came from. A host has a /64 of IPv6 addresses, which count as one."""
+    address = "" if request.client is None else request.client.host
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    return str(IPv6Address(int(found) >> 64 << 64)) if isinstance(found, IPv6Address) else address
+
+
+def _state(spent: Spent) -> str:
+    quota = spent.charge.quota
+    return f'"{quota.name}";r={spent.window.remaining(quota)};t={_wait(spent)}'
+
+
+def _wait(spent: Spent) -> int:
+    """Return the seconds until the quota admits more requests than now, rounded up."""
+    return max(1, ceil(spent.window.regained_in(spent.charge.quota)))
+
+
+def _objection(spent: Spent) -> Objection:
+    quota, subject = spent.charge
+    what = {
+        "principal": "this caller",
+        "project": f"all callers of the project {subject} together",
+        "unauthenticated": f"without valid credentials, the address {subject}",
+    }[quota.name]
+    reason = f"{what} may send {quota.limit} requests in {quota.seconds} s; retry in {_wait(spent)} s"
+    return Objection("rate_limited", reason)
