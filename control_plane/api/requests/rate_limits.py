@@ -151,7 +151,7 @@ class RateLimits:
 
     def _use_memory(self, error: RedisUnavailable) -> None:
         if self._return is None:  # else a concurrent request found the same
-            log.warning("request_limits_local", error=error.reason)
+            log.warning("request_limits_counted_in_process", error=error.reason)
             self._return = asyncio.create_task(self._await_redis())
 
     async def _await_redis(self) -> None:
@@ -162,7 +162,7 @@ class RateLimits:
                 await self._shared.spend([_PROBE])
             except RedisUnavailable:
                 continue
-            log.info("request_limits_shared")
+            log.info("request_limits_counted_in_redis")
             self._return = None
             return
 

@@ -188,9 +188,12 @@ def test_requests_are_answered_at_once_and_limited_while_redis_does_not_answer(
                 took.append(time.monotonic() - began)
             assert median(took) < REDIS_SECONDS / 2
             assert statuses(caller, LIMIT - 21 + AT_ONCE) == {200: LIMIT - 21, 429: AT_ONCE}
-            assert limit_events(log) == {"request_limits_local": 1}
-        until(lambda: limit_events(log)["request_limits_shared"] == 1, "Redis is used again")
-        assert limit_events(log) == {"request_limits_local": 1, "request_limits_shared": 1}
+            assert limit_events(log) == {"request_limits_counted_in_process": 1}
+        until(lambda: limit_events(log)["request_limits_counted_in_redis"] == 1, "Redis is used again")
+        assert limit_events(log) == {
+            "request_limits_counted_in_process": 1,
+            "request_limits_counted_in_redis": 1,
+        }
         with client_of(
             plane, key
         ) as elsewhere:  # what was counted in the memory of one process is not shared
