@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from bench.access import flood
+from bench.access import access
 from bench.dispatch import dispatch, redelivery
 from bench.fleet import fleet, resync
 from bench.harness.measure import Bench, Measurement, show
@@ -26,8 +26,8 @@ from bench.watch import watch
 BENCHES: Final[dict[str, Bench]] = {
     each.name: each
     for each in (
+        access.BENCH,
         append.BENCH,
-        flood.BENCH,
         boot.BENCH,
         dispatch.BENCH,
         drift.BENCH,

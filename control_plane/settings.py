@@ -2,7 +2,7 @@
 
 from collections import Counter
 from datetime import timedelta
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -143,6 +143,19 @@ class Settings(BaseSettings):
     """How long tasks are listed after they succeeded or were superseded, in days."""
     failed_tasks_kept_days: float = Field(default=7.0, gt=0)
     """How long other ended tasks are listed, in days; the reason of a failure is listed as long."""
+
+    audit_reads: float = Field(default=1.0, ge=0, le=1)
+    """Share of the reading requests (GET and HEAD) that the access log records. Changes and refusals are always
+    recorded."""
+    audit_nodes: str = Field(default="refusals", pattern="^(refusals|all)$")
+    """Which requests of nodes the access log records besides enrolments and sessions: only refused ones, or all."""
+    audit_rows: int = Field(default=1_000_000, ge=1000)
+    """Number of rows that the access log keeps."""
+    audit_days: float = Field(default=90.0, gt=0)
+    """How long the access log keeps a row, in days."""
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Networks of the proxies that name the source of a request in `X-Forwarded-For`; a JSON list. The header of any
+    other client is ignored."""
 
     place_on_simulated_nodes: bool = False
     """Whether requests that name no node may be placed on simulated nodes. Such nodes run no guests, so only trial and

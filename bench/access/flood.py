@@ -1,4 +1,4 @@
-"""The flood of the `access` benchmark: what the callers of other projects notice while one project sends as fast as it
+"""The flood of the benchmark `access`: what the callers of other projects notice while one project sends as fast as it
 can.
 
 One API process runs with the default limits, as in a deployment. Calm callers of other projects list their allocations
@@ -8,43 +8,33 @@ flooding project is still within its limit (`burst`), and after its first refuse
 with the key of a new project, because a key that has flooded before has no burst. On two cores, the flooding process
 competes with the API and Postgres for the processors.
 
-`running` and `results` are the parts of a benchmark; they can be combined with others.
+`bench.access.access` combines `running` and `results` with its own.
 """
 
 import asyncio
-import secrets
-import socket
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from functools import partial
-from hashlib import sha256
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 import httpx
 from pydantic import SecretStr
 
 from bench.access.flooder import Flood, Flooded
+from bench.access.served import admin_key, api
 from bench.harness.bench_process import BenchProcess, bench_process
-from bench.harness.measure import Bench, Measurement, Pair, Progress, Round, TakeRound, percentile, ratio
-from bench.harness.servers import bench_folder, migrated_postgres, signing_key, sqlalchemy_url
-from bench.watch.watch import check_runs
-from control_plane.commands.access import issue_first_key
-from control_plane.programs import SERVER, Program
+from bench.harness.measure import Measurement, Pair, Progress, Round, TakeRound, percentile, ratio
+from bench.harness.servers import bench_folder, migrated_postgres, sqlalchemy_url
 from control_plane.settings import Settings
 from control_plane.wiring import plane
-from deploy.embedded.children import Child, installed_program
-from deploy.embedded.postgres import PostgresServer
-from deploy.embedded.redis import RedisServer, running_redis
-from deploy.embedded.stack import await_api
+from deploy.embedded.redis import running_redis
 
-ROUNDS: Final = 3
 SECONDS: Final = 8.0
 CALLERS: Final = 5
 RATE: Final = 15.0
 """Requests per second of a calm caller; the default limit is 20."""
 CONNECTIONS: Final = 32
+SHAPE: Final = f"flood {CALLERS} callers at {RATE}/s for {SECONDS} s, {CONNECTIONS} flooding connections"
 
 
 class _CalmCaller:
@@ -109,8 +99,10 @@ async def running() -> AsyncIterator[TakeRound]:
         folder = opened.enter_context(bench_folder())
         server = opened.enter_context(migrated_postgres(folder))
         redis = opened.enter_context(running_redis(folder / "redis"))
-        key = await _key(server, redis)
-        port = opened.enter_context(_api(server, redis, folder))
+        settings = Settings(database_url=SecretStr(sqlalchemy_url(server)), redis_url=SecretStr(redis.url))
+        async with plane(settings, pool=1) as made:
+            key = await admin_key(made)
+        port = opened.enter_context(api(server, redis, folder, {}))
         flooder = await opened.enter_async_context(bench_process("bench.access.flooder"))
         admin = httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {key}"}
@@ -149,49 +141,9 @@ def _p99(latencies: Sequence[float]) -> float:
     return percentile("access.flood", [{"latencies": latencies}], "latencies", "ms", 99).value
 
 
-async def _key(server: PostgresServer, redis: RedisServer) -> str:
-    """Create an API key of an admin, as the command `issue-key` does, and return it."""
-    key = secrets.token_urlsafe(32)
-    settings = Settings(database_url=SecretStr(sqlalchemy_url(server)), redis_url=SecretStr(redis.url))
-    async with plane(settings, pool=1) as made:
-        await made.handle(issue_first_key("bench", sha256(key.encode()).hexdigest()))
-    return key
-
-
-@contextmanager
-def _api(server: PostgresServer, redis: RedisServer, folder: Path) -> Iterator[int]:
-    """Run the API as a separate process, and yield its TCP port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    environment = {
-        "SLICEPLANE_DATABASE_URL": sqlalchemy_url(server),
-        "SLICEPLANE_REDIS_URL": redis.url,
-        "SLICEPLANE_LISTEN": f"127.0.0.1:{port}",
-        "SLICEPLANE_SIGNING_KEY_FILE": str(signing_key(folder)[0]),
-    }
-    child = Child("api", installed_program(SERVER, Program.API), folder / "api.log", environment)
-    child.start()
-    try:
-        await_api(f"http://127.0.0.1:{port}", httpx.create_ssl_context(), folder, partial(check_runs, child))
-        yield port
-    finally:
-        child.stop()
-
-
 def results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
     """Return the ratios of the calm callers' p99 during a flood, beyond and within its limit, to that without one."""
     return (
         ratio("access.flood_ratio", rounds, Pair("flooded.p99", "alone.p99")),
         ratio("access.flood_burst_ratio", rounds, Pair("burst.p99", "alone.p99")),
     )
-
-
-BENCH: Final = Bench(
-    name="access",
-    explanation="p99 latency of callers while another project floods the API, against without the flood",
-    shape=f"flood {CALLERS} callers at {RATE}/s for {SECONDS} s, {CONNECTIONS} flooding connections",
-    rounds=ROUNDS,
-    running=running,
-    results=results,
-)

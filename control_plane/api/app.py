@@ -9,6 +9,8 @@ from fastapi_offline import FastAPIOffline
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from control_plane.api.audit.access_log import AccessLog
+from control_plane.api.audit.middleware import Audited
 from control_plane.api.document import extended
 from control_plane.api.feed.feed import Feed
 from control_plane.api.requests import problems
@@ -16,13 +18,16 @@ from control_plane.api.requests.access import authorise, declaration_of
 from control_plane.api.requests.body_limit import Bounded
 from control_plane.api.requests.conditional import Conditional
 from control_plane.api.requests.deprecation import announce_deprecation
+from control_plane.api.requests.key_lookups import KeyLookups
 from control_plane.api.requests.parameters import known_parameters
 from control_plane.api.requests.rate_limits import RateLimits
+from control_plane.api.requests.recording import recorded
 from control_plane.api.requests.report_gate import ReportGate
 from control_plane.api.requests.request_checks import HeadAsGet, storable
 from control_plane.api.requests.response_headers import ResponseHeaders
 from control_plane.api.routes import (
     access,
+    access_log,
     agent,
     allocations,
     capabilities,
@@ -57,18 +62,21 @@ DESCRIPTION = (
 )
 
 # Made once per process: FastAPI would repeat the analysis of all routes for each application that includes routers.
+# `recorded` is the last one: what the others refuse has not begun.
 _ROUTES = APIRouter(
     dependencies=[
         Depends(announce_deprecation),
         Depends(authorise),
         Depends(storable),
         Depends(known_parameters),
+        Depends(recorded),
     ]
 )
 for _router in (
     capabilities.router,
     projects.router,
     access.router,
+    access_log.router,
     allocations.router,
     timelines.router,
     nodes.router,
@@ -92,10 +100,12 @@ for _router in (
     _ROUTES.include_router(_router)
 
 
-def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
+def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> FastAPI:
     """Create the HTTP application of one API process, with its connections to Postgres and Redis in `plane`."""
     app = _documented_app()
     app.state.plane, app.state.feed, app.state.keys = plane, feed, keys
+    app.state.access_log = log
+    app.state.key_lookups = KeyLookups(plane.engine, lambda: log.is_busy)
     app.state.hub = progress.Hub(plane.redis)
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
     app.state.report_gate = ReportGate()
@@ -107,6 +117,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     app.add_middleware(Conditional)
     app.add_middleware(HeadAsGet)
     app.add_middleware(ResponseHeaders)
+    app.add_middleware(Audited, log=log)
     app.add_middleware(_RequestId)
     return app
 

@@ -3,18 +3,21 @@
 import asyncio
 import resource
 import socket
+from datetime import timedelta
 from typing import Final
 
 import structlog
 import uvicorn
 
 from control_plane.api.app import create_app
+from control_plane.api.audit.access_log import AccessLog
 from control_plane.api.feed.feed import Feed
 from control_plane.certificates import server_context
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.following.wake import Waiter, listen
 from control_plane.identity.sealing import order_keys
 from control_plane.wiring import CannotListen, Plane
+from control_plane.work.access_rows import Retention
 from events.ledger.tail import Tail
 
 log = structlog.get_logger()
@@ -32,7 +35,8 @@ async def serve(plane: Plane) -> None:
     _allow_connections()
     waiter = Waiter()
     feed = Feed(plane.engine, Tail(ledger_dsn(plane)), waiter)
-    app = create_app(plane, feed, keys)
+    access_log = _access_log(plane)
+    app = create_app(plane, feed, keys, access_log)
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -40,6 +44,8 @@ async def serve(plane: Plane) -> None:
         timeout_graceful_shutdown=LAST_SECONDS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         lifespan="off",
+        # The source of a request is then the client that a trusted proxy names.
+        forwarded_allow_ips=[str(each) for each in plane.settings.trusted_proxies],
         ssl_context_factory=None if secure is None else lambda _config, _default: secure,
     )
     sockets = [_listener(address) for address in plane.settings.listen.split(",")]
@@ -49,11 +55,19 @@ async def serve(plane: Plane) -> None:
             group.create_task(listen(plane.redis, (waiter,))),
             group.create_task(feed.run()),
             group.create_task(app.state.hub.run()),
+            group.create_task(access_log.run()),
         ]
         log.info("api_serving", listen=plane.settings.listen, tls=secure is not None)
         await _until_cancelled(server, sockets, feed)
         for task in background:
             task.cancel()
+
+
+def _access_log(plane: Plane) -> AccessLog:
+    settings = plane.settings
+    kept = Retention(settings.audit_rows, timedelta(days=settings.audit_days))
+    every = settings.audit_nodes == "all"
+    return AccessLog(ledger_dsn(plane), kept, reads=settings.audit_reads, nodes=every)
 
 
 async def _until_cancelled(server: uvicorn.Server, sockets: list[socket.socket], feed: Feed) -> None:

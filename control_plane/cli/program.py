@@ -7,6 +7,7 @@ import typer
 
 from control_plane.cli.access import Given
 from control_plane.cli.commands import (
+    access_log,
     allocations,
     contexts,
     doctor,
@@ -58,6 +59,7 @@ program.add_typer(
     projects.commands, name="projects", help="Create, list and archive projects, the owners of allocations."
 )
 program.add_typer(keys.commands, name="keys", help="Issue, list, rotate and revoke API keys.")
+program.add_typer(access_log.commands, name="access-log", help="List the requests that the API has received.")
 program.command()(keys.whoami)
 program.add_typer(skus.commands, name="skus", help="List the slice sizes that can be requested.")
 program.add_typer(events.commands, name="events", help="List and follow the events of the ledger.")

@@ -55,6 +55,17 @@ def _rfc3339(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
+def time_only(given: str, clock: Callable[[], datetime] = _now) -> str:
+    """Return a time in the format of the API. Raises `typer.BadParameter` also for a position."""
+    if _POSITION.fullmatch(given):
+        raise typer.BadParameter(f"{given!r} is a position of the ledger; use a time, such as '10m ago'")
+    return time_or_position(given, clock)
+
+
+def _time_option(given: str | None) -> str | None:
+    return None if given is None else time_only(given)
+
+
 def _option(given: str | None) -> str | None:
     return None if given is None else time_or_position(given)
 
@@ -84,6 +95,26 @@ To = Annotated[
         metavar="WHEN",
         callback=_option,
         help="End at this time or position, in the same form. Default: now.",
+        show_default=False,
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="WHEN",
+        callback=_time_option,
+        help="Begin at this time: '10m ago' or -10m, 2026-11-21T09:30:00Z, or '2026-11-21 09:30' (local).",
+        show_default=False,
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="WHEN",
+        callback=_time_option,
+        help="End at this time, in the same form. Default: now.",
         show_default=False,
     ),
 ]

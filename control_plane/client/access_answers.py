@@ -30,6 +30,22 @@ class IssuedKey(Key, frozen=True, kw_only=True):
     key: str
 
 
+class AccessRow(Answer, frozen=True):
+    request_id: str
+    opened_at: datetime
+    method: str
+    path: str
+    count: int
+    position: int | None = None
+    principal: str | None = None
+    credential: str | None = None
+    source: str | None = None
+    status: int | None = None
+    outcome: str | None = None
+    reasons: tuple[str, ...] = ()
+    duration_ms: int | None = None
+
+
 class Caller(Answer, frozen=True):
     actor: str
     role: str

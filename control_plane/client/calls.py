@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from control_plane.client import bodies
-from control_plane.client.access_answers import Caller, IssuedKey, Key, Project
+from control_plane.client.access_answers import AccessRow, Caller, IssuedKey, Key, Project
 from control_plane.client.answers import (
     Allocation,
     Drift,
@@ -333,6 +333,35 @@ def describe_project(name: str, description: str) -> Call[Project]:
 def archive_project(name: str, reason: str) -> Call[Project]:
     """Archive a project after its allocations are released."""
     return Call("POST", project_path(name, "archive"), Project, body=bodies.Because(reason=reason))
+
+
+def access_log(
+    *,
+    principal: str | None = None,
+    route: str | None = None,
+    method: str | None = None,
+    outcome: str | None = None,
+    source: str | None = None,
+    since: str | None = None,
+    to: str | None = None,
+    after: int | None = None,
+    order: str | None = None,
+) -> ListCall[AccessRow]:
+    """List the requests that the API has received, newest first, or with the order `asc` by their positions; `after` is
+    a position.
+    """
+    which: dict[str, str | int | None] = {
+        "principal": principal,
+        "route": route,
+        "method": method,
+        "outcome": outcome,
+        "source": source,
+        "from": since,
+        "to": to,
+        "after": after,
+        "order": order,
+    }
+    return ListCall("/v1/access-log", AccessRow, which)
 
 
 def keys() -> ListCall[Key]:

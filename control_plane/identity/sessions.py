@@ -151,12 +151,15 @@ class PresentedCredential:
     credential_sha256: str
 
 
-async def refuse_unknown_node(conn: AsyncConnection, shown: PresentedCredential) -> None:
-    """Check that a credential belongs to a valid session of its node. Raises `Unauthorised`."""
+async def refuse_unknown_node(conn: AsyncConnection, shown: PresentedCredential) -> int:
+    """Check that a credential belongs to a valid session of its node, and return the session's number.
+
+    Raises `Unauthorised`.
+    """
     node = nodes.node
     live = (session.c.expires_at > sa.func.clock_timestamp()).label("live")
     query = (
-        sa.select(session.c.credential_sha256, live)
+        sa.select(session.c.credential_sha256, session.c.number, live)
         .join(
             node,
             sa.and_(node.c.node_id == session.c.node_id, node.c.key_thumbprint == session.c.key_thumbprint),
@@ -167,6 +170,8 @@ async def refuse_unknown_node(conn: AsyncConnection, shown: PresentedCredential)
     known = row is not None and hmac.compare_digest(row.credential_sha256, shown.credential_sha256)
     if error := refusal(known=known, live=row is not None and row.live):
         raise error
+    assert row is not None, "an unknown session is refused"
+    return int(row.number)
 
 
 def refusal(*, known: bool, live: bool) -> Unauthorised | None:

@@ -178,3 +178,32 @@ refusal = sa.Table(
     sa.Column("times", sa.Integer, nullable=False),
     schema="work",
 )
+access = sa.Table(
+    "access",
+    metadata,
+    sa.Column("request_id", sa.Text, primary_key=True),
+    sa.Column("process", UUID(as_uuid=True), nullable=False),
+    sa.Column("opened_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("method", sa.Text, nullable=False),
+    sa.Column("route", sa.Text),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("principal", sa.Text),
+    sa.Column("credential", sa.Text),
+    sa.Column("source", sa.Text),
+    sa.Column("status", sa.SmallInteger),
+    sa.Column("outcome", sa.Text),
+    sa.Column("reasons", ARRAY(sa.Text), nullable=False),
+    sa.Column("duration_ms", sa.Integer),
+    sa.Column("count", sa.Integer, nullable=False),
+    sa.Column("position", sa.BigInteger),
+    sa.Index("access_position", "position", unique=True, postgresql_where=sa.text("position is not null")),
+    sa.Index(
+        *("access_of_principal", "principal", "position"),
+        postgresql_where=sa.text("position is not null"),
+    ),
+    sa.Index("access_open", "process", postgresql_where=sa.text("position is null")),
+    schema="work",
+)
+access_head = sa.Table(
+    "access_head", metadata, sa.Column("position", sa.BigInteger, nullable=False), schema="work"
+)

@@ -52,8 +52,10 @@ class ApiProcess:
 
 
 @contextmanager
-def api_process(plane: RunningPlane, log: Path) -> Iterator[ApiProcess]:
-    """Run an API process on the database and the Redis of `plane`, with its output in the file `log`."""
+def api_process(plane: RunningPlane, log: Path, **settings: str) -> Iterator[ApiProcess]:
+    """Run an API process on the database and the Redis of `plane`, with its output in the file `log`. `settings` are
+    added to its environment.
+    """
     address = f"127.0.0.1:{free_port()}"
     environment = {
         "SLICEPLANE_DATABASE_URL": plane.settings.database_url.get_secret_value(),
@@ -62,6 +64,7 @@ def api_process(plane: RunningPlane, log: Path) -> Iterator[ApiProcess]:
         "SLICEPLANE_LISTEN": address,
         **{f"SLICEPLANE_{name.upper()}": str(getattr(plane.settings, name)) for name in _LIMITS},
         "SLICEPLANE_PLACE_ON_SIMULATED_NODES": str(plane.settings.place_on_simulated_nodes).lower(),
+        **settings,
     }
     child = Child("api", installed_program(SERVER, "api"), log, environment)
     made = ApiProcess(replace(plane, url=f"http://{address}"), child)

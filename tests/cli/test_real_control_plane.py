@@ -144,9 +144,9 @@ def test_caller_creates_shows_and_releases_an_allocation_in_its_project(slicepla
     issued = sliceplane.document("keys", "issue", "ci", "--role", "caller", "--project", "vision")
     as_caller = ("--api-key", issued["key"])
     create = ("allocations", "create", "--sku", "lab.small", "--ssh-key", f"{sliceplane.key}.pub")
-    made = sliceplane(*as_caller, *create, "--json")
+    made = sliceplane(*as_caller, *create, "-o", "name")
     assert made.returncode == 0, made.stderr
-    identity = json.loads(made.stdout)["id"]
+    identity = made.stdout.strip()
     shown = sliceplane(*as_caller, "allocations", "show", identity)
     assert shown.returncode == 0, shown.stderr
     assert "project vision" in shown.stdout

@@ -9,12 +9,13 @@ import pytest
 from pydantic import BaseModel
 
 from control_plane.api.requests import problems
-from control_plane.api.routes import access, history, nodes, paths, projections, projects, status
+from control_plane.api.routes import access, access_log, history, nodes, paths, projections, projects, status
 from control_plane.api.views import allocation_views, history_subjects, task_views, views
 from control_plane.client import access_answers, answers, history_answers, projection_answers
 from control_plane.client.answers import Answer
 
 RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
+    access_answers.AccessRow: access_log.AccessView,
     access_answers.Caller: access.CallerView,
     access_answers.IssuedKey: access.IssuedKey,
     access_answers.Key: access.KeyView,
@@ -40,6 +41,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
 }
 """What the client reads, and what the API sends. The parts of both are compared too."""
 UNREAD: Final[Mapping[type[BaseModel], set[str]]] = {
+    access_log.AccessView: {"process", "route"},
     allocation_views.AllocationView: {
         "network_id",
         "network_policy_id",

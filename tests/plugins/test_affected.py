@@ -163,7 +163,7 @@ def product() -> Dependents:
 @pytest.mark.parametrize(
     ("changed", "test", "distance"),
     [
-        ("control_plane/cli/timeline.py", "tests.cli.test_timeline", 1),
+        ("control_plane/client/timeline.py", "tests.client.test_timeline", 1),
         ("tests/servers/postgres.py", "tests.ledger.test_append", 1),
         ("tests/queue/conftest.py", "tests.queue.test_delivery", 1),
         ("tests/golden/orders.json", "tests.golden.test_wire", 0),

@@ -32,6 +32,7 @@ def test_dev_help_lists_all_verbs_in_a_fixed_order() -> None:
         "tasks",
         "drift",
         "names",
+        "openapi",
         "lock",
     ]
 

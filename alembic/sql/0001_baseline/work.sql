@@ -147,3 +147,35 @@ create table work.verification (
   ended_at timestamptz,
   primary key (verification_id)
 );
+
+-- The access log: one row per request, written before the request runs. A row gets its position when it is final: after that it
+-- does not change. A row without a position is of a request in progress, or counts requests without valid credentials.
+create table work.access (
+  request_id text not null,
+  process uuid not null,
+  opened_at timestamptz not null,
+  method text not null,
+  route text,
+  path text not null,
+  principal text,
+  credential text,
+  source text,
+  status smallint,
+  outcome text,
+  reasons text[] not null,
+  duration_ms integer,
+  count integer not null,
+  position bigint,
+  primary key (request_id)
+);
+-- The indexes are partial, so that a row enters each of them once, although it is written twice.
+create unique index access_position on work.access (position) where position is not null;
+create index access_of_principal on work.access (principal, position) where position is not null;
+create index access_open on work.access (process) where position is null;
+
+-- The last position of the access log: one row. The transaction that draws positions holds the row's lock until it commits, so
+-- that positions become visible in their order.
+create table work.access_head (
+  position bigint not null
+);
+insert into work.access_head values (0);

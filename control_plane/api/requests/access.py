@@ -15,6 +15,8 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.routing import BaseRoute
 
+from control_plane.api.audit.entries import entry_of, storable
+from control_plane.api.requests.key_lookups import KeyLookups
 from control_plane.api.requests.state import limits_of, plane_of
 from control_plane.database import reading
 from control_plane.decisions.access import (
@@ -30,7 +32,6 @@ from control_plane.decisions.refusals import Objection, Unauthorised
 from control_plane.identity.api_keys import digest
 from control_plane.identity.sessions import PresentedCredential, refuse_unknown_node
 from events.values import InvalidValue, NodeId, node_id
-from read_models import keys
 from read_models.keys import KeyRow
 
 EXTENSION: Final = "x-sliceplane-access"
@@ -52,12 +53,22 @@ def access(scope: Scope) -> dict[str, Any]:
     return {EXTENSION: declared}
 
 
-NODES: Final[dict[str, Any]] = {EXTENSION: {"roles": ["node"]}}
-"""Declaration of a route for nodes, which authenticate with the credential of their session."""
+NOT_RECORDED: Final = "never"
+"""Value of `audit` in the declaration of a route that the access log omits, even if the request is refused."""
+NODES: Final[dict[str, Any]] = {EXTENSION: {"roles": ["node"], "audit": "refusals"}}
+"""Declaration of a route for nodes, which authenticate with the credential of their session. The access log has only
+refusals of such requests, unless the setting `audit_nodes` is `all`.
+"""
 SELF_VERIFIED: Final[dict[str, Any]] = {EXTENSION: {"roles": ["node"], "verified_by": "route"}}
 """Declaration of a route for nodes that verifies a token, a proof or a credential itself."""
+HEARTBEATS: Final[dict[str, Any]] = {
+    EXTENSION: {"roles": ["node"], "verified_by": "route", "audit": "refusals"}
+}
+"""Declaration of the route of heartbeats, which verifies credentials in batches."""
 EVERYONE: Final[dict[str, Any]] = {EXTENSION: {"roles": []}}
 """Declaration of a route that requires no credentials."""
+HEALTH: Final[dict[str, Any]] = {EXTENSION: {"roles": [], "audit": NOT_RECORDED}}
+"""Declaration of a health check, which works without credentials and without a database."""
 AUTHENTICATED: Final[dict[str, Any]] = {EXTENSION: {"roles": [role.value for role in Role]}}
 """Declaration of a route for every principal, about the principal itself."""
 
@@ -77,22 +88,28 @@ def declaration_of(route: BaseRoute) -> dict[str, Any]:
 
 
 async def authorise(request: Request, credentials: Credentials) -> None:
-    """Check the credentials of a request against the declaration of its route, and keep the caller for the handlers.
+    """Check the credentials of a request against the declaration of its route, and keep the caller for the handlers
+    and the access log.
 
     Raises `Unauthorised`, `Forbidden`, and `Throttled` for a principal that exceeds a limit of its requests.
     """
-    declared = declaration_of(request.scope["route"])
-    if declared in (EVERYONE[EXTENSION], SELF_VERIFIED[EXTENSION]):
+    declared, entry = declaration_of(request.scope["route"]), entry_of(request)
+    entry.route = request.scope["route"].path
+    if not declared["roles"] or declared.get("verified_by") == "route":
         return
     if declared == NODES[EXTENSION]:
-        request.state.node = await _node(request, await _presented(credentials))
+        presented = await _presented(credentials)
+        number = await _session(request, presented)
+        request.state.node = presented.node_id
+        entry.principal, entry.credential = f"node:{presented.node_id}", f"{presented.node_id}/{number}"
         return
     limits = limits_of(request)
     if credentials is None:
         await limits.count_invalid(request)
     secret = _secret(credentials)
-    async with limits.verification(request, _digest(secret)):
+    async with limits.verification(request, digest(secret)):
         principal = await _principal(request, secret)
+    entry.principal = storable(principal.actor)
     await limits.spend(request, principal)
     if "scope" in declared:
         require(principal, Scope(declared["scope"]))
@@ -100,13 +117,13 @@ async def authorise(request: Request, credentials: Credentials) -> None:
 
 
 async def _principal(request: Request, secret: str) -> Principal:
-    async with reading(plane_of(request).engine) as conn:
-        found = await keys.by_secret(conn, digest(secret))
+    found = await cast(KeyLookups, request.app.state.key_lookups).find(digest(secret))
     if found is None:
         raise Unauthorised(
             Objection("unknown_key", "unknown API key; check the key in the Authorization header")
         )
     row, expired = found
+    entry_of(request).credential = row.key_id
     if row.revoked is not None:
         raise Unauthorised(Objection("key_revoked", "this API key was revoked; use another key"))
     if expired:
@@ -133,10 +150,10 @@ async def _presented(credentials: Credentials) -> PresentedCredential:
     return PresentedCredential(name, digest(credential))
 
 
-async def _node(request: Request, presented: PresentedCredential) -> NodeId:
+async def _session(request: Request, presented: PresentedCredential) -> int:
+    """Return the number of the session of a node. Raises `Unauthorised`."""
     async with reading(plane_of(request).engine) as conn:
-        await refuse_unknown_node(conn, presented)
-    return presented.node_id
+        return await refuse_unknown_node(conn, presented)
 
 
 def _secret(credentials: HTTPAuthorizationCredentials | None) -> str:

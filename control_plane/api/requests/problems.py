@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from control_plane.api.audit.entries import entry_of
 from control_plane.api.requests.invalid import refusal_of
 from control_plane.api.requests.problem_types import (
     ALL,
@@ -103,6 +104,9 @@ def problem(
         headers["WWW-Authenticate"] = "Bearer"
     if kind.status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = "1"
+    entry = entry_of(request)
+    entry.reasons = tuple(dict.fromkeys(reason.code for reason in reasons))
+    entry.route = entry.route or getattr(request.scope.get("route"), "path", None)
     log.info("request_refused", status=kind.status, reasons=[reason.code for reason in reasons])
     return JSONResponse(body.model_dump(), kind.status, headers, MEDIA_TYPE)
 

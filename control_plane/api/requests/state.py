@@ -9,6 +9,7 @@ from uuid import UUID
 
 from fastapi import Request
 
+from control_plane.api.audit.entries import entry_of
 from control_plane.api.feed.feed import Feed
 from control_plane.api.requests.rate_limits import RateLimits
 from control_plane.api.requests.report_gate import ReportGate
@@ -58,15 +59,21 @@ def origin_of(
     correlation_id: UUID | None = None,
     project: ProjectId | None = None,
 ) -> Origin:
-    """Return the origin of a caller's command: actor, request, correlation id and trace context."""
+    """Return the origin of a caller's command: actor, request with its source, correlation id and trace context."""
     trace = request.headers.get("traceparent", "")
     return Origin(
         actor=principal.actor,
-        reason=f"{request.method} {request.url.path} {request.state.request_id}",
+        reason=f"{request.method} {request.url.path} {sent(request)}",
         correlation_id=correlation_id or new_uuid(),
         project=project,
         trace_context=trace if _TRACE_PARENT.fullmatch(trace) else None,
     )
+
+
+def sent(request: Request) -> str:
+    """Return the id of a request and the address that sent it, for the reason of an event."""
+    source = entry_of(request).source
+    return f"{request.state.request_id}" + ("" if source is None else f" from {source}")
 
 
 async def key_of(request: Request, principal: Principal) -> CommandKey | None:

@@ -6,9 +6,10 @@ from typing import NoReturn
 
 from fastapi import APIRouter, Request
 
+from control_plane.api.audit.entries import entry_of
 from control_plane.api.requests.access import NODES, SELF_VERIFIED, CallingNode
 from control_plane.api.requests.problems import PROBLEMS
-from control_plane.api.requests.state import gate_of, keys_of, plane_of, users_of
+from control_plane.api.requests.state import gate_of, keys_of, plane_of, sent, users_of
 from control_plane.certificates import redis_ca
 from control_plane.commands.identity import (
     enrol_node,
@@ -72,7 +73,8 @@ async def renew(request: Request, body: Renewal) -> SessionGrant:
 
 async def _granted(request: Request, node: NodeId, command: Command) -> SessionGrant:
     plane, settings = plane_of(request), plane_of(request).settings
-    answer = json.loads(await plane.handle(command))
+    answer, entry = json.loads(await plane.handle(command)), entry_of(request)
+    entry.principal, entry.credential = f"node:{node}", f"{node}/{answer['number']}"
     # After a crash before this line the queue has no user for the node yet: the node's repeated request or the
     # dispatcher creates it.
     failpoint("api.session_granted")
@@ -112,7 +114,7 @@ async def _refuse_superseded(request: Request, superseded: Superseded) -> NoRetu
 def _origin(request: Request, node: NodeId, what: str) -> Origin:
     return Origin(
         actor=f"node:{node}",
-        reason=f"{what} {request.state.request_id}",
+        reason=f"{what} {sent(request)}",
         correlation_id=new_uuid(),
     )
 

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple, cast
 from fastapi import APIRouter, Request
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from control_plane.api.requests.access import SELF_VERIFIED, ShownByNode
+from control_plane.api.audit.entries import entry_of
+from control_plane.api.requests.access import HEARTBEATS, ShownByNode
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.database import reading
 from control_plane.decisions.refusals import Unauthorised
@@ -58,11 +59,13 @@ class _Stored(NamedTuple):
     synchronous_commit: str
 
 
-@router.post("/heartbeat", openapi_extra=SELF_VERIFIED)
+@router.post("/heartbeat", openapi_extra=HEARTBEATS)
 async def heartbeat(request: Request, shown: ShownByNode, body: Heartbeat) -> HeartbeatAnswer:
     """Report that a node is alive; the response has the control plane's time."""
     heartbeats = cast(Heartbeats, request.app.state.heartbeats)
-    return HeartbeatAnswer(now=await heartbeats.take(Beat(shown, body)))
+    answer = HeartbeatAnswer(now=await heartbeats.take(Beat(shown, body)))
+    entry_of(request).principal = f"node:{shown.node_id}"
+    return answer
 
 
 class Beat(NamedTuple):

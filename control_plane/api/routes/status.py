@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api import health
 from control_plane.api.health import Check
-from control_plane.api.requests.access import EVERYONE, access
+from control_plane.api.requests.access import HEALTH, access
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
 from control_plane.api.views.task_views import SHOWN
@@ -95,13 +95,13 @@ class StatusView(ReadinessView):
     tasks: TaskCount
 
 
-@router.get("/healthz", openapi_extra=EVERYONE)
+@router.get("/healthz", openapi_extra=HEALTH)
 async def alive() -> dict[str, str]:
     """Return 200 while the process answers requests."""
     return {"status": "alive"}
 
 
-@router.get("/readyz", responses={503: {"model": ReadinessView}}, openapi_extra=EVERYONE)
+@router.get("/readyz", responses={503: {"model": ReadinessView}}, openapi_extra=HEALTH)
 async def ready(request: Request, response: Response) -> ReadinessView:
     """Run every health check: 200 if all are ok, else 503."""
     plane = plane_of(request)
@@ -109,7 +109,7 @@ async def ready(request: Request, response: Response) -> ReadinessView:
 
 
 @router.get(
-    "/readyz/{check}", responses={503: {"model": ReadinessView}, 404: PROBLEMS[404]}, openapi_extra=EVERYONE
+    "/readyz/{check}", responses={503: {"model": ReadinessView}, 404: PROBLEMS[404]}, openapi_extra=HEALTH
 )
 async def ready_in(request: Request, response: Response, check: str) -> ReadinessView:
     """Run one health check: postgres, redis, dispatcher or projector."""

@@ -9,7 +9,7 @@ from rich.text import Text
 from control_plane.cli.pages import words
 from control_plane.cli.pages.details import Row, page
 from control_plane.cli.pages.tables import nothing, table
-from control_plane.client.access_answers import Caller, IssuedKey, Key, Project
+from control_plane.client.access_answers import AccessRow, Caller, IssuedKey, Key, Project
 
 
 def projects(items: Iterable[Project]) -> RenderableType:
@@ -66,6 +66,39 @@ def _key(item: Key) -> Iterator[Row]:
         yield "replaces", item.replaces
     if item.successor:
         yield "replaced by", item.successor
+
+
+def requests(items: Iterable[AccessRow]) -> RenderableType:
+    rows = table(
+        *(
+            "POSITION",
+            "ARRIVED",
+            "REQUEST",
+            "STATUS",
+            "OUTCOME",
+            "MS",
+            "PRINCIPAL",
+            "CREDENTIAL",
+            "SOURCE",
+            "ID",
+        )
+    )
+    for item in items:
+        what = f"{item.method} {item.path}" + (f" ({item.count} times)" if item.count > 1 else "")
+        outcome = words.state(item.outcome or "open")
+        if item.reasons:
+            outcome.append(f": {', '.join(item.reasons)}")
+        numbers = [str(item.position or "-"), words.instant(item.opened_at), what, str(item.status or "-")]
+        ended = outcome, "-" if item.duration_ms is None else str(item.duration_ms)
+        rows.add_row(
+            *numbers,
+            *ended,
+            item.principal or "-",
+            item.credential or "-",
+            item.source or "-",
+            item.request_id,
+        )
+    return rows if rows.row_count else Text("no matching requests")
 
 
 def caller(item: Caller) -> Table:

@@ -1,0 +1,91 @@
+"""Middleware that records each request in the access log.
+
+A dependency of every route (`requests.recording`) opens the row of a request, after the credentials are verified and
+before the handler runs. The middleware completes the row once the response was sent. A request that is refused before
+gets its row here, before its response is sent.
+"""
+
+import asyncio
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from control_plane.api.audit.access_log import AccessLog
+from control_plane.api.audit.entries import Entry, Outcome, entry_for, outcome_of
+
+_BROKEN: Final = 500
+
+
+class Audited:
+    """Middleware that records requests. Plain ASGI, so that the chunks of a watch pass through it directly."""
+
+    def __init__(self, app: ASGIApp, log: AccessLog) -> None:
+        self._app, self._log = app, log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await _Recording(self._log, entry_for(scope), receive, send).run(self._app, scope)
+        else:
+            await self._app(scope, receive, send)
+
+
+class _Recording:
+    """The recording of one request: it observes the messages between the server and the application."""
+
+    def __init__(self, log: AccessLog, entry: Entry, receive: Receive, send: Send) -> None:
+        self._log, self._entry, self._receive, self._send = log, entry, receive, send
+        self._status: int | None = None
+        self._complete = self._left = False
+
+    async def run(self, app: ASGIApp, scope: Scope) -> None:
+        self._log.arrived(self._entry)
+        try:
+            await app(scope, self._received, self._sent)
+        except asyncio.CancelledError:
+            self._end(Outcome.INTERRUPTED)
+            raise
+        except Exception:
+            self._entry.reasons = self._entry.reasons or ("internal_error",)
+            self._status = self._status or _BROKEN
+            self._end(Outcome.ABORTED if self._left else Outcome.FAILED)
+            raise
+        self._end(self._outcome())
+
+    def _outcome(self) -> Outcome:
+        if not self._complete or self._status is None:
+            return Outcome.ABORTED
+        return outcome_of(self._status)
+
+    async def _received(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" and not self._complete:
+            self._left = True
+        return message
+
+    async def _sent(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = int(message["status"])
+            if not self._entry.queued and self._is_recorded(self._status):
+                self._end(Outcome.ABORTED if self._left else outcome_of(self._status))
+                await self._log.answerable()
+        elif not message.get("more_body", False):
+            self._complete = True
+        await self._send(message)
+
+    def _is_recorded(self, status: int) -> bool:
+        """Return whether a request that was not opened is recorded."""
+        entry = self._entry
+        if entry.exempt:
+            return False
+        if entry.wanted is None:
+            entry.wanted = self._log.wants(entry, None)
+        return entry.wanted or outcome_of(status) is not Outcome.COMPLETED
+
+    def _end(self, outcome: Outcome) -> None:
+        """Record the end of the request, unless it is recorded already or not at all."""
+        entry = self._entry
+        if entry.outcome is None and (entry.queued or self._is_recorded(self._status or _BROKEN)):
+            entry.end(outcome, self._status)
+            self._log.end(entry)
+        else:
+            self._log.passed_by(entry)

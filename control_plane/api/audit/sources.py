@@ -1,0 +1,88 @@
+"""Limit of the rows of requests without valid credentials, so that no source can displace the rows of others.
+
+A source gets `ROWS` rows per minute. Further requests of the minute are counted in one row for each method, route,
+status and reason. The row gets its position at the end of the minute, when its count is final, because a row with a
+position never changes.
+"""
+
+import ipaddress
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from control_plane.api.audit.entries import Entry
+
+ROWS: Final = 60
+SECONDS: Final = 60.0
+SOURCES: Final = 1000
+"""Number of sources with a limit of their own; further sources of the same minute share one limit."""
+_NETWORK_BITS: Final = 64
+"""A host with IPv6 usually has all addresses of a network of this prefix length (RFC 4291, section 2.5.4)."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """The requests of one source within one minute. `counting`: the rows that count further requests."""
+
+    end: float
+    rows: int = 0
+    counting: dict[object, Entry] = field(default_factory=dict)
+
+
+class Sources:
+    """The sources of requests without valid credentials in one process. Not thread-safe: used by one event loop."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._windows: dict[str, _Window] = {}
+
+    def row_of(self, entry: Entry) -> Entry:
+        """Return the entry in which a request is recorded: its own, or an earlier one with an increased count."""
+        window = self._window(_limited(entry.source))
+        if window.rows < ROWS:
+            window.rows += 1
+            return entry
+        return _counted(window, entry)
+
+    def count(self, entry: Entry) -> Entry:
+        """Count a request in the row of all sources, which has no path, source and principal."""
+        entry.path, entry.source, entry.principal, entry.credential = "", None, None, None
+        return _counted(self._window(""), entry)
+
+    def ended(self, *, all_windows: bool = False) -> Iterator[Entry]:
+        """Forget the windows that have ended, or all of them, and yield the rows that counted their requests."""
+        now = math.inf if all_windows else self._now()
+        for source in [source for source, window in self._windows.items() if window.end <= now]:
+            for row in self._windows.pop(source).counting.values():
+                row.closed = True
+                yield row
+
+    def _window(self, source: str) -> _Window:
+        if source not in self._windows and len(self._windows) >= SOURCES:
+            source = ""
+        window = self._windows.get(source)
+        if window is None:
+            window = self._windows[source] = _Window(self._now() + SECONDS)
+        return window
+
+
+def _counted(window: _Window, entry: Entry) -> Entry:
+    kind = (entry.method, entry.route, entry.status, entry.reasons)
+    if (row := window.counting.get(kind)) is not None:
+        row.count += 1
+        return row
+    entry.closed = False
+    window.counting[kind] = entry
+    return entry
+
+
+def _limited(source: str | None) -> str:
+    """Return the name under which a source is limited: an IPv6 address stands for its network."""
+    if source is None or ":" not in source:
+        return source or "-"
+    try:
+        return str(ipaddress.ip_network((source, _NETWORK_BITS), strict=False))
+    except ValueError:
+        return source

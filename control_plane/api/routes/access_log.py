@@ -1,0 +1,130 @@
+"""`/v1/access-log`: the requests that the API has received, with the principal, the credential, the source and the
+outcome of each.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import AfterValidator, BaseModel
+
+from control_plane.api.audit.entries import Outcome
+from control_plane.api.requests.access import access
+from control_plane.api.requests.pages import Cursor, Limit, Order, Page, position_of
+from control_plane.api.requests.problems import PROBLEMS
+from control_plane.api.requests.state import plane_of
+from control_plane.decisions.access import Scope
+from control_plane.time_travel.moment import moment
+from control_plane.work import access_rows
+from control_plane.work.access_rows import AccessFilter
+from events.values import InvalidValue
+
+router = APIRouter(prefix="/v1", tags=["access"], responses=PROBLEMS)
+OPEN = "open"
+"""Value of the filter `outcome` for requests in progress."""
+
+
+class AccessView(BaseModel):
+    """A request, or several equal ones without valid credentials, with their number in `count`.
+
+    `position` is its place in the access log, in the order in which requests ended, null while it is in progress.
+    `route` is the template of the path, null if there is no such route. `principal` is the name under which the ledger
+    records what the caller does; `credential` is the id of its API key or token, or a node with the number of its
+    session; both are null for a request without valid credentials. `source` is the address of the client. `outcome` is
+    completed, refused, failed, aborted (the client left before the response was complete), interrupted (the API process
+    ended, and the effect is unknown), or null for a request in progress. `reasons` are the codes of its refusal.
+    `process` is the API process that received it.
+    """
+
+    request_id: str
+    position: int | None
+    opened_at: datetime
+    method: str
+    route: str | None
+    path: str
+    principal: str | None
+    credential: str | None
+    source: str | None
+    status: int | None
+    outcome: Outcome | None
+    reasons: list[str]
+    duration_ms: int | None
+    count: int
+    process: str
+
+
+def _time(raw: str | None) -> datetime | None:
+    if raw is None:
+        return None
+    found = moment(raw)
+    if not isinstance(found, datetime):
+        raise InvalidValue("time", raw[:64], "use a time such as 2026-11-21T09:30:00Z (RFC 3339)")
+    return found
+
+
+def _checked(raw: str | None) -> str | None:
+    _time(raw)
+    return raw
+
+
+def _text(description: str) -> Any:
+    return Query(max_length=256, description=description)
+
+
+def _timed(name: str, description: str) -> Any:
+    return Query(alias=name, max_length=64, description=f"{description} (RFC 3339).")
+
+
+Time = Annotated[str | None, AfterValidator(_checked)]
+
+
+def _which(
+    *,
+    principal: Annotated[str | None, _text("Only requests of this principal, such as `key:ci-1a2b`.")] = None,
+    route: Annotated[str | None, _text("Only requests of this route, such as `/v1/nodes/{node}`.")] = None,
+    method: Annotated[str | None, _text("Only requests with this method, such as `POST`.")] = None,
+    source: Annotated[str | None, _text("Only requests of this client address.")] = None,
+    from_: Annotated[Time, _timed("from", "Only requests that arrived since this time")] = None,
+    to: Annotated[Time, _timed("to", "Only requests that arrived until this time")] = None,
+) -> AccessFilter:
+    return AccessFilter(
+        principal=principal, route=route, method=method, source=source, begin=_time(from_), end=_time(to)
+    )
+
+
+@router.get("/access-log", openapi_extra=access(Scope.ACCESS_READ))
+async def list_requests(
+    request: Request,
+    which: Annotated[AccessFilter, Depends(_which)],
+    *,
+    outcome: Annotated[
+        Literal["completed", "refused", "failed", "aborted", "interrupted", "open"] | None,
+        Query(description="Only requests with this outcome; `open`: requests in progress, on one page."),
+    ] = None,
+    after: Annotated[
+        str | None,
+        Query(max_length=19, description="Only requests after this position of the access log."),
+    ] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    order: Order = "desc",
+) -> Page[AccessView]:
+    """List requests that have ended by their positions, the newest first. A listed row never changes."""
+    engine, place, begin = plane_of(request).engine, position_of(cursor), position_of(after) or 0
+    if outcome == OPEN:
+        async with engine.connect() as conn:
+            found = await access_rows.in_progress(conn, which, descending=order == "desc", limit=limit)
+        return Page(items=[_view(row) for row in found], next_cursor=None)
+    which = which.with_outcome(outcome)
+    if order == "asc":
+        found = await access_rows.following(engine, which, after=max(begin, place or 0), limit=limit)
+    else:
+        async with engine.connect() as conn:
+            found = await access_rows.newest(conn, which, after=begin, before=place, limit=limit)
+    following = str(found[-1]["position"]) if len(found) == limit else None
+    return Page(items=[_view(row) for row in found], next_cursor=following)
+
+
+def _view(row: sa.RowMapping) -> AccessView:
+    return AccessView.model_validate({**row, "process": str(row["process"])})

@@ -1,0 +1,84 @@
+"""Tests of the limit of rows of requests without valid credentials."""
+
+from control_plane.api.audit.entries import Entry
+from control_plane.api.audit.sources import ROWS, SECONDS, SOURCES, Sources
+
+
+class _Clock:
+    """A clock that a test advances."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def entry(number: int, source: str = "192.0.2.1", route: str = "/v1/nodes") -> Entry:
+    return Entry(f"req-{number}", "GET", "/", source, route=route, status=401, reasons=("unknown_key",))
+
+
+def rows(sources: Sources, *entries: Entry) -> list[Entry]:
+    return [sources.row_of(each) for each in entries]
+
+
+def own(entries: list[Entry], found: list[Entry]) -> int:
+    """Return how many of the entries got a row of their own that nothing else is counted in."""
+    return sum(each is row and row.closed for each, row in zip(entries, found, strict=True))
+
+
+def test_requests_of_a_source_beyond_the_limit_are_counted_by_route_and_reason() -> None:
+    sources = Sources(_Clock())
+    given = [entry(number) for number in range(ROWS + 10)]
+    found = rows(sources, *given)
+    assert own(given, found) == ROWS
+    counting = found[-1]
+    assert (counting, counting.count, counting.closed) == (given[ROWS], 10, False)
+    assert sources.row_of(other := entry(999, route="/v1/skus")) is other
+    assert sources.row_of(entry(1000, route="/v1/skus")) is other
+    assert other.count == 2
+
+
+def test_source_beyond_its_limit_does_not_limit_other_sources() -> None:
+    sources = Sources(_Clock())
+    rows(sources, *(entry(number) for number in range(ROWS + 10)))
+    others = [entry(number, "192.0.2.2") for number in range(ROWS)]
+    assert own(others, rows(sources, *others)) == ROWS
+
+
+def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
+    sources = Sources(_Clock())
+    given = [entry(number, f"2001:db8::{number:x}") for number in range(1, ROWS + 11)]
+    assert own(given, rows(sources, *given)) == ROWS
+    neighbour = entry(0, "2001:db8:0:1::1")
+    assert sources.row_of(neighbour) is neighbour
+    assert neighbour.closed
+
+
+def test_row_that_counts_requests_is_closed_after_its_minute_and_the_source_gets_new_rows() -> None:
+    clock = _Clock()
+    sources = Sources(clock)
+    found = rows(sources, *(entry(number) for number in range(ROWS + 10)))
+    assert list(sources.ended()) == []
+    clock.now += SECONDS
+    assert list(sources.ended()) == [found[-1]]
+    assert found[-1].closed
+    again = entry(1000)
+    assert sources.row_of(again) is again
+    assert again.closed
+
+
+def test_sources_beyond_the_maximum_share_one_limit() -> None:
+    sources = Sources(_Clock())
+    rows(sources, *(entry(number, f"10.0.{number // 256}.{number % 256}") for number in range(SOURCES)))
+    given = [entry(number, f"10.9.{number // 256}.{number % 256}") for number in range(ROWS + 10)]
+    assert own(given, rows(sources, *given)) == ROWS
+
+
+def test_requests_that_are_only_counted_have_no_path_source_or_principal() -> None:
+    sources = Sources(_Clock())
+    first, second = entry(1), entry(2, "192.0.2.2")
+    first.principal = "key:one"
+    assert sources.count(first) is first
+    assert sources.count(second) is first
+    assert [first.path, first.source, first.principal, first.count] == ["", None, None, 2]
