@@ -24,6 +24,7 @@ from redis.asyncio.connection import parse_url
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from control_plane.decisions.issuers import Issuer
 from control_plane.decisions.readiness import SSH, Check
 from control_plane.decisions.skus import IMAGES, Images
 from control_plane.work.report_budget import Limits
@@ -123,6 +124,10 @@ class Settings(BaseSettings):
 
     max_key_days: float | None = Field(default=None, gt=0)
     """Maximum lifetime of an API key that is issued over the API, in days; None: keys may be issued without expiry."""
+
+    oidc: tuple[Issuer, ...] = ()
+    """Identity providers with tokens that callers may send instead of an API key; a JSON list. The fields of a provider
+    are those of `control_plane.decisions.issuers.Issuer`."""
 
     report_burst: int = Field(default=1000, ge=20, le=1_000_000)
     """Tokens that the report budget of a node holds (`control_plane.work.report_budget`)."""
@@ -236,6 +241,15 @@ class Settings(BaseSettings):
         if networks.prefixlen > _LONGEST_PREFIX or not networks.is_private:
             raise ValueError(f"{networks} is not a private network that contains at least two /24 networks")
         return networks
+
+    @field_validator("oidc")
+    @classmethod
+    def _distinct_issuers(cls, issuers: tuple[Issuer, ...]) -> tuple[Issuer, ...]:
+        for values in ([each.name for each in issuers], [each.issuer for each in issuers]):
+            repeated = sorted({each for each in values if values.count(each) > 1})
+            if repeated:
+                raise ValueError(f"{', '.join(repeated)}: listed more than once; list each provider once")
+        return issuers
 
     @field_validator("images")
     @classmethod

@@ -8,6 +8,7 @@ input; it raises `InvalidValue`, which names the value, the kind and the reason.
 import ipaddress
 import re
 from functools import lru_cache
+from hashlib import sha256
 from typing import Final, Literal, NewType
 from uuid import UUID
 
@@ -87,6 +88,10 @@ def project_id(raw: str) -> ProjectId:
 
 def key_name(raw: str) -> str:
     return _label("name of a key", raw)
+
+
+def issuer_name(raw: str) -> str:
+    return _label("name of an identity provider", raw)
 
 
 def image_name(raw: str) -> ImageName:
@@ -222,6 +227,11 @@ def stream_of_project(project: ProjectId) -> StreamId:
 
 def stream_of_key(key_id: str) -> StreamId:
     return StreamId(f"key-{key_id}")
+
+
+def stream_of_principal(actor: str) -> StreamId:
+    """Return the stream of a principal. A subject may have characters that the name of a stream cannot have."""
+    return StreamId(f"principal-{sha256(actor.encode()).hexdigest()}")
 
 
 def stream_of_task(task: UUID) -> StreamId:

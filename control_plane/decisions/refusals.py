@@ -71,5 +71,9 @@ class Unauthorised(Refused):
     """The caller is not authenticated."""
 
 
+class IdentityProviderUnavailable(Refused):
+    """The credentials cannot be verified now, because the identity provider that issued them does not respond."""
+
+
 class Forbidden(Refused):
     """The caller is authenticated, but lacks the permission."""
