@@ -10,7 +10,18 @@ for reading; when its shape changes, its version rises and `events.upcasts` gets
 
 from typing import Final
 
-from events import access, allocations, ingress, nodes, orders, projections, projects, slots, tasks
+from events import (
+    access,
+    allocations,
+    ingress,
+    nodes,
+    orders,
+    principals,
+    projections,
+    projects,
+    slots,
+    tasks,
+)
 from events.shapes import BrokenCatalog, NotYetWritable, Shape, Shapes, UnknownFact, UnreadableFact
 from events.upcasts import UPCASTS
 
@@ -101,6 +112,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "access.key_issued": Shape(1, access.ApiKeyIssued),
     "access.key_replaced": Shape(1, access.ApiKeyReplaced),
     "access.key_revoked": Shape(1, access.ApiKeyRevoked),
+    "access.principal_revoked": Shape(1, principals.PrincipalRevoked),
     "order.refused": Shape(1, orders.OrderRefused),
     "order.message_refused": Shape(1, orders.MessageRefused),
     "projection.rebuild_requested": Shape(1, projections.ProjectionRebuildOrdered),

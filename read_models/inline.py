@@ -13,19 +13,21 @@ from events.access import AccessFact
 from events.facts import Fact
 from events.nodes import NodeFact
 from events.orders import OrderFact
+from events.principals import PrincipalRevoked
 from events.projects import ProjectFact
 from events.slots import SlotFact
-from read_models import keys, nodes, projects, slots
+from read_models import keys, nodes, principals, projects, slots
 from read_models.rows import Patched, write
 
 NODES: Final = Patched(nodes.node, (*get_args(NodeFact), *get_args(OrderFact)), nodes.patch)
 SLOTS: Final = Patched(slots.slot, get_args(SlotFact), slots.patch)
 KEYS: Final = Patched(keys.api_key, get_args(AccessFact), keys.patch)
+PRINCIPALS: Final = Patched(principals.principal, (PrincipalRevoked,), principals.patch)
 PROJECTS: Final = Patched(projects.project, get_args(ProjectFact), projects.patch)
 
 
 async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
     """Apply facts to the rows of every inline read model. Each fact is paired with its version in its stream."""
     numbered = list(facts)
-    for each in (NODES, SLOTS, KEYS, PROJECTS):
+    for each in (NODES, SLOTS, KEYS, PRINCIPALS, PROJECTS):
         await write(conn, each.table, each.patches(numbered))

@@ -76,6 +76,13 @@ create index node_drifting on node (node_id) where drift is not null;
 -- Few rows are excluded, and the refusal of a request for lack of capacity lists them.
 create index node_excluded on node (node_id) where excluded is not null;
 
+create table principal (
+  actor text not null,
+  version bigint not null,
+  revoked_at timestamptz not null,
+  primary key (actor)
+);
+
 create table project (
   project text not null,
   version bigint not null,
