@@ -49,6 +49,7 @@ from control_plane.api.routes import (
     timelines,
 )
 from control_plane.api.views.offered_images import Offering
+from control_plane.identity.oidc import Verifier
 from control_plane.identity.sealing import OrderKeys
 from control_plane.time_travel.travel import TimeTravel
 from control_plane.wiring import Plane
@@ -108,6 +109,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app.state.key_lookups = KeyLookups(plane.engine, lambda: log.is_busy)
     app.state.hub = progress.Hub(plane.redis)
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
+    app.state.verifier = Verifier(plane.settings.oidc)
     app.state.report_gate = ReportGate()
     app.state.rate_limits = RateLimits(plane.settings, plane.redis)
     app.state.travel = TimeTravel(plane.engine, feed)

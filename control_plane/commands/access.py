@@ -1,5 +1,6 @@
-"""Commands about API keys: issue, replace and revoke a key."""
+"""Commands about API keys (issue, replace, revoke) and about the tokens of a caller (revoke)."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,9 +14,10 @@ from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.access import ApiKeyIssued, ApiKeyReplaced, ApiKeyRevoked
 from events.ledger.append import Change
+from events.principals import PrincipalRevoked
 from events.projects import ProjectCreated
-from events.values import ProjectId, new_uuid, stream_of_key, stream_of_project
-from read_models import keys, projects
+from events.values import ProjectId, new_uuid, stream_of_key, stream_of_principal, stream_of_project
+from read_models import keys, principals, projects
 from read_models.keys import KeyRow
 
 
@@ -127,6 +129,20 @@ def revoke_key(key_id: str, reason: str, origin: Origin) -> Command:
             return Decision((), origin.at(transaction.now))
         change = Change(stream_of_key(key_id), row.version, (ApiKeyRevoked(key_id, reason),))
         return Decision((change,), origin.at(transaction.now))
+
+    return command
+
+
+def revoke_tokens(actor: str, reason: str, origin: Origin) -> Command:
+    """Revoke the tokens of a caller that were issued until now. The answer is the time of the revocation. Revoking them
+    again also revokes the tokens issued meanwhile.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        fact = PrincipalRevoked(actor, reason, transaction.now)
+        version = await principals.version_of(transaction.conn, actor)
+        change = Change(stream_of_principal(actor), version, (fact,))
+        return Decision((change,), origin.at(transaction.now), json.dumps(transaction.now.isoformat()))
 
     return command
 

@@ -32,6 +32,7 @@ USER_ACTOR: Final = re.compile(
 """Form of an actor that holds tokens."""
 KEY_ACTOR: Final = re.compile(r"key:(?P<key>[a-z][a-z0-9-]{0,63})")
 _SAFE: Final = "_.~@|:+=!*,;$-"
+_TOKEN_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _PART: Final = re.compile(r"[A-Za-z0-9_-]+")
 _REFUSED_HEADERS: Final = frozenset({"crit", "jku", "jwk", "x5u", "x5c", "b64", "zip", "enc", "cty", "epk"})
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
@@ -76,11 +77,20 @@ class ShownToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenHolder:
-    """The holder of a verified token, and the time of issue in seconds since 1970."""
+    """The holder of a verified token. `issued_at` and `expires_at` are in seconds since 1970: the token is accepted
+    before `expires_at`, which includes the clock skew.
+    """
 
     principal: Principal
     issued_at: float
+    expires_at: float
     issuer: Issuer
+    token_id: str | None = None
+    """The claim `jti`, if it can be recorded."""
+
+    def credential(self, token_sha256: str) -> str:
+        """Return the id of the token in the access log and in events. It contains nothing that could be presented."""
+        return f"{self.issuer.name}/{self.token_id or token_sha256[:16]}"
 
 
 def has_form_of_token(secret: str) -> bool:
@@ -172,10 +182,16 @@ def holder_of(claims: dict[str, Any], issuer: Issuer, now: float) -> TokenHolder
         # the token must not be accepted from a caller that only has the token.
         raise TokenRefused("token_untrusted", "token is bound to a key")
     _check_audience(claims, issuer)
-    issued_at = _check_times(claims, issuer, now)
+    issued_at, expires_at = _check_times(claims, issuer, now)
     actor = f"user:{issuer.name}/{_safe(_text(claims, 'sub'))}"
     role, projects = _granted(claims, issuer.grants)
-    return TokenHolder(Principal(actor, role, scopes_of(role, frozenset()), projects), issued_at, issuer)
+    principal = Principal(actor, role, scopes_of(role, frozenset()), projects)
+    return TokenHolder(principal, issued_at, expires_at, issuer, _token_id(claims))
+
+
+def _token_id(claims: dict[str, Any]) -> str | None:
+    found = claims.get("jti")
+    return found if isinstance(found, str) and _TOKEN_ID.fullmatch(found) else None
 
 
 def _check_audience(claims: dict[str, Any], issuer: Issuer) -> None:
@@ -192,7 +208,8 @@ def _check_audience(claims: dict[str, Any], issuer: Issuer) -> None:
         raise TokenRefused("token_wrong_audience", "several audiences, and claim azp is not permitted")
 
 
-def _check_times(claims: dict[str, Any], issuer: Issuer, now: float) -> float:
+def _check_times(claims: dict[str, Any], issuer: Issuer, now: float) -> tuple[float, float]:
+    """Return when the token was issued, and from when on it is refused. Raises `TokenRefused`."""
     skew = issuer.clock_skew_seconds
     expires, issued = _time(claims, "exp"), _time(claims, "iat")
     begins = _time(claims, "nbf") if "nbf" in claims else issued
@@ -204,7 +221,7 @@ def _check_times(claims: dict[str, Any], issuer: Issuer, now: float) -> float:
         raise TokenRefused("token_not_yet_valid", "claim nbf lies in the future")
     if issued - skew > now:
         raise TokenRefused("token_not_yet_valid", "claim iat lies in the future")
-    return issued
+    return issued, min(expires, issued + issuer.max_token_age_seconds) + skew
 
 
 def _safe(subject: str) -> str:

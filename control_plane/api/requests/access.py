@@ -1,7 +1,8 @@
 """Authentication and authorisation of every request.
 
-Callers send an API key, nodes send `<node_id>:<credential>`; both as a Bearer token. Only hashes of secrets are stored;
-they are compared in constant time or looked up in the database.
+Callers send an API key or the token of an identity provider, nodes send `<node_id>:<credential>`; each as a Bearer
+token. Only hashes of API keys and credentials are stored; they are compared in constant time or looked up in the
+database. Tokens of identity providers are not stored, and no part of them is logged.
 
 Each route declares its required scope or role, with `openapi_extra=access(...)`. The declaration is checked before
 anything else of the request is read, and it is part of the OpenAPI document. An application with an undeclared route
@@ -10,6 +11,7 @@ does not start.
 
 from typing import Annotated, Any, Final, cast
 
+import structlog
 from fastapi import Depends, Request
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -29,15 +31,22 @@ from control_plane.decisions.access import (
     scopes_of,
 )
 from control_plane.decisions.refusals import Objection, Unauthorised
+from control_plane.decisions.tokens import REASONS, TokenRefused, has_form_of_token, refuse_revoked
 from control_plane.identity.api_keys import digest
+from control_plane.identity.oidc import Verifier
 from control_plane.identity.sessions import PresentedCredential, refuse_unknown_node
 from events.values import InvalidValue, NodeId, node_id
+from read_models import principals
 from read_models.keys import KeyRow
 
+log = structlog.get_logger()
 EXTENSION: Final = "x-sliceplane-access"
 """Name of the field of an operation in the OpenAPI document that states the required scope or role."""
 
-_bearer: Final = HTTPBearer(auto_error=False, description="An API key, or a node's id and credential.")
+_bearer: Final = HTTPBearer(
+    auto_error=False,
+    description="An API key, a token of an identity provider, or a node's id and credential.",
+)
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
@@ -108,7 +117,8 @@ async def authorise(request: Request, credentials: Credentials) -> None:
         await limits.count_invalid(request)
     secret = _secret(credentials)
     async with limits.verification(request, digest(secret)):
-        principal = await _principal(request, secret)
+        identify = _holder_of_token if has_form_of_token(secret) else _holder_of_key
+        principal = await identify(request, secret)
     entry.principal = storable(principal.actor)
     await limits.spend(request, principal)
     if "scope" in declared:
@@ -116,7 +126,7 @@ async def authorise(request: Request, credentials: Credentials) -> None:
     request.state.principal = principal
 
 
-async def _principal(request: Request, secret: str) -> Principal:
+async def _holder_of_key(request: Request, secret: str) -> Principal:
     found = await cast(KeyLookups, request.app.state.key_lookups).find(digest(secret))
     if found is None:
         raise Unauthorised(
@@ -129,6 +139,21 @@ async def _principal(request: Request, secret: str) -> Principal:
     if expired:
         raise Unauthorised(Objection("key_expired", "this API key has expired; use another key"))
     return principal_of(row)
+
+
+async def _holder_of_token(request: Request, token: str) -> Principal:
+    verifier = cast(Verifier, request.app.state.verifier)
+    try:
+        holder = await verifier.verify(token)
+        entry_of(request).credential = holder.credential(digest(token))
+        async with reading(plane_of(request).engine) as conn:
+            revoked_at = await principals.revoked_at(conn, holder.principal.actor)
+        if revoked_at is not None:
+            refuse_revoked(holder, revoked_at)
+    except TokenRefused as refused:
+        log.info("token_refused", code=refused.code, cause=refused.cause)
+        raise Unauthorised(Objection(refused.code, REASONS[refused.code])) from None
+    return holder.principal
 
 
 def principal_of(row: KeyRow) -> Principal:
@@ -158,7 +183,7 @@ async def _session(request: Request, presented: PresentedCredential) -> int:
 
 def _secret(credentials: HTTPAuthorizationCredentials | None) -> str:
     if credentials is None:
-        reason = "send 'Authorization: Bearer <API key>'"
+        reason = "send 'Authorization: Bearer <API key or token>'"
         raise Unauthorised(Objection("no_credentials", reason))
     return credentials.credentials
 

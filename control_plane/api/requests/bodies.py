@@ -28,6 +28,7 @@ from control_plane.decisions.public_addresses import (
 from control_plane.decisions.refusals import Refused
 from control_plane.decisions.requests import network_mode_offered, permits_ingress, sku_offered
 from control_plane.decisions.tasks import REQUESTABLE, kind_requestable
+from control_plane.decisions.tokens import KEY_ACTOR, USER_ACTOR
 from events import values
 from events.ssh_keys import ssh_public_key
 from events.values import InvalidValue
@@ -273,6 +274,22 @@ class RotateKey(Body):
 class RevokeKey(Body):
     """Request body of `POST /v1/keys/{key}/revoke`."""
 
+    reason: Why
+
+
+def _revocable(actor: str) -> str:
+    if not (USER_ACTOR.fullmatch(actor) or KEY_ACTOR.fullmatch(actor)):
+        raise InvalidValue(
+            "principal", actor[:64], "use an actor of the ledger: user:PROVIDER/SUBJECT or key:ID"
+        )
+    return actor
+
+
+class RevokePrincipal(Body):
+    """Request body of `POST /v1/principals/revoke`."""
+
+    actor: Annotated[str, AfterValidator(_revocable)]
+    """The caller as the ledger records it: `user:PROVIDER/SUBJECT`, or `key:ID` for an API key."""
     reason: Why
 
 

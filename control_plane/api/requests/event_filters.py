@@ -23,7 +23,10 @@ from events.values import InvalidValue, ProjectId, StreamId, project_id
 MOST: Final = 50
 """Maximum number of values of one parameter."""
 _STREAM: Final = re.compile(r"[a-z]+-[a-z0-9][a-z0-9._/-]{0,199}")
-_ACTOR: Final = re.compile(r"[a-z]+(?::[^\x00-\x20\x7f]{1,199})?")
+_ACTOR: Final = re.compile(r"[a-z]+(?::[^\x00-\x20\x7f]{1,299})?")
+"""An actor, such as `node:lab-a` or `user:corp/alice`. The longest consists of the name of an identity provider (31
+characters) and a subject (255).
+"""
 
 
 def _stream(raw: str) -> StreamId:
@@ -40,7 +43,9 @@ def _type(raw: str) -> str:
 
 def _actor(raw: str) -> str:
     if not _ACTOR.fullmatch(raw):
-        raise InvalidValue("actor", raw[:64], "use a kind, ':' and a name, such as key:alice or node:lab-a")
+        raise InvalidValue(
+            "actor", raw[:64], "use a kind, ':' and a name, such as key:alice, user:corp/alice or node:lab-a"
+        )
     return raw
 
 

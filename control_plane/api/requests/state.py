@@ -71,9 +71,13 @@ def origin_of(
 
 
 def sent(request: Request) -> str:
-    """Return the id of a request and the address that sent it, for the reason of an event."""
-    source = entry_of(request).source
-    return f"{request.state.request_id}" + ("" if source is None else f" from {source}")
+    """Return the id of a request, the address that sent it, and the id of its token, for the reason of an event. For
+    other credentials, the actor is the credential.
+    """
+    entry = entry_of(request)
+    source = "" if entry.source is None else f" from {entry.source}"
+    token = f" with {entry.credential}" if (entry.principal or "").startswith("user:") else ""
+    return f"{request.state.request_id}{source}{token}"
 
 
 async def key_of(request: Request, principal: Principal) -> CommandKey | None:

@@ -1,5 +1,6 @@
-"""`/v1/keys` and `/v1/whoami`: API keys, and the caller of a request."""
+"""`/v1/keys`, `/v1/principals` and `/v1/whoami`: API keys, revocation, and the caller of a request."""
 
+import json
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
@@ -7,14 +8,23 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from control_plane.api.requests.access import AUTHENTICATED, Caller, access, principal_of
-from control_plane.api.requests.bodies import IssueKey, RevokeKey, RotateKey
+from control_plane.api.requests.bodies import IssueKey, RevokeKey, RevokePrincipal, RotateKey
 from control_plane.api.requests.commands import DryRun, dry, execute, execute_with_secret, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
-from control_plane.commands.access import KeyRequest, issue_key, replace_key, revoke_key, unknown_key
+from control_plane.commands.access import (
+    KeyRequest,
+    issue_key,
+    replace_key,
+    revoke_key,
+    revoke_tokens,
+    unknown_key,
+)
 from control_plane.decisions.access import Role, Scope
+from control_plane.decisions.refusals import Malformed, Objection
+from control_plane.decisions.tokens import KEY_ACTOR, USER_ACTOR
 from control_plane.identity.api_keys import digest, new_secret
 from events.access import ApiKeyIssued
 from events.values import ProjectId, stream_of_key
@@ -59,6 +69,16 @@ class CallerView(BaseModel):
     role: str
     scopes: list[str]
     projects: list[str] | None
+
+
+class RevokedPrincipal(BaseModel):
+    """A revoked caller. Its tokens that were issued until `revoked_at` are refused; null for an API key, which is
+    refused permanently.
+    """
+
+    actor: str
+    reason: str
+    revoked_at: datetime | None
 
 
 def _view(row: KeyRow) -> KeyView:
@@ -177,3 +197,20 @@ async def revoke(request: Request, principal: Caller, key: str, body: RevokeKey)
     command = revoke_key(key, body.reason, origin_of(request, principal))
     await execute(request, command, stream_of_key(key))
     return await show(request, key)
+
+
+@router.post("/principals/revoke", openapi_extra=access(Scope.ACCESS_WRITE))
+async def revoke_principal(request: Request, principal: Caller, body: RevokePrincipal) -> RevokedPrincipal:
+    """Revoke every token of a caller that was issued until now, or an API key."""
+    origin = origin_of(request, principal)
+    key, user = KEY_ACTOR.fullmatch(body.actor), USER_ACTOR.fullmatch(body.actor)
+    if key is not None:
+        await execute(request, revoke_key(key["key"], body.reason, origin))
+        return RevokedPrincipal(actor=body.actor, reason=body.reason, revoked_at=None)
+    assert user is not None, "the body has an actor of one of the two forms"
+    if user["issuer"] not in {each.name for each in plane_of(request).settings.oidc}:
+        # A misspelled name would have no effect, and the admin would not notice.
+        reason = f"there is no identity provider named {user['issuer']}"
+        raise Malformed(Objection("unknown_issuer", reason, "/actor"))
+    answer = await execute(request, revoke_tokens(body.actor, body.reason, origin))
+    return RevokedPrincipal(actor=body.actor, reason=body.reason, revoked_at=json.loads(answer))
