@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.servers.plane",
     "tests.servers.program_copies",
     "tests.servers.lab",
+    "tests.servers.oidc_provider",
 ]
 
 _MEMORY: Final = Path("/dev/shm")

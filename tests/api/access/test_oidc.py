@@ -1,0 +1,218 @@
+"""Tests of people and workloads that call the API with tokens of a real identity provider."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from control_plane.identity import issuer_keys
+from deploy.embedded.postgres import PostgresServer
+from tests.api.access.issuers import issuer_of
+from tests.api.access.principals import client_of, create_project, issue
+from tests.api.node import KEY, admit
+from tests.projections.plane_requests import rebuild
+from tests.servers.oidc_provider import Provider, new_keys, running_provider
+from tests.servers.plane import RunningPlane, running
+from tests.waiting import until
+
+
+@pytest.fixture(scope="module")
+def plane(postgres_server: PostgresServer, oidc_provider: Provider) -> Iterator[RunningPlane]:
+    """Control plane that trusts the provider of the session. Clocks of one machine do not differ."""
+    with running(postgres_server, oidc=(issuer_of(oidc_provider, clock_skew_seconds=0),)) as made:
+        yield made
+
+
+@pytest.fixture
+def own_provider() -> Iterator[Provider]:
+    """Identity provider of one test, which may stop it and replace its keys."""
+    with running_provider() as provider:
+        yield provider
+
+
+def caller(plane: RunningPlane, token: str) -> httpx.Client:
+    return plane.client(Authorization=f"Bearer {token}")
+
+
+def codes(answer: httpx.Response) -> list[str]:
+    return [each["code"] for each in answer.json()["reasons"]]
+
+
+def refusal(plane: RunningPlane, token: str) -> tuple[int, list[str]]:
+    """Return the status and the reason codes of a request with a token; no codes if it is accepted."""
+    with caller(plane, token) as client:
+        answer = client.get("/whoami")
+    return answer.status_code, [] if answer.is_success else codes(answer)
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
+def test_workload_with_a_client_credentials_token_is_a_caller_of_the_granted_project(
+    plane: RunningPlane, oidc_provider: Provider, algorithm: str
+) -> None:
+    with caller(plane, oidc_provider.workload_token(algorithm)) as client:
+        answer = client.get("/whoami").json()
+        listed = client.get("/allocations").json()["items"]
+        refused = client.get("/nodes")
+    assert answer["actor"] == f"user:corp/ci-{algorithm.lower()}"
+    assert (answer["role"], answer["projects"]) == ("caller", ["batch"])
+    assert listed == []
+    assert (refused.status_code, codes(refused)) == (403, ["role_missing"])
+
+
+def test_user_with_a_token_of_the_device_flow_requests_and_lists_allocations_of_its_project(
+    plane: RunningPlane, oidc_provider: Provider
+) -> None:
+    admit(plane, "n1", slots=2)
+    for project in ("vision", "batch"):
+        create_project(plane, project)
+    with (
+        caller(plane, oidc_provider.user_token("alice")) as alice,
+        caller(plane, oidc_provider.workload_token()) as workload,
+        plane.client() as admin,
+    ):
+        made = {}
+        for name, client in (("vision", alice), ("batch", workload)):
+            answer = client.post("/allocations", json={"sku": "lab.small", "ssh_authorized_keys": [KEY]})
+            assert answer.status_code == 202, answer.text
+            made[name] = answer.json()["id"]
+
+        def listed() -> list[str]:
+            return [each["id"] for each in alice.get("/allocations").json()["items"]]
+
+        until(lambda: listed() == [made["vision"]], "the projector has listed the allocation")
+        assert alice.get(f"/allocations/{made['batch']}").status_code == 404
+        events = admin.get("/events", params={"actor": "user:corp/alice"}).json()["items"]
+        assert "allocation.requested" in {each["type"] for each in events}
+        assert {each["actor"] for each in events} == {"user:corp/alice"}
+
+
+def test_user_with_an_admin_grant_administers_and_one_without_a_grant_is_refused(
+    plane: RunningPlane, oidc_provider: Provider
+) -> None:
+    with caller(plane, oidc_provider.user_token("olivia")) as admin:
+        assert admin.post("/projects", json={"id": "by-olivia"}).status_code == 201
+    assert refusal(plane, oidc_provider.user_token("mallory")) == (403, ["no_grant"])
+
+
+def test_revoked_user_is_refused_with_its_token_and_accepted_with_a_later_one(
+    plane: RunningPlane, oidc_provider: Provider
+) -> None:
+    def token() -> str:
+        return oidc_provider.sign(oidc_provider.claims(sub="leaver"))
+
+    old = token()
+    assert refusal(plane, old) == (200, [])
+    with plane.client() as admin:
+        body = {"actor": "user:corp/leaver", "reason": "laptop lost"}
+        answer = admin.post("/principals/revoke", json=body)
+        assert answer.is_success, answer.text
+        first = answer.json()["revoked_at"]
+    assert refusal(plane, old) == (401, ["principal_revoked"])
+    until(lambda: refusal(plane, token()) == (200, []), "a token of a later second is accepted")
+    assert refusal(plane, old) == (401, ["principal_revoked"])
+    assert refusal(plane, oidc_provider.sign(oidc_provider.claims(sub="leaver2"))) == (200, [])
+    with plane.client() as admin:
+        assert admin.post("/principals/revoke", json=body).json()["revoked_at"] > first
+    [(count,)] = plane.rows("select count(*) from ledger.event where type = 'access.principal_revoked'")
+    assert count == 2
+
+
+def test_revocation_with_an_idempotency_key_is_repeated_without_a_second_event(plane: RunningPlane) -> None:
+    body = {"actor": "user:corp/twice", "reason": "test"}
+    with plane.client(**{"Idempotency-Key": "revoke-twice"}) as admin:
+        answers = [admin.post("/principals/revoke", json=body).json() for _ in range(2)]
+    assert answers[0] == answers[1]
+
+
+def test_rebuilt_revocations_are_those_of_the_ledger(plane: RunningPlane) -> None:
+    with plane.client() as admin:
+        for _ in range(2):
+            body = {"actor": "user:corp/rebuilt", "reason": "test"}
+            assert admin.post("/principals/revoke", json=body).is_success
+    before = plane.rows("select * from read.principal order by actor")
+    assert ("user:corp/rebuilt", 2) in [row[:2] for row in before]
+    rebuild(plane, "principals")
+    assert plane.rows("select * from read.principal order by actor") == before
+
+
+def test_revocation_of_an_api_key_as_a_principal_revokes_the_key(plane: RunningPlane) -> None:
+    key = issue(plane, "by-actor", "admin")
+    with client_of(plane, key) as holder, plane.client() as admin:
+        assert holder.get("/nodes").is_success
+        answer = admin.post("/principals/revoke", json={"actor": f"key:{key.id}", "reason": "lost"})
+        assert answer.json() == {"actor": f"key:{key.id}", "reason": "lost", "revoked_at": None}
+        refused = holder.get("/nodes")
+    assert (refused.status_code, codes(refused)) == (401, ["key_revoked"])
+
+
+@pytest.mark.parametrize(
+    ("actor", "status", "code"),
+    [
+        ("user:other/alice", 422, "unknown_issuer"),
+        ("user:corp/not encoded", 422, "invalid_value"),
+        ("node:n1", 422, "invalid_value"),
+        ("key:no-such-key", 404, "unknown_key_id"),
+    ],
+)
+def test_revocation_of_a_principal_that_cannot_exist_is_refused(
+    plane: RunningPlane, actor: str, status: int, code: str
+) -> None:
+    with plane.client() as admin:
+        answer = admin.post("/principals/revoke", json={"actor": actor, "reason": "test"})
+    assert (answer.status_code, codes(answer)) == (status, [code])
+
+
+def test_subject_with_unsafe_characters_is_recorded_in_a_form_that_events_can_be_filtered_by(
+    plane: RunningPlane, oidc_provider: Provider
+) -> None:
+    subject = "CN=Älice Smith/%41," + "x" * 200
+    token = oidc_provider.sign(oidc_provider.claims(sub=subject, realm_access=None, groups=["/operators"]))
+    with caller(plane, token) as client:
+        actor = client.get("/whoami").json()["actor"]
+        assert actor == "user:corp/CN=%C3%84lice%20Smith%2F%2541," + "x" * 200
+        assert client.post("/projects", json={"id": "by-subject"}).status_code == 201
+        events = client.get("/events", params={"actor": actor}).json()["items"]
+        assert [each["type"] for each in events] == ["project.created"]
+        answer = client.post("/principals/revoke", json={"actor": actor, "reason": "test"})
+        assert answer.is_success, answer.text
+    assert refusal(plane, token) == (401, ["principal_revoked"])
+
+
+def test_token_is_refused_by_a_control_plane_without_identity_providers(
+    shared_plane: RunningPlane, oidc_provider: Provider
+) -> None:
+    assert refusal(shared_plane, oidc_provider.workload_token()) == (401, ["token_untrusted"])
+
+
+def test_new_keys_of_the_provider_are_accepted_during_the_run_and_withdrawn_ones_refused(
+    postgres_server: PostgresServer, own_provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(issuer_keys, "REFETCH_SECONDS", 0.0)
+    old_provider = replace(own_provider)
+    with running(postgres_server, oidc=(issuer_of(own_provider),)) as plane:
+        old = own_provider.workload_token()
+        assert refusal(plane, old) == (200, [])
+        own_provider.use_keys(new_keys("2"))
+        assert refusal(plane, own_provider.workload_token()) == (200, [])
+        assert refusal(plane, old) == (401, ["token_untrusted"])
+        claims = own_provider.claims()
+        assert refusal(plane, old_provider.sign(claims)) == (401, ["token_untrusted"])
+        assert refusal(plane, own_provider.sign(claims)) == (200, [])
+
+
+def test_provider_that_is_down_does_not_affect_api_keys_and_makes_tokens_unverifiable_only_at_the_maximum_age(
+    postgres_server: PostgresServer, own_provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(issuer_keys, "REFETCH_SECONDS", 0.0)
+    with running(postgres_server, oidc=(issuer_of(own_provider, keys_max_age_seconds=2),)) as plane:
+        token = own_provider.workload_token()
+        assert refusal(plane, token) == (200, [])
+        own_provider.close()
+        until(
+            lambda: refusal(plane, token) == (503, ["identity_provider_unavailable"]), "the keys are too old"
+        )
+        with plane.client() as admin:
+            assert admin.get("/nodes").is_success
+        own_provider.open()
+        assert refusal(plane, token) == (200, [])
