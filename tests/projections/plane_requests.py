@@ -7,7 +7,7 @@ from tests.api.node import admit, allocate, batch
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
-NAMES = ("nodes", "slots", "keys", "projects", "allocations", "project_events", "holdings")
+NAMES = ("nodes", "slots", "keys", "principals", "projects", "allocations", "project_events", "holdings")
 
 
 def create_history(plane: RunningPlane, node: str = "node-a", slots: int = 3) -> list[str]:
