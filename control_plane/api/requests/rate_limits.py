@@ -11,9 +11,10 @@ Three counters are asked one after the other, the cheapest first:
 
 1. In this process, by the hash of the presented secret, with the quota of a principal: a flood is refused without a
    query. Only secrets that were verified before have such a counter.
-2. In this process, by source address: requests without valid credentials. An exhausted quota also refuses secrets that
-   this process has not verified yet, without a look-up, so that a guess is not answered. Verified callers behind the
-   same address are not affected. Requests in progress are not counted yet, so their number can exceed the quota.
+2. In this process, by source address: requests without valid credentials, or with a token that has no role here. An
+   exhausted quota also refuses secrets that this process has not verified yet, without a look-up, so that a guess is
+   not answered. Verified callers behind the same address are not affected. Requests in progress are not counted yet,
+   so their number can exceed the quota.
 3. In Redis, by principal and project, shared by all API processes. If Redis does not answer, the requests in progress
    wait for it once, for a fraction of a second. From then on the same quotas are counted in this process, until Redis
    answers an attempt that no request waits for. No request is refused because Redis is unavailable.
@@ -44,7 +45,7 @@ from control_plane.api.requests.rate_windows import (
 )
 from control_plane.api.requests.response_headers import set_header
 from control_plane.decisions.access import Principal
-from control_plane.decisions.refusals import Objection, Throttled, Unauthorised
+from control_plane.decisions.refusals import Forbidden, Objection, Throttled, Unauthorised
 from control_plane.outage import rest
 from control_plane.queues.redis_nodes import RedisUnavailable
 from control_plane.settings import Settings
@@ -85,7 +86,8 @@ class RateLimits:
 
     @asynccontextmanager
     async def verification(self, request: Request, digest: str) -> AsyncIterator[None]:
-        """Let the `with` block verify a secret with this SHA-256, which raises `Unauthorised` if it is not valid.
+        """Let the `with` block verify a secret with this SHA-256, which raises `Unauthorised` if it is not valid, and
+        `Forbidden` for a valid token that identifies no principal.
 
         Raises `Throttled` without running the block if the secret or the source of the request exceeds its quota.
         """
@@ -101,7 +103,7 @@ class RateLimits:
                 await self._settle(request, [Spent(source, admitted=False, window=window)], source.subject)
         try:
             yield
-        except Unauthorised:
+        except (Unauthorised, Forbidden):
             if not known:
                 await self.count_invalid(request)
             raise
