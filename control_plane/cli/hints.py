@@ -15,6 +15,7 @@ _PROJECTIONS: Final = "show the state of each projection: sliceplane projections
 _INGRESS: Final = "show the ingress rules: sliceplane allocations show ALLOCATION"
 _KEYS: Final = "list the API keys: sliceplane keys list"
 _SLOTS: Final = "list the slots and their states: sliceplane slots list"
+_REQUEST: Final = "request a new token from the identity provider"
 _TASKS: Final = "list the tasks: sliceplane tasks list"
 
 HINTS: Final = {
@@ -27,6 +28,7 @@ HINTS: Final = {
     "fabric_only_refused": _MODE,
     "idempotency_key_in_use": _LATER,
     "idempotency_key_reused": "send the changed request with another idempotency key",
+    "identity_provider_unavailable": _LATER,
     "in_the_future": "use a moment in the past, such as '10m ago'; check the clock: sliceplane doctor",
     "ingress_needs_public_nat": "create the allocation with --network-mode public-nat",
     "internal_error": "report the request id to the operator of the control plane, with its log",
@@ -45,6 +47,7 @@ HINTS: Final = {
     "no_credentials": KEY,
     "no_desired_state": "show which slots have an allocation: sliceplane slots list",
     "no_fitting_sku": "compare the hardware of the slot with the SKUs: sliceplane skus list",
+    "no_grant": "ask the operator which groups and roles of the identity provider have access",
     "no_host_address": _ADDRESSES,
     "no_public_address": _ADDRESSES,
     "no_subnet": "remove a registered node that never enrolled: sliceplane nodes remove NODE",
@@ -63,6 +66,7 @@ HINTS: Final = {
     "pci_taken": _SLOTS,
     "port_taken": "omit the public port, so that a free one is chosen; " + _INGRESS,
     "position_not_reached": "show the newest events: sliceplane events list",
+    "principal_revoked": _REQUEST,
     "project_archived": "list the projects: sliceplane projects list",
     "project_exists": "list the projects: sliceplane projects list",
     "project_in_use": "list the allocations of the project: sliceplane --project PROJECT allocations list",
@@ -82,10 +86,16 @@ HINTS: Final = {
     "task_in_progress": "wait until it ends: sliceplane tasks watch TASK",
     "task_succeeded": "show its result: sliceplane tasks show TASK",
     "task_superseded": _TASKS,
+    "token_expired": _REQUEST,
+    "token_malformed": _REQUEST,
+    "token_not_yet_valid": "compare the clocks of the identity provider and of the control plane",
+    "token_untrusted": _REQUEST,
+    "token_wrong_audience": _REQUEST,
     "too_many_ingresses": _INGRESS,
     "unknown_allocation": "list the allocations: sliceplane allocations list",
     "unknown_image": "list the images of each SKU: sliceplane skus list",
     "unknown_ingress": _INGRESS,
+    "unknown_issuer": "use the actor as events show it: sliceplane events list",
     "unknown_key": KEY,
     "unknown_key_id": _KEYS,
     "unknown_kind": "docs/tasks.md lists the kinds of tasks",

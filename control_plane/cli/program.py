@@ -16,6 +16,7 @@ from control_plane.cli.commands import (
     keys,
     nodes,
     paths,
+    principals,
     projections,
     projects,
     skus,
@@ -59,6 +60,7 @@ program.add_typer(
     projects.commands, name="projects", help="Create, list and archive projects, the owners of allocations."
 )
 program.add_typer(keys.commands, name="keys", help="Issue, list, rotate and revoke API keys.")
+program.add_typer(principals.commands, name="principals", help="Revoke callers of identity providers.")
 program.add_typer(access_log.commands, name="access-log", help="List the requests that the API has received.")
 program.command()(keys.whoami)
 program.add_typer(skus.commands, name="skus", help="List the slice sizes that can be requested.")

@@ -1,4 +1,4 @@
-"""Response types of `/v1/projects`, `/v1/keys` and `/v1/whoami`."""
+"""Response types of `/v1/projects`, `/v1/keys`, `/v1/principals` and `/v1/whoami`."""
 
 from datetime import datetime
 
@@ -28,6 +28,12 @@ class Key(Answer, frozen=True):
 
 class IssuedKey(Key, frozen=True, kw_only=True):
     key: str
+
+
+class RevokedPrincipal(Answer, frozen=True):
+    actor: str
+    reason: str
+    revoked_at: datetime | None = None
 
 
 class AccessRow(Answer, frozen=True):

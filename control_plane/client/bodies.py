@@ -103,6 +103,15 @@ class RotateKey(Body, frozen=True):
     overlap_seconds: int | UnsetType = UNSET
 
 
+class RevokePrincipal(Body, frozen=True):
+    """Body of `POST /v1/principals/revoke`. `actor` is a caller as the ledger records it: `user:PROVIDER/SUBJECT`, or
+    `key:ID` for an API key.
+    """
+
+    actor: str
+    reason: str
+
+
 class RequestTask(Body, frozen=True):
     """Body of `POST /v1/tasks`: `slot_id` for a task of one slot, `node_id` for one of a whole node."""
 

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from control_plane.client import bodies
-from control_plane.client.access_answers import AccessRow, Caller, IssuedKey, Key, Project
+from control_plane.client.access_answers import (
+    AccessRow,
+    Caller,
+    IssuedKey,
+    Key,
+    Project,
+    RevokedPrincipal,
+)
 from control_plane.client.answers import (
     Allocation,
     Drift,
@@ -387,6 +394,11 @@ def rotate_key(name: str, body: bodies.RotateKey) -> Call[IssuedKey]:
 def revoke_key(name: str, reason: str) -> Call[Key]:
     """Revoke an API key."""
     return Call("POST", key_path(name, "revoke"), Key, body=bodies.Because(reason=reason))
+
+
+def revoke_principal(body: bodies.RevokePrincipal) -> Call[RevokedPrincipal]:
+    """Revoke every token of a caller that was issued until now, or an API key."""
+    return Call("POST", "/v1/principals/revoke", RevokedPrincipal, body=body)
 
 
 def whoami() -> Call[Caller]:

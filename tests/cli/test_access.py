@@ -54,6 +54,16 @@ def test_issued_key_works_until_it_is_revoked(admin: Run, monkeypatch: pytest.Mo
         assert "[key_revoked]" in refused.err
 
 
+def test_principal_of_an_api_key_is_revoked_and_one_of_an_unknown_provider_is_refused(admin: Run) -> None:
+    key = json.loads(admin("keys", "issue", "ops", "--role", "auditor", "-o", "json").out)
+    revoked = admin("principals", "revoke", f"key:{key['id']}", "--reason", "laptop lost", "-o", "json")
+    assert json.loads(revoked.out)["actor"] == f"key:{key['id']}"
+    assert "laptop lost" in admin("keys", "show", key["id"]).out
+    refused = admin("principals", "revoke", "user:corp/alice", "--reason", "laptop lost")
+    assert refused.code == 1
+    assert "[unknown_issuer]" in refused.err
+
+
 def test_rotated_key_prints_the_new_secret_and_names_its_successor(admin: Run) -> None:
     key = json.loads(admin("keys", "issue", "ops", "--role", "auditor", "-o", "json").out)
     rotated = admin("keys", "rotate", key["id"], "--overlap", "10m")

@@ -20,6 +20,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     access_answers.IssuedKey: access.IssuedKey,
     access_answers.Key: access.KeyView,
     access_answers.Project: projects.ProjectView,
+    access_answers.RevokedPrincipal: access.RevokedPrincipal,
     answers.Allocation: allocation_views.AllocationView,
     answers.Drift: views.DriftView,
     answers.Event: views.EventView,

@@ -25,6 +25,7 @@ EXAMPLES: Final[dict[str, Any]] = {
         "create_project": bodies.CreateProject(id="p"),
         "issue_key": bodies.IssueKey(name="n", role="caller"),
         "rotate_key": bodies.RotateKey(),
+        "revoke_principal": bodies.RevokePrincipal(actor="user:corp/alice", reason="r"),
     },
 }
 WITHOUT_A_CALL: Final = {

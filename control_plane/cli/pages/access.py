@@ -1,4 +1,4 @@
-"""Pages of projects, API keys and the caller."""
+"""Pages of projects, API keys, revoked callers and the caller."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,7 @@ from rich.text import Text
 from control_plane.cli.pages import words
 from control_plane.cli.pages.details import Row, page
 from control_plane.cli.pages.tables import nothing, table
-from control_plane.client.access_answers import AccessRow, Caller, IssuedKey, Key, Project
+from control_plane.client.access_answers import AccessRow, Caller, IssuedKey, Key, Project, RevokedPrincipal
 
 
 def projects(items: Iterable[Project]) -> RenderableType:
@@ -66,6 +66,18 @@ def _key(item: Key) -> Iterator[Row]:
         yield "replaces", item.replaces
     if item.successor:
         yield "replaced by", item.successor
+
+
+def revoked_principal(item: RevokedPrincipal) -> Table:
+    return page(_revoked_principal(item))
+
+
+def _revoked_principal(item: RevokedPrincipal) -> Iterator[Row]:
+    yield "actor", Text(item.actor, "bold")
+    yield "state", words.state("revoked")
+    yield "reason", item.reason
+    if item.revoked_at is not None:
+        yield "refused", f"tokens issued until {words.clock(item.revoked_at)}"
 
 
 def requests(items: Iterable[AccessRow]) -> RenderableType:

@@ -427,3 +427,17 @@ def test_control_characters_in_a_reason_from_a_node_are_not_printed(
     out = sliceplane("slots", "list").out
     assert "is left" in out
     assert not [sign for sign in out if sign != "\n" and not sign.isprintable()]
+
+
+def test_revocation_of_a_principal_prints_until_when_its_refused_tokens_were_issued(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    revoked = {"actor": "user:corp/alice", "reason": "laptop lost", "revoked_at": "2026-01-02T03:04:05Z"}
+    plane.script("POST /v1/principals/revoke", document(revoked))
+    out = sliceplane("principals", "revoke", "user:corp/alice", "--reason", "laptop lost").out
+    for part in ("user:corp/alice", "revoked", "laptop lost", "tokens issued until"):
+        assert part in out
+    assert json.loads(plane.requests("POST /v1/principals/revoke")[0].body) == {
+        "actor": "user:corp/alice",
+        "reason": "laptop lost",
+    }
