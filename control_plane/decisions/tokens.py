@@ -260,6 +260,13 @@ def _values(claims: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
         yield from (each for each in found if isinstance(each, str))
 
 
+def refuse_expired(holder: TokenHolder, now: float) -> None:
+    """Refuse a token that was valid before and may have expired since. `now` is in seconds since 1970. Raises
+    `TokenRefused`."""
+    if holder.expires_at <= now:
+        raise TokenRefused("token_expired", "expired since it was verified")
+
+
 def refuse_revoked(holder: TokenHolder, revoked_at: datetime) -> None:
     """Refuse a token that may have been issued before its holder was revoked: the clock of the provider may be ahead by
     the permitted skew. Raises `TokenRefused`."""

@@ -53,8 +53,11 @@ class Stream:
 
 
 @contextmanager
-def open_stream(plane: RunningPlane, path: str, last_event_id: str | None = None) -> Iterator[Stream]:
-    headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+def open_stream(
+    plane: RunningPlane, path: str, last_event_id: str | None = None, **headers: str
+) -> Iterator[Stream]:
+    if last_event_id is not None:
+        headers["Last-Event-ID"] = last_event_id
     with plane.client(**headers) as client, client.stream("GET", path) as answer:
         assert answer.status_code == httpx.codes.OK, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")

@@ -11,6 +11,8 @@ restored ledger does not contain is refused.
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
@@ -25,7 +27,7 @@ from control_plane.time_travel.time_limit import time_limit
 from events.ledger.connection import ledger_connection
 from events.ledger.cursors import Cursor, holds, last_up_to
 from events.ledger.tail import Tail
-from events.values import Epoch, Position
+from events.values import Epoch, Position, StreamId
 
 log = structlog.get_logger()
 BATCH: Final = 500
@@ -44,6 +46,7 @@ class Feed:
         self._epoch: Epoch | None = None
         self._grown = asyncio.Event()
         self._waiting: set[asyncio.Event] = set()
+        self._alerts: dict[StreamId, set[asyncio.Event]] = {}
         self.past = Past(engine)
         self.ring = Ring(Position(0))
         self.incarnation = 0
@@ -92,6 +95,21 @@ class Feed:
             return False
         return True
 
+    @contextmanager
+    def alert(self, stream: StreamId) -> Iterator[asyncio.Event]:
+        """Provide an asyncio event that is set when the feed reads a new event of this stream. It is set before any
+        watch can send that event or a later one from memory.
+        """
+        alert = asyncio.Event()
+        alerts = self._alerts.setdefault(stream, set())
+        alerts.add(alert)
+        try:
+            yield alert
+        finally:
+            alerts.discard(alert)
+            if not alerts:
+                self._alerts.pop(stream, None)
+
     def end_watches(self) -> None:
         """End every watch; its client then reconnects to this API process or to another one."""
         self.incarnation += 1
@@ -106,6 +124,9 @@ class Feed:
         batch = await self._tail.batch(before, BATCH)
         if batch.final > before:
             self.ring.add(ledger_range(before, batch.final, batch.events))
+            for each in batch.events if self._alerts else ():
+                for alert in self._alerts.get(each.stream, ()):
+                    alert.set()
             if batch.events:
                 self._epoch = batch.events[-1].epoch
             self._wake_watchers()

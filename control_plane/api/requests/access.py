@@ -9,6 +9,8 @@ anything else of the request is read, and it is part of the OpenAPI document. An
 does not start.
 """
 
+import time
+from functools import partial
 from typing import Annotated, Any, Final, cast
 
 import structlog
@@ -18,6 +20,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.routing import BaseRoute
 
 from control_plane.api.audit.entries import entry_of, storable
+from control_plane.api.requests.held_credential import HeldCredential
 from control_plane.api.requests.key_lookups import KeyLookups
 from control_plane.api.requests.state import limits_of, plane_of
 from control_plane.database import reading
@@ -31,11 +34,18 @@ from control_plane.decisions.access import (
     scopes_of,
 )
 from control_plane.decisions.refusals import Objection, Unauthorised
-from control_plane.decisions.tokens import REASONS, TokenRefused, has_form_of_token, refuse_revoked
+from control_plane.decisions.tokens import (
+    REASONS,
+    TokenHolder,
+    TokenRefused,
+    has_form_of_token,
+    refuse_expired,
+    refuse_revoked,
+)
 from control_plane.identity.api_keys import digest
 from control_plane.identity.oidc import Verifier
 from control_plane.identity.sessions import PresentedCredential, refuse_unknown_node
-from events.values import InvalidValue, NodeId, node_id
+from events.values import InvalidValue, NodeId, node_id, stream_of_key, stream_of_principal
 from read_models import principals
 from read_models.keys import KeyRow
 
@@ -117,17 +127,17 @@ async def authorise(request: Request, credentials: Credentials) -> None:
         await limits.count_invalid(request)
     secret = _secret(credentials)
     async with limits.verification(request, digest(secret)):
-        identify = _holder_of_token if has_form_of_token(secret) else _holder_of_key
-        principal = await identify(request, secret)
+        held = await (_token(request, secret) if has_form_of_token(secret) else _key(request, digest(secret)))
+    principal = held.principal
     entry.principal = storable(principal.actor)
     await limits.spend(request, principal)
     if "scope" in declared:
         require(principal, Scope(declared["scope"]))
-    request.state.principal = principal
+    request.state.principal, request.state.credential = principal, held
 
 
-async def _holder_of_key(request: Request, secret: str) -> Principal:
-    found = await cast(KeyLookups, request.app.state.key_lookups).find(digest(secret))
+async def _key(request: Request, key_sha256: str) -> HeldCredential:
+    found = await cast(KeyLookups, request.app.state.key_lookups).find(key_sha256)
     if found is None:
         raise Unauthorised(
             Objection("unknown_key", "unknown API key; check the key in the Authorization header")
@@ -138,22 +148,38 @@ async def _holder_of_key(request: Request, secret: str) -> Principal:
         raise Unauthorised(Objection("key_revoked", "this API key was revoked; use another key"))
     if expired:
         raise Unauthorised(Objection("key_expired", "this API key has expired; use another key"))
-    return principal_of(row)
+    expires_at = None if row.expires_at is None else row.expires_at.timestamp()
+    again = partial(_key, request, key_sha256)
+    return HeldCredential(principal_of(row), stream_of_key(row.key_id), expires_at, again)
 
 
-async def _holder_of_token(request: Request, token: str) -> Principal:
-    verifier = cast(Verifier, request.app.state.verifier)
+async def _token(request: Request, token: str) -> HeldCredential:
     try:
-        holder = await verifier.verify(token)
-        entry_of(request).credential = holder.credential(digest(token))
-        async with reading(plane_of(request).engine) as conn:
-            revoked_at = await principals.revoked_at(conn, holder.principal.actor)
+        holder = await cast(Verifier, request.app.state.verifier).verify(token)
+    except TokenRefused as refused:
+        raise _unauthorised(refused) from None
+    entry_of(request).credential = holder.credential(digest(token))
+    return await _unrevoked(request, holder)
+
+
+async def _unrevoked(request: Request, holder: TokenHolder) -> HeldCredential:
+    """Return the holder of a verified token as a credential. Raises `Unauthorised` if it has expired or was revoked."""
+    actor = holder.principal.actor
+    async with reading(plane_of(request).engine) as conn:
+        revoked_at = await principals.revoked_at(conn, actor)
+    try:
+        refuse_expired(holder, time.time())
         if revoked_at is not None:
             refuse_revoked(holder, revoked_at)
     except TokenRefused as refused:
-        log.info("token_refused", code=refused.code, cause=refused.cause)
-        raise Unauthorised(Objection(refused.code, REASONS[refused.code])) from None
-    return holder.principal
+        raise _unauthorised(refused) from None
+    again = partial(_unrevoked, request, holder)
+    return HeldCredential(holder.principal, stream_of_principal(actor), holder.expires_at, again)
+
+
+def _unauthorised(refused: TokenRefused) -> Unauthorised:
+    log.info("token_refused", code=refused.code, cause=refused.cause)
+    return Unauthorised(Objection(refused.code, REASONS[refused.code]))
 
 
 def principal_of(row: KeyRow) -> Principal:
@@ -191,6 +217,11 @@ def _secret(credentials: HTTPAuthorizationCredentials | None) -> str:
 def caller_of(request: Request) -> Principal:
     """Return the principal that `authorise` has verified."""
     return cast(Principal, request.state.principal)
+
+
+def credential_of(request: Request) -> HeldCredential:
+    """Return the credential that `authorise` has verified, of a route for principals."""
+    return cast(HeldCredential, request.state.credential)
 
 
 def _node_of(request: Request) -> NodeId:

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from control_plane.api.requests.access import Caller, access
+from control_plane.api.requests.access import Caller, access, credential_of
 from control_plane.api.requests.as_of import From, To, range_of, refuse_reversed_range, travel_of
 from control_plane.api.requests.event_filters import After, LastEventId, Picked, held, limited
 from control_plane.api.requests.pages import Limit, Order, Page, event_page, page_of_newest
@@ -63,4 +63,5 @@ async def watch_events(
 ) -> StreamingResponse:
     """Stream events as they become final, after `Last-Event-ID` or `after`, optionally filtered."""
     start = await held(request, last_event_id or after)
-    return event_stream(watch(feed_of(request), start.position, limited(pick, principal)))
+    chosen = limited(pick, principal)
+    return event_stream(watch(feed_of(request), start.position, chosen, credential_of(request)))

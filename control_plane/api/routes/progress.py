@@ -20,7 +20,7 @@ import structlog
 from fastapi import APIRouter, Request
 from redis.asyncio.client import PubSub
 
-from control_plane.api.requests.access import NODES, CallingNode
+from control_plane.api.requests.access import NODES, CallingNode, credential_of
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of, plane_of
 from control_plane.api.routes.watch import watch
@@ -173,7 +173,8 @@ async def watch_both(request: Request, subject: Subject) -> AsyncIterator[bytes]
     async with hub_of(request).box(subject.node, subject.wants) as box:
         async with plane_of(request).engine.connect() as conn:
             box.put(await newest_of(conn, subject.which))
-        async for piece in with_progress(watch(feed_of(request), subject.after, subject.pick), box):
+        chunks = watch(feed_of(request), subject.after, subject.pick, credential_of(request))
+        async for piece in with_progress(chunks, box):
             yield piece
 
 

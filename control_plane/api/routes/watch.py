@@ -5,10 +5,16 @@ the end of the ledger. It sends each event once, and continues only after its cl
 that does not read keeps one chunk in memory and delays no other client. A watch with a filter that matches few events
 sends its position from time to time, as a message with an id and no data: it sets the `Last-Event-ID` of the next
 connection without dispatching an event. If nothing was sent for a while, a comment shows that the watch is alive.
+
+A watch ends when its credential expires or is revoked; its client then reconnects and is refused with the reason. The
+credential is verified when the watch begins, when it expires by the clock of this process, and when the feed reads an
+event about it: no other event costs a query.
 """
 
+from asyncio import Event
 from collections.abc import AsyncIterator
-from time import monotonic
+from math import inf
+from time import monotonic, time
 from typing import Any, Final
 
 import structlog
@@ -16,6 +22,8 @@ from fastapi.responses import StreamingResponse
 
 from control_plane.api.feed.feed import Feed
 from control_plane.api.feed.ring import message
+from control_plane.api.requests.held_credential import HeldCredential
+from control_plane.decisions.refusals import Unauthorised
 from control_plane.outage import DATABASE_UNAVAILABLE
 from events.ledger.cursors import Cursor
 from events.ledger.search import EventFilter
@@ -23,6 +31,8 @@ from events.values import Position
 
 log = structlog.get_logger()
 HEARTBEAT_SECONDS: Final = 15.0
+REVERIFY_SECONDS: Final = 0.5
+"""Interval in which an expired credential is verified again: the clock of the database decides about API keys."""
 PIECE: Final = 2**18
 """Bytes of one chunk: the memory that a client that does not read occupies."""
 POSITION_EVERY: Final = 1_000
@@ -39,25 +49,62 @@ def event_stream(chunks: AsyncIterator[bytes]) -> StreamingResponse:
 
 
 async def watch(
-    feed: Feed, after: Position, pick: EventFilter, heartbeat: float = HEARTBEAT_SECONDS
+    feed: Feed,
+    after: Position,
+    pick: EventFilter,
+    credential: HeldCredential,
+    heartbeat: float = HEARTBEAT_SECONDS,
 ) -> AsyncIterator[bytes]:
-    """Yield the chunks of a watch until the feed ends all watches or older events cannot be read."""
+    """Yield the chunks of a watch until the feed ends all watches, older events cannot be read, or the credential is no
+    longer valid.
+    """
     watcher, incarnation = _Watcher(feed, pick, after), feed.incarnation
     yield WELCOME
     last_sent = monotonic()
-    while feed.incarnation == incarnation:
-        try:
-            news = await watcher.step(last_sent + heartbeat - monotonic())
-        except DATABASE_UNAVAILABLE as error:
-            log.warning(
-                "event_watch_ended_by_database_error", last_position=watcher.position, error=str(error)
-            )
-            return
-        if not news and monotonic() >= last_sent + heartbeat:
-            news = watcher.whereabouts() or ALIVE
-        for start in range(0, len(news), PIECE):
-            yield news[start : start + PIECE]
-            last_sent = monotonic()
+    with feed.alert(credential.stream) as alert:
+        # The credential may have been revoked between its verification and the line above.
+        alert.set()
+        check = _Check(credential, alert)
+        while feed.incarnation == incarnation:
+            try:
+                await check.make_if_due()
+                news = await watcher.step(min(last_sent + heartbeat - monotonic(), check.due_in()))
+            except DATABASE_UNAVAILABLE as error:
+                log.warning(
+                    "event_watch_ended_by_database_error", last_position=watcher.position, error=str(error)
+                )
+                return
+            except Unauthorised as refused:
+                log.info("event_watch_ended_with_its_credential", reason=refused.objections[0].code)
+                return
+            if not news and monotonic() >= last_sent + heartbeat:
+                news = watcher.whereabouts() or ALIVE
+            for start in range(0, len(news), PIECE):
+                yield news[start : start + PIECE]
+                last_sent = monotonic()
+
+
+class _Check:
+    """The check of a watch's credential, which is due when `alert` is set and when the credential expires."""
+
+    def __init__(self, credential: HeldCredential, alert: Event) -> None:
+        self._credential, self._alert = credential, alert
+        self._made = -inf
+
+    async def make_if_due(self) -> None:
+        """Verify the credential if that is due. Raises `Unauthorised`, and a database error."""
+        if self._alert.is_set() or self.due_in() <= 0:
+            # Cleared first: an event that arrives during the check makes another one due.
+            self._alert.clear()
+            self._credential = await self._credential.verify()
+            self._made = monotonic()
+
+    def due_in(self) -> float:
+        """Return the seconds until the credential has expired and the last check is `REVERIFY_SECONDS` old."""
+        expires_at = self._credential.expires_at
+        if expires_at is None:
+            return inf
+        return max(expires_at - time(), self._made + REVERIFY_SECONDS - monotonic())
 
 
 class _Watcher:

@@ -7,6 +7,7 @@ import pytest
 
 from deploy.embedded.postgres import PostgresServer
 from tests.api.access.principals import client_of, create_project, expire, issue
+from tests.api.access.watches import rest_of, watch_as
 from tests.servers.plane import RunningPlane, running
 
 
@@ -85,6 +86,29 @@ def test_revoked_key_is_refused_at_once_with_a_reason_of_its_own(shared_plane: R
         answer = caller.get("/nodes")
     assert answer.status_code == 401
     assert [each["code"] for each in answer.json()["reasons"]] == ["key_revoked"]
+
+
+def test_watch_ends_when_its_key_is_revoked_and_sends_no_later_event(shared_plane: RunningPlane) -> None:
+    key, other = issue(shared_plane, "watching", "admin"), issue(shared_plane, "remaining", "admin")
+    with watch_as(shared_plane, key.secret) as ended, watch_as(shared_plane, other.secret) as remaining:
+        while ended.next().data["stream"] != f"key-{other.id}":
+            pass
+        with shared_plane.client() as admin:
+            assert admin.post(f"/keys/{key.id}/revoke", json={"reason": "lost"}).is_success
+            create_project(shared_plane, "after-the-revocation")
+        left = [each.type for each in rest_of(ended)]
+        while remaining.next().data["stream"] != "project-after-the-revocation":
+            pass
+    assert left == []
+
+
+def test_watch_ends_when_the_overlap_of_its_rotated_key_has_passed(shared_plane: RunningPlane) -> None:
+    key = issue(shared_plane, "rotating", "admin")
+    with watch_as(shared_plane, key.secret) as stream, shared_plane.client() as admin:
+        assert admin.post(f"/keys/{key.id}/rotate", json={"overlap_seconds": 1}).status_code == 201
+        # The watch continues during the overlap.
+        assert rest_of(stream)[-1].type in ("access.key_issued", "access.key_replaced")
+        assert client_of(shared_plane, key).get("/nodes").status_code == 401
 
 
 def test_key_is_refused_once_its_lifetime_has_passed(shared_plane: RunningPlane) -> None:

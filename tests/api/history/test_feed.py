@@ -13,9 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from control_plane.api.feed.feed import Feed
 from control_plane.api.feed.ring import Ring, ledger_range
+from control_plane.api.requests.held_credential import HeldCredential
 from control_plane.api.routes import watch as watching
 from control_plane.api.routes.watch import ALIVE, WELCOME, watch
-from control_plane.decisions.refusals import NotYetKnown
+from control_plane.decisions.access import Principal, Role
+from control_plane.decisions.refusals import NotYetKnown, Objection, Unauthorised
 from control_plane.following.wake import Waiter
 from control_plane.time_travel import time_limit
 from events.envelope import Recorded
@@ -35,6 +37,15 @@ pytestmark = pytest.mark.timeout(60)
 SOON: Final = 0.05
 TIMELINE: Final = EventFilter(correlations=frozenset({correlation_of(ALLOCATION)}))
 _STREAMS: Final = count(1)
+
+
+async def accepted() -> HeldCredential:
+    return UNLIMITED
+
+
+PRINCIPAL: Final = Principal("key:test", Role.ADMIN, frozenset())
+UNLIMITED: Final = HeldCredential(PRINCIPAL, StreamId("key-test"), None, accepted)
+"""A credential that does not expire and that is never revoked."""
 
 
 def filter_of_stream(stream: str) -> EventFilter:
@@ -105,9 +116,13 @@ def position_of(message: bytes) -> int:
 
 
 def read_watch(
-    feed: Feed, after: int = 0, pick: EventFilter | None = None, heartbeat: float = 60.0
+    feed: Feed,
+    after: int = 0,
+    pick: EventFilter | None = None,
+    heartbeat: float = 60.0,
+    credential: HeldCredential = UNLIMITED,
 ) -> Reader:
-    return Reader(watch(feed, Position(after), pick or EventFilter(), heartbeat))
+    return Reader(watch(feed, Position(after), pick or EventFilter(), credential, heartbeat))
 
 
 async def test_watch_from_any_position_returns_the_following_events_in_order(
@@ -118,6 +133,43 @@ async def test_watch_from_any_position_returns_the_following_events_in_order(
     await fill(conn, 5)
     for after in range(11):
         assert await read_watch(feed, after).positions(10 - after) == list(range(after + 1, 11))
+
+
+async def test_watch_with_a_credential_that_was_revoked_before_it_began_sends_no_event(
+    feed: Feed, conn: psycopg.AsyncConnection
+) -> None:
+    """The credential was verified for the request, and revoked before the watch began to observe its events."""
+
+    async def refused() -> HeldCredential:
+        raise Unauthorised(Objection("key_revoked", "revoked"))
+
+    await fill(conn, 1)
+    await feed.up_to_date()
+    revoked = HeldCredential(PRINCIPAL, StreamId("key-test"), None, refused)
+    reader = read_watch(feed, credential=revoked)
+    assert await reader.next() == WELCOME
+    with pytest.raises(StopAsyncIteration):
+        await reader.next()
+
+
+async def test_watch_verifies_its_credential_once_and_again_after_an_event_about_it(
+    feed: Feed, conn: psycopg.AsyncConnection
+) -> None:
+    checks = 0
+
+    async def counted() -> HeldCredential:
+        nonlocal checks
+        checks += 1
+        return credential
+
+    credential = HeldCredential(PRINCIPAL, StreamId("key-test"), None, counted)
+    reader = read_watch(feed, credential=credential)
+    await fill(conn, 5)
+    assert await reader.positions(5) == [1, 2, 3, 4, 5]
+    assert checks == 1
+    await fill(conn, 1, "key-test")
+    assert await reader.positions(1) == [6]
+    assert checks == 2
 
 
 async def test_poll_of_an_event_feed_on_request_returns_the_position_of_the_last_committed_event(
@@ -285,7 +337,7 @@ async def test_watch_ends_when_the_ledger_is_restored_from_a_backup(
 ) -> None:
     await fill(conn, 3)
     [lost] = await fill(conn, 1)
-    chunks = watch(feed, Position(0), EventFilter())
+    chunks = watch(feed, Position(0), EventFilter(), UNLIMITED)
     assert await Reader(chunks).positions(4) == [1, 2, 3, 4]
     await restore_up_to(database, 3)
     assert [chunk async for chunk in chunks] == []
@@ -314,7 +366,7 @@ async def test_event_at_a_position_that_was_rolled_back_before_a_restore_is_read
     await fill(conn, 3)
     async with conn.transaction(force_rollback=True):
         await append(conn, [on("never", 0)], because())
-    chunks = watch(feed, Position(0), EventFilter())
+    chunks = watch(feed, Position(0), EventFilter(), UNLIMITED)
     assert await Reader(chunks).positions(3) == [1, 2, 3]
     while feed.final < 4:
         await feed.up_to_date()
