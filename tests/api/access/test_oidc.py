@@ -1,26 +1,36 @@
 """Tests of people and workloads that call the API with tokens of a real identity provider."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
+from uuid import uuid4
 
 import httpx
 import pytest
 
+from control_plane.client import calls
+from control_plane.client.bodies import RevokePrincipal
+from control_plane.client.sync import Client
 from control_plane.identity import issuer_keys
 from deploy.embedded.postgres import PostgresServer
 from tests.api.access.issuers import issuer_of
 from tests.api.access.principals import client_of, create_project, issue
+from tests.api.access.watches import rest_of, watch_as
 from tests.api.node import KEY, admit
 from tests.projections.plane_requests import rebuild
 from tests.servers.oidc_provider import Provider, new_keys, running_provider
-from tests.servers.plane import RunningPlane, running
+from tests.servers.plane import ADMIN_KEY, RunningPlane, running
 from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
 def plane(postgres_server: PostgresServer, oidc_provider: Provider) -> Iterator[RunningPlane]:
-    """Control plane that trusts the provider of the session. Clocks of one machine do not differ."""
-    with running(postgres_server, oidc=(issuer_of(oidc_provider, clock_skew_seconds=0),)) as made:
+    """Control plane that trusts the provider of the session. Clocks of one machine do not differ. The tests send many
+    invalid tokens.
+    """
+    oidc = (issuer_of(oidc_provider, clock_skew_seconds=0),)
+    with running(postgres_server, oidc=oidc, unauthenticated_per_minute=0) as made:
         yield made
 
 
@@ -67,7 +77,7 @@ def test_user_with_a_token_of_the_device_flow_requests_and_lists_allocations_of_
     for project in ("vision", "batch"):
         create_project(plane, project)
     with (
-        caller(plane, oidc_provider.user_token("alice")) as alice,
+        caller(plane, token := oidc_provider.user_token("alice")) as alice,
         caller(plane, oidc_provider.workload_token()) as workload,
         plane.client() as admin,
     ):
@@ -85,6 +95,87 @@ def test_user_with_a_token_of_the_device_flow_requests_and_lists_allocations_of_
         events = admin.get("/events", params={"actor": "user:corp/alice"}).json()["items"]
         assert "allocation.requested" in {each["type"] for each in events}
         assert {each["actor"] for each in events} == {"user:corp/alice"}
+        with watch_as(plane, token, f"/allocations/{made['vision']}/watch") as stream:
+            body = {"actor": "user:corp/alice", "reason": "test"}
+            assert admin.post("/principals/revoke", json=body).is_success
+            assert rest_of(stream)[0].type == "allocation.requested"
+
+
+@pytest.mark.parametrize(
+    ("token_id", "recorded"),
+    [("3f6c-01", "3f6c-01"), (None, None), ("no id, but text", None), ("x" * 65, None)],
+)
+def test_access_log_and_events_have_the_id_of_a_token_and_never_the_token(
+    plane: RunningPlane, oidc_provider: Provider, token_id: str | None, recorded: str | None
+) -> None:
+    claims = oidc_provider.claims(sub="logged", jti=token_id, realm_access=None, groups=["/operators"])
+    token = oidc_provider.sign(claims)
+    credential = f"corp/{recorded or sha256(token.encode()).hexdigest()[:16]}"
+    project = f"logged-{uuid4().hex[:8]}"
+    with caller(plane, token) as client:
+        answer = client.post("/projects", json={"id": project})
+        assert answer.status_code == 201, answer.text
+        refused = client.get("/projects/no-such-project")
+        [event] = client.get("/events", params={"stream": f"project-{project}"}).json()["items"]
+    request_id = answer.headers["x-request-id"]
+    assert event["actor"] == "user:corp/logged"
+    assert event["reason"] == f"POST /v1/projects {request_id} from 127.0.0.1 with {credential}"
+
+    def rows() -> list[tuple[object, ...]]:
+        return plane.rows(
+            "select principal, credential, source, outcome from work.access where request_id = any(%(ids)s)",
+            ids=[request_id, refused.headers["x-request-id"]],
+        )
+
+    wanted = {("user:corp/logged", credential, "127.0.0.1", outcome) for outcome in ("completed", "refused")}
+    until(lambda: set(rows()) == wanted, "both requests are recorded")
+    for part in token.split("."):
+        assert plane.rows("select 1 from work.access a where a::text like %(p)s", p=f"%{part}%") == []
+        assert plane.rows("select 1 from ledger.event e where e::text like %(p)s", p=f"%{part}%") == []
+
+
+def test_attempts_with_tokens_that_identify_no_caller_exhaust_the_quota_of_their_source(
+    postgres_server: PostgresServer, oidc_provider: Provider
+) -> None:
+    settings = {"oidc": (issuer_of(oidc_provider),), "unauthenticated_per_minute": 4}
+    with running(postgres_server, **settings) as plane:
+        known = oidc_provider.sign(oidc_provider.claims())
+        assert refusal(plane, known) == (200, [])
+        for number in range(2):
+            foreign = oidc_provider.claims(iss="http://localhost:1", jti=str(number))
+            assert refusal(plane, oidc_provider.sign(foreign)) == (401, ["token_untrusted"])
+            ungranted = oidc_provider.claims(realm_access=None, jti=str(number))
+            assert refusal(plane, oidc_provider.sign(ungranted)) == (403, ["no_grant"])
+        assert refusal(plane, oidc_provider.sign(oidc_provider.claims(jti="new"))) == (429, ["rate_limited"])
+        assert refusal(plane, known) == (200, [])
+
+
+def test_watches_end_when_their_caller_is_revoked_or_their_token_expires(
+    plane: RunningPlane, oidc_provider: Provider
+) -> None:
+    def token(subject: str, **changes: object) -> str:
+        claims = oidc_provider.claims(sub=subject, realm_access=None, groups=["/operators"], **changes)
+        return oidc_provider.sign(claims)
+
+    leaving, staying = token("watching"), token("staying")
+    expiring = token("expiring", exp=int(time.time()) + 2)
+    with (
+        watch_as(plane, leaving) as leaver,
+        watch_as(plane, staying) as stayer,
+        watch_as(plane, expiring) as expired,
+        Client(plane.url, ADMIN_KEY) as admin,
+    ):
+        assert rest_of(expired)[0].type == "access.key_issued"
+        body = RevokePrincipal(actor="user:corp/watching", reason="laptop lost")
+        revoked = admin.run(calls.revoke_principal(body))
+        assert (revoked.actor, revoked.reason) == (body.actor, body.reason)
+        assert revoked.revoked_at is not None
+        create_project(plane, "after-the-revocation")
+        assert "project-after-the-revocation" not in [each.data["stream"] for each in rest_of(leaver)]
+        while stayer.next().data["stream"] != "project-after-the-revocation":
+            pass
+    assert refusal(plane, leaving) == (401, ["principal_revoked"])
+    assert refusal(plane, expiring) == (401, ["token_expired"])
 
 
 def test_user_with_an_admin_grant_administers_and_one_without_a_grant_is_refused(
@@ -114,8 +205,9 @@ def test_revoked_user_is_refused_with_its_token_and_accepted_with_a_later_one(
     assert refusal(plane, oidc_provider.sign(oidc_provider.claims(sub="leaver2"))) == (200, [])
     with plane.client() as admin:
         assert admin.post("/principals/revoke", json=body).json()["revoked_at"] > first
-    [(count,)] = plane.rows("select count(*) from ledger.event where type = 'access.principal_revoked'")
-    assert count == 2
+    assert plane.rows("select version from read.principal where actor = %(actor)s", actor=body["actor"]) == [
+        (2,)
+    ]
 
 
 def test_revocation_with_an_idempotency_key_is_repeated_without_a_second_event(plane: RunningPlane) -> None:

@@ -13,9 +13,12 @@ from fastapi import APIRouter
 
 from control_plane.api.requests.access import EXTENSION, UndeclaredRoute, access, declaration_of
 from control_plane.decisions.access import OF_PROJECTS, Scope
+from deploy.embedded.postgres import PostgresServer
+from tests.api.access.issuers import issuer_of
 from tests.api.access.principals import Key, create_project, expire, issue
 from tests.api.node import admit
-from tests.servers.plane import RunningPlane
+from tests.servers.oidc_provider import Provider
+from tests.servers.plane import RunningPlane, running
 
 PARTS: Final = {
     "allocation": "alc-0000000000000000000000000a",
@@ -33,14 +36,41 @@ PARTS: Final = {
     "code": "no_capacity",
     "problem": "conflict",
 }
-ENTERED: Final = {"no_credentials", "unknown_key", "key_revoked", "key_expired", "unknown_node"}
+ENTERED: Final = {
+    *("no_credentials", "unknown_key", "key_revoked", "key_expired", "unknown_node"),
+    "principal_revoked",
+}
 """Reason codes of a request without valid credentials."""
 REFUSED: Final = {"role_missing", "scope_missing", "limited_to_projects"}
 """Reason codes of a request with credentials that do not permit it."""
 
 
+INVALID: Final = {"anonymous", "unknown", "revoked", "expired", "node", "token of a revoked caller"}
+"""Principals without valid credentials of callers."""
+
+
 @pytest.fixture(scope="module")
-def callers(shared_plane: RunningPlane) -> dict[str, dict[str, str]]:
+def shared_plane(postgres_server: PostgresServer, oidc_provider: Provider) -> Iterator[RunningPlane]:
+    """Control plane that trusts an identity provider."""
+    with running(postgres_server, oidc=(issuer_of(oidc_provider, clock_skew_seconds=0),)) as made:
+        yield made
+
+
+def tokens(plane: RunningPlane, provider: Provider) -> dict[str, str]:
+    """Return a token of each kind of principal. Those of a caller and of an admin are issued by the provider itself."""
+    revoked = provider.sign(provider.claims(sub="leaver", realm_access=None, groups=["/operators"]))
+    with plane.client() as admin:
+        body = {"actor": "user:corp/leaver", "reason": "lost"}
+        assert admin.post("/principals/revoke", json=body).is_success
+    return {
+        "caller with a token": provider.workload_token(),
+        "admin with a token": provider.user_token("olivia"),
+        "token of a revoked caller": revoked,
+    }
+
+
+@pytest.fixture(scope="module")
+def callers(shared_plane: RunningPlane, oidc_provider: Provider) -> dict[str, dict[str, str]]:
     """Headers of the credentials of each kind of principal."""
     create_project(shared_plane, "own")
     node = admit(shared_plane, "n1")
@@ -63,6 +93,7 @@ def callers(shared_plane: RunningPlane) -> dict[str, dict[str, str]]:
         "node": {"Authorization": authorization},
         "anonymous": {},
         "unknown": Key("", "sp_x").headers,
+        **{name: Key("", token).headers for name, token in tokens(shared_plane, oidc_provider).items()},
     }
 
 
@@ -86,7 +117,7 @@ def expected(principal: str, declared: dict[str, Any]) -> str:
         return "pass"
     if roles == ["node"]:
         return "pass" if principal == "node" else "enter"
-    if principal in ("anonymous", "unknown", "revoked", "expired", "node"):
+    if principal in INVALID:
         return "enter"
     scope = declared.get("scope")
     if scope is None:
@@ -94,7 +125,9 @@ def expected(principal: str, declared: dict[str, Any]) -> str:
     if principal == "without a scope":
         return "pass" if scope == "catalogue:read" else "refuse"
     role = principal.split(maxsplit=1)[0]
-    limited = principal in ("caller", "admin of a project") and declared["projects"] == "all"
+    limited = (
+        principal in ("caller", "caller with a token", "admin of a project") and declared["projects"] == "all"
+    )
     return "pass" if role in roles and not limited else "refuse"
 
 
@@ -130,7 +163,7 @@ def test_every_route_is_open_exactly_to_the_principals_that_its_declaration_name
                 if found != wanted and not (wanted == "verify" and found in ("pass", "enter")):
                     wrong.append((method, path, principal, found, answer.status_code))
     assert wrong == []
-    assert count > 600
+    assert count > 900
 
 
 def test_route_without_a_declaration_is_refused_when_the_application_is_built() -> None:
