@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from events.facts import Fact
-from events.values import ProjectId
+from events.values import ProjectId, ServiceAccountId
 
 
 # `omit_defaults`: a key without limits is stored in the bytes of the first release.
@@ -14,10 +14,10 @@ class ApiKeyIssued(Fact, frozen=True, omit_defaults=True):
     """Public identifier of the key in events and logs; not a secret."""
     name: str
     """Display name of the key's owner."""
-    role: str
-    """Role that the key grants, such as `admin`."""
     key_sha256: str
     """SHA-256 of the key, in hexadecimal."""
+    role: str | None = None
+    """Role that the key grants, such as `admin`; absent for a key of a service account, which has the role."""
     projects: tuple[ProjectId, ...] = ()
     """Projects that the key is limited to; empty: all."""
     scopes: tuple[str, ...] = ()
@@ -26,6 +26,9 @@ class ApiKeyIssued(Fact, frozen=True, omit_defaults=True):
     """Time from which the key is refused; absent if it does not expire."""
     replaces: str | None = None
     """Key that this one replaces, with the same role, projects and scopes; absent without rotation."""
+    service_account: ServiceAccountId | None = None
+    """Service account that requests with the key act as: role, projects and scopes are those of the account at each
+    request. Absent for a key with a role of its own."""
 
 
 class ApiKeyReplaced(Fact, frozen=True):

@@ -19,6 +19,7 @@ from events import (
     principals,
     projections,
     projects,
+    service_accounts,
     slots,
     tasks,
 )
@@ -109,6 +110,9 @@ CATALOG: Final[dict[str, Shape]] = {
     "project.created": Shape(1, projects.ProjectCreated),
     "project.described": Shape(1, projects.ProjectDescribed),
     "project.archived": Shape(1, projects.ProjectArchived),
+    "service_account.created": Shape(1, service_accounts.ServiceAccountCreated),
+    "service_account.disabled": Shape(1, service_accounts.ServiceAccountDisabled),
+    "service_account.enabled": Shape(1, service_accounts.ServiceAccountEnabled),
     "access.key_issued": Shape(1, access.ApiKeyIssued),
     "access.key_replaced": Shape(1, access.ApiKeyReplaced),
     "access.key_revoked": Shape(1, access.ApiKeyRevoked),

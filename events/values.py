@@ -25,6 +25,7 @@ AllocationId = NewType("AllocationId", str)
 IngressId = NewType("IngressId", str)
 """`ing-` and a UUIDv7, in the same encoding as an allocation's id."""
 ProjectId = NewType("ProjectId", str)
+ServiceAccountId = NewType("ServiceAccountId", str)
 SkuName = NewType("SkuName", str)
 ImageName = NewType("ImageName", str)
 StreamId = NewType("StreamId", str)
@@ -84,6 +85,10 @@ def node_id(raw: str) -> NodeId:
 
 def project_id(raw: str) -> ProjectId:
     return ProjectId(_label("project id", raw))
+
+
+def service_account_id(raw: str) -> ServiceAccountId:
+    return ServiceAccountId(_label("service account id", raw))
 
 
 def key_name(raw: str) -> str:
@@ -223,6 +228,10 @@ def stream_of_projection(projection: str) -> StreamId:
 
 def stream_of_project(project: ProjectId) -> StreamId:
     return StreamId(f"project-{project}")
+
+
+def stream_of_service_account(account: ServiceAccountId) -> StreamId:
+    return StreamId(f"service-account-{account}")
 
 
 def stream_of_key(key_id: str) -> StreamId:

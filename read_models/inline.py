@@ -15,8 +15,9 @@ from events.nodes import NodeFact
 from events.orders import OrderFact
 from events.principals import PrincipalRevoked
 from events.projects import ProjectFact
+from events.service_accounts import ServiceAccountFact
 from events.slots import SlotFact
-from read_models import keys, nodes, principals, projects, slots
+from read_models import keys, nodes, principals, projects, service_accounts, slots
 from read_models.rows import Patched, write
 
 NODES: Final = Patched(nodes.node, (*get_args(NodeFact), *get_args(OrderFact)), nodes.patch)
@@ -24,10 +25,13 @@ SLOTS: Final = Patched(slots.slot, get_args(SlotFact), slots.patch)
 KEYS: Final = Patched(keys.api_key, get_args(AccessFact), keys.patch)
 PRINCIPALS: Final = Patched(principals.principal, (PrincipalRevoked,), principals.patch)
 PROJECTS: Final = Patched(projects.project, get_args(ProjectFact), projects.patch)
+SERVICE_ACCOUNTS: Final = Patched(
+    service_accounts.service_account, get_args(ServiceAccountFact), service_accounts.patch
+)
 
 
 async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
     """Apply facts to the rows of every inline read model. Each fact is paired with its version in its stream."""
     numbered = list(facts)
-    for each in (NODES, SLOTS, KEYS, PRINCIPALS, PROJECTS):
+    for each in (NODES, SLOTS, KEYS, PRINCIPALS, PROJECTS, SERVICE_ACCOUNTS):
         await write(conn, each.table, each.patches(numbered))

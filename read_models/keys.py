@@ -13,9 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from events.access import AccessFact, ApiKeyIssued, ApiKeyReplaced, ApiKeyRevoked
 from events.ledger.connection import fetch_rows, ledger_connection
 from events.ledger.tables import metadata
-from events.values import ProjectId
+from events.values import ProjectId, ServiceAccountId
 from read_models.pages import keyset
 from read_models.rows import Patch
+from read_models.service_accounts import ServiceAccountRow, service_account
 
 api_key = sa.Table(
     "api_key",
@@ -23,28 +24,47 @@ api_key = sa.Table(
     sa.Column("key_id", sa.Text, primary_key=True),
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("name", sa.Text, nullable=False),
-    sa.Column("role", sa.Text, nullable=False),
     sa.Column("key_sha256", sa.Text, nullable=False, unique=True),
+    sa.Column("role", sa.Text),
     sa.Column("projects", ARRAY(sa.Text), nullable=False),
     sa.Column("scopes", ARRAY(sa.Text), nullable=False),
     sa.Column("expires_at", sa.DateTime(timezone=True)),
     sa.Column("replaces", sa.Text),
+    sa.Column("service_account", sa.Text),
     sa.Column("successor", sa.Text),
     sa.Column("revoked", sa.Text),
     schema="read",
 )
 
 
+# The account is joined here, so that the authentication of a request needs one query. A key of an account has no role,
+# projects or scopes of its own.
 _BY_SECRETS: Final = """
-select key_id, version, name, role, key_sha256, projects, scopes, expires_at, replaces, successor, revoked,
-  coalesce(expires_at <= clock_timestamp(), false) as expired
-from read.api_key where key_sha256 = any(%b::text[])
+select key.key_id, key.version, key.name, key.key_sha256, key.expires_at, key.replaces, key.service_account,
+  key.successor, key.revoked, coalesce(account.role, key.role) as role,
+  coalesce(account.projects, key.projects) as projects, coalesce(account.scopes, key.scopes) as scopes,
+  account.disabled, coalesce(key.expires_at <= clock_timestamp(), false) as expired
+from read.api_key key left join read.service_account account on account.account = key.service_account
+where key.key_sha256 = any(%b::text[])
 """
+_ROLE: Final = sa.func.coalesce(service_account.c.role, api_key.c.role)
+_PROJECTS: Final = sa.func.coalesce(service_account.c.projects, api_key.c.projects, type_=ARRAY(sa.Text))
+_WITH_ACCOUNT: Final = sa.select(
+    *(column for column in api_key.c if column.name not in ("role", "projects", "scopes")),
+    _ROLE.label("role"),
+    _PROJECTS.label("projects"),
+    sa.func.coalesce(service_account.c.scopes, api_key.c.scopes).label("scopes"),
+    service_account.c.disabled,
+).select_from(
+    api_key.outerjoin(service_account, service_account.c.account == api_key.c.service_account)
+)
 
 
 class KeyRow:
-    """The row of an API key in `read.api_key`. `revoked` is the reason of its revocation; `projects` and `scopes` are
-    the limits of the key, empty: none.
+    """The row of an API key in `read.api_key`, with the limits of its service account if it has one.
+
+    `revoked` is the reason of its revocation, and `disabled` that of the disablement of its account. `role`, `projects`
+    and `scopes` are those of the account at the time of the query, or else of the key; empty limits: none.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
@@ -56,12 +76,16 @@ class KeyRow:
         self.scopes: tuple[str, ...] = tuple(row["scopes"])
         self.expires_at: datetime | None = row["expires_at"]
         self.replaces: str | None = row["replaces"]
+        self.service_account: ServiceAccountId | None = row["service_account"]
+        self.disabled: str | None = row["disabled"]
         self.successor: str | None = row["successor"]
         self.revoked: str | None = row["revoked"]
 
     @property
     def actor(self) -> str:
         """The holder of the key as recorded in the ledger."""
+        if self.service_account is not None:
+            return f"service-account:{self.service_account}"
         return f"key:{self.key_id}"
 
 
@@ -83,11 +107,14 @@ def patch(version: int, fact: AccessFact) -> Patch:
             assert_never(fact)
 
 
-def issued(fact: ApiKeyIssued) -> KeyRow:
-    """Return the row that the issue of an API key makes."""
+def issued(fact: ApiKeyIssued, account: ServiceAccountRow | None = None) -> KeyRow:
+    """Return the row that the issue of an API key makes; `account` is the service account of the key, if it has one."""
     made = patch(1, fact)
-    empty = {"key_id": fact.key_id, "successor": None, "revoked": None}
-    return KeyRow({**empty, **made.columns, **(made.born or {})})
+    row = {"key_id": fact.key_id, "successor": None, "revoked": None, "disabled": None}
+    row |= {**made.columns, **(made.born or {})}
+    if account is not None:
+        row |= {name: getattr(account, name) for name in ("role", "projects", "scopes", "disabled")}
+    return KeyRow(row)
 
 
 async def by_secrets(conn: AsyncConnection, key_sha256: Collection[str]) -> dict[str, tuple[KeyRow, bool]]:
@@ -104,8 +131,8 @@ async def find(conn: AsyncConnection, key_id: str, *, lock: bool = False) -> Key
     """Return the row of the API key with this id, or None if there is no such key. With `lock` the row is locked until
     the transaction ends.
     """
-    query = sa.select(api_key).where(api_key.c.key_id == key_id)
-    row = (await conn.execute(query.with_for_update() if lock else query)).mappings().one_or_none()
+    query = _WITH_ACCOUNT.where(api_key.c.key_id == key_id)
+    row = (await conn.execute(query.with_for_update(of=api_key) if lock else query)).mappings().one_or_none()
     return None if row is None else KeyRow(row)
 
 
@@ -118,13 +145,18 @@ async def page(
     role: str | None = None,
     project: ProjectId | None = None,
     revoked: bool | None = None,
+    account: ServiceAccountId | None = None,
 ) -> list[KeyRow]:
-    """Return one page of API keys by id, optionally only those with a role, limited to a project, or (not) revoked."""
-    query = sa.select(api_key)
+    """Return one page of API keys by id, optionally only those with a role, limited to a project, (not) revoked, or of
+    a service account.
+    """
+    query = _WITH_ACCOUNT
     if role is not None:
-        query = query.where(api_key.c.role == role)
+        query = query.where(_ROLE == role)
     if project is not None:
-        query = query.where(api_key.c.projects.any_() == project)
+        query = query.where(sa.literal(project) == sa.any_(_PROJECTS))
+    if account is not None:
+        query = query.where(api_key.c.service_account == account)
     if revoked is not None:
         query = query.where(api_key.c.revoked.is_not(None) if revoked else api_key.c.revoked.is_(None))
     place = None if after is None else (after,)

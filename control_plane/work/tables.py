@@ -115,6 +115,14 @@ node_seen = sa.Table(
     sa.Column("resynced", sa.Boolean, nullable=False),
     schema="work",
 )
+credential_use = sa.Table(
+    "credential_use",
+    metadata,
+    sa.Column("credential", sa.Text, primary_key=True),
+    sa.Column("used_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("source", sa.Text),
+    schema="work",
+)
 report_cursor = sa.Table(
     "report_cursor",
     metadata,

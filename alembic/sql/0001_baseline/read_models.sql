@@ -14,12 +14,13 @@ create table api_key (
   key_id text not null,
   version bigint not null,
   name text not null,
-  role text not null,
   key_sha256 text not null,
+  role text,
   projects text[] not null,
   scopes text[] not null,
   expires_at timestamptz,
   replaces text,
+  service_account text,
   successor text,
   revoked text,
   primary key (key_id),
@@ -97,6 +98,17 @@ create table project_event (
   project text not null,
   position bigint not null,
   primary key (project, position)
+);
+
+create table service_account (
+  account text not null,
+  version bigint not null,
+  description text not null,
+  role text not null,
+  projects text[] not null,
+  scopes text[] not null,
+  disabled text,
+  primary key (account)
 );
 
 create table slot (

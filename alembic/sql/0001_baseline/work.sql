@@ -99,6 +99,14 @@ create table work.node_session (
   primary key (node_id)
 );
 
+-- The last use of each credential of a caller, such as an API key, by its id. Each API process writes it once per interval.
+create table work.credential_use (
+  credential text not null,
+  used_at timestamptz not null,
+  source text,
+  primary key (credential)
+);
+
 -- Refusals of nodes' requests: each is recorded as an event once and counted from then on.
 create table work.refusal (
   node_id text not null,
