@@ -125,6 +125,9 @@ class Settings(BaseSettings):
     max_key_days: float | None = Field(default=None, gt=0)
     """Maximum lifetime of an API key that is issued over the API, in days; None: keys may be issued without expiry."""
 
+    credential_use_seconds: float = Field(default=60.0, gt=0)
+    """Interval in which each API process writes the last use of API keys."""
+
     oidc: tuple[Issuer, ...] = ()
     """Identity providers with tokens that callers may send instead of an API key; a JSON list. The fields of a provider
     are those of `control_plane.decisions.issuers.Issuer`."""

@@ -74,17 +74,13 @@ def created(fact: ServiceAccountCreated) -> ServiceAccountRow:
 
 
 async def find(
-    conn: AsyncConnection, account: ServiceAccountId, *, lock: str | None = None
+    conn: AsyncConnection, account: ServiceAccountId, *, lock: bool = False
 ) -> ServiceAccountRow | None:
-    """Return the row of the service account with this id, or None if there is no such account.
-
-    With `lock` the row is locked until the transaction ends: `share` prevents other transactions from changing the
-    account, `update` also from issuing keys for it.
+    """Return the row of the service account with this id, or None if there is no such account. With `lock` the row is
+    locked until the transaction ends.
     """
     query = sa.select(service_account).where(service_account.c.account == account)
-    if lock is not None:
-        query = query.with_for_update(read=lock == "share")
-    row = (await conn.execute(query)).mappings().one_or_none()
+    row = (await conn.execute(query.with_for_update() if lock else query)).mappings().one_or_none()
     return None if row is None else ServiceAccountRow(row)
 
 

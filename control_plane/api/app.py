@@ -10,6 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_plane.api.audit.access_log import AccessLog
+from control_plane.api.audit.credential_uses import CredentialUses
 from control_plane.api.audit.middleware import Audited
 from control_plane.api.document import extended
 from control_plane.api.feed.feed import Feed
@@ -44,6 +45,7 @@ from control_plane.api.routes import (
     progress,
     projections,
     projects,
+    service_accounts,
     status,
     tasks,
     timelines,
@@ -77,6 +79,7 @@ for _router in (
     capabilities.router,
     projects.router,
     access.router,
+    service_accounts.router,
     access_log.router,
     allocations.router,
     timelines.router,
@@ -106,6 +109,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app = _documented_app()
     app.state.plane, app.state.feed, app.state.keys = plane, feed, keys
     app.state.access_log = log
+    app.state.credential_uses = CredentialUses(plane.engine, plane.settings.credential_use_seconds)
     app.state.key_lookups = KeyLookups(plane.engine, lambda: log.is_busy)
     app.state.hub = progress.Hub(plane.redis)
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
@@ -119,7 +123,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app.add_middleware(Conditional)
     app.add_middleware(HeadAsGet)
     app.add_middleware(ResponseHeaders)
-    app.add_middleware(Audited, log=log)
+    app.add_middleware(Audited, log=log, uses=app.state.credential_uses)
     app.add_middleware(_RequestId)
     return app
 

@@ -56,6 +56,7 @@ async def serve(plane: Plane) -> None:
             group.create_task(feed.run()),
             group.create_task(app.state.hub.run()),
             group.create_task(access_log.run()),
+            group.create_task(app.state.credential_uses.run()),
         ]
         log.info("api_serving", listen=plane.settings.listen, tls=secure is not None)
         await _until_cancelled(server, sockets, feed)

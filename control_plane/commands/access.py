@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.projects import against_project
+from control_plane.commands.projects import against_projects
+from control_plane.commands.service_accounts import inactive_service_account, unknown_service_account
 from control_plane.decisions.access import DEFAULT, Role
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from control_plane.handle import Command, Decision, Transaction
@@ -16,22 +17,33 @@ from events.access import ApiKeyIssued, ApiKeyReplaced, ApiKeyRevoked
 from events.ledger.append import Change
 from events.principals import PrincipalRevoked
 from events.projects import ProjectCreated
-from events.values import ProjectId, new_uuid, stream_of_key, stream_of_principal, stream_of_project
-from read_models import keys, principals, projects
+from events.values import (
+    ProjectId,
+    ServiceAccountId,
+    new_uuid,
+    stream_of_key,
+    stream_of_principal,
+    stream_of_project,
+)
+from read_models import keys, principals, projects, service_accounts
 from read_models.keys import KeyRow
+from read_models.service_accounts import ServiceAccountRow
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRequest:
     """A requested API key: the name of its owner, its role, and the projects and scopes that it is limited to (empty:
     not limited). `lifetime` of None means that it does not expire.
+
+    A key of a service account has no role of its own: `role` is None exactly if `service_account` is not.
     """
 
     name: str
-    role: Role
+    role: Role | None
     projects: tuple[ProjectId, ...] = ()
     scopes: tuple[str, ...] = ()
     lifetime: timedelta | None = None
+    service_account: ServiceAccountId | None = None
 
 
 def issue_first_key(name: str, key_sha256: str) -> Command:
@@ -57,39 +69,38 @@ def issue_key(
     key_sha256: str,
     origin: Origin,
     most: timedelta | None,
-    render: Callable[[ApiKeyIssued], str],
+    render: Callable[[KeyRow], str],
 ) -> Command:
     """Issue an API key, recorded by its SHA-256 (hex); `render` makes the answer.
 
-    Raises `Conflict` for an unknown or archived project, and for a lifetime above `most`, the maximum that the operator
-    sets.
+    Raises `Conflict` for an unknown or archived project, for an unknown or disabled service account, and for a lifetime
+    above `most`, the maximum that the operator sets.
     """
 
     async def command(transaction: Transaction) -> Decision:
+        account = await _account_of(transaction.conn, wanted)
         against = [
             *_too_long(wanted.lifetime, most),
-            *[
-                objection
-                for number, name in enumerate(wanted.projects)
-                for objection in await against_project(transaction.conn, name, f"/projects/{number}")
-            ],
+            *_against_account(wanted, account),
+            *await against_projects(transaction.conn, wanted.projects),
         ]
         if against:
             raise Conflict(*against)
         fact = _issued(wanted, key_sha256, transaction.now)
         change = Change(stream_of_key(fact.key_id), 0, (fact,))
-        return Decision((change,), origin.at(transaction.now), render(fact))
+        return Decision((change,), origin.at(transaction.now), render(keys.issued(fact, account)))
 
     return command
 
 
 def replace_key(
-    key_id: str, key_sha256: str, overlap: timedelta, origin: Origin, render: Callable[[ApiKeyIssued], str]
+    key_id: str, key_sha256: str, overlap: timedelta, origin: Origin, render: Callable[[KeyRow], str]
 ) -> Command:
     """Issue a successor of an API key with the same role, projects, scopes and expiry. The replaced key is accepted for
-    the period `overlap`, but never longer than before. `render` makes the answer from the fact about the new key.
+    the period `overlap`, but never longer than before. The successor of a key of a service account is a key of the same
+    account. `render` makes the answer.
 
-    Raises `UnknownName`, and `Conflict` if the key is revoked, expired or replaced already.
+    Raises `UnknownName`, and `Conflict` if the key is revoked, expired or replaced already, or its account is disabled.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -98,15 +109,21 @@ def replace_key(
             reason = f"API key {key_id} was already replaced by {row.successor}; rotate that key"
             raise Conflict(Objection("key_replaced", reason))
         ends = now + overlap
+        # The row of a key of an account has the limits of the account, which are not those of the key.
+        same = KeyRequest(row.name, Role(row.role), row.projects, row.scopes)
+        if row.service_account is not None:
+            same = KeyRequest(row.name, None, service_account=row.service_account)
+        account = await _account_of(transaction.conn, same)
         fact = ApiKeyIssued(
             key_id=_new_id(row.name),
             name=row.name,
-            role=row.role,
             key_sha256=key_sha256,
-            projects=row.projects,
-            scopes=row.scopes,
+            role=same.role,
+            projects=same.projects,
+            scopes=same.scopes,
             expires_at=row.expires_at,
             replaces=key_id,
+            service_account=same.service_account,
         )
         replaced = ApiKeyReplaced(
             key_id, fact.key_id, ends if row.expires_at is None else min(ends, row.expires_at)
@@ -115,7 +132,7 @@ def replace_key(
             Change(stream_of_key(key_id), row.version, (replaced,)),
             Change(stream_of_key(fact.key_id), 0, (fact,)),
         )
-        return Decision(changes, origin.at(now), render(fact))
+        return Decision(changes, origin.at(now), render(keys.issued(fact, account)))
 
     return command
 
@@ -151,12 +168,30 @@ def _issued(wanted: KeyRequest, key_sha256: str, now: datetime) -> ApiKeyIssued:
     return ApiKeyIssued(
         key_id=_new_id(wanted.name),
         name=wanted.name,
-        role=wanted.role,
         key_sha256=key_sha256,
+        role=wanted.role,
         projects=wanted.projects,
         scopes=wanted.scopes,
         expires_at=None if wanted.lifetime is None else now + wanted.lifetime,
+        service_account=wanted.service_account,
     )
+
+
+async def _account_of(conn: AsyncConnection, wanted: KeyRequest) -> ServiceAccountRow | None:
+    # Without a lock: a key of an account that is disabled meanwhile is refused at each of its requests.
+    named = wanted.service_account
+    return None if named is None else await service_accounts.find(conn, named)
+
+
+def _against_account(wanted: KeyRequest, account: ServiceAccountRow | None) -> list[Objection]:
+    if wanted.service_account is None:
+        return []
+    field = "/service_account"
+    if account is None:
+        return [unknown_service_account(wanted.service_account, field)]
+    if account.disabled is not None:
+        return [inactive_service_account(account.account, account.disabled, field)]
+    return []
 
 
 def _new_id(name: str) -> str:
@@ -182,6 +217,8 @@ async def _usable(conn: AsyncConnection, key_id: str, now: datetime) -> KeyRow:
     row = await _locked(conn, key_id)
     if row.revoked is not None:
         raise Conflict(Objection("key_not_active", f"API key {key_id} was revoked: {row.revoked}"))
+    if row.service_account is not None and row.disabled is not None:
+        raise Conflict(inactive_service_account(row.service_account, row.disabled))
     if row.expires_at is not None and row.expires_at <= now:
         raise Conflict(
             Objection("key_not_active", f"API key {key_id} expired at {row.expires_at.isoformat()}")

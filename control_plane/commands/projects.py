@@ -1,6 +1,6 @@
 """Commands about projects: create, describe and archive a project, and lock the project of a request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -77,6 +77,15 @@ async def against_project(conn: AsyncConnection, name: ProjectId, field: str) ->
     """
     row = await projects.find(conn, name, lock="share")
     return [unknown_project(name, field)] if row is None else _against_archived(row, field)
+
+
+async def against_projects(conn: AsyncConnection, names: Sequence[ProjectId]) -> list[Objection]:
+    """Return the objections to the projects that a request for a credential names in its field `projects`."""
+    return [
+        objection
+        for number, name in enumerate(names)
+        for objection in await against_project(conn, name, f"/projects/{number}")
+    ]
 
 
 def _against_archived(row: ProjectRow, field: str | None = None) -> list[Objection]:

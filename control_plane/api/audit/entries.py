@@ -67,6 +67,10 @@ class Entry:
         self.duration_ms = round((time.monotonic() - self.began) * 1000)
 
     @property
+    def is_of_node(self) -> bool:
+        return self.principal is not None and self.principal.startswith("node:")
+
+    @property
     def is_read(self) -> bool:
         return self.method in ("GET", "HEAD")
 

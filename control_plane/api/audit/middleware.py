@@ -2,7 +2,7 @@
 
 A dependency of every route (`requests.recording`) opens the row of a request, after the credentials are verified and
 before the handler runs. The middleware completes the row once the response was sent. A request that is refused before
-gets its row here, before its response is sent.
+gets its row here, before its response is sent. The middleware also notes the use of the credential of a caller.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_plane.api.audit.access_log import AccessLog
+from control_plane.api.audit.credential_uses import CredentialUses
 from control_plane.api.audit.entries import Entry, Outcome, entry_for, outcome_of
 
 _BROKEN: Final = 500
@@ -19,12 +20,12 @@ _BROKEN: Final = 500
 class Audited:
     """Middleware that records requests. Plain ASGI, so that the chunks of a watch pass through it directly."""
 
-    def __init__(self, app: ASGIApp, log: AccessLog) -> None:
-        self._app, self._log = app, log
+    def __init__(self, app: ASGIApp, log: AccessLog, uses: CredentialUses) -> None:
+        self._app, self._log, self._uses = app, log, uses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await _Recording(self._log, entry_for(scope), receive, send).run(self._app, scope)
+            await _Recording(self._log, self._uses, entry_for(scope), receive, send).run(self._app, scope)
         else:
             await self._app(scope, receive, send)
 
@@ -32,8 +33,11 @@ class Audited:
 class _Recording:
     """The recording of one request: it observes the messages between the server and the application."""
 
-    def __init__(self, log: AccessLog, entry: Entry, receive: Receive, send: Send) -> None:
-        self._log, self._entry, self._receive, self._send = log, entry, receive, send
+    def __init__(
+        self, log: AccessLog, uses: CredentialUses, entry: Entry, receive: Receive, send: Send
+    ) -> None:
+        self._log, self._uses, self._entry = log, uses, entry
+        self._receive, self._send = receive, send
         self._status: int | None = None
         self._complete = self._left = False
 
@@ -65,12 +69,21 @@ class _Recording:
     async def _sent(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = int(message["status"])
+            self._note_use()
             if not self._entry.queued and self._is_recorded(self._status):
                 self._end(Outcome.ABORTED if self._left else outcome_of(self._status))
                 await self._log.answerable()
         elif not message.get("more_body", False):
             self._complete = True
         await self._send(message)
+
+    def _note_use(self) -> None:
+        """Note the use of a verified credential when the response begins: a watch may never end. Nodes show by
+        heartbeats that they use theirs.
+        """
+        entry = self._entry
+        if entry.credential is not None and entry.principal is not None and not entry.is_of_node:
+            self._uses.note(entry.credential, entry.source)
 
     def _is_recorded(self, status: int) -> bool:
         """Return whether a request that was not opened is recorded."""

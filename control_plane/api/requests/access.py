@@ -146,6 +146,9 @@ async def _key(request: Request, key_sha256: str) -> HeldCredential:
     entry_of(request).credential = row.key_id
     if row.revoked is not None:
         raise Unauthorised(Objection("key_revoked", "this API key was revoked; use another key"))
+    if row.disabled is not None:
+        reason = f"the service account {row.service_account} of this API key is disabled; enable it, or use another key"
+        raise Unauthorised(Objection("service_account_disabled", reason))
     if expired:
         raise Unauthorised(Objection("key_expired", "this API key has expired; use another key"))
     expires_at = None if row.expires_at is None else row.expires_at.timestamp()

@@ -240,27 +240,75 @@ class ArchiveProject(Body):
     reason: Why
 
 
-class IssueKey(Body):
-    """Request body of `POST /v1/keys`."""
+class Limits(Body):
+    """Limits of a credential or service account, which the body of the request that makes it has."""
+
+    projects: list[Annotated[str, AfterValidator(values.project_id)]] = Field(default=[], max_length=64)
+    """Projects that it is limited to; empty: all. A caller names at least one."""
+    scopes: list[Annotated[Scope, Field(strict=False)]] = Field(default=[], max_length=len(Scope))
+    """Scopes that it is limited to; empty: all scopes of its role."""
+
+    @property
+    def distinct_projects(self) -> tuple[values.ProjectId, ...]:
+        """The projects in the order of the request, each once."""
+        return tuple(values.ProjectId(each) for each in dict.fromkeys(self.projects))
+
+    @property
+    def distinct_scopes(self) -> tuple[Scope, ...]:
+        """The scopes in the order of the request, each once."""
+        return tuple(dict.fromkeys(self.scopes))
+
+    def refuse_misfit(self, role: Role) -> None:
+        """Check that the limits fit a role. Raises `PydanticCustomError`."""
+        if role is Role.CALLER and not self.projects:
+            reason = "a caller names the projects that it may use"
+            raise PydanticCustomError("projects_missing", "{reason}", {"reason": reason})
+        if beyond := [each for each in self.scopes if each not in SCOPES_OF[role]]:
+            reason = f"the role {role} does not have the scope {', '.join(beyond)}"
+            raise PydanticCustomError("scope_beyond_role", "{reason}", {"reason": reason})
+
+
+class CreateServiceAccount(Limits):
+    """Request body of `POST /v1/service-accounts`."""
+
+    id: Annotated[str, AfterValidator(values.service_account_id)]
+    description: Description = ""
+    role: Annotated[Role, Field(strict=False)]
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> Self:
+        self.refuse_misfit(self.role)
+        return self
+
+
+class DisableServiceAccount(Body):
+    """Request body of `POST /v1/service-accounts/{account}/disable`."""
+
+    reason: Why
+
+
+class IssueKey(Limits):
+    """Request body of `POST /v1/keys`: a key has a role with limits of its own, or those of a service account."""
 
     name: Annotated[str, AfterValidator(values.key_name)]
     """Name of the owner: the id of the key begins with it."""
-    role: Annotated[Role, Field(strict=False)]
-    projects: list[Annotated[str, AfterValidator(values.project_id)]] = Field(default=[], max_length=64)
-    """Projects that the key is limited to; empty: all. A caller's key names at least one."""
-    scopes: list[Annotated[Scope, Field(strict=False)]] = Field(default=[], max_length=len(Scope))
-    """Scopes that the key is limited to; empty: all scopes of its role."""
+    role: Annotated[Role, Field(strict=False)] | None = None
+    """Role of the key; null for a key of a service account."""
+    service_account: Annotated[str, AfterValidator(values.service_account_id)] | None = None
+    """Service account that requests with the key act as. The key has the role, projects and scopes of the account."""
     lifetime_seconds: int | None = Field(default=None, ge=60, le=MAX_KEY_SECONDS)
     """Time until the key expires; null: it does not expire."""
 
     @model_validator(mode="after")
     def _fits_its_role(self) -> Self:
-        if self.role is Role.CALLER and not self.projects:
-            reason = "the key of a caller names the projects that it may use"
-            raise PydanticCustomError("projects_missing", "{reason}", {"reason": reason})
-        if beyond := [each for each in self.scopes if each not in SCOPES_OF[self.role]]:
-            reason = f"the role {self.role} does not have the scope {', '.join(beyond)}"
-            raise PydanticCustomError("scope_beyond_role", "{reason}", {"reason": reason})
+        if self.service_account is None:
+            if self.role is None:
+                reason = "a role or a service account is required"
+                raise PydanticCustomError("required", "{reason}", {"reason": reason})
+            self.refuse_misfit(self.role)
+        elif given := [name for name in ("role", "projects", "scopes") if getattr(self, name)]:
+            reason = f"the key of a service account has the role and limits of the account; omit {', '.join(given)}"
+            raise PydanticCustomError("limits_of_service_account", "{reason}", {"reason": reason})
         return self
 
 

@@ -26,8 +26,9 @@ from control_plane.decisions.access import Role, Scope
 from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.decisions.tokens import KEY_ACTOR, USER_ACTOR
 from control_plane.identity.api_keys import digest, new_secret
-from events.access import ApiKeyIssued
-from events.values import ProjectId, stream_of_key
+from control_plane.work import credential_uses
+from control_plane.work.credential_uses import StoredUse
+from events.values import ProjectId, ServiceAccountId, stream_of_key
 from read_models import keys
 from read_models.keys import KeyRow
 
@@ -42,11 +43,17 @@ class KeyView(BaseModel):
 
     id: str
     name: str
+    service_account: str | None
+    """Service account that requests with the key act as. The key has its role, projects and scopes."""
     role: str
     state: str
     scopes: list[str]
     projects: list[str] | None
     expires_at: datetime | None
+    last_used_at: datetime | None
+    """Time of the last request with the key, at most a minute late; null: it was not used."""
+    last_used_from: str | None
+    """Address that sent the last request with the key."""
     replaces: str | None
     """Key that this one replaces, after a rotation."""
     successor: str | None
@@ -81,16 +88,19 @@ class RevokedPrincipal(BaseModel):
     revoked_at: datetime | None
 
 
-def _view(row: KeyRow) -> KeyView:
+def _view(row: KeyRow, use: StoredUse | None = None) -> KeyView:
     principal = principal_of(row)
     return KeyView(
         id=row.key_id,
         name=row.name,
+        service_account=row.service_account,
         role=row.role,
         state="active" if row.revoked is None else "revoked",
         scopes=sorted(principal.scopes),
         projects=None if principal.projects is None else sorted(principal.projects),
         expires_at=row.expires_at,
+        last_used_at=None if use is None else use.at,
+        last_used_from=None if use is None else use.source,
         replaces=row.replaces,
         successor=row.successor,
         reason=row.revoked,
@@ -124,9 +134,10 @@ async def issue(
     wanted = KeyRequest(
         name=body.name,
         role=body.role,
-        projects=tuple(ProjectId(each) for each in dict.fromkeys(body.projects)),
-        scopes=tuple(dict.fromkeys(body.scopes)),
+        projects=body.distinct_projects,
+        scopes=body.distinct_scopes,
         lifetime=None if body.lifetime_seconds is None else timedelta(seconds=body.lifetime_seconds),
+        service_account=None if body.service_account is None else ServiceAccountId(body.service_account),
     )
     secret = new_secret()
     most = plane_of(request).settings.max_key_lifetime
@@ -136,8 +147,8 @@ async def issue(
     return IssuedKey(**await execute_with_secret(request, command, {"key": secret}))
 
 
-def _render(fact: ApiKeyIssued) -> str:
-    return _view(keys.issued(fact)).model_dump_json()
+def _render(row: KeyRow) -> str:
+    return _view(row).model_dump_json()
 
 
 @router.get("/keys", openapi_extra=access(Scope.ACCESS_READ))
@@ -147,6 +158,9 @@ async def list_keys(
     role: Annotated[Role | None, Query(description="Only keys with this role.")] = None,
     project: Annotated[
         str | None, Query(max_length=63, description="Only keys that are limited to this project.")
+    ] = None,
+    service_account: Annotated[
+        str | None, Query(max_length=63, description="Only keys of this service account.")
     ] = None,
     state: Annotated[Literal["active", "revoked"] | None, Query(description="Only in this state.")] = None,
     cursor: Cursor = None,
@@ -163,9 +177,11 @@ async def list_keys(
             role=role,
             project=None if project is None else ProjectId(project),
             revoked=None if state is None else state == "revoked",
+            account=None if service_account is None else ServiceAccountId(service_account),
         )
+        uses = await credential_uses.find(conn, [row.key_id for row in rows])
     following = rows[-1].key_id if len(rows) == limit else None
-    return Page(items=[_view(row) for row in rows], next_cursor=following)
+    return Page(items=[_view(row, uses.get(row.key_id)) for row in rows], next_cursor=following)
 
 
 @router.get("/keys/{key}", openapi_extra=access(Scope.ACCESS_READ), **TAGGED)
@@ -173,10 +189,11 @@ async def show(request: Request, key: str) -> KeyView:
     """Return one API key, without its secret."""
     async with plane_of(request).engine.connect() as conn:
         row = await keys.find(conn, key)
+        uses = await credential_uses.find(conn, [key])
     if row is None:
         raise unknown_key(key)
     set_version(request, row.version)
-    return _view(row)
+    return _view(row, uses.get(key))
 
 
 @router.post(
