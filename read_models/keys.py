@@ -47,17 +47,15 @@ select key.key_id, key.version, key.name, key.key_sha256, key.expires_at, key.re
 from read.api_key key left join read.service_account account on account.account = key.service_account
 where key.key_sha256 = any(%b::text[])
 """
-_ROLE: Final = sa.func.coalesce(service_account.c.role, api_key.c.role)
-_PROJECTS: Final = sa.func.coalesce(service_account.c.projects, api_key.c.projects, type_=ARRAY(sa.Text))
+_effective_role = sa.func.coalesce(service_account.c.role, api_key.c.role)
+_effective_projects = sa.func.coalesce(service_account.c.projects, api_key.c.projects, type_=ARRAY(sa.Text))
 _WITH_ACCOUNT: Final = sa.select(
     *(column for column in api_key.c if column.name not in ("role", "projects", "scopes")),
-    _ROLE.label("role"),
-    _PROJECTS.label("projects"),
+    _effective_role.label("role"),
+    _effective_projects.label("projects"),
     sa.func.coalesce(service_account.c.scopes, api_key.c.scopes).label("scopes"),
     service_account.c.disabled,
-).select_from(
-    api_key.outerjoin(service_account, service_account.c.account == api_key.c.service_account)
-)
+).select_from(api_key.outerjoin(service_account, service_account.c.account == api_key.c.service_account))
 
 
 class KeyRow:
@@ -152,9 +150,9 @@ async def page(
     """
     query = _WITH_ACCOUNT
     if role is not None:
-        query = query.where(_ROLE == role)
+        query = query.where(_effective_role == role)
     if project is not None:
-        query = query.where(sa.literal(project) == sa.any_(_PROJECTS))
+        query = query.where(sa.literal(project) == sa.any_(_effective_projects))
     if account is not None:
         query = query.where(api_key.c.service_account == account)
     if revoked is not None:

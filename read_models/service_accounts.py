@@ -1,5 +1,5 @@
-"""`read.service_account`: the service accounts. The table is written in the transaction that appends the account's event
-to the ledger, so that the keys of an account are refused from the commit of its disablement on.
+"""`read.service_account`: the service accounts. The table is written in the transaction that appends the event of the
+account to the ledger, so that the keys of an account are refused from the commit of its disablement on.
 """
 
 from collections.abc import Mapping
@@ -53,9 +53,7 @@ def patch(version: int, fact: ServiceAccountFact) -> Patch:
     """Return the patch that a fact applies to the row of its account. `version` is the fact's version in its stream."""
     match fact:
         case ServiceAccountCreated():
-            born = {
-                name: getattr(fact, name) for name in ("description", "role", "projects", "scopes")
-            }
+            born = {name: getattr(fact, name) for name in ("description", "role", "projects", "scopes")}
             return Patch(fact.account, {"version": version}, born)
         case ServiceAccountDisabled(reason=reason):
             return Patch(fact.account, {"version": version, "disabled": reason})
@@ -68,9 +66,7 @@ def patch(version: int, fact: ServiceAccountFact) -> Patch:
 def created(fact: ServiceAccountCreated) -> ServiceAccountRow:
     """Return the row that the creation of a service account makes."""
     made = patch(1, fact)
-    return ServiceAccountRow(
-        {"account": fact.account, "disabled": None, **made.columns, **(made.born or {})}
-    )
+    return ServiceAccountRow({"account": fact.account, "disabled": None, **made.columns, **(made.born or {})})
 
 
 async def find(

@@ -16,6 +16,7 @@ class PathParameter(NamedTuple):
 
 
 PARAMETERS: Final = {
+    "account": PathParameter("Id of a service account.", "ci"),
     "allocation": PathParameter("Id of an allocation.", "alc-01jd0000000000000000000001"),
     "check": PathParameter("Name of a health check.", "postgres"),
     "code": PathParameter("Reason code of a problem.", "no_capacity"),
@@ -52,6 +53,14 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
         "scopes": ["allocations:read", "allocations:write"],
         "lifetime_seconds": 7776000,
     },
+    "POST /v1/service-accounts": {
+        "id": "deployer",
+        "description": "Deploys the training jobs",
+        "role": "caller",
+        "projects": ["default"],
+        "scopes": ["allocations:read", "allocations:write"],
+    },
+    "POST /v1/service-accounts/{account}/disable": {"reason": "its host was compromised"},
     "POST /v1/keys/{key}/rotate": {"overlap_seconds": 3600},
     "POST /v1/keys/{key}/revoke": {"reason": "the laptop was lost"},
     "POST /v1/allocations": {

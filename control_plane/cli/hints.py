@@ -14,6 +14,7 @@ _ADDRESSES: Final = "show the public addresses of the node: sliceplane nodes add
 _PROJECTIONS: Final = "show the state of each projection: sliceplane projections list"
 _INGRESS: Final = "show the ingress rules: sliceplane allocations show ALLOCATION"
 _KEYS: Final = "list the API keys: sliceplane keys list"
+_ACCOUNTS: Final = "list the service accounts: sliceplane service-accounts list"
 _SLOTS: Final = "list the slots and their states: sliceplane slots list"
 _REQUEST: Final = "request a new token from the identity provider"
 _TASKS: Final = "list the tasks: sliceplane tasks list"
@@ -40,6 +41,7 @@ HINTS: Final = {
     "key_revoked": KEY,
     "ledger_end_unknown": _LATER,
     "lifetime_too_long": "use a shorter --lifetime",
+    "limits_of_service_account": "omit --role, --project and --scope, or --service-account",
     "limited_to_projects": "use a key that is not limited to projects; " + _WHOAMI,
     "mac_taken": "contact the operator: another slot has each address that is derived for this slot",
     "network_mode_not_offered": _MODE,
@@ -80,6 +82,9 @@ HINTS: Final = {
     "role_missing": _WHOAMI,
     "scope_beyond_role": "omit the scope, or use a role that has it",
     "scope_missing": _WHOAMI,
+    "service_account_disabled": "ask an admin: sliceplane service-accounts enable ACCOUNT; or use another key",
+    "service_account_exists": _ACCOUNTS,
+    "service_account_not_active": "enable it first: sliceplane service-accounts enable ACCOUNT",
     "slot_taken": _LATER,
     "stop_not_cancellable": "start the allocation again after the stop: sliceplane allocations start ALLOCATION",
     "task_finished": "show its result: sliceplane tasks show TASK",
@@ -103,6 +108,7 @@ HINTS: Final = {
     "unknown_parked": "list the parked streams: sliceplane tasks parked",
     "unknown_project": "list the projects: sliceplane projects list",
     "unknown_projection": "list the projections: sliceplane projections list",
+    "unknown_service_account": _ACCOUNTS,
     "unknown_sku": "list the SKUs: sliceplane skus list",
     "unknown_slot": "list the slots: sliceplane slots list",
     "unknown_slot_index": _INGRESS,

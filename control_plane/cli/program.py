@@ -19,6 +19,7 @@ from control_plane.cli.commands import (
     principals,
     projections,
     projects,
+    service_accounts,
     skus,
     slots,
     ssh,
@@ -58,6 +59,11 @@ program.add_typer(
 )
 program.add_typer(
     projects.commands, name="projects", help="Create, list and archive projects, the owners of allocations."
+)
+program.add_typer(
+    service_accounts.commands,
+    name="service-accounts",
+    help="Create, list, disable and enable service accounts, the identities of workloads.",
 )
 program.add_typer(keys.commands, name="keys", help="Issue, list, rotate and revoke API keys.")
 program.add_typer(principals.commands, name="principals", help="Revoke callers of identity providers.")

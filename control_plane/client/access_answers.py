@@ -1,4 +1,4 @@
-"""Response types of `/v1/projects`, `/v1/keys`, `/v1/principals` and `/v1/whoami`."""
+"""Response types of `/v1/projects`, `/v1/service-accounts`, `/v1/keys`, `/v1/principals` and `/v1/whoami`."""
 
 from datetime import datetime
 
@@ -13,6 +13,16 @@ class Project(Answer, frozen=True):
     project_network_id: str | None = None
 
 
+class ServiceAccount(Answer, frozen=True):
+    id: str
+    description: str
+    role: str
+    state: str
+    scopes: tuple[str, ...]
+    projects: tuple[str, ...] | None = None
+    reason: str | None = None
+
+
 class Key(Answer, frozen=True):
     id: str
     name: str
@@ -20,7 +30,10 @@ class Key(Answer, frozen=True):
     state: str
     scopes: tuple[str, ...]
     projects: tuple[str, ...] | None = None
+    service_account: str | None = None
     expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+    last_used_from: str | None = None
     replaces: str | None = None
     successor: str | None = None
     reason: str | None = None

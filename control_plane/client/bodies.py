@@ -87,11 +87,25 @@ class DescribeProject(Body, frozen=True):
     description: str
 
 
+class CreateServiceAccount(Body, frozen=True):
+    """Body of `POST /v1/service-accounts`. Empty `projects` and `scopes` do not limit the account."""
+
+    id: str
+    role: str
+    description: str | UnsetType = UNSET
+    projects: list[str] | UnsetType = UNSET
+    scopes: list[str] | UnsetType = UNSET
+
+
 class IssueKey(Body, frozen=True):
-    """Body of `POST /v1/keys`. Empty `projects` and `scopes` do not limit the key."""
+    """Body of `POST /v1/keys`. Empty `projects` and `scopes` do not limit the key.
+
+    With `service_account` the key has the role, projects and scopes of the account, and the body has none.
+    """
 
     name: str
-    role: str
+    role: str | UnsetType = UNSET
+    service_account: str | UnsetType = UNSET
     projects: list[str] | UnsetType = UNSET
     scopes: list[str] | UnsetType = UNSET
     lifetime_seconds: int | UnsetType | None = UNSET

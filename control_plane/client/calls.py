@@ -15,6 +15,7 @@ from control_plane.client.access_answers import (
     Key,
     Project,
     RevokedPrincipal,
+    ServiceAccount,
 )
 from control_plane.client.answers import (
     Allocation,
@@ -41,6 +42,7 @@ from control_plane.client.paths import (
     parked_path,
     project_path,
     projection_path,
+    service_account_path,
     slot_path,
     task_path,
     verification_path,
@@ -369,6 +371,32 @@ def access_log(
         "order": order,
     }
     return ListCall("/v1/access-log", AccessRow, which)
+
+
+def service_accounts() -> ListCall[ServiceAccount]:
+    """List service accounts."""
+    return ListCall("/v1/service-accounts", ServiceAccount)
+
+
+def service_account(name: str) -> Call[ServiceAccount]:
+    """Show a service account."""
+    return Call("GET", service_account_path(name), ServiceAccount)
+
+
+def create_service_account(body: bodies.CreateServiceAccount) -> Call[ServiceAccount]:
+    """Create a service account with its role."""
+    return Call("POST", "/v1/service-accounts", ServiceAccount, body=body)
+
+
+def disable_service_account(name: str, reason: str) -> Call[ServiceAccount]:
+    """Disable a service account: its keys are refused."""
+    path = service_account_path(name, "disable")
+    return Call("POST", path, ServiceAccount, body=bodies.Because(reason=reason))
+
+
+def enable_service_account(name: str) -> Call[ServiceAccount]:
+    """Enable a service account: its keys are accepted again."""
+    return Call("POST", service_account_path(name, "enable"), ServiceAccount)
 
 
 def keys() -> ListCall[Key]:

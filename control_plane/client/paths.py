@@ -40,6 +40,10 @@ def key_path(key: str, *further: str) -> str:
     return "/".join(["/v1/keys", _part(key, "an API key"), *further])
 
 
+def service_account_path(account: str, *further: str) -> str:
+    return "/".join(["/v1/service-accounts", _part(account, "a service account"), *further])
+
+
 def history_path(kind: str, name: str, *further: str) -> str:
     """Return the path of a resource's history. Names of slots, ingress rules and devices have two segments."""
     parts = name.split("/", 1) if kind in _OF_TWO_PARTS else [name]

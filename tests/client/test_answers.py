@@ -9,7 +9,17 @@ import pytest
 from pydantic import BaseModel
 
 from control_plane.api.requests import problems
-from control_plane.api.routes import access, access_log, history, nodes, paths, projections, projects, status
+from control_plane.api.routes import (
+    access,
+    access_log,
+    history,
+    nodes,
+    paths,
+    projections,
+    projects,
+    service_accounts,
+    status,
+)
 from control_plane.api.views import allocation_views, history_subjects, task_views, views
 from control_plane.client import access_answers, answers, history_answers, projection_answers
 from control_plane.client.answers import Answer
@@ -19,6 +29,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     access_answers.Caller: access.CallerView,
     access_answers.IssuedKey: access.IssuedKey,
     access_answers.Key: access.KeyView,
+    access_answers.ServiceAccount: service_accounts.ServiceAccountView,
     access_answers.Project: projects.ProjectView,
     access_answers.RevokedPrincipal: access.RevokedPrincipal,
     answers.Allocation: allocation_views.AllocationView,

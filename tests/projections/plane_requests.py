@@ -7,12 +7,22 @@ from tests.api.node import admit, allocate, batch
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
-NAMES = ("nodes", "slots", "keys", "principals", "projects", "allocations", "project_events", "holdings")
+NAMES = (
+    "nodes",
+    "slots",
+    "keys",
+    "principals",
+    "projects",
+    "service_accounts",
+    "allocations",
+    "project_events",
+    "holdings",
+)
 
 
 def create_history(plane: RunningPlane, node: str = "node-a", slots: int = 3) -> list[str]:
-    """Create a node with slots, one allocation that is released, and allocations that stay. Return the ids of all
-    allocations.
+    """Create a node with slots, one allocation that is released, allocations that stay, and a service account with a
+    key. Return the ids of all allocations.
     """
     client = admit(plane, node, slots)
     made = [allocate(plane).json() for _ in range(slots - 1)]
@@ -24,6 +34,12 @@ def create_history(plane: RunningPlane, node: str = "node-a", slots: int = 3) ->
         "absent": ["port", "domain"],
     }
     assert client.post("/reports", json=batch(str(uuid4()), (1, removed))).is_success
+    account = {"id": f"of-{node}", "role": "auditor"}
+    with plane.client() as admin:
+        assert admin.post("/service-accounts", json=account).is_success
+        assert admin.post("/keys", json={"name": "job", "service_account": account["id"]}).is_success
+        for act, body in (("disable", {"reason": "paused"}), ("enable", None)):
+            assert admin.post(f"/service-accounts/{account['id']}/{act}", json=body).is_success
     return [each["id"] for each in made]
 
 

@@ -38,7 +38,16 @@ def issue(
     context: typer.Context,
     *,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the owner, such as ci.")],
-    role: Annotated[str, typer.Option(help="Role: caller, admin or auditor.")],
+    role: Annotated[
+        str | None, typer.Option(help="Role: caller, admin or auditor. Required without --service-account.")
+    ] = None,
+    service_account: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ACCOUNT",
+            help="Issue the key for this service account, with its role, projects and scopes.",
+        ),
+    ] = None,
     project: Annotated[
         list[str] | None,
         typer.Option(help="Limit the key to this project; repeatable. Required for a caller."),
@@ -55,7 +64,8 @@ def issue(
     """Issue an API key. Prints its secret, which is shown only once."""
     body = IssueKey(
         name=name,
-        role=role,
+        role=role or UNSET,
+        service_account=service_account or UNSET,
         projects=project or UNSET,
         scopes=scope or UNSET,
         lifetime_seconds=UNSET if lifetime is None else seconds(lifetime, "--lifetime"),

@@ -1,4 +1,4 @@
-"""Pages of projects, API keys, revoked callers and the caller."""
+"""Pages of projects, service accounts, API keys, revoked callers and the caller."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,15 @@ from rich.text import Text
 from control_plane.cli.pages import words
 from control_plane.cli.pages.details import Row, page
 from control_plane.cli.pages.tables import nothing, table
-from control_plane.client.access_answers import AccessRow, Caller, IssuedKey, Key, Project, RevokedPrincipal
+from control_plane.client.access_answers import (
+    AccessRow,
+    Caller,
+    IssuedKey,
+    Key,
+    Project,
+    RevokedPrincipal,
+    ServiceAccount,
+)
 
 
 def projects(items: Iterable[Project]) -> RenderableType:
@@ -31,11 +39,40 @@ def _project(item: Project) -> Iterator[Row]:
     yield "description", item.description or "-"
 
 
+def service_accounts(items: Iterable[ServiceAccount]) -> RenderableType:
+    rows = table("ID", "STATE", "ROLE", "PROJECTS", "DESCRIPTION")
+    for item in items:
+        rows.add_row(
+            item.id, words.state(item.state), item.role, _projects(item.projects), item.description or "-"
+        )
+    return (
+        rows
+        if rows.row_count
+        else nothing("no service accounts", "sliceplane service-accounts create ACCOUNT --role ROLE")
+    )
+
+
+def service_account(item: ServiceAccount) -> Table:
+    return page(_service_account(item))
+
+
+def _service_account(item: ServiceAccount) -> Iterator[Row]:
+    yield "service account", Text(item.id, "bold")
+    yield "state", words.state(item.state)
+    if item.reason:
+        yield "reason", item.reason
+    yield "description", item.description or "-"
+    yield "role", item.role
+    yield "projects", _projects(item.projects)
+    yield "scopes", ", ".join(item.scopes)
+
+
 def keys(items: Iterable[Key]) -> RenderableType:
-    rows = table("ID", "STATE", "ROLE", "PROJECTS", "EXPIRES")
+    rows = table("ID", "STATE", "ROLE", "PROJECTS", "EXPIRES", "LAST USED")
     for item in items:
         expires = "-" if item.expires_at is None else words.until(item.expires_at)
-        rows.add_row(item.id, words.state(item.state), item.role, _projects(item.projects), expires)
+        state, used = words.state(item.state), words.since(item.last_used_at)
+        rows.add_row(item.id, state, item.role, _projects(item.projects), expires, used)
     return rows if rows.row_count else nothing("no API keys", "sliceplane keys issue NAME --role ROLE")
 
 
@@ -57,9 +94,14 @@ def _key(item: Key) -> Iterator[Row]:
     yield "state", words.state(item.state)
     if item.reason:
         yield "reason", item.reason
+    if item.service_account:
+        yield "service account", item.service_account
     yield "role", item.role
     yield "projects", _projects(item.projects)
     yield "scopes", ", ".join(item.scopes)
+    if item.last_used_at is not None:
+        source = f" from {item.last_used_from}" if item.last_used_from else ""
+        yield "last used", f"{words.clock(item.last_used_at)} ({words.since(item.last_used_at)}){source}"
     if item.expires_at is not None:
         yield "expires", f"{words.clock(item.expires_at)} ({words.until(item.expires_at)})"
     if item.replaces:

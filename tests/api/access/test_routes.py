@@ -15,7 +15,7 @@ from control_plane.api.requests.access import EXTENSION, UndeclaredRoute, access
 from control_plane.decisions.access import OF_PROJECTS, Scope
 from deploy.embedded.postgres import PostgresServer
 from tests.api.access.issuers import issuer_of
-from tests.api.access.principals import Key, create_project, expire, issue
+from tests.api.access.principals import Key, create_account, create_project, expire, issue, key_of_account
 from tests.api.node import admit
 from tests.servers.oidc_provider import Provider
 from tests.servers.plane import RunningPlane, running
@@ -31,6 +31,7 @@ PARTS: Final = {
     "stream": "no-such-stream",
     "verification": str(UUID(int=1)),
     "project": "no-such-project",
+    "account": "no-such-account",
     "key": "no-such-key",
     "check": "postgres",
     "code": "no_capacity",
@@ -38,14 +39,17 @@ PARTS: Final = {
 }
 ENTERED: Final = {
     *("no_credentials", "unknown_key", "key_revoked", "key_expired", "unknown_node"),
-    "principal_revoked",
+    *("principal_revoked", "service_account_disabled"),
 }
 """Reason codes of a request without valid credentials."""
 REFUSED: Final = {"role_missing", "scope_missing", "limited_to_projects"}
 """Reason codes of a request with credentials that do not permit it."""
 
 
-INVALID: Final = {"anonymous", "unknown", "revoked", "expired", "node", "token of a revoked caller"}
+INVALID: Final = {
+    *("anonymous", "unknown", "revoked", "expired", "disabled", "node"),
+    "token of a revoked caller",
+}
 """Principals without valid credentials of callers."""
 
 
@@ -74,17 +78,24 @@ def callers(shared_plane: RunningPlane, oidc_provider: Provider) -> dict[str, di
     """Headers of the credentials of each kind of principal."""
     create_project(shared_plane, "own")
     node = admit(shared_plane, "n1")
+    accounts = [
+        create_account(shared_plane, "job", projects=["own"]),
+        create_account(shared_plane, "stopped", "admin"),
+    ]
     keys = {
         "caller": issue(shared_plane, "caller", projects=["own"]),
         "admin": issue(shared_plane, "root", "admin"),
         "auditor": issue(shared_plane, "auditor", "auditor"),
         "admin of a project": issue(shared_plane, "owner", "admin", projects=["own"]),
         "without a scope": issue(shared_plane, "none", "admin", scopes=["catalogue:read"]),
+        "caller of an account": key_of_account(shared_plane, accounts[0]),
+        "disabled": key_of_account(shared_plane, accounts[1]),
         "revoked": issue(shared_plane, "revoked", "admin"),
         "expired": issue(shared_plane, "expired", "admin"),
     }
     with shared_plane.client() as admin:
         assert admin.post(f"/keys/{keys['revoked'].id}/revoke", json={"reason": "lost"}).is_success
+        assert admin.post("/service-accounts/stopped/disable", json={"reason": "lost"}).is_success
     expire(shared_plane, keys["expired"])
     made: dict[str, dict[str, str]] = {name: key.headers for name, key in keys.items()}
     authorization = node.headers["authorization"]
@@ -126,7 +137,8 @@ def expected(principal: str, declared: dict[str, Any]) -> str:
         return "pass" if scope == "catalogue:read" else "refuse"
     role = principal.split(maxsplit=1)[0]
     limited = (
-        principal in ("caller", "caller with a token", "admin of a project") and declared["projects"] == "all"
+        principal in ("caller", "caller with a token", "caller of an account", "admin of a project")
+        and declared["projects"] == "all"
     )
     return "pass" if role in roles and not limited else "refuse"
 

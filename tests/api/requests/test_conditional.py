@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.api.access.principals import create_project, issue
+from tests.api.access.principals import create_account, create_project, issue
 from tests.api.node import admit, allocate
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
@@ -23,6 +23,7 @@ BODIES: Final[dict[str, Any]] = {
     "/v1/nodes/{node}/revoke": {"reason": "lost"},
     "/v1/nodes/{node}/slots/{index}/force-release": {"reason": "scrapped"},
     "/v1/nodes/{node}/slots/{index}/readmit": {"reason": "repaired"},
+    "/v1/service-accounts/{account}/disable": {"reason": "lost"},
     "/v1/projects/{project}": {"description": "changed"},
     "/v1/projects/{project}/archive": {"reason": "over"},
 }
@@ -40,6 +41,7 @@ def names(shared_plane: RunningPlane) -> dict[str, str]:
         "node": "n1",
         "index": "0",
         "project": "p1",
+        "account": create_account(shared_plane, "a1", "auditor"),
         "key": issue(shared_plane, "k1", "auditor").id,
     }
 
@@ -62,6 +64,7 @@ def test_response_with_a_resource_is_not_sent_again_while_its_etag_is_the_same(
         "index}",
         "project}",
         "key}",
+        "account}",
     }
     with shared_plane.client() as admin:
         for path in paths:
@@ -80,7 +83,7 @@ def test_every_change_is_refused_if_the_resource_has_another_version_than_if_mat
     shared_plane: RunningPlane, names: dict[str, str]
 ) -> None:
     routes = [*with_header(shared_plane, "If-Match")]
-    assert len(routes) >= 16
+    assert len(routes) >= 18
     before = shared_plane.last_position()
     with shared_plane.client() as admin:
         for method, path in routes:

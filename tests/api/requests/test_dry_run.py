@@ -41,6 +41,11 @@ def plane(shared_plane: RunningPlane) -> RunningPlane:
             {"id": "planned", "state": "active", "description": "later"},
         ),
         (
+            "/service-accounts",
+            {"id": "planned", "role": "caller", "projects": ["taken"]},
+            {"id": "planned", "role": "caller", "projects": ["taken"], "state": "active"},
+        ),
+        (
             "/keys",
             {"name": "ci", "role": "caller", "projects": ["taken"]},
             {"name": "ci", "role": "caller", "projects": ["taken"], "state": "active"},
@@ -82,6 +87,7 @@ def test_dry_run_of_an_allocation_returns_the_slot_that_placement_chooses(plane:
         ("/allocations", {**ALLOCATION, "slot_count": 8}),
         ("/allocations", {**ALLOCATION, "sku": "none"}),
         ("/projects", {"id": "taken"}),
+        ("/service-accounts", {"id": "bad", "role": "caller", "projects": ["nowhere"]}),
         ("/keys", {"name": "ci", "role": "caller", "projects": ["nowhere"]}),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 
 from control_plane.api.examples import BODIES, PARAMETERS, READ_MODEL
 from control_plane.api.requests.access import EXTENSION
-from tests.api.access.principals import create_project, issue
+from tests.api.access.principals import create_account, create_project, issue
 from tests.api.broken_nodes import Node, accepted_allocation
 from tests.api.node import admit, as_node, enrol, enrolment, register_node, renewal
 from tests.api.scripted_node import ScriptedNode
@@ -120,6 +120,11 @@ class World:
     def key(self) -> Names:
         return {"key": issue(self.plane, "ci", "auditor").id}
 
+    def account(self) -> Names:
+        name = f"a-{uuid4().hex[:8]}"
+        create_account(self.plane, name, "auditor")
+        return {"account": name}
+
     def project(self) -> Names:
         name = f"p-{uuid4().hex[:8]}"
         create_project(self.plane, name)
@@ -199,6 +204,7 @@ BY_PARAMETER: Final[Mapping[str, Callable[[World], Names]]] = {
     "allocation": World.any,
     "project": World.project,
     "key": World.key,
+    "account": World.account,
     "task_id": World.task,
     "stream": World.parked,
     "verification": World.verification,

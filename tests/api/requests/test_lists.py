@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from events.ledger import search
-from tests.api.access.principals import create_project, issue
+from tests.api.access.principals import create_account, create_project, issue
 from tests.api.node import admit, allocate
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
@@ -28,6 +28,7 @@ def plane(shared_plane: RunningPlane) -> RunningPlane:
     for name in ("p1", "p2"):
         create_project(shared_plane, name)
         issue(shared_plane, name, projects=[name])
+        create_account(shared_plane, name, projects=[name])
     for _ in range(3):
         assert allocate(shared_plane).status_code == 202
     shared_plane.rows(
@@ -125,7 +126,7 @@ def is_quiet(plane: RunningPlane) -> bool:
 
 def steady(items: list[Item]) -> list[Item]:
     """Return items without the fields that change with time."""
-    changing = {"deliveries", "last_position", "position", "next_look_at"}
+    changing = {"deliveries", "last_position", "last_used_at", "last_used_from", "position", "next_look_at"}
     events = [each for each in items if "recorded_at" in each]
     return events or [{name: each[name] for name in each.keys() - changing} for each in items]
 
@@ -138,6 +139,8 @@ def steady(items: list[Item]) -> list[Item]:
         ("/slots", {"sku": "lab.small"}, "sku", {"lab.small"}),
         ("/keys", {"role": "caller"}, "role", {"caller"}),
         ("/keys", {"project": "p1"}, "name", {"p1"}),
+        ("/service-accounts", {"role": "caller"}, "role", {"caller"}),
+        ("/service-accounts", {"project": "p1"}, "id", {"p1"}),
         ("/keys", {"state": "active"}, "state", {"active"}),
         ("/projects", {"state": "active"}, "state", {"active"}),
         ("/allocations", {"project": "default"}, "project", {"default"}),

@@ -1,0 +1,112 @@
+"""Tests of the last use of API keys: when it is written, and what a request costs."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from control_plane.api.audit.credential_uses import CredentialUses
+from control_plane.database import engine_of
+from control_plane.work.credential_uses import Use, store
+from deploy.embedded.postgres import PostgresServer
+from tests.api.access.principals import Key, client_of, issue
+from tests.servers.plane import RunningPlane, running
+from tests.waiting import until
+
+STORED = "select used_at, source from work.credential_use where credential = %(id)s"
+
+
+@pytest.fixture(scope="module")
+def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
+    """Control plane that writes the last use of keys soon, and trusts a proxy on this machine."""
+    with running(postgres_server, credential_use_seconds=0.05, trusted_proxies=("127.0.0.1",)) as made:
+        yield made
+
+
+def shown(plane: RunningPlane, key: Key) -> dict[str, Any]:
+    with plane.client() as admin:
+        found: dict[str, Any] = admin.get(f"/keys/{key.id}").json()
+        listed = admin.get("/keys", params={"limit": 500}).json()["items"]
+    [same] = [each for each in listed if each["id"] == key.id]
+    assert same.keys() == found.keys()
+    return found
+
+
+def source_of(plane: RunningPlane, key: Key) -> str | None:
+    source: str | None = shown(plane, key)["last_used_from"]
+    return source
+
+
+def test_last_use_of_a_key_has_the_time_and_source_of_its_last_authenticated_request(
+    plane: RunningPlane,
+) -> None:
+    key, unused = issue(plane, "used", "auditor"), issue(plane, "unused", "auditor")
+    began = datetime.now(UTC)
+    with client_of(plane, key) as caller:
+        assert caller.get("/nodes", headers={"X-Forwarded-For": "192.0.2.1"}).is_success
+        until(lambda: source_of(plane, key) == "192.0.2.1", "the use is written")
+        first = datetime.fromisoformat(shown(plane, key)["last_used_at"])
+        assert began - timedelta(seconds=1) < first < datetime.now(UTC) + timedelta(seconds=1)
+        # A refused request is a use: the credential is valid. A watch is one from its beginning.
+        refused = caller.delete("/nodes/none", headers={"X-Forwarded-For": "192.0.2.2"})
+        assert refused.status_code == 403
+        until(lambda: source_of(plane, key) == "192.0.2.2", "the refused use is written")
+        with caller.stream("GET", "/watch", headers={"X-Forwarded-For": "192.0.2.3"}) as watch:
+            assert watch.is_success
+            until(lambda: source_of(plane, key) == "192.0.2.3", "the use by the watch is written")
+        assert datetime.fromisoformat(shown(plane, key)["last_used_at"]) > first
+        with plane.client() as admin:
+            assert admin.post(f"/keys/{key.id}/revoke", json={"reason": "lost"}).is_success
+        assert caller.get("/nodes", headers={"X-Forwarded-For": "192.0.2.4"}).status_code == 401
+    other = issue(plane, "other", "auditor")
+    with client_of(plane, other) as caller:
+        assert caller.get("/nodes").is_success
+    until(lambda: source_of(plane, other) is not None, "a later use is written")
+    assert source_of(plane, key) == "192.0.2.3"
+    assert (shown(plane, unused)["last_used_at"], shown(plane, unused)["last_used_from"]) == (None, None)
+
+
+def test_uses_of_an_interval_are_written_when_the_process_stops(postgres_server: PostgresServer) -> None:
+    with running(postgres_server, credential_use_seconds=3600.0) as plane:
+        key = issue(plane, "last", "auditor")
+        with client_of(plane, key) as caller:
+            for _ in range(3):
+                assert caller.get("/nodes").is_success
+        assert plane.rows("select 1 from work.credential_use") == []
+        plane.stop()
+        assert [source for _, source in plane.rows(STORED, id=key.id)] == ["127.0.0.1"]
+
+
+def test_earlier_use_does_not_replace_a_later_one(plane: RunningPlane) -> None:
+    async def run() -> None:
+        engine, now = engine_of(plane.settings.database_url.get_secret_value(), 1), time.monotonic()
+        for use in (Use(now - 10, "new"), Use(now - 20, "old")):
+            async with engine.begin() as conn:
+                await store(conn, {"of-two-processes": use})
+        await engine.dispose()
+
+    asyncio.run(run())
+    [(used_at, source)] = plane.rows(STORED, id="of-two-processes")
+    assert source == "new"
+    assert timedelta(seconds=9) < datetime.now(UTC) - used_at < timedelta(seconds=19)
+
+
+def test_uses_wait_while_the_database_is_unavailable_and_the_later_one_is_written(
+    plane: RunningPlane,
+) -> None:
+    async def run() -> None:
+        url = plane.settings.database_url.get_secret_value()
+        engine = engine_of(url.replace("sliceplane_app", "nobody", 1), 1)
+        uses = CredentialUses(engine, 0.01)
+        uses.note("waiting", "192.0.2.1")
+        writing = asyncio.create_task(uses.run())
+        await asyncio.sleep(0)
+        uses.note("waiting", "192.0.2.2")
+        writing.cancel()
+        await asyncio.wait([writing])
+        assert writing.cancelled()
+
+    asyncio.run(run())
