@@ -1,18 +1,23 @@
-"""Tests of the last use of API keys: when it is written, and what a request costs."""
+"""Tests of the last use of API keys: which requests are uses, and when they are written."""
 
 import asyncio
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from control_plane.api.audit.credential_uses import CredentialUses
 from control_plane.database import engine_of
 from control_plane.work.credential_uses import Use, store
 from deploy.embedded.postgres import PostgresServer
 from tests.api.access.principals import Key, client_of, issue
+from tests.api.api_process import api_process
 from tests.servers.plane import RunningPlane, running
 from tests.waiting import until
 
@@ -22,7 +27,8 @@ STORED = "select used_at, source from work.credential_use where credential = %(i
 @pytest.fixture(scope="module")
 def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
     """Control plane that writes the last use of keys soon, and trusts a proxy on this machine."""
-    with running(postgres_server, credential_use_seconds=0.05, trusted_proxies=("127.0.0.1",)) as made:
+    proxies = (IPv4Network("127.0.0.1/32"),)
+    with running(postgres_server, credential_use_seconds=0.05, trusted_proxies=proxies) as made:
         yield made
 
 
@@ -54,7 +60,7 @@ def test_last_use_of_a_key_has_the_time_and_source_of_its_last_authenticated_req
         refused = caller.delete("/nodes/none", headers={"X-Forwarded-For": "192.0.2.2"})
         assert refused.status_code == 403
         until(lambda: source_of(plane, key) == "192.0.2.2", "the refused use is written")
-        with caller.stream("GET", "/watch", headers={"X-Forwarded-For": "192.0.2.3"}) as watch:
+        with caller.stream("GET", "/events/watch", headers={"X-Forwarded-For": "192.0.2.3"}) as watch:
             assert watch.is_success
             until(lambda: source_of(plane, key) == "192.0.2.3", "the use by the watch is written")
         assert datetime.fromisoformat(shown(plane, key)["last_used_at"]) > first
@@ -69,15 +75,15 @@ def test_last_use_of_a_key_has_the_time_and_source_of_its_last_authenticated_req
     assert (shown(plane, unused)["last_used_at"], shown(plane, unused)["last_used_from"]) == (None, None)
 
 
-def test_uses_of_an_interval_are_written_when_the_process_stops(postgres_server: PostgresServer) -> None:
-    with running(postgres_server, credential_use_seconds=3600.0) as plane:
-        key = issue(plane, "last", "auditor")
-        with client_of(plane, key) as caller:
-            for _ in range(3):
-                assert caller.get("/nodes").is_success
-        assert plane.rows("select 1 from work.credential_use") == []
-        plane.stop()
-        assert [source for _, source in plane.rows(STORED, id=key.id)] == ["127.0.0.1"]
+def test_uses_of_an_interval_are_written_when_the_process_stops(plane: RunningPlane, tmp_path: Path) -> None:
+    key = issue(plane, "last", "auditor")
+    with (
+        api_process(plane, tmp_path / "api.log", SLICEPLANE_CREDENTIAL_USE_SECONDS="3600") as api,
+        client_of(api.plane, key) as caller,
+    ):
+        assert caller.get("/nodes").is_success
+        assert plane.rows(STORED, id=key.id) == []
+    assert [source for _, source in plane.rows(STORED, id=key.id)] == ["127.0.0.1"]
 
 
 def test_earlier_use_does_not_replace_a_later_one(plane: RunningPlane) -> None:
@@ -94,19 +100,35 @@ def test_earlier_use_does_not_replace_a_later_one(plane: RunningPlane) -> None:
     assert timedelta(seconds=9) < datetime.now(UTC) - used_at < timedelta(seconds=19)
 
 
-def test_uses_wait_while_the_database_is_unavailable_and_the_later_one_is_written(
+def test_uses_wait_while_the_database_is_unavailable_and_the_last_one_is_then_written(
     plane: RunningPlane,
 ) -> None:
+    def permit(connections: bool) -> None:
+        database = plane.database
+        with psycopg.connect(database.server.admin_dsn_of("postgres"), autocommit=True) as conn:
+            conn.execute(f"alter database {database.name} allow_connections {connections}")
+
+    def is_late() -> bool:
+        return "credential_uses_unwritable" in [line["event"] for line in lines]
+
     async def run() -> None:
-        url = plane.settings.database_url.get_secret_value()
-        engine = engine_of(url.replace("sliceplane_app", "nobody", 1), 1)
+        engine = engine_of(plane.settings.database_url.get_secret_value(), 1)
         uses = CredentialUses(engine, 0.01)
-        uses.note("waiting", "192.0.2.1")
-        writing = asyncio.create_task(uses.run())
-        await asyncio.sleep(0)
-        uses.note("waiting", "192.0.2.2")
+        permit(False)
+        try:
+            uses.note("waiting", "192.0.2.1")
+            uses.note("also-waiting", "192.0.2.1")
+            writing = asyncio.create_task(uses.run())
+            await asyncio.to_thread(until, is_late, "the uses cannot be written")
+            uses.note("waiting", "192.0.2.2")
+        finally:
+            permit(True)
+        await asyncio.to_thread(until, lambda: bool(plane.rows(STORED, id="waiting")), "the uses are written")
         writing.cancel()
         await asyncio.wait([writing])
-        assert writing.cancelled()
+        await engine.dispose()
 
-    asyncio.run(run())
+    with capture_logs() as lines:
+        asyncio.run(run())
+    for credential, expected in (("waiting", "192.0.2.2"), ("also-waiting", "192.0.2.1")):
+        assert [source for _, source in plane.rows(STORED, id=credential)] == [expected]
