@@ -108,7 +108,7 @@ def patch(version: int, fact: AccessFact) -> Patch:
 def issued(fact: ApiKeyIssued, account: ServiceAccountRow | None = None) -> KeyRow:
     """Return the row that the issue of an API key makes; `account` is the service account of the key, if it has one."""
     made = patch(1, fact)
-    row = {"key_id": fact.key_id, "successor": None, "revoked": None, "disabled": None}
+    row: dict[str, object] = {"key_id": fact.key_id, "successor": None, "revoked": None, "disabled": None}
     row |= {**made.columns, **(made.born or {})}
     if account is not None:
         row |= {name: getattr(account, name) for name in ("role", "projects", "scopes", "disabled")}

@@ -76,3 +76,34 @@ def test_key_of_a_caller_without_a_project_is_refused_with_the_reason(admin: Run
     done = admin("keys", "issue", "ci", "--role", "caller")
     assert done.code == 1
     assert "[projects_missing]" in done.err
+
+
+def test_key_of_a_service_account_is_refused_while_the_account_is_disabled(
+    admin: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert admin("projects", "create", "jobs").code == 0
+    limits = ("--role", "caller", "--project", "jobs", "--scope", "allocations:read")
+    assert admin("service-accounts", "create", "nightly", *limits, "--description", "Nightly jobs").code == 0
+    listed = admin("service-accounts", "list").out.splitlines()[-1].split()
+    assert listed == ["nightly", "active", "caller", "jobs", "Nightly", "jobs"]
+    wrong = admin("keys", "issue", "job", "--service-account", "nightly", "--role", "admin")
+    assert (wrong.code, "[limits_of_service_account]" in wrong.err) == (1, True)
+    key = json.loads(admin("keys", "issue", "job", "--service-account", "nightly", "-o", "json").out)
+    assert (key["service_account"], key["role"]) == ("nightly", "caller")
+    shown = admin("keys", "show", key["id"]).out
+    assert "nightly" in shown
+    assert admin("keys", "list").out.splitlines()[0].split()[-2:] == ["LAST", "USED"]
+
+    def whoami() -> Outcome:
+        with monkeypatch.context() as as_account:
+            as_account.setenv("SLICEPLANE_API_KEY", key["key"])
+            return admin("whoami")
+
+    assert "service-account:nightly" in whoami().out
+    disabled = admin("service-accounts", "disable", "nightly", "--reason", "host lost")
+    assert "host lost" in disabled.out
+    refused = whoami()
+    assert (refused.code, "[service_account_disabled]" in refused.err) == (3, True)
+    assert "disabled" in admin("service-accounts", "show", "nightly").out
+    assert admin("service-accounts", "enable", "nightly").code == 0
+    assert whoami().code == 0

@@ -46,8 +46,7 @@ def test_key_of_an_account_has_its_limits_and_the_ledger_records_the_account_as_
         for limits in ({"service_account": "off"}, {"project": "default"}, {"role": "auditor"}):
             listed = admin.get("/keys", params={"limit": 500, **limits}).json()["items"]
             assert key.id not in [each["id"] for each in listed], limits
-        query = {"principal": "service-account:deployer"}
-        rows = admin.get("/access-log", params=query).json()["items"]
+        rows = admin.get("/access-log", params={"principal": "service-account:deployer"}).json()["items"]
         assert {each["credential"] for each in rows} == {key.id}
     # The key itself has no limits: those of the account apply.
     query = "select role, projects, scopes from read.api_key where key_id = %(id)s"
@@ -79,7 +78,7 @@ def test_keys_of_a_disabled_account_are_refused_until_it_is_enabled_and_revoked_
         for _ in range(2):
             answer = admin.post("/service-accounts/paused/disable", json={"reason": "leaked"})
             assert (answer.json()["state"], answer.json()["reason"]) == ("disabled", "leaked")
-        assert answer.headers["etag"].startswith('"2.')
+            assert answer.headers["etag"].startswith('"2.')
         for caller in (first, second):
             refused = caller.get("/nodes")
             assert (refused.status_code, codes(refused)) == (401, ["service_account_disabled"])
