@@ -23,6 +23,7 @@ EXAMPLES: Final[dict[str, Any]] = {
         "request_task": bodies.RequestTask(kind="node.verify", node_id="n"),
         "skip_event": bodies.SkipEvent(position=1, reason="r"),
         "create_project": bodies.CreateProject(id="p"),
+        "create_service_account": bodies.CreateServiceAccount(id="a", role="auditor"),
         "issue_key": bodies.IssueKey(name="n", role="caller"),
         "rotate_key": bodies.RotateKey(),
         "revoke_principal": bodies.RevokePrincipal(actor="user:corp/alice", reason="r"),

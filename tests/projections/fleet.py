@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.access import issue_first_key, replace_key, revoke_key
+from control_plane.commands.access import KeyRequest, issue_first_key, issue_key, replace_key, revoke_key
 from control_plane.commands.allocations import expire_lease, miss_deadline, release_allocation
 from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
 from control_plane.commands.identity import (
@@ -29,6 +29,11 @@ from control_plane.commands.nodes import register_node, remove_node, reopen_enro
 from control_plane.commands.placing import create_allocation
 from control_plane.commands.projections import order_rebuild
 from control_plane.commands.projects import archive_project, create_project, describe_project
+from control_plane.commands.service_accounts import (
+    create_service_account,
+    disable_service_account,
+    enable_service_account,
+)
 from control_plane.commands.slots import approve_slot, force_release
 from control_plane.decisions.readiness import SSH
 from control_plane.decisions.refusals import Refused
@@ -50,12 +55,14 @@ from control_plane.work.report_budget import Limits
 from events.allocations import AllocationPlaced, AllocationReplaced, AllocationRequested
 from events.facts import Reason
 from events.ledger.tail import Tail
+from events.service_accounts import ServiceAccountCreated
 from events.values import (
     AllocationId,
     ImageName,
     NodeId,
     Position,
     ProjectId,
+    ServiceAccountId,
     SkuName,
     SlotId,
     SshPublicKey,
@@ -221,6 +228,21 @@ class Fleet:
             replace_key(key, new_uuid().hex * 2, timedelta(hours=1), origin, lambda row: row.key_id)
         )
         return done and (not revoke or await self.do(revoke_key(key, "lost", origin)))
+
+    async def create_account(self, name: str, project: str) -> bool:
+        """Create a service account, and issue a key for it."""
+        account, origin = ServiceAccountId(name), self.origin("account")
+        fact = ServiceAccountCreated(account, "", "caller", (ProjectId(project),))
+        done = await self.do(create_service_account(fact, origin, lambda made: made.account))
+        wanted = KeyRequest(name, None, service_account=account)
+        key = issue_key(wanted, new_uuid().hex * 2, origin, None, lambda row: row.key_id)
+        return await self.do(key) and done
+
+    async def change_account(self, name: str, *, disable: bool) -> bool:
+        """Disable a service account, or enable it."""
+        account, origin = ServiceAccountId(name), self.origin("account")
+        command = disable_service_account(account, "leaked", origin)
+        return await self.do(command if disable else enable_service_account(account, origin))
 
     async def change_project(self, project: str, *, archive: bool) -> bool:
         """Describe a project, or archive it."""

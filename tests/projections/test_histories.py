@@ -156,6 +156,14 @@ class Histories(RuleBasedStateMachine):
     def key_is_issued(self, name: str) -> None:
         self._run(self.fleet.issue_key(name))
 
+    @rule(name=st.sampled_from(["job", "build"]), project=st.sampled_from(["red", "blue"]))
+    def account_is_created(self, name: str, project: str) -> None:
+        self._run(self.fleet.create_account(name, project))
+
+    @rule(name=st.sampled_from(["job", "build"]), disable=st.booleans())
+    def account_is_changed(self, name: str, disable: bool) -> None:
+        self._run(self.fleet.change_account(name, disable=disable))
+
     @rule(revoke=st.booleans())
     def key_is_rotated(self, revoke: bool) -> None:
         self._run(self.fleet.rotate_key(revoke=revoke))
