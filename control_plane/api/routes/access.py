@@ -51,7 +51,7 @@ class KeyView(BaseModel):
     projects: list[str] | None
     expires_at: datetime | None
     last_used_at: datetime | None
-    """Time of the last request with the key, late by at most the setting `credential_use_seconds`; null: it was not used."""
+    """Time of the last request with the key, late by at most the setting `credential_use_seconds`; null: never."""
     last_used_from: str | None
     """Address that sent the last request with the key."""
     replaces: str | None
