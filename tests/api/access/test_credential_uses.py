@@ -100,29 +100,31 @@ def test_earlier_use_does_not_replace_a_later_one(plane: RunningPlane) -> None:
     assert timedelta(seconds=9) < datetime.now(UTC) - used_at < timedelta(seconds=19)
 
 
-def test_uses_wait_while_the_database_is_unavailable_and_the_last_one_is_then_written(
+def test_uses_wait_after_a_failed_write_and_a_use_during_the_write_is_the_last_one(
     plane: RunningPlane,
 ) -> None:
-    def permit(connections: bool) -> None:
-        database = plane.database
-        with psycopg.connect(database.server.admin_dsn_of("postgres"), autocommit=True) as conn:
-            conn.execute(f"alter database {database.name} allow_connections {connections}")
+    def waits() -> bool:
+        query = "select 1 from pg_stat_activity where application_name = 'uses' and wait_event_type = 'Lock'"
+        return bool(plane.rows(query))
 
     def is_late() -> bool:
         return "credential_uses_unwritable" in [line["event"] for line in lines]
 
     async def run() -> None:
-        engine = engine_of(plane.settings.database_url.get_secret_value(), 1)
+        url = plane.settings.database_url.get_secret_value()
+        engine = engine_of(f"{url}&application_name=uses", 1)
         uses = CredentialUses(engine, 0.01)
-        permit(False)
-        try:
-            uses.note("waiting", "192.0.2.1")
-            uses.note("also-waiting", "192.0.2.1")
+        with psycopg.connect(plane.database.admin_dsn) as locking:
+            locking.execute("lock table work.credential_use in access exclusive mode")
+            for credential in ("waiting", "also-waiting"):
+                uses.note(credential, "192.0.2.1")
             writing = asyncio.create_task(uses.run())
-            await asyncio.to_thread(until, is_late, "the uses cannot be written")
+            await asyncio.to_thread(until, waits, "the write waits")
             uses.note("waiting", "192.0.2.2")
-        finally:
-            permit(True)
+            plane.rows(
+                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'uses'"
+            )
+            await asyncio.to_thread(until, is_late, "the write has failed")
         await asyncio.to_thread(until, lambda: bool(plane.rows(STORED, id="waiting")), "the uses are written")
         writing.cancel()
         await asyncio.wait([writing])
