@@ -1,6 +1,7 @@
 """Connections to Postgres: a connection pool that never hands out an unusable connection."""
 
 import select
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,7 +25,9 @@ class DatabaseUnavailable(Exception):
 
 def engine_of(url: str, pool: int) -> AsyncEngine:
     """Return a connection pool of at most `pool` connections."""
-    engine = create_async_engine(url, pool_size=pool, max_overflow=0)
+    engine = create_async_engine(
+        url, pool_size=pool, max_overflow=0, connect_args={"async_creator_fn": _open}
+    )
     event.listen(engine.sync_engine, "checkout", _refuse_unusable)
     return engine
 
@@ -37,6 +40,18 @@ async def reading(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """
     async with engine.connect() as conn:
         yield await conn.execution_options(isolation_level="AUTOCOMMIT")
+
+
+async def _open(*args: Any, **options: Any) -> psycopg.AsyncConnection:
+    """Open a connection, and close its socket if the calling task is cancelled meanwhile."""
+    try:
+        return await psycopg.AsyncConnection.connect(*args, **options)
+    except BaseException as error:
+        # The frames of the traceback own the unfinished connection, and SQLAlchemy keeps the traceback in a reference
+        # cycle until the next garbage collection. Until then the server would wait for a password, for at most
+        # `authentication_timeout` (60 seconds), and CREATE and DROP DATABASE wait for such a server process.
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 def _refuse_unusable(connection: Any, _entry: ConnectionPoolEntry, _proxy: Any) -> None:

@@ -2,7 +2,12 @@
 use.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+import gc
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -21,6 +26,13 @@ async def engine(database: Database) -> AsyncIterator[AsyncEngine]:
     engine = engine_of(settings_for(database, "redis://unused", 1, 1).database_url.get_secret_value(), 1)
     yield engine
     await engine.dispose()
+
+
+@pytest.fixture
+def without_garbage_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
 
 
 async def backend_pid(conn: AsyncConnection) -> int:
@@ -53,3 +65,23 @@ async def test_database_connection_left_in_pipeline_mode_is_replaced_by_the_pool
         await pipeline.__aenter__()
     async with engine.begin() as conn:
         assert await backend_pid(conn) != first
+
+
+@pytest.mark.usefixtures("without_garbage_collection")
+async def test_connection_that_is_being_opened_is_closed_when_its_task_is_cancelled(tmp_path: Path) -> None:
+    """A server process that waits for a password blocks CREATE and DROP DATABASE for up to 60 seconds."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / ".s.PGSQL.5432"))
+        server.listen()
+        server.setblocking(False)
+        loop = asyncio.get_running_loop()
+        engine = engine_of(f"postgresql+psycopg://user@/name?host={tmp_path}&port=5432", 1)
+        opening = asyncio.ensure_future(engine.connect().start())
+        accepted, _ = await loop.sock_accept(server)
+        with accepted:
+            assert b"user" in await loop.sock_recv(accepted, 1000), "the client waits for the server's answer"
+            opening.cancel()
+            with suppress(asyncio.CancelledError):
+                await opening
+            async with asyncio.timeout(5):
+                assert await loop.sock_recv(accepted, 1000) == b""
