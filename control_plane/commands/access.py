@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.projects import against_projects
-from control_plane.commands.service_accounts import inactive_service_account, unknown_service_account
+from control_plane.commands.service_accounts import unknown_service_account
 from control_plane.decisions.access import DEFAULT, Role
-from control_plane.decisions.refusals import Conflict, Objection, UnknownName
+from control_plane.decisions.keys import IssuedKey, against_rotating, inactive_service_account
+from control_plane.decisions.refusals import Conflict, Objection, UnknownName, refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.access import ApiKeyIssued, ApiKeyReplaced, ApiKeyRevoked
@@ -104,10 +105,8 @@ def replace_key(
     """
 
     async def command(transaction: Transaction) -> Decision:
-        row, now = await _usable(transaction.conn, key_id, transaction.now), transaction.now
-        if row.successor is not None:
-            reason = f"API key {key_id} was already replaced by {row.successor}; rotate that key"
-            raise Conflict(Objection("key_replaced", reason))
+        row, now = await _locked(transaction.conn, key_id), transaction.now
+        refuse_if(against_rotating(issued_key_of(row), now))
         ends = now + overlap
         # The row of a key of an account has the limits of the account, which are not those of the key.
         same = KeyRequest(row.name, Role(row.role), row.projects, row.scopes)
@@ -213,17 +212,11 @@ async def _locked(conn: AsyncConnection, key_id: str) -> KeyRow:
     return row
 
 
-async def _usable(conn: AsyncConnection, key_id: str, now: datetime) -> KeyRow:
-    row = await _locked(conn, key_id)
-    if row.revoked is not None:
-        raise Conflict(Objection("key_not_active", f"API key {key_id} was revoked: {row.revoked}"))
-    if row.service_account is not None and row.disabled is not None:
-        raise Conflict(inactive_service_account(row.service_account, row.disabled))
-    if row.expires_at is not None and row.expires_at <= now:
-        raise Conflict(
-            Objection("key_not_active", f"API key {key_id} expired at {row.expires_at.isoformat()}")
-        )
-    return row
+def issued_key_of(row: KeyRow) -> IssuedKey:
+    """Return the columns of an API key's row that decide about its rotation."""
+    return IssuedKey(
+        row.key_id, row.expires_at, row.revoked, row.successor, row.service_account, row.disabled
+    )
 
 
 def unknown_key(key_id: str) -> UnknownName:

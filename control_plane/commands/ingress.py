@@ -27,8 +27,7 @@ from control_plane.decisions.public_addresses import (
     no_free_address_on_node,
     refuse_slice_addresses,
 )
-from control_plane.decisions.refusals import Conflict, Malformed, Objection
-from control_plane.decisions.requests import permits_ingress
+from control_plane.decisions.refusals import Malformed, Objection, refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.allocations import AllocationFact
@@ -100,10 +99,7 @@ def open_ingress(
     async def command(transaction: Transaction) -> Decision:
         loaded = await load(transaction.conn, allocation)
         slot = _slot_of(loaded, request)
-        if not permits_ingress(mode := loaded.state.request.network_mode):
-            message = f"allocation {allocation} has network mode {mode}; ingress rules need public-nat"
-            raise Conflict(Objection("ingress_needs_public_nat", message))
-        ingress.check_ingress_limit(loaded.state, loaded.ingress_rules, slot)
+        refuse_if(ingress.against_opening(loaded.state, loaded.ingress_rules, slot))
         await check_supported(transaction.conn, [node_of(slot)], INGRESS)
         node = await nodes.held(transaction.conn, node_of(slot))
         [reserved] = await reserve(transaction.conn, node, [(name, slot, request)], allocation)

@@ -46,7 +46,7 @@ def register_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv
     async def command(transaction: Transaction) -> Decision:
         row = await nodes.last_registration(transaction.conn, node, lock=True)
         if row is not None and row.state != REMOVED:
-            check_repeatable(_registration(row))
+            check_repeatable(registration_of(row))
             return _opened(row, token, origin, transaction.now)
         fact = NodeRegistered(
             node_id=node,
@@ -91,14 +91,15 @@ def remove_node(node: NodeId, origin: Origin) -> Command:
         row = await nodes.last_registration(transaction.conn, node, lock=True)
         if row is None:
             raise UnknownName(Objection("unknown_node", f"no node is named {node}"))
-        facts = () if row.state == REMOVED else removal(_registration(row))
+        facts = () if row.state == REMOVED else removal(registration_of(row))
         changes = (Change(stream_of_node(node), row.version, facts),) if facts else ()
         return Decision(changes, origin.at(transaction.now))
 
     return command
 
 
-def _registration(row: NodeRow) -> Registration:
+def registration_of(row: NodeRow) -> Registration:
+    """Return the registration in the row of a node."""
     addresses = tuple(each.address for each in row.public_addresses)
     # A revocation and a reopened enrolment delete the key but keep the agent version of the enrolment.
     return Registration(row.node_id, row.subnet, addresses, has_enrolled=row.agent_version is not None)

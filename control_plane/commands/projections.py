@@ -1,5 +1,7 @@
 """Commands about read models (projections): rebuild a read model, and skip or retry the event that stopped it."""
 
+from collections.abc import Mapping
+
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions import projections as keeping
@@ -51,7 +53,7 @@ def skip_event(name: str, position: Position, reason: str, origin: Origin) -> Co
 
     async def command(transaction: Transaction) -> Decision:
         history = await _history(transaction.conn, name)
-        fact = keeping.skip(name, position, reason, await _stopped_at(transaction.conn, name))
+        fact = keeping.skip(name, position, reason, stopped_at(await stops(transaction.conn, name)))
         return _decision(name, len(history), (fact,), origin, transaction)
 
     return command
@@ -62,7 +64,7 @@ def retry(name: str, origin: Origin) -> Command:
 
     async def command(transaction: Transaction) -> Decision:
         history = await _history(transaction.conn, name)
-        facts = keeping.retry(name, await _stopped_at(transaction.conn, name))
+        facts = keeping.retry(name, stopped_at(await stops(transaction.conn, name)))
         return _decision(name, len(history), facts, origin, transaction)
 
     return command
@@ -83,9 +85,9 @@ async def _history(conn: AsyncConnection, name: str) -> tuple[Recorded[Projectio
     return await projection_history(conn, name)
 
 
-async def _stopped_at(conn: AsyncConnection, name: str) -> frozenset[Position]:
-    found = (await stops(conn, name)).values()
-    return frozenset(each.stop.at for each in found if each is not None and each.stop is not None)
+def stopped_at(found: Mapping[str, checkpoints.Checkpoint | None]) -> frozenset[Position]:
+    """Return the positions of the events that stopped the tables with these checkpoints."""
+    return frozenset(each.stop.at for each in found.values() if each is not None and each.stop is not None)
 
 
 def _decision(

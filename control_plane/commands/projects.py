@@ -6,7 +6,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions.access import unknown_project
-from control_plane.decisions.refusals import Conflict, Objection, UnknownName
+from control_plane.decisions.projects import against_changing
+from control_plane.decisions.refusals import Conflict, Objection, UnknownName, refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.ledger.append import Change
@@ -37,8 +38,7 @@ def describe_project(name: ProjectId, description: str, origin: Origin) -> Comma
 
     async def command(transaction: Transaction) -> Decision:
         row = await _locked(transaction.conn, name)
-        if against := _against_archived(row):
-            raise Conflict(*against)
+        refuse_if(against_changing(name, row.archived))
         if row.description == description:
             return Decision((), origin.at(transaction.now))
         change = Change(stream_of_project(name), row.version, (ProjectDescribed(name, description),))
@@ -76,7 +76,7 @@ async def against_project(conn: AsyncConnection, name: ProjectId, field: str) ->
     Rows of projects are locked before rows of slots.
     """
     row = await projects.find(conn, name, lock="share")
-    return [unknown_project(name, field)] if row is None else _against_archived(row, field)
+    return [unknown_project(name, field)] if row is None else against_changing(name, row.archived, field)
 
 
 async def against_projects(conn: AsyncConnection, names: Sequence[ProjectId]) -> list[Objection]:
@@ -86,13 +86,6 @@ async def against_projects(conn: AsyncConnection, names: Sequence[ProjectId]) ->
         for number, name in enumerate(names)
         for objection in await against_project(conn, name, f"/projects/{number}")
     ]
-
-
-def _against_archived(row: ProjectRow, field: str | None = None) -> list[Objection]:
-    if row.archived is None:
-        return []
-    reason = f"project {row.project} is archived and cannot be changed: {row.archived}"
-    return [Objection("project_archived", reason, field)]
 
 
 async def _locked(conn: AsyncConnection, name: ProjectId) -> ProjectRow:

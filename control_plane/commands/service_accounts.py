@@ -78,9 +78,3 @@ def unknown_service_account(account: str, field: str | None = None) -> Objection
     it.
     """
     return Objection("unknown_service_account", f"there is no service account named {account}", field)
-
-
-def inactive_service_account(account: str, disabled: str, field: str | None = None) -> Objection:
-    """Return the objection to a new key of an account that is disabled for the reason `disabled`."""
-    reason = f"service account {account} is disabled: {disabled}"
-    return Objection("service_account_not_active", reason, field)

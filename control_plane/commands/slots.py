@@ -15,12 +15,12 @@ from control_plane.decisions.slots import (
     grant,
     holder_awaiting_proof,
     network_of,
+    only_grants,
 )
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.ledger.append import Change
 from events.ledger.tables import claim
-from events.slot_states import Free
 from events.values import SlotId, node_of, stream_of_slot
 from read_models import nodes, slots
 
@@ -36,7 +36,7 @@ def approve_slot(slot: SlotId, origin: Origin) -> Command:
         if node is None or row is None:
             raise _unknown(slot)
         given = grant(slot, row.granted, row.devices)
-        if given and isinstance(row.state, Free):
+        if only_grants(row.state, given):
             facts = (*given, *granted_now(slot, row.drift))
             return Decision((Change(stream_of_slot(slot), row.version, facts),), origin.at(transaction.now))
         taken = await _taken_macs(transaction.conn, slot, node.l2_domain)

@@ -89,29 +89,24 @@ def scopes_of(role: Role, limited_to: frozenset[str]) -> frozenset[Scope]:
 
 def require(principal: Principal, scope: Scope) -> None:
     """Check that a principal may call a route of this scope. Raises `Forbidden` with the reason."""
+    if against := against_scope(principal, scope):
+        raise Forbidden(*against)
+
+
+def against_scope(principal: Principal, scope: Scope) -> list[Objection]:
+    """Return the reason why a principal may not call a route of this scope; an empty list if it may."""
     if scope not in SCOPES_OF[principal.role]:
         allowed = " or ".join(sorted(roles_with(scope)))
-        raise Forbidden(
-            Objection(
-                "role_missing",
-                f"this request requires the role {allowed}, but the caller has the role {principal.role}",
-            )
-        )
+        reason = f"this request requires the role {allowed}, but the caller has the role {principal.role}"
+        return [Objection("role_missing", reason)]
     if scope not in principal.scopes:
-        raise Forbidden(
-            Objection(
-                "scope_missing",
-                f"this request requires the scope {scope}, which the credential does not have",
-            )
-        )
+        reason = f"this request requires the scope {scope}, which the credential does not have"
+        return [Objection("scope_missing", reason)]
     if principal.projects is not None and scope not in OF_PROJECTS:
-        raise Forbidden(
-            Objection(
-                "limited_to_projects",
-                f"the scope {scope} concerns all projects, but the credential is limited to "
-                + ", ".join(sorted(principal.projects)),
-            )
-        )
+        names = ", ".join(sorted(principal.projects))
+        reason = f"the scope {scope} concerns all projects, but the credential is limited to {names}"
+        return [Objection("limited_to_projects", reason)]
+    return []
 
 
 def within(principal: Principal, project: ProjectId | None) -> Within:

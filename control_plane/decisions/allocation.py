@@ -24,7 +24,7 @@ from control_plane.decisions.allocation_states import (
     slot_ids,
     state_name,
 )
-from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from events.allocations import (
     AllocationActivated,
     AllocationFact,
@@ -63,16 +63,21 @@ def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
         case Releasing() | Released():
             return ()
         case Failed():
-            raise Conflict(
-                Objection(
-                    "already_failed",
-                    "the allocation has failed already, and its slots are released automatically",
-                )
-            )
+            raise Conflict(*against_releasing(state))
         case Requested():
             raise AssertionError("one append must record an allocation request together with its placement")
         case _:
             assert_never(state)
+
+
+def against_releasing(state: Allocation) -> list[Objection]:
+    """Return the reason why the allocation cannot be released; an empty list if it can, also repeatedly."""
+    match state:
+        case Failed():
+            reason = "the allocation has failed already, and its slots are released automatically"
+            return [Objection("already_failed", reason)]
+        case _:
+            return []
 
 
 def expire(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
@@ -162,13 +167,21 @@ def stop(state: Allocation, reason: Reason, deadline: datetime) -> tuple[Allocat
     """Stop an allocation's slices; a repeated request returns no facts. Raises `Conflict` unless it is active or
     starting.
     """
+    refuse_if(against_stopping(state))
+    if isinstance(state, Active | Starting):
+        return (AllocationStopping(state.request.allocation_id, reason, deadline),)
+    return ()
+
+
+def against_stopping(state: Allocation) -> list[Objection]:
+    """Return the reason why the allocation's state does not permit a stop; an empty list if it does, or if a stop has
+    been requested before. It does not concern the agents of its nodes, which may not support a stop.
+    """
     match state:
-        case Active() | Starting():
-            return (AllocationStopping(state.request.allocation_id, reason, deadline),)
-        case Stopping() | Stopped():
-            return ()
+        case Active() | Starting() | Stopping() | Stopped():
+            return []
         case Requested() | Provisioning() | Releasing() | Released() | Failed():
-            raise Conflict(_wrong_state(state, "only an active or starting allocation can be stopped"))
+            return [_wrong_state(state, "only an active or starting allocation can be stopped")]
         case _:
             assert_never(state)
 
@@ -178,13 +191,19 @@ def start(state: Allocation, reason: Reason, deadline: datetime) -> tuple[Alloca
 
     Raises `Conflict` in every other state.
     """
+    refuse_if(against_starting(state))
+    if isinstance(state, Stopped):
+        return (AllocationStarting(state.request.allocation_id, reason, deadline),)
+    return ()
+
+
+def against_starting(state: Allocation) -> list[Objection]:
+    """Return the reason why the allocation cannot be started; an empty list if it can, or if it runs."""
     match state:
-        case Stopped():
-            return (AllocationStarting(state.request.allocation_id, reason, deadline),)
-        case Active() | Starting():
-            return ()
+        case Stopped() | Active() | Starting():
+            return []
         case Requested() | Provisioning() | Stopping() | Releasing() | Released() | Failed():
-            raise Conflict(_wrong_state(state, "only a stopped allocation can be started"))
+            return [_wrong_state(state, "only a stopped allocation can be started")]
         case _:
             assert_never(state)
 

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.decisions.refusals import Objection, refuse_if
 from events.bring_ups import FailedBringUp
 from events.facts import Reason
 from events.nodes import NodeBringUpFailed, NodeBringUpSucceeded, NodeExcluded, NodeFact, NodeReadmitted
@@ -128,17 +128,18 @@ def _came_up(slot: SlotId, allocation: AllocationId) -> Reason:
 
 def readmit_node(node: NodeId, excluded: Reason | None, reason: str) -> NodeReadmitted:
     """Return the fact that readmits the node to placement. Raises `Conflict` unless it is excluded."""
-    if excluded is None:
-        raise Conflict(_not_excluded(f"node {node}"))
+    refuse_if(against_readmitting(f"node {node}", excluded))
     return NodeReadmitted(node, Reason(READMITTED, reason))
 
 
 def readmit_slot(slot: SlotId, excluded: Reason | None, reason: str) -> SlotReadmitted:
     """Return the fact that readmits the slot to placement. Raises `Conflict` unless it is excluded."""
-    if excluded is None:
-        raise Conflict(_not_excluded(f"slot {slot}"))
+    refuse_if(against_readmitting(f"slot {slot}", excluded))
     return SlotReadmitted(slot, Reason(READMITTED, reason))
 
 
-def _not_excluded(what: str) -> Objection:
-    return Objection("not_excluded", f"{what} is not excluded from placement; there is nothing to readmit")
+def against_readmitting(what: str, excluded: Reason | None) -> list[Objection]:
+    """Return the reason why a node or slot, described by `what`, cannot be readmitted; an empty list if it can."""
+    if excluded is not None:
+        return []
+    return [Objection("not_excluded", f"{what} is not excluded from placement; there is nothing to readmit")]

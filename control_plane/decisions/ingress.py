@@ -19,6 +19,7 @@ from control_plane.decisions.allocation_states import (
     Active,
     Allocation,
     Failed,
+    Placed,
     Provisioning,
     Released,
     Releasing,
@@ -29,7 +30,8 @@ from control_plane.decisions.allocation_states import (
     state_name,
 )
 from control_plane.decisions.public_addresses import AddressRequest, IngressRequest, PortRequest
-from control_plane.decisions.refusals import Conflict, Objection, UnknownName
+from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.decisions.requests import permits_ingress
 from events.allocations import (
     AllocationFact,
     AllocationPlaced,
@@ -204,23 +206,32 @@ def ingress_deadline(state: Allocation, now: datetime) -> datetime | None:
             return None
 
 
-def check_ingress_limit(state: Allocation, ingresses: IngressStates, slot: SlotId) -> None:
-    """Check that a slot can get another ingress rule. Raises `Conflict` if the allocation ends or the slot has the
-    maximum.
+def against_opening(state: Allocation, ingresses: IngressStates, slot: SlotId) -> list[Objection]:
+    """Return the reason why a slot cannot get another ingress rule: the network mode of its allocation, the end of the
+    allocation, or the maximum of rules. An empty list does not mean that an address or port is free.
     """
+    allocation = state.request.allocation_id
+    if not permits_ingress(mode := state.request.network_mode):
+        reason = f"allocation {allocation} has network mode {mode}; ingress rules need public-nat"
+        return [Objection("ingress_needs_public_nat", reason)]
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             pass
         case Requested() | Releasing() | Released() | Failed():
-            reason = (
-                f"allocation {state.request.allocation_id} is {state_name(state)}; no ingress can be added"
-            )
-            raise Conflict(Objection("wrong_state", reason))
+            reason = f"allocation {allocation} is {state_name(state)}; no ingress can be added"
+            return [Objection("wrong_state", reason)]
         case _:
             assert_never(state)
     if len(ordered_ingress_of(ingresses, slot)) >= MOST_MAPPINGS:
         reason = f"slot {slot} has {MOST_MAPPINGS} ingress rules already, the maximum; close one first"
-        raise Conflict(Objection("too_many_ingresses", reason))
+        return [Objection("too_many_ingresses", reason)]
+    return []
+
+
+def against_opening_any(state: Placed, ingresses: IngressStates) -> list[Objection]:
+    """Return the reason why no slot of the allocation can get another ingress rule; an empty list if one can."""
+    against = [against_opening(state, ingresses, slot.slot_id) for slot in state.slots]
+    return next((each for each in against if not each), against[0])
 
 
 def withdraw(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.decisions.refusals import Objection, refuse_if
 from events.envelope import Recorded
 from events.projections import (
     ProjectionEventSkipped,
@@ -54,7 +54,7 @@ def skip(
     projection: str, position: Position, reason: str, stopped_at: frozenset[Position]
 ) -> ProjectionEventSkipped:
     """Return the fact that makes a read model skip an event. Raises `Conflict` unless this event stopped it."""
-    _refuse_unless_stopped(projection, position, stopped_at)
+    refuse_if(against_skipping(projection, position, stopped_at))
     return ProjectionEventSkipped(projection, position, reason)
 
 
@@ -62,24 +62,25 @@ def retry(projection: str, stopped_at: frozenset[Position]) -> tuple[ProjectionR
     """Return facts that make a read model retry the events that stopped its live tables or its rebuild. Raises
     `Conflict` if it is not stopped.
     """
-    if not stopped_at:
-        raise Conflict(
-            Objection("projection_not_stopped", f"read model {projection} is not stopped; nothing to retry")
-        )
+    refuse_if(against_retrying(projection, stopped_at))
     return tuple(ProjectionRetried(projection, position) for position in sorted(stopped_at))
 
 
-def _refuse_unless_stopped(projection: str, position: Position, stopped_at: frozenset[Position]) -> None:
-    if position in stopped_at:
-        return
+def against_retrying(projection: str, stopped_at: frozenset[Position]) -> list[Objection]:
+    """Return the reason why a read model cannot retry an event; an empty list if an event has stopped it."""
+    if stopped_at:
+        return []
+    return [Objection("projection_not_stopped", f"read model {projection} is not stopped; nothing to retry")]
+
+
+def against_skipping(
+    projection: str, position: Position | None, stopped_at: frozenset[Position]
+) -> list[Objection]:
+    """Return the reason why a read model cannot skip the event at `position`; None stands for any event."""
+    if position in stopped_at or (position is None and stopped_at):
+        return []
     state = f"read model {projection} is not stopped"
     if stopped_at:
         where = ", ".join(map(str, sorted(stopped_at)))
         state = f"read model {projection} is stopped at position {where}, not at position {position}"
-    raise Conflict(
-        Objection(
-            "not_stopped_at_position",
-            f"{state}; no event was skipped",
-            "/position",
-        )
-    )
+    return [Objection("not_stopped_at_position", f"{state}; no event was skipped", "/position")]

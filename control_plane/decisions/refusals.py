@@ -3,6 +3,7 @@
 `control_plane.api.requests.problems` is the only mapping of these classes to HTTP responses.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -49,6 +50,12 @@ class Conflict(Refused):
 
 class Gone(Refused):
     """The cursor in the request is permanently invalid."""
+
+
+def refuse_if(against: Sequence[Objection]) -> None:
+    """Raise `Conflict` with the objections of a decision function, if there are any."""
+    if against:
+        raise Conflict(*against)
 
 
 class PreconditionFailed(Refused):

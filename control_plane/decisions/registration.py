@@ -7,7 +7,7 @@ slices, so the registration is kept and only the access can be revoked.
 
 from typing import NamedTuple
 
-from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from events.nodes import NodeAddressesChanged, NodeFact, NodeRemoved
 from events.values import Ipv4Address, Ipv4Subnet, NodeId
 
@@ -33,13 +33,19 @@ def check_repeatable(node: Registration) -> None:
 
 def removal(node: Registration) -> tuple[NodeFact, ...]:
     """Return the facts that remove a node's registration and its claims. Raises `Conflict` if the node has enrolled."""
-    if node.has_enrolled:
-        reason = (
-            f"node {node.node_id} has enrolled, and its host may carry slices with addresses of {node.subnet}; "
-            f"revoke its access instead: sliceplane nodes revoke {node.node_id} --reason TEXT"
-        )
-        raise Conflict(Objection("node_enrolled", reason))
+    refuse_if(against_removing(node))
     removed = NodeRemoved(node_id=node.node_id, subnet=node.subnet)
     if not node.addresses:
         return (removed,)
     return NodeAddressesChanged(node.node_id, addresses=(), added=(), withdrawn=node.addresses), removed
+
+
+def against_removing(node: Registration) -> list[Objection]:
+    """Return the reason why a node's registration cannot be removed; an empty list if it can."""
+    if not node.has_enrolled:
+        return []
+    reason = (
+        f"node {node.node_id} has enrolled, and its host may carry slices with addresses of {node.subnet}; "
+        f"revoke its access instead: sliceplane nodes revoke {node.node_id} --reason TEXT"
+    )
+    return [Objection("node_enrolled", reason)]

@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Collection
 from typing import Final, assert_never
 
-from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from control_plane.decisions.skus import best_fit
 from events.facts import Reason
 from events.slot_states import (
@@ -90,13 +90,39 @@ def approve(slot: SlotId, state: SlotState, hardware: SlotHardware, network: Slo
     """Approve a slot, which fixes its SKU and addresses. Raises `Conflict` if the slot is approved already or smaller
     than every SKU.
     """
+    refuse_if(_against_first_approval(slot, state, hardware))
+    sku = best_fit(hardware)
+    assert sku is not None, "a slot that fits no SKU is not approved"
+    return SlotApproved(slot, sku.name, network)
+
+
+def _against_first_approval(slot: SlotId, state: SlotState, hardware: SlotHardware) -> list[Objection]:
     if not awaits_approval(state):
         reason = f"slot {slot} is {slot_state_name(state)}, not awaiting approval"
-        raise Conflict(Objection("not_awaiting_approval", reason))
-    sku = best_fit(hardware)
-    if sku is None:
-        raise Conflict(Objection("no_fitting_sku", f"slot {slot} is smaller than every SKU"))
-    return SlotApproved(slot, sku.name, network)
+        return [Objection("not_awaiting_approval", reason)]
+    if best_fit(hardware) is None:
+        return [Objection("no_fitting_sku", f"slot {slot} is smaller than every SKU")]
+    return []
+
+
+def only_grants(state: SlotState, given: Collection[SlotFact]) -> bool:
+    """Return whether an approval only grants other PCI functions (`given`) to a slot that is approved and free."""
+    return bool(given) and isinstance(state, Free)
+
+
+def against_approving(
+    slot: SlotId,
+    state: SlotState,
+    hardware: SlotHardware,
+    granted: Collection[PciAddress],
+    devices: Collection[SlotDevice],
+) -> list[Objection]:
+    """Return the reason why the slot cannot be approved; an empty list if it can. It does not concern the MACs derived
+    for the slot, which may all be in use.
+    """
+    if only_grants(state, grant(slot, granted, devices)):
+        return []
+    return _against_first_approval(slot, state, hardware)
 
 
 def described(
@@ -197,11 +223,18 @@ def holder_awaiting_proof(slot: SlotId, state: SlotState) -> AllocationId:
     """Return the allocation for which the slot awaits the proof that it is empty. Raises `Conflict` if there is
     none.
     """
+    refuse_if(against_force_release(slot, state))
     holder = _awaiting_proof_for(state)
-    if holder is None:
-        reason = f"slot {slot} is {slot_state_name(state)} and does not await the proof that it is empty"
-        raise Conflict(Objection("not_awaiting_proof", reason))
+    assert holder is not None, "a slot that awaits no proof is refused"
     return holder
+
+
+def against_force_release(slot: SlotId, state: SlotState) -> list[Objection]:
+    """Return the reason why the slot cannot be force-released; an empty list if it can."""
+    if _awaiting_proof_for(state) is not None:
+        return []
+    reason = f"slot {slot} is {slot_state_name(state)} and does not await the proof that it is empty"
+    return [Objection("not_awaiting_proof", reason)]
 
 
 def _awaiting_proof_for(state: SlotState) -> AllocationId | None:

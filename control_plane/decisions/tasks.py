@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Final, assert_never, get_args
+from typing import Final, Literal, assert_never, get_args
 
 import msgspec
 from pydantic import BaseModel
@@ -104,6 +104,8 @@ class Cancelled:
 
 
 Task = Trying | Cancelling | Succeeded | Failed | Cancelled
+StateName = Literal["trying", "cancelling", "done", "expired", "poisoned", "failed", "cancelled"]
+_UNFINISHED: Final[tuple[StateName, ...]] = ("trying", "cancelling")
 
 
 def evolve(state: Task | None, recorded: Recorded[TaskFact]) -> Task:
@@ -141,7 +143,7 @@ def fold(history: Iterable[Recorded[TaskFact]]) -> Task | None:
     return state
 
 
-def state_name(state: Task) -> str:
+def state_name(state: Task) -> StateName:
     match state:
         case Trying():
             return "trying"
@@ -309,11 +311,16 @@ def cancel(state: Task, *, never_sent: bool) -> tuple[TaskFact, ...]:
         case Cancelling():
             return ()
         case Succeeded() | Failed() | Cancelled():
-            raise Conflict(
-                Objection("task_finished", f"the task is {state_name(state)} already; nothing to cancel")
-            )
+            raise Conflict(*against_cancelling(state_name(state)))
         case _:
             assert_never(state)
+
+
+def against_cancelling(name: StateName) -> list[Objection]:
+    """Return the reason why a task in the state with this name cannot be cancelled; an empty list if it can."""
+    if name in _UNFINISHED:
+        return []
+    return [Objection("task_finished", f"the task is {name} already; nothing to cancel")]
 
 
 def withdrawn(state: Task, attempt: int) -> tuple[TaskFact, ...]:
@@ -337,12 +344,17 @@ def retry(state: Task) -> tuple[TaskFact, ...]:
     match state:
         case Failed(asked=asked) | Cancelled(asked=asked):
             return (TaskRetried(asked.task_id),)
-        case Trying() | Cancelling():
-            raise Conflict(
-                Objection("task_in_progress", f"the task is {state_name(state)}; wait until it ends")
-            )
-        case Succeeded():
-            reason = "the task has succeeded and cannot be retried; request a new one"
-            raise Conflict(Objection("task_succeeded", reason))
+        case Trying() | Cancelling() | Succeeded():
+            raise Conflict(*against_retrying(state_name(state)))
         case _:
             assert_never(state)
+
+
+def against_retrying(name: StateName) -> list[Objection]:
+    """Return the reason why a task in the state with this name cannot be retried; an empty list if it can."""
+    if name in _UNFINISHED:
+        return [Objection("task_in_progress", f"the task is {name}; wait until it ends")]
+    if name == "done":
+        reason = "the task has succeeded and cannot be retried; request a new one"
+        return [Objection("task_succeeded", reason)]
+    return []

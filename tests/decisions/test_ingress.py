@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from control_plane.decisions import ingress
 from control_plane.decisions.allocation_states import Placed, Requested, fold
 from control_plane.decisions.ingress import IngressStates, ingress_states_of
-from control_plane.decisions.refusals import Conflict, UnknownName
+from control_plane.decisions.refusals import UnknownName
 from control_plane.processes.allocation import MissDeadline, Wait
 from events.allocations import AllocationActivated, AllocationFact, SliceStopped
 from events.ingress import (
@@ -304,10 +304,19 @@ def test_withdrawal_of_an_unknown_ingress_rule_is_refused() -> None:
         ingress.withdraw(state_of(*ACTIVE), {}, NAME, REASON)
 
 
-def test_ingress_rule_above_the_limit_of_a_slot_or_after_the_release_is_a_conflict() -> None:
+def public(*facts: AllocationFact) -> Placed:
+    """Return the state after facts that request an allocation first, in a mode that permits ingress rules."""
+    assert facts[0] == REQUESTED
+    return state_of(replace(REQUESTED, network_mode="public-nat"), *facts[1:])
+
+
+def test_ingress_rule_above_the_limit_of_a_slot_or_after_the_release_is_refused() -> None:
     many = [IngressReserved(ID, A, ingress_of(new_uuid()), SSH, None) for _ in range(MOST_MAPPINGS)]
-    with pytest.raises(Conflict, match="16 ingress rules"):
-        ingress.check_ingress_limit(state_of(*ACTIVE), ingress_states(*many), A)
-    ingress.check_ingress_limit(state_of(*ACTIVE), ingress_states(*many), B)
-    with pytest.raises(Conflict, match="releasing"):
-        ingress.check_ingress_limit(state_of(*RELEASING), {}, A)
+    [full] = ingress.against_opening(public(*ACTIVE), ingress_states(*many), A)
+    assert (full.code, "16 ingress rules" in full.message) == ("too_many_ingresses", True)
+    assert ingress.against_opening(public(*ACTIVE), ingress_states(*many), B) == []
+    assert ingress.against_opening_any(public(*ACTIVE), ingress_states(*many)) == []
+    others = [IngressReserved(ID, B, ingress_of(new_uuid()), SSH, None) for _ in range(MOST_MAPPINGS)]
+    assert ingress.against_opening_any(public(*ACTIVE), ingress_states(*many, *others)) == [full]
+    [ending] = ingress.against_opening(public(*RELEASING), {}, A)
+    assert (ending.code, "releasing" in ending.message) == ("wrong_state", True)
