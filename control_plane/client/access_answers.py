@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from control_plane.client.answers import Answer
+from control_plane.client.answers import Action, Answer
 
 
 class Project(Answer, frozen=True):
@@ -11,6 +11,7 @@ class Project(Answer, frozen=True):
     description: str
     reason: str | None = None
     project_network_id: str | None = None
+    allowed_actions: dict[str, Action] | None = None
 
 
 class ServiceAccount(Answer, frozen=True):
@@ -37,6 +38,7 @@ class Key(Answer, frozen=True):
     replaces: str | None = None
     successor: str | None = None
     reason: str | None = None
+    allowed_actions: dict[str, Action] | None = None
 
 
 class IssuedKey(Key, frozen=True, kw_only=True):

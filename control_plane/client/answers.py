@@ -21,6 +21,14 @@ class Reason(Answer, frozen=True):
     message: str
 
 
+class Action(Answer, frozen=True):
+    """Whether the caller may take an action now; if not, the code and the reason with which it would be refused."""
+
+    allowed: bool
+    code: str | None = None
+    reason: str | None = None
+
+
 class Objection(Answer, frozen=True):
     """One reason of a refusal. `field` is a JSON pointer into the request body, `parameter` is a parameter's name."""
 
@@ -100,6 +108,7 @@ class Node(Answer, frozen=True):
     excluded: Reason | None = None
     failures: tuple[Failure, ...] = ()
     blocked_by: str | None = None
+    allowed_actions: dict[str, Action] | None = None
 
 
 class RegisteredNode(Answer, frozen=True):
@@ -137,6 +146,7 @@ class Slot(Answer, frozen=True):
     excluded: Reason | None = None
     failures: tuple[Failure, ...] = ()
     blocked_by: str | None = None
+    allowed_actions: dict[str, Action] | None = None
 
 
 class Sku(Answer, frozen=True):
@@ -190,6 +200,7 @@ class Ingress(Answer, frozen=True):
     public_port: int | None = None
     port: int | None = None
     sources: tuple[str, ...] = ()
+    allowed_actions: dict[str, Action] | None = None
 
 
 class Condition(Answer, frozen=True):
@@ -218,6 +229,7 @@ class Allocation(Answer, frozen=True):
     labels: dict[str, str] = {}
     conditions: tuple[Condition, ...] | None = None
     generation: int | None = None
+    allowed_actions: dict[str, Action] | None = None
 
 
 class HealthCheck(Answer, frozen=True):
@@ -276,6 +288,7 @@ class Parked(Answer, frozen=True):
     since: datetime
     error: str
     next_look_at: datetime | None = None
+    allowed_actions: dict[str, Action] | None = None
 
 
 class Task(Answer, frozen=True):
@@ -297,6 +310,7 @@ class Task(Answer, frozen=True):
     result: dict[str, object] | None = None
     progress: Step | None = None
     parked: Parked | None = None
+    allowed_actions: dict[str, Action] | None = None
 
 
 class ReachPath(Answer, frozen=True):

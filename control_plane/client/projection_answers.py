@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from control_plane.client.answers import Answer
+from control_plane.client.answers import Action, Answer
 
 
 class Stop(Answer, frozen=True):
@@ -31,6 +31,7 @@ class Projection(Answer, frozen=True):
     stopped: Stop | None = None
     skipped: tuple[int, ...] = ()
     rebuild: Rebuild | None = None
+    allowed_actions: dict[str, Action] | None = None
 
 
 class Difference(Answer, frozen=True):

@@ -1,19 +1,21 @@
 """`/v1/keys`, `/v1/principals` and `/v1/whoami`: API keys, revocation, and the caller of a request."""
 
 import json
-from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from control_plane.api.requests.access import AUTHENTICATED, Caller, access, principal_of
+from control_plane.api.requests.access import AUTHENTICATED, Caller, access, caller_of, principal_of
 from control_plane.api.requests.bodies import IssueKey, RevokeKey, RevokePrincipal, RotateKey
 from control_plane.api.requests.commands import DryRun, dry, execute, execute_with_secret, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
+from control_plane.api.views.allowed_actions import AllowedActions, actions_on_key
 from control_plane.commands.access import (
     KeyRequest,
     issue_key,
@@ -22,9 +24,10 @@ from control_plane.commands.access import (
     revoke_tokens,
     unknown_key,
 )
-from control_plane.decisions.access import Role, Scope
+from control_plane.decisions.access import Principal, Role, Scope
 from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.decisions.tokens import KEY_ACTOR, USER_ACTOR
+from control_plane.handle import database_time
 from control_plane.identity.api_keys import digest, new_secret
 from control_plane.work import credential_uses
 from control_plane.work.credential_uses import StoredUse
@@ -33,6 +36,8 @@ from read_models import keys
 from read_models.keys import KeyRow
 
 router = APIRouter(prefix="/v1", tags=["access"], responses=PROBLEMS)
+_BEFORE_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
+"""Time for the view of a key that is issued just now, which has not expired."""
 
 
 class KeyView(BaseModel):
@@ -59,6 +64,8 @@ class KeyView(BaseModel):
     successor: str | None
     """Key that replaces this one, after a rotation."""
     reason: str | None
+    allowed_actions: AllowedActions
+    """Actions that the caller may take now, or the reason why not."""
 
 
 class IssuedKey(KeyView):
@@ -88,7 +95,7 @@ class RevokedPrincipal(BaseModel):
     revoked_at: datetime | None
 
 
-def _view(row: KeyRow, use: StoredUse | None = None) -> KeyView:
+def _view(row: KeyRow, caller: Principal, now: datetime, use: StoredUse | None = None) -> KeyView:
     principal = principal_of(row)
     return KeyView(
         id=row.key_id,
@@ -104,6 +111,7 @@ def _view(row: KeyRow, use: StoredUse | None = None) -> KeyView:
         replaces=row.replaces,
         successor=row.successor,
         reason=row.revoked,
+        allowed_actions=actions_on_key(caller, row, now),
     )
 
 
@@ -141,19 +149,23 @@ async def issue(
     )
     secret = new_secret()
     most = plane_of(request).settings.max_key_lifetime
-    command = issue_key(wanted, digest(secret), origin_of(request, principal), most, _render)
+    command = issue_key(wanted, digest(secret), origin_of(request, principal), most, _rendered_for(principal))
     if dry_run:
         return await try_out(request, command)
     return IssuedKey(**await execute_with_secret(request, command, {"key": secret}))
 
 
-def _render(row: KeyRow) -> str:
-    return _view(row).model_dump_json()
+def _rendered_for(caller: Principal) -> Callable[[KeyRow], str]:
+    def render(row: KeyRow) -> str:
+        return _view(row, caller, _BEFORE_EXPIRY).model_dump_json()
+
+    return render
 
 
 @router.get("/keys", openapi_extra=access(Scope.ACCESS_READ))
 async def list_keys(
     request: Request,
+    principal: Caller,
     *,
     role: Annotated[Role | None, Query(description="Only keys with this role.")] = None,
     project: Annotated[
@@ -180,20 +192,22 @@ async def list_keys(
             account=None if service_account is None else ServiceAccountId(service_account),
         )
         uses = await credential_uses.find(conn, [row.key_id for row in rows])
+        now = await database_time(conn)
     following = rows[-1].key_id if len(rows) == limit else None
-    return Page(items=[_view(row, uses.get(row.key_id)) for row in rows], next_cursor=following)
+    items = [_view(row, principal, now, uses.get(row.key_id)) for row in rows]
+    return Page(items=items, next_cursor=following)
 
 
 @router.get("/keys/{key}", openapi_extra=access(Scope.ACCESS_READ), **TAGGED)
 async def show(request: Request, key: str) -> KeyView:
     """Return one API key, without its secret."""
     async with plane_of(request).engine.connect() as conn:
-        row = await keys.find(conn, key)
+        row, now = await keys.find(conn, key), await database_time(conn)
         uses = await credential_uses.find(conn, [key])
     if row is None:
         raise unknown_key(key)
     set_version(request, row.version)
-    return _view(row, uses.get(key))
+    return _view(row, caller_of(request), now, uses.get(key))
 
 
 @router.post(
@@ -204,7 +218,8 @@ async def rotate(request: Request, principal: Caller, key: str, body: RotateKey)
     period.
     """
     secret, overlap = new_secret(), timedelta(seconds=body.overlap_seconds)
-    command = replace_key(key, digest(secret), overlap, origin_of(request, principal), _render)
+    origin, render = origin_of(request, principal), _rendered_for(principal)
+    command = replace_key(key, digest(secret), overlap, origin, render)
     return IssuedKey(**await execute_with_secret(request, command, {"key": secret}, stream_of_key(key)))
 
 

@@ -70,12 +70,18 @@ async def create(
     ingresses = [(ingress_of(new_uuid()), each.requested) for each in body.ingress]
     settings = plane_of(request).settings
     check = settings.offered[requested.image]
+
+    def render(facts: tuple[AllocationFact, ...], now: datetime) -> str:
+        # It was placed just now, so the heartbeat of its node is not overdue.
+        view = allocation_view(facts, now, principal)
+        return view.model_copy(update={"conditions": []}).model_dump_json()
+
     command = create_allocation(
         requested,
         check,
         ingresses,
         origin,
-        _render,
+        render,
         unreachable_after=settings.unreachable_after,
         simulated_allowed=settings.place_on_simulated_nodes,
     )
@@ -101,11 +107,6 @@ def _request(allocation: AllocationId, body: CreateAllocation, project: ProjectI
         node=None if body.node is None else NodeId(body.node),
         replace_on_failure=body.replace_on_failure,
     )
-
-
-def _render(facts: tuple[AllocationFact, ...], now: datetime) -> str:
-    # It was placed just now, so the heartbeat of its node is not overdue.
-    return allocation_view(facts, now).model_copy(update={"conditions": []}).model_dump_json()
 
 
 @router.get("", openapi_extra=access(Scope.ALLOCATIONS_READ))
@@ -137,7 +138,8 @@ async def list_allocations(
         found = await allocations.page(conn, within=only, after=after, limit=limit, descending=descending)
         streams = [stream_of_allocation(each.allocation_id) for each in found]
         by_stream = await histories(conn, streams)
-        without_conditions = [view_of_history(refuse_unreadable(by_stream[stream])) for stream in streams]
+        found_histories = [refuse_unreadable(by_stream[stream]) for stream in streams]
+        without_conditions = [view_of_history(each, principal) for each in found_histories]
         views = await with_conditions(conn, without_conditions, plane_of(request).settings.unreachable_after)
     return _page(views, found, limit)
 
@@ -191,7 +193,7 @@ async def own_allocation(request: Request, raw: str) -> AllocationId:
 
 async def shown(request: Request, allocation: str) -> AllocationView:
     """Return the present view of an allocation, with its ETag. Raises `UnknownName`."""
-    view = view_of_history(await _history(request, allocation))
+    view = view_of_history(await _history(request, allocation), caller_of(request))
     plane = plane_of(request)
     async with plane.engine.connect() as conn:
         [conditioned] = await with_conditions(conn, [view], plane.settings.unreachable_after)

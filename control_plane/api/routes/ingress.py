@@ -47,7 +47,7 @@ async def create_ingress(
     name, ingress = await own_allocation(request, allocation), ingress_of(new_uuid())
 
     def render(facts: tuple[AllocationFact, ...]) -> str:
-        return ingress_view(facts, ingress).model_dump_json()
+        return ingress_view(facts, ingress, principal).model_dump_json()
 
     command = open_ingress(name, ingress, body.requested, origin_of(request, principal), render)
     return IngressView.model_validate_json(await execute(request, command, stream_of_allocation(name)))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api.requests.access import Caller, access
+from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import ForceRelease, Readmit, RegisterNode, RevokeNode
 from control_plane.api.requests.commands import execute, execute_with_secret
@@ -194,10 +194,10 @@ async def _node_views(request: Request, conn: AsyncConnection, rows: list[NodeRo
     heartbeats = {
         row.node_id: Seen(row.seen_at, row.resynced, row.spooled_reports) for row in await conn.execute(query)
     }
-    allowed = plane_of(request).settings.place_on_simulated_nodes
+    allowed, principal = plane_of(request).settings.place_on_simulated_nodes, caller_of(request)
     blocked = await hosts_blocked(conn, names, unreachable_after, simulated_allowed=allowed)
     return [
-        node_view(row, heartbeats.get(row.node_id), unreachable_before, blocked.get(row.node_id))
+        node_view(row, heartbeats.get(row.node_id), unreachable_before, blocked.get(row.node_id), principal)
         for row in rows
     ]
 
@@ -280,7 +280,8 @@ async def _slot_views(request: Request, conn: AsyncConnection, rows: list[SlotRo
     names, settings = [row.slot_id for row in rows], plane_of(request).settings
     allowed = settings.place_on_simulated_nodes
     blocked = await slots_blocked(conn, names, settings.unreachable_after, simulated_allowed=allowed)
-    return [slot_view(row, blocked.get(row.slot_id)) for row in rows]
+    principal = caller_of(request)
+    return [slot_view(row, blocked.get(row.slot_id), principal) for row in rows]
 
 
 def _slot_page(views: list[SlotView], rows: list[SlotRow], limit: int) -> Page[SlotView]:

@@ -9,8 +9,9 @@ from control_plane.api.requests.commands import execute
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, cursor_of, place_of
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
+from control_plane.api.views.allowed_actions import actions_on_parked
 from control_plane.api.views.task_views import ParkedView
-from control_plane.decisions.access import Scope
+from control_plane.decisions.access import Principal, Scope
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.handle import Decision, Transaction
 from control_plane.work.tables import parked, timer
@@ -22,7 +23,12 @@ _ROWS = sa.select(parked, timer.c.due_at).join(timer, timer.c.stream_id == parke
 
 @router.get("", openapi_extra=access(Scope.FLEET_READ))
 async def list_parked(
-    request: Request, cursor: Cursor = None, limit: Limit = 100, order: Order = "asc"
+    request: Request,
+    principal: Caller,
+    *,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    order: Order = "asc",
 ) -> Page[ParkedView]:
     """List parked streams with the error, the longest parked first. The dispatcher retries each automatically."""
     after = None if cursor is None else place_of(cursor)
@@ -30,7 +36,7 @@ async def list_parked(
     async with plane_of(request).engine.connect() as conn:
         rows = (await conn.execute(query)).all()
     last = cursor_of(rows[-1].since, rows[-1].stream_id) if len(rows) == limit else None
-    return Page(items=[_view(row) for row in rows], next_cursor=last)
+    return Page(items=[_view(row, principal) for row in rows], next_cursor=last)
 
 
 @router.post("/{stream}/retry", status_code=202, openapi_extra=access(Scope.FLEET_WRITE))
@@ -45,11 +51,17 @@ async def retry(request: Request, principal: Caller, stream: str) -> ParkedView:
         now = insert(timer).values(stream_id=stream, due_at=sa.func.clock_timestamp())
         due = now.on_conflict_do_update(index_elements=["stream_id"], set_={"due_at": now.excluded.due_at})
         moment = await transaction.conn.scalar(due.returning(timer.c.due_at))
-        view = _view(row).model_copy(update={"next_look_at": moment})
+        view = _view(row, principal).model_copy(update={"next_look_at": moment})
         return Decision((), origin.at(transaction.now), view.model_dump_json())
 
     return ParkedView.model_validate_json(await execute(request, command))
 
 
-def _view(row: sa.Row[tuple[object, ...]]) -> ParkedView:
-    return ParkedView(stream=row.stream_id, since=row.since, error=row.error, next_look_at=row.due_at)
+def _view(row: sa.Row[tuple[object, ...]], principal: Principal) -> ParkedView:
+    return ParkedView(
+        stream=row.stream_id,
+        since=row.since,
+        error=row.error,
+        next_look_at=row.due_at,
+        allowed_actions=actions_on_parked(principal),
+    )

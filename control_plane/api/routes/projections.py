@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api.requests.access import Caller, access
+from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.bodies import Body
 from control_plane.api.requests.commands import execute
 from control_plane.api.requests.pages import (
@@ -25,15 +25,17 @@ from control_plane.api.requests.pages import (
 )
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
+from control_plane.api.views.allowed_actions import AllowedActions, actions_on_projection
 from control_plane.commands.projections import (
     named,
     order_rebuild,
     projection_history,
     retry,
     skip_event,
+    stopped_at,
     stops,
 )
-from control_plane.decisions.access import Scope
+from control_plane.decisions.access import Principal, Scope
 from control_plane.decisions.projections import fold
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.handle import Decision, Transaction
@@ -88,6 +90,8 @@ class ProjectionView(BaseModel):
     stopped: StopView | None
     skipped: list[int]
     rebuild: RebuildView | None
+    allowed_actions: AllowedActions
+    """Actions that the caller may take now, or the reason why not."""
 
 
 class SkipEvent(Body):
@@ -161,7 +165,12 @@ _REBUILD: Final = AdviceView(
 
 @router.get("/projections", openapi_extra=access(Scope.FLEET_READ))
 async def list_projections(
-    request: Request, cursor: Cursor = None, limit: Limit = 100, order: Order = "asc"
+    request: Request,
+    principal: Caller,
+    *,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    order: Order = "asc",
 ) -> Page[ProjectionView]:
     """List every read model in the order in which they are filled, with its position and, if it is stopped, the
     reason.
@@ -169,7 +178,7 @@ async def list_projections(
     every = [*PROJECTIONS.values()]
     page = page_of(every, numbered(every), cursor, limit, order)
     async with plane_of(request).engine.connect() as conn:
-        items = [await _view(conn, each) for each in page.items]
+        items = [await _view(conn, each, principal) for each in page.items]
     return Page(items=items, next_cursor=page.next_cursor)
 
 
@@ -177,7 +186,7 @@ async def list_projections(
 async def show_projection(request: Request, name: str) -> ProjectionView:
     """Return one read model."""
     async with plane_of(request).engine.connect() as conn:
-        return await _view(conn, named(name))
+        return await _view(conn, named(name), caller_of(request))
 
 
 @router.post("/projections/{name}/rebuild", status_code=202, openapi_extra=access(Scope.FLEET_WRITE))
@@ -270,7 +279,7 @@ def _advice(differences: Sequence[DifferenceView]) -> AdviceView | None:
     return _REBUILD if all(each.kind == READ_MODEL for each in differences) else _KEEP_EVIDENCE
 
 
-async def _view(conn: AsyncConnection, projection: Projection) -> ProjectionView:
+async def _view(conn: AsyncConnection, projection: Projection, principal: Principal) -> ProjectionView:
     history = await projection_history(conn, projection.name)
     kept = fold(history)
     found = await stops(conn, projection.name)
@@ -287,6 +296,7 @@ async def _view(conn: AsyncConnection, projection: Projection) -> ProjectionView
         stopped=stopped,
         skipped=sorted(kept.skipped),
         rebuild=rebuild,
+        allowed_actions=actions_on_projection(principal, projection.name, stopped_at(found)),
     )
 
 

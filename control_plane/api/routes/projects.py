@@ -12,8 +12,9 @@ from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
+from control_plane.api.views.allowed_actions import AllowedActions, actions_on_project
 from control_plane.commands.projects import archive_project, create_project, describe_project
-from control_plane.decisions.access import Scope, unknown_project, within
+from control_plane.decisions.access import Principal, Scope, unknown_project, within
 from control_plane.decisions.refusals import UnknownName
 from control_plane.handle import Command
 from events.projects import ProjectCreated
@@ -34,15 +35,18 @@ class ProjectView(BaseModel):
     reason: str | None
     project_network_id: str | None
     """Network that the slices of the project share; null: they are isolated from each other."""
+    allowed_actions: AllowedActions
+    """Actions that the caller may take now, or the reason why not."""
 
 
-def _view(row: ProjectRow) -> ProjectView:
+def _view(row: ProjectRow, principal: Principal) -> ProjectView:
     return ProjectView(
         id=row.project,
         state="active" if row.archived is None else "archived",
         description=row.description,
         reason=row.archived,
         project_network_id=row.project_network_id,
+        allowed_actions=actions_on_project(principal, row),
     )
 
 
@@ -58,16 +62,16 @@ async def create(
 ) -> Response:
     """Create a project."""
     name = ProjectId(body.id)
-    command = create_project(name, body.description, origin_of(request, principal, project=name), _render)
+
+    def render(fact: ProjectCreated) -> str:
+        return _view(projects.created(fact), principal).model_dump_json()
+
+    command = create_project(name, body.description, origin_of(request, principal, project=name), render)
     if dry_run:
         return await try_out(request, command)
     answer = await execute(request, command)
     set_version(request, 1)
     return Response(answer, 201, {"Location": f"/v1/projects/{name}"}, JSON)
-
-
-def _render(fact: ProjectCreated) -> str:
-    return _view(projects.created(fact)).model_dump_json()
 
 
 @router.get("", openapi_extra=access(Scope.PROJECTS_READ))
@@ -92,19 +96,19 @@ async def list_projects(
             archived=None if state is None else state == "archived",
         )
     following = rows[-1].project if len(rows) == limit else None
-    return Page(items=[_view(row) for row in rows], next_cursor=following)
+    return Page(items=[_view(row, principal) for row in rows], next_cursor=following)
 
 
 @router.get("/{project}", openapi_extra=access(Scope.PROJECTS_READ), **TAGGED)
 async def show(request: Request, project: str) -> ProjectView:
     """Return one project."""
-    name = _named(project)
+    name, principal = _named(project), caller_of(request)
     async with plane_of(request).engine.connect() as conn:
-        rows = await projects.page(conn, within=within(caller_of(request), name), after=None, limit=1)
+        rows = await projects.page(conn, within=within(principal, name), after=None, limit=1)
     if not rows:
         raise _unknown(project)
     set_version(request, rows[0].version)
-    return _view(rows[0])
+    return _view(rows[0], principal)
 
 
 @router.patch("/{project}", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE))

@@ -96,7 +96,7 @@ async def list_tasks(
     async with plane_of(request).engine.connect() as conn:
         rows = (await conn.execute(query.where(*await wanted.conditions(conn)))).all()
     last = cursor_of(rows[-1].created_at, rows[-1].order_id) if len(rows) == limit else None
-    return Page(items=[task_view(row) for row in rows], next_cursor=last)
+    return Page(items=[task_view(row, principal) for row in rows], next_cursor=last)
 
 
 @router.post("", status_code=202, response_model=TaskView, openapi_extra=access(Scope.TASKS_WRITE))
@@ -106,27 +106,28 @@ async def create_task(request: Request, principal: Caller, body: RequestTask) ->
     node = NodeId(body.node_id or "") if slot is None else node_of(slot)
     task_id = new_uuid()
     origin = origin_of(request, principal, correlation_id=task_id)
-    answer = await execute(request, request_task(task_id, body.kind, node, slot, origin, render=_render))
+
+    def render(requested: TaskRequested, now: datetime) -> str:
+        return requested_view(requested, now, principal).model_dump_json()
+
+    answer = await execute(request, request_task(task_id, body.kind, node, slot, origin, render=render))
     requested = TaskView.model_validate_json(answer)
     return Response(answer, 202, {"Location": f"/v1/tasks/{requested.id}"}, JSON)
-
-
-def _render(requested: TaskRequested, now: datetime) -> str:
-    return requested_view(requested, now).model_dump_json()
 
 
 @router.get("/{task_id}", openapi_extra=access(Scope.TASKS_READ))
 async def show(request: Request, task_id: str) -> TaskView:
     """Return one task: an order of an allocation, by the order's id, or a requested operation."""
-    plane, name, within = plane_of(request), _name(task_id), caller_of(request).projects
+    plane, name, principal = plane_of(request), _name(task_id), caller_of(request)
+    within = principal.projects
     async with plane.engine.connect() as conn:
         row = await one(conn, name, within)
         history = () if row is not None or within is not None else await task_history(conn, name)
     if row is None:
         if not history:
             raise unknown_task(task_id)
-        return unsent_view(history)
-    view = task_view(row)
+        return unsent_view(history, principal)
+    view = task_view(row, principal)
     return view.model_copy(update={"deliveries": await _deliveries(request, row)})
 
 

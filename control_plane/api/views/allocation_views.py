@@ -6,7 +6,9 @@ from typing import assert_never
 
 from pydantic import BaseModel
 
+from control_plane.api.views.allowed_actions import AllowedActions, actions_on_allocation, actions_on_ingress
 from control_plane.api.views.views import ReasonView, reason_view
+from control_plane.decisions.access import Principal
 from control_plane.decisions.allocation_states import (
     Active,
     Allocation,
@@ -101,6 +103,8 @@ class IngressView(BaseModel):
     public_port: int | None
     port: int | None
     sources: list[str]
+    allowed_actions: AllowedActions | None = None
+    """Actions that the caller may take now, or the reason why not; null in views of the past, which is immutable."""
 
 
 class ConditionView(BaseModel):
@@ -159,12 +163,19 @@ class AllocationView(BaseModel):
     version: int
     generation: int
     requested_at: datetime
+    allowed_actions: AllowedActions | None = None
+    """Actions that the caller may take now, or the reason why not; null in views of the past, which is immutable."""
 
 
-def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -> AllocationView:
+def allocation_view(
+    facts: tuple[AllocationFact, ...], requested_at: datetime, principal: Principal | None = None
+) -> AllocationView:
+    """Return the view of an allocation after these facts. With a principal, it has the actions that the principal may
+    take in this state, which must be the present one.
+    """
     state = fold(facts)
     assert state is not None, "the stream of an allocation must begin with the request of the allocation"
-    request = state.request
+    request, ingresses = state.request, ingress_states_of(facts)
     return AllocationView(
         id=request.allocation_id,
         project=request.project,
@@ -179,21 +190,22 @@ def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -
         slots=[] if isinstance(state, Requested) else _slots(state, facts),
         lease=None if isinstance(state, Requested) else _lease(state),
         endpoints=_endpoints(facts) if isinstance(state, Active) else [],
-        ingress=[_ingress_view(each, state) for each in ingress_states_of(facts).values()],
+        ingress=[_ingress_view(each, state, principal) for each in ingresses.values()],
         replace_on_failure=request.replace_on_failure,
         replaced=_replacement(facts),
         labels=request.labels,
         version=len(facts),
         generation=_generation(facts),
         requested_at=requested_at,
+        allowed_actions=None if principal is None else actions_on_allocation(principal, state, ingresses),
     )
 
 
-def ingress_view(facts: Sequence[AllocationFact], ingress: IngressId) -> IngressView:
-    """Return the view of one ingress rule of an allocation."""
+def ingress_view(facts: Sequence[AllocationFact], ingress: IngressId, principal: Principal) -> IngressView:
+    """Return the present view of one ingress rule of an allocation."""
     state = fold(tuple(facts))
     assert state is not None, "an ingress rule belongs to an allocation that was requested"
-    return _ingress_view(ingress_states_of(facts)[ingress], state)
+    return _ingress_view(ingress_states_of(facts)[ingress], state, principal)
 
 
 def _replacement(facts: Sequence[AllocationFact]) -> ReplacementView | None:
@@ -275,7 +287,7 @@ def _public(ingress: IngressReserved) -> Endpoint:
     )
 
 
-def _ingress_view(ingress: IngressState, allocation: Allocation) -> IngressView:
+def _ingress_view(ingress: IngressState, allocation: Allocation, principal: Principal | None) -> IngressView:
     reserved, service = ingress.asked, ingress.asked.rule.service
     return IngressView(
         id=reserved.ingress_id,
@@ -287,6 +299,7 @@ def _ingress_view(ingress: IngressState, allocation: Allocation) -> IngressView:
         public_port=service.public_port if service else None,
         port=service.port if service else None,
         sources=list(reserved.rule.sources),
+        allowed_actions=None if principal is None else actions_on_ingress(principal),
     )
 
 

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.views.allocation_views import AllocationView, allocation_view
 from control_plane.api.views.views import NodeDetail, NodeView, SlotView, in_detail, past_node_view, slot_view
+from control_plane.decisions.access import Principal
 from control_plane.histories import allocation_facts
 from control_plane.time_travel.rows import rows_at, streams_up_to
 from events.envelope import Recorded
@@ -36,10 +37,12 @@ async def allocations_then(
     return [view_of_history(found[stream]) for stream in streams if stream in found]
 
 
-def view_of_history(history: Sequence[Recorded[Fact]]) -> AllocationView:
-    """Return the view of an allocation after these events, which are its stream from the beginning."""
+def view_of_history(history: Sequence[Recorded[Fact]], principal: Principal | None = None) -> AllocationView:
+    """Return the view of an allocation after these events, which are its stream from the beginning. `principal` is the
+    caller of a view of the present, which has the actions that the caller may take.
+    """
     facts = tuple([each.fact for each in allocation_facts(tuple(history))])
-    return allocation_view(facts, history[0].cause.observed_at)
+    return allocation_view(facts, history[0].cause.observed_at, principal)
 
 
 async def _ledger(conn: AsyncConnection) -> psycopg.AsyncConnection[tuple[object, ...]]:

@@ -13,8 +13,14 @@ import sqlalchemy as sa
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.api.views.allowed_actions import (
+    AllowedActions,
+    actions_on_operation,
+    actions_on_parked,
+    actions_on_task,
+)
 from control_plane.api.views.views import ReasonView
-from control_plane.decisions.access import Within
+from control_plane.decisions.access import Principal, Within
 from control_plane.decisions.tasks import CANCEL, Trying, fold, state_name
 from control_plane.work.tables import OPEN, parked, progress, task, unsent
 from events.envelope import Recorded
@@ -38,6 +44,8 @@ class ParkedView(BaseModel):
     since: datetime
     error: str
     next_look_at: datetime | None
+    allowed_actions: AllowedActions
+    """Actions that the caller may take now, or the reason why not."""
 
 
 class TaskView(BaseModel):
@@ -66,6 +74,8 @@ class TaskView(BaseModel):
     result: dict[str, Any] | None
     progress: ProgressView | None
     parked: ParkedView | None
+    allowed_actions: AllowedActions
+    """Actions that the caller may take now, or the reason why not."""
 
 
 _STOP: Final = task.alias("stop")
@@ -118,7 +128,8 @@ async def one(conn: AsyncConnection, task_id: UUID, within: Within) -> sa.Row[An
     return row
 
 
-def task_view(row: sa.Row[Any]) -> TaskView:
+def task_view(row: sa.Row[Any], principal: Principal) -> TaskView:
+    """Return the view of a task for a caller."""
     return TaskView(
         id=str(row.task_id or row.order_id),
         **{name: getattr(row, name) for name in _COPIED_COLUMNS},
@@ -129,8 +140,13 @@ def task_view(row: sa.Row[Any]) -> TaskView:
         parked=None
         if row.parked_error is None
         else ParkedView(
-            stream=row.parked_stream_id, since=row.parked_since, error=row.parked_error, next_look_at=None
+            stream=row.parked_stream_id,
+            since=row.parked_since,
+            error=row.parked_error,
+            next_look_at=None,
+            allowed_actions=actions_on_parked(principal),
         ),
+        allowed_actions=actions_on_task(principal, row),
     )
 
 
@@ -148,18 +164,19 @@ def _progress(row: sa.Row[Any]) -> ProgressView | None:
     )
 
 
-def unsent_view(history: Sequence[Recorded[TaskFact]]) -> TaskView:
+def unsent_view(history: Sequence[Recorded[TaskFact]], principal: Principal) -> TaskView:
     """Return the view of a task that the dispatcher has not processed yet."""
     state = fold(history)
     assert state is not None, "the stream of a task must begin with the request of the task"
     shown = {
         "state": "due" if isinstance(state, Trying) else state_name(state),
         "attempt": state.attempt,
+        "allowed_actions": actions_on_operation(principal, state_name(state)),
     }
-    return requested_view(state.asked, history[0].recorded_at).model_copy(update=shown)
+    return requested_view(state.asked, history[0].recorded_at, principal).model_copy(update=shown)
 
 
-def requested_view(asked: TaskRequested, created_at: datetime) -> TaskView:
+def requested_view(asked: TaskRequested, created_at: datetime, principal: Principal) -> TaskView:
     """Return the view of a task that was requested just now."""
     return TaskView(
         id=str(asked.task_id),
@@ -179,4 +196,5 @@ def requested_view(asked: TaskRequested, created_at: datetime) -> TaskView:
         result=None,
         progress=None,
         parked=None,
+        allowed_actions=actions_on_operation(principal, "trying"),
     )

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 from pydantic import BaseModel
 
+from control_plane.api.views.allowed_actions import AllowedActions, actions_on_node, actions_on_slot
+from control_plane.decisions.access import Principal
 from control_plane.decisions.drift import scope_of
 from events.bring_ups import FailedBringUp
 from events.catalog import name_of
@@ -117,6 +119,8 @@ class NodeView(BaseModel):
     excluded: ReasonView | None
     failures: list[FailureView]
     blocked_by: str | None
+    allowed_actions: AllowedActions | None = None
+    """Actions that the caller may take now, or the reason why not; null in views of the past and of a removed node."""
 
 
 class NodeDetail(NodeView):
@@ -171,6 +175,8 @@ class SlotView(BaseModel):
     excluded: ReasonView | None
     failures: list[FailureView]
     blocked_by: str | None
+    allowed_actions: AllowedActions | None = None
+    """Actions that the caller may take now, or the reason why not; null in views of the past, which is immutable."""
 
 
 class EventView(BaseModel):
@@ -198,11 +204,16 @@ def reason_view(reason: Reason | None) -> ReasonView | None:
 
 
 def node_view(
-    node: NodeRow, seen: Seen | None, unreachable_before: datetime, blocked_by: str | None
+    node: NodeRow,
+    seen: Seen | None,
+    unreachable_before: datetime,
+    blocked_by: str | None,
+    principal: Principal,
 ) -> NodeView:
     """Return the present view of a node: unreachable if its last heartbeat is older than `unreachable_before`."""
     state = _node_state(seen, unreachable_before) if node.state == "enrolled" else node.state
-    live: dict[str, object] = {"state": state, "blocked_by": blocked_by}
+    actions = actions_on_node(principal, node)
+    live: dict[str, object] = {"state": state, "blocked_by": blocked_by, "allowed_actions": actions}
     if seen is not None:
         live |= {"seen_at": seen.at, "spooled_reports": seen.spooled_reports}
     return past_node_view(node).model_copy(update=live)
@@ -256,9 +267,9 @@ def _node_state(seen: Seen | None, unreachable_before: datetime) -> str:
     return "enrolled" if seen.resynced and seen.spooled_reports == 0 else "resyncing"
 
 
-def slot_view(slot: SlotRow, blocked_by: str | None = None) -> SlotView:
-    """Return the view of a slot. `blocked_by` is the reason why the slot is not offered at present; the view of an
-    earlier time has none.
+def slot_view(slot: SlotRow, blocked_by: str | None = None, principal: Principal | None = None) -> SlotView:
+    """Return the view of a slot. `blocked_by` is the reason why the slot is not offered at present, and `principal` the
+    caller for which actions are decided; the view of an earlier time has neither.
     """
     return SlotView(
         id=slot.slot_id,
@@ -279,6 +290,7 @@ def slot_view(slot: SlotRow, blocked_by: str | None = None) -> SlotView:
         excluded=reason_view(slot.excluded),
         failures=[_failure_view(each) for each in slot.failures],
         blocked_by=blocked_by,
+        allowed_actions=None if principal is None else actions_on_slot(principal, slot),
     )
 
 

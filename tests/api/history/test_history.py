@@ -34,8 +34,8 @@ def changes(lifecycle: Lifecycle, subject: str, **query: str) -> dict[str, Any]:
 
 
 def without_conditions(expected: dict[str, Any]) -> dict[str, Any]:
-    """Return an allocation's view without the conditions, which come from heartbeats and have no history."""
-    return expected | {"conditions": None}
+    """Return an allocation's view without the conditions and the actions of the caller, which have no history."""
+    return expected | {"conditions": None, "allowed_actions": None}
 
 
 def test_history_state_at_a_position_equals_the_view_at_that_time(lifecycle: Lifecycle) -> None:
@@ -46,13 +46,14 @@ def test_history_state_at_a_position_equals_the_view_at_that_time(lifecycle: Lif
             ).json()
             expected = moment.responses[path]["items"][0] if path == "/slots" else moment.responses[path]
             if path == "/slots":
-                expected = expected | {"blocked_by": None}
+                expected = expected | {"blocked_by": None, "allowed_actions": None}
             if path == "/nodes/n1":
                 expected = expected | {
                     "state": "enrolled",
                     "seen_at": None,
                     "spooled_reports": None,
                     "blocked_by": None,
+                    "allowed_actions": None,
                 }
                 # The drift of slots is in the histories of the slots.
                 del expected["slot_drift"]
@@ -70,7 +71,8 @@ def test_address_history_names_the_holding_slot_and_its_allocation(lifecycle: Li
                 lifecycle.plane, f"/history/address/{name}", at=f"position:{moment.position}"
             ).json()
             [holder] = recorded["state"]["holders"]
-            assert holder["slot"] == moment.responses["/slots"]["items"][0] | {"blocked_by": None}
+            slot = moment.responses["/slots"]["items"][0]
+            assert holder["slot"] == slot | {"blocked_by": None, "allowed_actions": None}
             tenant = holder["allocation"] and holder["allocation"]["id"]
             assert tenant == holder["slot"]["allocation_id"]
 

@@ -1,0 +1,171 @@
+"""The actions that the caller may take on a resource, in the view of the resource.
+
+Each action is decided as its route decides: first by the scope that the route requires (`against_scope`), then by the
+function `against_...` of `control_plane.decisions` from which the command raises its refusal. A view makes no query for
+this: what the row of the resource does not hold is left out, and only the request itself can be refused for it, such as
+capacity, free addresses, the version of an agent, the slots that allocations of a project hold, and the fields of the
+request. An action that changes nothing because it was taken before is allowed, as its route accepts it.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from pydantic import BaseModel, Field
+
+from control_plane.commands.access import issued_key_of
+from control_plane.commands.nodes import registration_of
+from control_plane.decisions import allocation as life
+from control_plane.decisions import projections, tasks
+from control_plane.decisions.access import Principal, Scope, against_scope
+from control_plane.decisions.allocation_states import Allocation, Requested
+from control_plane.decisions.exclusion import against_readmitting
+from control_plane.decisions.ingress import IngressStates, against_opening_any
+from control_plane.decisions.keys import against_rotating
+from control_plane.decisions.projects import against_changing
+from control_plane.decisions.refusals import Objection
+from control_plane.decisions.registration import against_removing
+from control_plane.decisions.slots import against_approving, against_force_release
+from control_plane.decisions.task_states import OrderRow
+from control_plane.decisions.task_states import against_cancelling as against_cancelling_order
+from control_plane.decisions.task_states import against_retrying as against_retrying_order
+from control_plane.work.tables import OPEN
+from events.values import AllocationId, Position, SlotId
+from read_models.keys import KeyRow
+from read_models.nodes import NodeRow
+from read_models.projects import ProjectRow
+from read_models.slots import SlotRow
+
+_NONE: Sequence[Objection] = ()
+
+
+def _is_absent(value: object) -> bool:
+    return value is None
+
+
+class ActionView(BaseModel):
+    """Whether the caller may take an action now. If not, `code` and `reason` are those with which its route refuses."""
+
+    allowed: bool
+    code: str | None = Field(default=None, exclude_if=_is_absent)
+    reason: str | None = Field(default=None, exclude_if=_is_absent)
+
+
+AllowedActions = dict[str, ActionView]
+"""Each action of a resource by its name, such as `stop`."""
+
+
+def _decided(
+    principal: Principal, scope: Scope, against: Mapping[str, Sequence[Objection]]
+) -> AllowedActions:
+    """Return the view of each action: refused by the scope of all routes, or else by the first of its objections."""
+    denied = against_scope(principal, scope)
+    return {name: _action(denied or objections) for name, objections in against.items()}
+
+
+def _action(objections: Sequence[Objection]) -> ActionView:
+    if not objections:
+        return ActionView(allowed=True)
+    return ActionView(allowed=False, code=objections[0].code, reason=objections[0].message)
+
+
+def actions_on_allocation(
+    principal: Principal, state: Allocation, ingresses: IngressStates
+) -> AllowedActions:
+    """Return the actions on an allocation. Left out: whether the agents of its nodes support a stop and ingress rules,
+    and whether a public address or port is free.
+    """
+    opening = _NONE if isinstance(state, Requested) else against_opening_any(state, ingresses)
+    against = {
+        "start": life.against_starting(state),
+        "stop": life.against_stopping(state),
+        "release": life.against_releasing(state),
+        "open_ingress": opening,
+    }
+    return _decided(principal, Scope.ALLOCATIONS_WRITE, against)
+
+
+def actions_on_ingress(principal: Principal) -> AllowedActions:
+    """Return the actions on an ingress rule. It can be closed in every state; closing it again changes nothing."""
+    return _decided(principal, Scope.ALLOCATIONS_WRITE, {"close": _NONE})
+
+
+def actions_on_project(principal: Principal, row: ProjectRow) -> AllowedActions:
+    """Return the actions on a project. Left out: whether its allocations still hold slots, so that it cannot be
+    archived.
+    """
+    against = {"describe": against_changing(row.project, row.archived), "archive": _NONE}
+    return _decided(principal, Scope.PROJECTS_WRITE, against)
+
+
+def actions_on_key(principal: Principal, row: KeyRow, now: datetime) -> AllowedActions:
+    """Return the actions on an API key at the time `now` of the database."""
+    against = {"rotate": against_rotating(issued_key_of(row), now), "revoke": _NONE}
+    return _decided(principal, Scope.ACCESS_WRITE, against)
+
+
+def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
+    """Return the actions on a registered node. Left out: the public addresses that the request names, and those in
+    use.
+    """
+    against = {
+        "remove": against_removing(registration_of(row)),
+        "reopen_enrolment": _NONE,
+        "revoke": _NONE,
+        "readmit": against_readmitting(f"node {row.node_id}", row.excluded),
+        "set_public_addresses": _NONE,
+    }
+    return _decided(principal, Scope.FLEET_WRITE, against)
+
+
+def actions_on_slot(principal: Principal, row: SlotRow) -> AllowedActions:
+    """Return the actions on a slot. Left out: whether every MAC derived for it is in use, so that it cannot be
+    approved.
+    """
+    slot = row.slot_id
+    against = {
+        "approve": against_approving(slot, row.state, row.hardware, row.granted, row.devices),
+        "force_release": against_force_release(slot, row.state),
+        "readmit": against_readmitting(f"slot {slot}", row.excluded),
+    }
+    return _decided(principal, Scope.FLEET_WRITE, against)
+
+
+def actions_on_task(principal: Principal, row: sa.Row[Any]) -> AllowedActions:
+    """Return the actions on the task of a row of `work.task`. Left out: what was decided about the task since the row
+    was written, and the state of the allocation of an order.
+    """
+    if row.task_id is not None:
+        return actions_on_operation(principal, _state_name(row))
+    order = OrderRow(row.order_id, row.kind, row.state, SlotId(row.slot_id), AllocationId(row.allocation_id))
+    against = {"retry": [*against_retrying_order(order)], "cancel": [*against_cancelling_order(order)]}
+    return _decided(principal, Scope.TASKS_WRITE, against)
+
+
+def _state_name(row: sa.Row[Any]) -> tasks.StateName:
+    if row.state in (*OPEN, "waiting"):
+        return "cancelling" if row.cancelling else "trying"
+    name: tasks.StateName = row.state
+    return name
+
+
+def actions_on_operation(principal: Principal, name: tasks.StateName) -> AllowedActions:
+    """Return the actions on a requested task in the state with this name."""
+    against = {"retry": tasks.against_retrying(name), "cancel": tasks.against_cancelling(name)}
+    return _decided(principal, Scope.TASKS_WRITE, against)
+
+
+def actions_on_projection(principal: Principal, name: str, stopped_at: frozenset[Position]) -> AllowedActions:
+    """Return the actions on a read model with tables that stopped at these positions, which may be skipped."""
+    against = {
+        "rebuild": _NONE,
+        "retry": projections.against_retrying(name, stopped_at),
+        "skip": projections.against_skipping(name, None, stopped_at),
+    }
+    return _decided(principal, Scope.FLEET_WRITE, against)
+
+
+def actions_on_parked(principal: Principal) -> AllowedActions:
+    """Return the actions on a parked stream."""
+    return _decided(principal, Scope.FLEET_WRITE, {"retry": _NONE})
