@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.pages import words
-from control_plane.cli.pages.details import Row, page
+from control_plane.cli.pages.details import Row, actions, page
 from control_plane.cli.pages.tables import nothing, table
 from control_plane.client.access_answers import (
     AccessRow,
@@ -37,6 +37,7 @@ def _project(item: Project) -> Iterator[Row]:
     if item.reason:
         yield "reason", item.reason
     yield "description", item.description or "-"
+    yield from actions(item.allowed_actions)
 
 
 def service_accounts(items: Iterable[ServiceAccount]) -> RenderableType:
@@ -108,6 +109,7 @@ def _key(item: Key) -> Iterator[Row]:
         yield "replaces", item.replaces
     if item.successor:
         yield "replaced by", item.successor
+    yield from actions(item.allowed_actions)
 
 
 def revoked_principal(item: RevokedPrincipal) -> Table:

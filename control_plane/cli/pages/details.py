@@ -1,6 +1,6 @@
 """Pages of single resources: identity, state, and how to use the resource."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain
 from typing import Final
@@ -12,6 +12,7 @@ from rich.text import Text
 from control_plane.cli.pages import words
 from control_plane.cli.ssh import can_log_in
 from control_plane.client.answers import (
+    Action,
     AllocatedSlot,
     Allocation,
     Condition,
@@ -38,6 +39,21 @@ def page(rows: Iterator[Row]) -> Table:
     for name, value in rows:
         table.add_row(name, value)
     return table
+
+
+def actions(items: Mapping[str, Action] | None) -> Iterator[Row]:
+    """Yield the line of the actions that the caller may take on a resource, and the others with the reason. A view of
+    the past and an older control plane have none.
+    """
+    if not items:
+        return
+    allowed = ", ".join(name for name, each in items.items() if each.allowed) or "none"
+    refused: dict[str, list[str]] = {}
+    for name, each in items.items():
+        if not each.allowed:
+            refused.setdefault(each.reason or each.code or "refused", []).append(name)
+    reasons = "; ".join(f"not {', '.join(names)}: {reason}" for reason, names in refused.items())
+    yield "actions", Text.assemble(allowed, (f" ({reasons})", "dim") if reasons else "")
 
 
 def allocation(
@@ -82,6 +98,7 @@ def _allocation(item: Allocation, simulated: Collection[str], now: datetime | No
     yield from _reached(item, simulated)
     if now is None:  # a login is possible only in the present
         yield from _logins(item, simulated)
+    yield from actions(item.allowed_actions)
 
 
 def _reached(item: Allocation, simulated: Collection[str]) -> Iterator[Row]:
@@ -111,7 +128,7 @@ def _condition(condition: Condition, now: datetime | None) -> Text:
 
 
 def ingress(item: Ingress) -> Table:
-    return page(iter([("ingress", _ingress(item))]))
+    return page(chain([("ingress", _ingress(item))], actions(item.allowed_actions)))
 
 
 def _ingress(item: Ingress) -> Text:
@@ -197,6 +214,7 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
     for address in item.public_addresses:
         yield "public", _public(address)
     yield from _exclusion(item.excluded, item.failures, now)
+    yield from actions(item.allowed_actions)
     yield from _drift((*item.drift, *item.slot_drift), item.id, now)
 
 
@@ -241,6 +259,7 @@ def _slot_rows(item: Slot, now: datetime | None) -> Iterator[Row]:
         yield device.use, _device(device)
     yield "allocation", item.allocation_id or "none"
     yield from _exclusion(item.excluded, item.failures, now)
+    yield from actions(item.allowed_actions)
     yield from _drift(item.drift, item.id, now)
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.pages import words
-from control_plane.cli.pages.details import Row, page
+from control_plane.cli.pages.details import Row, actions, page
 from control_plane.client.answers import Parked, Task
 
 _SUBJECTS: Final = ("aspect", "kind", "name")
@@ -62,6 +62,7 @@ def _task(item: Task) -> Iterator[Row]:
     if item.ended_at:
         yield "ended", f"{words.clock(item.ended_at)} ({words.since(item.ended_at)})"
     yield from _result(item)
+    yield from actions(item.allowed_actions)
 
 
 def _sent(item: Task) -> str:

@@ -62,6 +62,24 @@ def test_show_of_an_active_allocation_prints_its_state_slots_and_login_command(
         assert part in out
 
 
+def test_show_prints_the_allowed_actions_and_the_others_with_the_reason(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    denied = {"allowed": False, "code": "role_missing", "reason": "the caller has the role auditor"}
+    active = {"allowed": False, "code": "wrong_state", "reason": "the allocation is active"}
+    mixed = {"stop": {"allowed": True}, "release": {"allowed": True}, "start": active}
+    none = {"approve": denied, "readmit": denied}
+    plane.script(f"GET /v1/allocations/{ALLOCATION}", document(allocation(allowed_actions=mixed)))
+    plane.script("GET /v1/nodes/lab-a", document({**NODE, "allowed_actions": none}))
+
+    shown, node = sliceplane("allocations", "show", ALLOCATION), sliceplane("nodes", "show", "lab-a")
+
+    assert "stop, release (not start: the allocation is active)" in " ".join(shown.out.split())
+    assert "none (not approve, readmit: the caller has the role auditor)" in " ".join(node.out.split())
+    printed = json.loads(sliceplane("allocations", "show", ALLOCATION, "-o", "json").out)
+    assert printed["allowed_actions"] == mixed
+
+
 def test_show_of_an_allocation_with_an_unreachable_slice_prints_the_evidence_of_its_own_slots_only(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
