@@ -22,6 +22,7 @@ class ServiceAccount(Answer, frozen=True):
     scopes: tuple[str, ...]
     projects: tuple[str, ...] | None = None
     reason: str | None = None
+    allowed_actions: dict[str, Action] | None = None
 
 
 class Key(Answer, frozen=True):

@@ -5,20 +5,21 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from control_plane.api.requests.access import Caller, access
+from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.bodies import CreateServiceAccount, DisableServiceAccount
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
+from control_plane.api.views.allowed_actions import AllowedActions, actions_on_service_account
 from control_plane.commands.service_accounts import (
     create_service_account,
     disable_service_account,
     enable_service_account,
     unknown_service_account,
 )
-from control_plane.decisions.access import Role, Scope, scopes_of
+from control_plane.decisions.access import Principal, Role, Scope, scopes_of
 from control_plane.decisions.refusals import UnknownName
 from control_plane.handle import Command
 from events.service_accounts import ServiceAccountCreated
@@ -48,9 +49,10 @@ class ServiceAccountView(BaseModel):
     scopes: list[str]
     projects: list[str] | None
     reason: str | None
+    allowed_actions: AllowedActions
 
 
-def _view(row: ServiceAccountRow) -> ServiceAccountView:
+def _view(row: ServiceAccountRow, caller: Principal) -> ServiceAccountView:
     return ServiceAccountView(
         id=row.account,
         description=row.description,
@@ -59,6 +61,7 @@ def _view(row: ServiceAccountRow) -> ServiceAccountView:
         scopes=sorted(scopes_of(Role(row.role), frozenset(row.scopes))),
         projects=sorted(row.projects) or None,
         reason=row.disabled,
+        allowed_actions=actions_on_service_account(caller),
     )
 
 
@@ -80,7 +83,11 @@ async def create(
         projects=body.distinct_projects,
         scopes=body.distinct_scopes,
     )
-    command = create_service_account(fact, origin_of(request, principal), _render)
+    command = create_service_account(
+        fact,
+        origin_of(request, principal),
+        lambda created: _view(service_accounts.created(created), principal).model_dump_json(),
+    )
     if dry_run:
         return await try_out(request, command)
     answer = await execute(request, command)
@@ -88,13 +95,10 @@ async def create(
     return Response(answer, 201, {"Location": f"/v1/service-accounts/{fact.account}"}, JSON)
 
 
-def _render(fact: ServiceAccountCreated) -> str:
-    return _view(service_accounts.created(fact)).model_dump_json()
-
-
 @router.get("", openapi_extra=access(Scope.ACCESS_READ))
 async def list_service_accounts(
     request: Request,
+    principal: Caller,
     *,
     role: Annotated[Role | None, Query(description="Only accounts with this role.")] = None,
     project: Annotated[
@@ -115,7 +119,7 @@ async def list_service_accounts(
             project=None if project is None else ProjectId(project),
         )
     following = rows[-1].account if len(rows) == limit else None
-    return Page(items=[_view(row) for row in rows], next_cursor=following)
+    return Page(items=[_view(row, principal) for row in rows], next_cursor=following)
 
 
 @router.get("/{account}", openapi_extra=access(Scope.ACCESS_READ), **TAGGED)
@@ -126,7 +130,7 @@ async def show(request: Request, account: str) -> ServiceAccountView:
     if row is None:
         raise UnknownName(unknown_service_account(account))
     set_version(request, row.version)
-    return _view(row)
+    return _view(row, caller_of(request))
 
 
 @router.post("/{account}/disable", dependencies=[IF_MATCH], openapi_extra=access(Scope.ACCESS_WRITE))

@@ -105,6 +105,11 @@ def actions_on_key(principal: Principal, row: KeyRow, now: datetime) -> AllowedA
     return _decided(principal, Scope.ACCESS_WRITE, against)
 
 
+def actions_on_service_account(principal: Principal) -> AllowedActions:
+    """Return the actions on a service account in any state."""
+    return _decided(principal, Scope.ACCESS_WRITE, {"disable": _NONE, "enable": _NONE})
+
+
 def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
     """Return the actions on a registered node. Left out: the public addresses that the request names, and those in
     use.

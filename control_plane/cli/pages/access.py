@@ -66,6 +66,7 @@ def _service_account(item: ServiceAccount) -> Iterator[Row]:
     yield "role", item.role
     yield "projects", _projects(item.projects)
     yield "scopes", ", ".join(item.scopes)
+    yield from actions(item.allowed_actions)
 
 
 def keys(items: Iterable[Key]) -> RenderableType:

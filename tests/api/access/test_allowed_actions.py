@@ -15,7 +15,15 @@ import pytest
 
 from control_plane.api.examples import BODIES, READ_MODEL
 from control_plane.decisions.access import Scope
-from tests.api.access.principals import Key, client_of, create_project, expire, issue
+from tests.api.access.principals import (
+    Key,
+    client_of,
+    create_account,
+    create_project,
+    expire,
+    issue,
+    key_of_account,
+)
 from tests.api.node import admit
 from tests.api.requests.test_examples import World
 from tests.api.scripted_node import VERIFIED
@@ -84,6 +92,11 @@ def key(made: Key) -> Subject:
         "revoke": ("POST", "/revoke", TEXT),
     }
     return Subject(f"/keys/{made.id}", "/keys?limit=200", requests)
+
+
+def service_account(name: str) -> Subject:
+    requests: Requests = {"disable": ("POST", "/disable", TEXT), "enable": ("POST", "/enable", None)}
+    return Subject(f"/service-accounts/{name}", "/service-accounts?limit=200", requests)
 
 
 def node(name: str) -> Subject:
@@ -171,6 +184,16 @@ class States:
         yield key(expired)
         expire(self.plane, expired)
         yield key(expired)
+        of_account = key_of_account(self.plane, create_account(self.plane, "robot", "auditor"))
+        yield key(of_account)
+        self.send("POST", "/service-accounts/robot/disable", TEXT)
+        yield key(of_account)
+
+    def service_accounts(self) -> Iterator[Subject]:
+        name = create_account(self.plane, "worker", "auditor")
+        yield service_account(name)
+        self.send("POST", f"/service-accounts/{name}/disable", TEXT)
+        yield service_account(name)
 
     def nodes(self) -> Iterator[Subject]:
         yield node(self.world.registered()["node"])
@@ -278,7 +301,8 @@ KINDS: Final = {
     "allocations": (States.allocations, {"wrong_state", "already_failed", "ingress_needs_public_nat"}),
     "ingresses": (States.ingresses, set()),
     "projects": (States.projects, {"project_archived"}),
-    "keys": (States.keys, {"key_not_active", "key_replaced"}),
+    "keys": (States.keys, {"key_not_active", "key_replaced", "service_account_not_active"}),
+    "service accounts": (States.service_accounts, set()),
     "nodes": (States.nodes, {"node_enrolled", "not_excluded"}),
     "slots": (
         States.slots,
