@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from events.facts import Fact
+from events.traces import continued
 from events.values import Epoch, Position, ProjectId, StreamId
 
 F = TypeVar("F", bound=Fact, covariant=True)
@@ -53,5 +54,5 @@ class Recorded(msgspec.Struct, Generic[F], frozen=True, gc=False):
             observed_at=observed_at,
             project=self.cause.project,
             causation_id=self.event_id,
-            trace_context=self.cause.trace_context,
+            trace_context=continued(self.cause.trace_context, self.event_id),
         )

@@ -133,7 +133,7 @@ class Operation(Wire):
     causation_id: UUID
     """The event that caused it."""
     trace_context: str | None = None
-    """W3C `traceparent` of the request."""
+    """W3C `traceparent` with the trace of the request and the causing event as parent."""
     body: OperationBody
 
 

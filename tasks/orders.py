@@ -184,7 +184,7 @@ class Order(Wire):
     causation_id: UUID
     """The event that caused it."""
     trace_context: str | None = None
-    """W3C `traceparent` of the request."""
+    """W3C `traceparent` with the trace of the request and the causing event as parent."""
     body: Annotated[ApplySlice | StopSlice | RemoveSlice, Field(discriminator="kind")]
 
     def content_digest(self) -> str:

@@ -1,7 +1,9 @@
 """The HTTP application: routes, problem responses and a request id for each request."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
+from uuid import UUID
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI
@@ -55,6 +57,7 @@ from control_plane.identity.oidc import Verifier
 from control_plane.identity.sealing import OrderKeys
 from control_plane.time_travel.travel import TimeTravel
 from control_plane.wiring import Plane
+from events.traces import continued, started, trace_id
 from events.values import new_uuid
 
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -148,7 +151,9 @@ def _documented_app() -> FastAPI:
 
 
 class _RequestId:
-    """Middleware that puts a request id into the log lines, events and response headers of each request.
+    """Middleware that puts a request id and a trace into the log lines, events and response headers of each request.
+
+    A request without a valid `traceparent` starts a trace, of which the id is the request id without `req-`.
 
     An `X-Request-Id` of the client is logged as `client_request`. It never replaces the own id, which is unique.
 
@@ -162,15 +167,26 @@ class _RequestId:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = f"req-{new_uuid().hex}"
-        scope.setdefault("state", {})["request_id"] = request_id
+        unique = new_uuid()
+        request_id, headers = f"req-{unique.hex}", Headers(scope=scope)
+        trace = _trace_of(headers.getlist("traceparent"), unique)
+        scope.setdefault("state", {}).update(request_id=request_id, trace_context=trace)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                own = MutableHeaders(scope=message)
+                own["X-Request-Id"], own["traceparent"] = request_id, trace
             await send(message)
 
-        client_id = Headers(scope=scope).get("x-request-id", "")
+        client_id = headers.get("x-request-id", "")
         further = {"client_request": client_id} if _CLIENT_ID.fullmatch(client_id) else {}
-        with structlog.contextvars.bound_contextvars(request=request_id, **further):
+        with structlog.contextvars.bound_contextvars(request=request_id, trace_id=trace_id(trace), **further):
             await self._app(scope, receive, send_with_id)
+
+
+def _trace_of(given: Sequence[str], request: UUID) -> str:
+    """Return the trace context of a request, given the values of its `traceparent` headers.
+
+    A repeated header is invalid, like a malformed one: the request then starts a trace.
+    """
+    return (continued(given[0], request) if len(given) == 1 else None) or started(request)

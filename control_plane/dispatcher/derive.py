@@ -28,6 +28,7 @@ from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.store import refuse_unreadable
 from events.tasks import TaskFact, TaskRequested
+from events.traces import trace_id
 from events.values import AllocationId, NodeId, SlotId, StreamId, stream_of_allocation
 from tasks.operations import NodeVerify, OperationCancel
 from tasks.orders import Order, Token
@@ -207,7 +208,8 @@ def evaluate(
     try:
         return PROCESSES[_kind(stream)].evaluate(stream, history, other, now, unreachable_after)
     except Exception as error:  # a defect of one stream must not stop the others
-        log.exception("event_stream_parked_after_error", stream=stream)
+        newest = history[-1].cause.trace_context if history else None
+        log.exception("event_stream_parked_after_error", stream=stream, trace_id=trace_id(newest))
         return parked(stream, now, error)
 
 

@@ -20,6 +20,7 @@ from typing import Final, LiteralString, NamedTuple, assert_never
 from uuid import UUID
 from zlib import crc32
 
+import msgspec
 import psycopg
 import sqlalchemy as sa
 import structlog
@@ -44,6 +45,7 @@ from control_plane.queues.relay import (
 from control_plane.work import tables
 from control_plane.work.tables import RESEND
 from events.ledger.connection import fetch_values, ledger_connection
+from events.traces import trace_id
 from events.values import NodeId
 from read_models import nodes
 from tasks.catalogue import CATALOGUE, NotInCatalogue, bounds_of
@@ -293,14 +295,18 @@ def _pause(row: _Due, outcome: Outcome) -> timedelta | None:
 
 def _log_outcomes(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
     """Log one line per requeued order, one for all newly enqueued ones, and one for all that were not accepted."""
-    sent, refused = 0, list[tuple[_Due, Outcome]]()
+    sent, refused = list[_Due](), list[tuple[_Due, Outcome]]()
     for row, outcome in zip(rows, outcomes, strict=True):
         match outcome:
             case Enqueued():
-                sent += 1
+                sent.append(row)
             case Requeued(worker=worker):
                 log.info(
-                    "task_requeued_from_dead_worker", order=str(row.order_id), node=row.node_id, worker=worker
+                    "task_requeued_from_dead_worker",
+                    order=str(row.order_id),
+                    node=row.node_id,
+                    worker=worker,
+                    trace_id=_trace_id(row),
                 )
             case QueueFull() | Rejected():
                 refused.append((row, outcome))
@@ -311,9 +317,11 @@ def _log_outcomes(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
     if sent:
         log.info(
             "tasks_added_to_node_queues",
-            count=sent,
-            first_task=str(rows[0].order_id),
-            first_node=rows[0].node_id,
+            count=len(sent),
+            first_task=str(sent[0].order_id),
+            first_node=sent[0].node_id,
+            # All of them: the line is found by the trace of any of its tasks.
+            trace_ids=_trace_ids(sent),
         )
     if refused:
         [(row, reason), *_] = refused
@@ -323,7 +331,29 @@ def _log_outcomes(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
             first_task=str(row.order_id),
             first_node=row.node_id,
             first_reason=str(reason),
+            trace_ids=_trace_ids([row for row, _ in refused]),
         )
+
+
+class _Traced(msgspec.Struct, frozen=True):
+    """The trace context of a task, decoded without the other fields of the task."""
+
+    trace_context: str | None = None
+
+
+_TRACED: Final = msgspec.json.Decoder(_Traced)
+
+
+def _trace_ids(rows: Sequence[_Due]) -> list[str]:
+    """Return the trace ids of tasks, each once."""
+    return [*dict.fromkeys(found for row in rows if (found := _trace_id(row)) is not None)]
+
+
+def _trace_id(row: _Due) -> str | None:
+    try:
+        return trace_id(_TRACED.decode(row.text).trace_context)
+    except (msgspec.DecodeError, UnicodeError):
+        return None  # a text that is not a task: it is rejected, and must not fail the others
 
 
 def _has_its_turn(node: NodeId, turn: int) -> bool:

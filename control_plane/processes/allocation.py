@@ -55,6 +55,7 @@ from events.allocations import (
 )
 from events.envelope import Recorded
 from events.ingress import IngressReserved, IngressWithdrawn
+from events.traces import continued
 from events.values import NetworkMode, SlotId, correlation_of, node_of
 from tasks.orders import (
     AddressMapping,
@@ -277,7 +278,7 @@ def _order(
         issued_at=source.recorded_at,
         correlation_id=correlation_of(allocation),
         causation_id=source.event_id,
-        trace_context=source.cause.trace_context,
+        trace_context=continued(source.cause.trace_context, source.event_id),
         body=_body(request, slot, source.fact, ingress_rules, check),
     )
 

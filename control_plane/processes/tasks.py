@@ -27,6 +27,7 @@ from control_plane.decisions.tasks import (
 from control_plane.processes.allocation import Wait
 from events.envelope import Recorded
 from events.tasks import TaskCancelRequested, TaskFact
+from events.traces import continued
 from tasks.operations import Operation, OperationBody, OperationCancel
 from tasks.orders import Order
 
@@ -101,7 +102,7 @@ def _operation(identity: UUID, source: Recorded[TaskFact], state: Trying, body: 
         issued_at=source.recorded_at,
         correlation_id=source.cause.correlation_id,
         causation_id=source.event_id,
-        trace_context=source.cause.trace_context,
+        trace_context=continued(source.cause.trace_context, source.event_id),
         body=body,
     )
     return Try(operation, state.attempt)

@@ -22,6 +22,7 @@ import structlog
 from pydantic import ValidationError
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from structlog.contextvars import bound_contextvars
 
 from control_plane.commands.loaded import locked_node
 from control_plane.commands.nodes import Survey, inspect_node, take_repair
@@ -38,6 +39,7 @@ from events.envelope import Cause
 from events.ledger.append import Change
 from events.ledger.errors import VersionConflict
 from events.nodes import NodeReportsResumed, NodeReportsThrottled
+from events.traces import trace_id
 from events.values import NodeId, new_uuid, stream_of_node
 from read_models import nodes
 from tasks import reports
@@ -93,6 +95,10 @@ def take_report(
     report, replacing = step.report, Replacing(unreachable_after, simulated_allowed=simulated_allowed)
 
     async def command(transaction: Transaction) -> Decision:
+        with bound_contextvars(trace_id=trace_id(cause_of(place, report).trace_context)):
+            return await take(transaction)
+
+    async def take(transaction: Transaction) -> Decision:
         budget = await report_budget.take(transaction.conn, place.node, limits, transaction.now)
         if not await _advance(transaction.conn, place, step):
             last = await _last_taken(transaction.conn, place)

@@ -6,6 +6,7 @@ A node may report only its own operations. A report about an attempt that has al
 from typing import assert_never
 from uuid import UUID
 
+import msgspec
 import structlog
 
 from control_plane.commands.tasks import changed
@@ -16,6 +17,7 @@ from control_plane.histories import task_history
 from control_plane.work import task_rows
 from events.envelope import Cause
 from events.facts import Reason
+from events.traces import trace_id
 from events.values import NodeId
 from tasks import reports
 from tasks.operations import OperationResult
@@ -70,6 +72,10 @@ async def _ended(
             task_state=row.state,
         )
     last = history[-1].leads_to(actor=cause.actor, reason=cause.reason, observed_at=cause.observed_at)
+    # The attempt may belong to another request than the newest event, such as a request to cancel it. A trace that is
+    # not one of the task's is not recorded, whatever the node reports.
+    if trace_id(cause.trace_context) in {trace_id(each.cause.trace_context) for each in history}:
+        last = msgspec.structs.replace(last, trace_context=cause.trace_context)
     decision = await changed(transaction, history, facts, Decision((), last))
     # Whatever the result, the operation is over on the node and must not be sent again.
     await task_rows.end(transaction.conn, node, operation_id, _end_of(outcome), transaction.now)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 from uuid import UUID
 
+import msgspec
 import structlog
 
 from control_plane.commands.bring_ups import failure_changes, merged_by_stream, success_changes
@@ -28,6 +29,7 @@ from events.bring_ups import FailedBringUp
 from events.envelope import Cause
 from events.facts import Reason
 from events.ledger.append import Change
+from events.traces import continued, report_id
 from events.values import NodeId, new_uuid, node_of
 from tasks import reports
 from tasks.reports import Report
@@ -47,10 +49,18 @@ SliceReport = reports.SliceReady | reports.SliceFailed | _OtherReport
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The origin of a report: the node, and the incarnation id of the spool from which the node sent the report."""
+    """The origin of a report: the node, and the incarnation id of the spool from which the node sent the report.
+
+    `trace_context` is that of the request that delivered the report, for a report that no task caused.
+    """
 
     node: NodeId
     incarnation: UUID
+    trace_context: str | None = None
+
+    def traced(self, context: str | None, report: Report) -> str | None:
+        """Return the trace context of the events that follow from a report, in the trace of `context`."""
+        return continued(context, report_id(self.incarnation, report.sequence))
 
 
 class Taken(NamedTuple):
@@ -72,7 +82,7 @@ def cause_of(place: Place, report: Report) -> Cause:
         project=None,
         correlation_id=new_uuid(),
         causation_id=None,
-        trace_context=report.trace_context,
+        trace_context=place.traced(report.trace_context, report) or place.trace_context,
         observed_at=report.observed_at,
     )
 
@@ -94,6 +104,8 @@ async def take_slice(
     cause = desired.leads_to(
         actor=f"node:{place.node}", reason=_reason_of_facts(place, report), observed_at=report.observed_at
     )
+    # The trace is that of the desired state, whatever the node reports: a node must not name another's trace.
+    cause = msgspec.structs.replace(cause, trace_context=place.traced(desired.cause.trace_context, report))
     ends_task = False
     if report.order_id is not None:
         ends_task = await _follow_task(transaction, place, report.order_id, body)

@@ -17,6 +17,7 @@ from typing import assert_never
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from events.traces import trace_id
 from events.values import NodeId
 from node_agent.host.host import Host
 from node_agent.host.slices import HostUnreadable
@@ -78,7 +79,11 @@ class Operations:
         """Execute an operation and report its result. Raises `OSError` if the disk fails, and `RequeueOrder` if the
         operation cannot begin now.
         """
-        with bound_contextvars(operation_id=str(operation.operation_id), kind=operation.body.kind):
+        with bound_contextvars(
+            operation_id=str(operation.operation_id),
+            kind=operation.body.kind,
+            trace_id=trace_id(operation.trace_context),
+        ):
             try:
                 self._report_result(operation)
             except AlreadyRunning:

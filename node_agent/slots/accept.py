@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from events.traces import trace_id
 from events.values import SlotId, index_of
 from node_agent.host.slices import HostUnreadable
 from node_agent.slots.fence import FenceEntry, Refused, digest_of
@@ -159,6 +160,9 @@ def _superseded(held: FenceEntry, order: Order) -> bool:
 @contextmanager
 def _log_context(order: Order) -> Iterator[None]:
     with bound_contextvars(
-        order_id=str(order.order_id), slot_id=order.slot_id, allocation_id=order.allocation_id
+        order_id=str(order.order_id),
+        slot_id=order.slot_id,
+        allocation_id=order.allocation_id,
+        trace_id=trace_id(order.trace_context),
     ):
         yield

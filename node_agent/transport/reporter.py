@@ -12,6 +12,7 @@ from uuid import UUID
 
 import structlog
 
+from events.traces import continued
 from node_agent.runtime.backoff import Backoff
 from node_agent.runtime.clock import NodeClock
 from node_agent.runtime.timetable import Entry, Rest, Timetable
@@ -49,7 +50,7 @@ class Reporter:
             body,
             observed_at=self._clock.now(),
             order_id=id_of(cause) if cause else order_id,
-            trace_context=cause.trace_context if cause else None,
+            trace_context=continued(cause.trace_context, id_of(cause)) if cause else None,
         )
         log.info("report_spooled", report_kind=body.kind, sequence=report.sequence)
         if self._entry is not None:

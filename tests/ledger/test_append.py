@@ -6,6 +6,7 @@ import pytest
 from events.ledger.append import append
 from events.ledger.errors import VersionConflict
 from events.ledger.store import read_positions, read_range, read_stream
+from events.traces import continued, trace_id
 from events.values import Epoch, Position, StreamId
 from tests.ledger.given import because, committed, on, plain
 from tests.servers.postgres import Connect, Database
@@ -145,7 +146,7 @@ async def test_event_stream_read_up_to_a_position_ends_with_the_event_at_that_po
     assert await read_stream(conn, StreamId("slot-a"), upto=second.position) == (first, second)
 
 
-async def test_event_caused_by_another_event_has_the_same_correlation_id_trace_context_and_project(
+async def test_event_caused_by_another_event_has_the_same_correlation_id_trace_and_project(
     conn: psycopg.AsyncConnection,
 ) -> None:
     (first,) = await committed(conn, on("slot-a", 0))
@@ -155,7 +156,8 @@ async def test_event_caused_by_another_event_has_the_same_correlation_id_trace_c
 
     assert second.cause.causation_id == first.event_id
     assert second.cause.correlation_id == first.cause.correlation_id
-    assert second.cause.trace_context == first.cause.trace_context
+    assert trace_id(second.cause.trace_context) == trace_id(first.cause.trace_context) is not None
+    assert second.cause.trace_context == continued(first.cause.trace_context, first.event_id)
     assert second.cause.project == first.cause.project
 
 

@@ -2,7 +2,6 @@
 and the origin and idempotency key of the requested command.
 """
 
-import re
 from hashlib import sha256
 from typing import Final, cast
 from uuid import UUID
@@ -23,8 +22,6 @@ from events.ledger.append import CommandKey
 from events.values import ProjectId, new_uuid
 
 MAX_KEY: Final = 255
-_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-"""Format of `traceparent` (W3C Trace Context, section 3.2). A malformed header must be ignored (section 4.3)."""
 
 
 def plane_of(request: Request) -> Plane:
@@ -60,14 +57,18 @@ def origin_of(
     project: ProjectId | None = None,
 ) -> Origin:
     """Return the origin of a caller's command: actor, request with its source, correlation id and trace context."""
-    trace = request.headers.get("traceparent", "")
     return Origin(
         actor=principal.actor,
         reason=f"{request.method} {request.url.path} {sent(request)}",
         correlation_id=correlation_id or new_uuid(),
         project=project,
-        trace_context=trace if _TRACE_PARENT.fullmatch(trace) else None,
+        trace_context=trace_of(request),
     )
+
+
+def trace_of(request: Request) -> str:
+    """Return the trace context of a request, for the events that it causes."""
+    return cast(str, request.state.trace_context)
 
 
 def sent(request: Request) -> str:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from control_plane.api.audit.entries import entry_of
 from control_plane.api.requests.access import NODES, SELF_VERIFIED, CallingNode
 from control_plane.api.requests.problems import PROBLEMS
-from control_plane.api.requests.state import gate_of, keys_of, plane_of, sent, users_of
+from control_plane.api.requests.state import gate_of, keys_of, plane_of, sent, trace_of, users_of
 from control_plane.certificates import redis_ca
 from control_plane.commands.identity import (
     enrol_node,
@@ -116,6 +116,7 @@ def _origin(request: Request, node: NodeId, what: str) -> Origin:
         actor=f"node:{node}",
         reason=f"{what} {sent(request)}",
         correlation_id=new_uuid(),
+        trace_context=trace_of(request),
     )
 
 
@@ -131,7 +132,7 @@ async def reports(request: Request, node: CallingNode, body: ReportBatch) -> Rep
     the disk of the spool was restored or copied. If it is below, the node's report budget is spent: send the
     remaining reports again. If no report was recorded, the response is 429 with `Retry-After`.
     """
-    gate, place, taken = gate_of(request), Place(node, body.incarnation), ""
+    gate, place, taken = gate_of(request), Place(node, body.incarnation, trace_of(request)), ""
     handle, settings = plane_of(request).handle, plane_of(request).settings
     limits = settings.report_limits
     with gate.entered(node):

@@ -187,12 +187,20 @@ def test_allocation_request_that_needs_too_large_an_order_is_refused(running_pla
     assert answer.json()["reasons"][0]["field"] == "/ssh_authorized_keys"
 
 
-def test_invalid_trace_context_is_ignored_and_a_valid_one_is_recorded(running_plane: RunningPlane) -> None:
+def test_request_with_an_invalid_trace_context_starts_a_trace_and_a_valid_one_is_continued(
+    running_plane: RunningPlane,
+) -> None:
     admit(running_plane, "n1", slots=2)
     good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     body = {"sku": "lab.small", "ssh_authorized_keys": [KEY]}
+    expected = []
     for given in ("x" * 60_000, good):
-        assert running_plane.client(traceparent=given).post("/allocations", json=body).status_code == 202
+        answer = running_plane.client(traceparent=given).post("/allocations", json=body)
+        assert answer.status_code == 202
+        own = answer.headers["x-request-id"].removeprefix("req-")
+        trace = good[3:35] if given == good else own
+        expected.append(f"00-{trace}-{own[16:]}-01")
+        assert answer.headers["traceparent"] == expected[-1]
     requested = "select trace_context from ledger.event where type = 'allocation.requested' order by position"
-    assert running_plane.rows(requested) == [(None,), (good,)]
+    assert running_plane.rows(requested) == [(each,) for each in expected]
     order_of(running_plane, "n1")
