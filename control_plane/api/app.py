@@ -53,6 +53,7 @@ from control_plane.api.routes import (
     timelines,
 )
 from control_plane.api.views.offered_images import Offering
+from control_plane.decisions.misplaced_secrets import has_secret
 from control_plane.identity.oidc import Verifier
 from control_plane.identity.sealing import OrderKeys
 from control_plane.time_travel.travel import TimeTravel
@@ -179,7 +180,8 @@ class _RequestId:
             await send(message)
 
         client_id = headers.get("x-request-id", "")
-        further = {"client_request": client_id} if _CLIENT_ID.fullmatch(client_id) else {}
+        loggable = _CLIENT_ID.fullmatch(client_id) and not has_secret(client_id)
+        further = {"client_request": client_id} if loggable else {}
         with structlog.contextvars.bound_contextvars(request=request_id, trace_id=trace_id(trace), **further):
             await self._app(scope, receive, send_with_id)
 

@@ -26,6 +26,7 @@ from control_plane.api.requests.problem_types import (
     ProblemType,
 )
 from control_plane.api.requests.request_checks import escaped_text
+from control_plane.decisions.misplaced_secrets import without_secrets
 from control_plane.decisions.refusals import (
     BadRequest,
     Conflict,
@@ -90,7 +91,7 @@ def problem(
     request: Request, kind: ProblemType, objections: Iterable[Objection], **headers: str
 ) -> JSONResponse:
     """Build the problem response of a refused or failed request, and log it."""
-    reasons = [ReasonBody(**objection._asdict()) for objection in objections]
+    reasons = [_shown(objection) for objection in objections]
     body = Problem(
         type=kind.url,
         title=kind.title,
@@ -109,6 +110,12 @@ def problem(
     entry.route = entry.route or getattr(request.scope.get("route"), "path", None)
     log.info("request_refused", status=kind.status, reasons=[reason.code for reason in reasons])
     return JSONResponse(body.model_dump(), kind.status, headers, MEDIA_TYPE)
+
+
+def _shown(objection: Objection) -> ReasonBody:
+    """Return an objection without the secrets that the caller sent to a place of which the objection quotes values."""
+    texts = objection._asdict()
+    return ReasonBody(**{name: text and without_secrets(text) for name, text in texts.items()})
 
 
 def _with_field(reason: ReasonBody) -> str:
@@ -144,7 +151,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> JSONResponse:
-        log.error("request_failed", path=request.url.path, exc_info=error)
+        log.error("request_failed", path=without_secrets(request.url.path), exc_info=error)
         reason = (
             "the request failed; the control plane's log has the cause under the request id of this response"
         )

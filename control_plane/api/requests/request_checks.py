@@ -1,5 +1,7 @@
 """Checks of every request before its route runs: values that cannot be stored, and the media type. Support for HEAD.
 
+A value that has a secret, such as an API key, is refused here too, because the ledger would show it permanently.
+
 A value that Postgres cannot store in a column or a JSON document (a zero byte or a lone surrogate in a text, a number
 outside 64 bits) is refused here, wherever it occurs in the path, the query or the body. Routes need no such check.
 """
@@ -15,6 +17,9 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from control_plane.api.requests.access import declaration_of
+from control_plane.api.requests.state import SECRET_IN_REQUEST
+from control_plane.decisions.misplaced_secrets import has_secret
 from control_plane.decisions.refusals import Malformed, Objection, UnsupportedMediaType
 
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
@@ -28,9 +33,10 @@ _STREAM: Final = "text/event-stream"
 
 
 async def storable(request: Request) -> None:
-    """Check that the database can store every value of the request.
+    """Check that the database can store every value of the request, and that it may: no value is a secret.
 
-    Raises `Malformed` with all values that it cannot store, and `UnsupportedMediaType` for a body that is not JSON.
+    Raises `Malformed` with all values that cannot or must not be stored, and `UnsupportedMediaType` for a body that is
+    not JSON.
     """
     route = request.scope["route"]
     assert isinstance(route, APIRoute), f"the route must be an APIRoute, not {type(route).__name__}"
@@ -38,11 +44,12 @@ async def storable(request: Request) -> None:
     objections = [
         Objection(reason[0], f"{name}: {reason[1]}", parameter=name)
         for name, value in given
-        for reason in _of_text(str(value))
+        for reason in (*_of_text(name), *_of_text(str(value)))
     ]
     if route.body_field is not None and await request.body():
         _require_json(request)
-        objections += _of_body(await request.json())
+        # Nodes send secrets in bodies: the token and the proof of an enrolment.
+        objections += _of_body(await request.json(), secrets=declaration_of(route)["roles"] == ["node"])
     if objections:
         raise Malformed(*objections)
 
@@ -58,14 +65,18 @@ def _require_json(request: Request) -> None:
 def _of_text(value: str) -> Iterator[tuple[str, str]]:
     if _UNSTORABLE.search(value):
         yield "unstorable_character", _CHARACTER
+    elif has_secret(value):
+        yield SECRET_IN_REQUEST
     elif _NUMBER.fullmatch(value):
         digits = value.lstrip("+-").lstrip("0")
         if len(digits) > _DIGITS or not _SMALLEST <= int(value) <= _LARGEST:
             yield "number_out_of_range", f"{value[:64]} is outside the range of 64-bit integers"
 
 
-def _of_body(body: Any) -> Iterator[Objection]:
-    """Return the objections to the values of a JSON document, each with its JSON pointer (RFC 6901)."""
+def _of_body(body: Any, *, secrets: bool) -> Iterator[Objection]:
+    """Return the objections to the values of a JSON document, each with its JSON pointer (RFC 6901). The document may
+    contain secrets if `secrets` is true.
+    """
     # A stack instead of recursion: the document may be nested as deeply as Python's recursion limit allows.
     left: list[tuple[str, Any]] = [("", body)]
     while left:
@@ -74,17 +85,21 @@ def _of_body(body: Any) -> Iterator[Objection]:
             case dict():
                 below = [(f"{pointer}/{escaped(key)}", key, each) for key, each in value.items()]
                 left += [(there, each) for there, key, each in below]
-                left += [(there, key) for there, key, each in below if _UNSTORABLE.search(key)]
+                left += [
+                    (there, key) for there, key, each in below if _UNSTORABLE.search(key) or has_secret(key)
+                ]
             case list():
                 left += [(f"{pointer}/{index}", each) for index, each in enumerate(value)]
             case _:
-                yield from _of_scalar(pointer, value)
+                yield from _of_scalar(pointer, value, secrets=secrets)
 
 
-def _of_scalar(pointer: str, value: Any) -> Iterator[Objection]:
+def _of_scalar(pointer: str, value: Any, *, secrets: bool) -> Iterator[Objection]:
     match value:
         case str() if _UNSTORABLE.search(value):
             yield Objection("unstorable_character", _CHARACTER, escaped_text(pointer))
+        case str() if not secrets and has_secret(value):
+            yield Objection(*SECRET_IN_REQUEST, pointer)
         case bool():
             pass
         case int() if not _SMALLEST <= value <= _LARGEST:

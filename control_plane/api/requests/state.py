@@ -13,6 +13,7 @@ from control_plane.api.feed.feed import Feed
 from control_plane.api.requests.rate_limits import RateLimits
 from control_plane.api.requests.report_gate import ReportGate
 from control_plane.decisions.access import Principal
+from control_plane.decisions.misplaced_secrets import has_secret
 from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.identity.sealing import OrderKeys
 from control_plane.origin import Origin
@@ -22,6 +23,12 @@ from events.ledger.append import CommandKey
 from events.values import ProjectId, new_uuid
 
 MAX_KEY: Final = 255
+_MISPLACED: Final = (
+    "the value contains an API key, a token or a private key; send a key in the Authorization header only, and revoke"
+    " the one that was sent"
+)
+SECRET_IN_REQUEST: Final = "secret_in_request", _MISPLACED
+"""Code and message of the refusal of a request with a secret in a place that is recorded."""
 
 
 def plane_of(request: Request) -> Plane:
@@ -89,5 +96,7 @@ async def key_of(request: Request, principal: Principal) -> CommandKey | None:
     if not 0 < len(raw) <= MAX_KEY:
         reason = f"the Idempotency-Key has {len(raw)} characters; use 1 to {MAX_KEY}"
         raise Malformed(Objection("invalid_idempotency_key", reason))
+    if has_secret(raw):
+        raise Malformed(Objection(*SECRET_IN_REQUEST, parameter="Idempotency-Key"))
     digest = sha256(await request.body()).digest()
     return CommandKey(principal.actor, f"{request.method} {request.url.path}", raw, digest)
