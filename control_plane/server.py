@@ -23,6 +23,7 @@ from control_plane.settings import SettingsRefused, read_migration_settings, rea
 from control_plane.version import release
 from control_plane.wiring import CannotListen, Plane, configure_logs, plane, reduce_garbage_collection
 from events.ledger.fitness import UnfitServer
+from tasks.core_dumps import disable_core_dumps
 from tasks.failpoints import UnknownFailpoint
 
 USAGE: Final = 2
@@ -61,6 +62,7 @@ def main() -> int:
     The code is 1 if the program cannot start or the database server turns out to be unfit later (an error with advice
     is printed to standard error), and 2 for wrong usage.
     """
+    disable_core_dumps()
     try:
         return _command(sys.argv[1:])
     except* SettingsRefused as refused:

@@ -22,6 +22,7 @@ from node_agent.runtime.version import agent_version
 from node_agent.settings import Settings, SettingsRefused, read_settings
 from node_agent.transport.enrol import EnrolmentRefused
 from node_agent.wiring import run
+from tasks.core_dumps import disable_core_dumps
 from tasks.failpoints import UnknownFailpoint, arm_from
 
 log = structlog.get_logger(__name__)
@@ -83,6 +84,7 @@ def _main(arguments: list[str]) -> int:
 
 
 def _start(config: Path) -> int:
+    disable_core_dumps()
     try:
         arm_from(os.environ.get("SLICEPLANE_FAILPOINTS", ""))
         settings = read_settings(config)

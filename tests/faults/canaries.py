@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -106,7 +106,7 @@ def _dumps(system: System) -> Iterator[tuple[str, bytes]]:
 
 
 def _redis(client: "redis.Redis") -> Iterator[tuple[str, str]]:
-    readers = {
+    readers: dict[bytes, Callable[[bytes], Any]] = {
         b"string": client.get,
         b"hash": client.hgetall,
         b"list": lambda key: client.lrange(key, 0, -1),
@@ -131,9 +131,10 @@ def _lists(system: System) -> Iterator[tuple[str, str]]:
     ) as client:
         document = client.get("/openapi.json").json()
         for path, operations in document["paths"].items():
-            if "{" in path or "get" not in operations or path == "/v1/events/watch" or "watch" in path:
+            if "{" in path or "get" not in operations or path.endswith("/watch"):
                 continue
-            text, cursor = "", ""
+            text = ""
+            cursor: str | None = ""
             while cursor is not None:
                 answer = client.get(path, params={"cursor": cursor} if cursor else {})
                 text += answer.text

@@ -91,6 +91,48 @@ def test_allocation_request_with_several_errors_is_refused_with_every_reason(
     }
 
 
+def test_request_with_a_secret_in_a_recorded_place_is_refused_without_repeating_the_secret(
+    shared_plane: RunningPlane,
+) -> None:
+    key = f"sp_{'a-_0' * 10}"
+    token = "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJ4In0xxxx.c2lnbmF0dXJl"
+    client = shared_plane.client()
+    events = shared_plane.last_position()
+    answers = {
+        "/labels/note": client.post("/allocations", json={**GOOD, "labels": {"note": f"use {token}"}}),
+        "/labels/[secret]": client.post("/allocations", json={**GOOD, "labels": {key: "x"}}),
+        "/ssh_authorized_keys/0": client.post(
+            "/allocations",
+            json={**GOOD, "ssh_authorized_keys": ["-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl"]},
+        ),
+        "key": client.get(f"/keys/{key}"),
+        "actor": client.get("/events", params={"actor": f"key:{key}"}),
+        "[secret]": client.get("/skus", params={key: "1"}),
+        "Idempotency-Key": client.post(
+            "/projects", json={"id": "with-a-secret"}, headers={"Idempotency-Key": f"a {key}"}
+        ),
+    }
+    for place, answer in answers.items():
+        assert (answer.status_code, codes(answer)) == (422, {"secret_in_request"}), answer.text
+        named = [each["field"] or each["parameter"] for each in answer.json()["reasons"]]
+        assert place in named
+        assert key not in answer.text
+        assert token not in answer.text
+    assert shared_plane.last_position() == events
+    absent = client.get(f"/absent/{key}")
+    assert absent.status_code == 404
+    assert "/v1/absent/[secret]" in absent.text
+    listed = client.get("/access-log", params={"order": "desc", "limit": 100}).text
+    assert "/v1/keys/[secret]" in listed
+    assert key not in listed
+
+
+def test_text_that_only_resembles_a_secret_is_accepted(shared_plane: RunningPlane) -> None:
+    labels = {"sp_team": "sp_short", "note": "eyJ.a.b", "enrol_by": "-----BEGIN CERTIFICATE-----"}
+    answer = shared_plane.client().post("/allocations", json={**GOOD, "labels": labels})
+    assert "secret_in_request" not in codes(answer)
+
+
 def test_error_about_a_request_field_of_a_wrong_type_does_not_repeat_the_value(
     shared_plane: RunningPlane,
 ) -> None:

@@ -8,6 +8,7 @@ in each kind of place and finds it there, so that a search without result proves
 import base64
 import json
 import os
+import resource
 import secrets
 import subprocess
 import sys
@@ -144,6 +145,7 @@ def send_all(sender: Sender, folder: Path) -> None:
     _misplaced_headers(sender)
     _misplaced_addresses(sender)
     _misplaced_bodies(sender, folder)
+    _outage_of_the_database(sender)
     system.release_all(allocation)
 
 
@@ -270,6 +272,27 @@ def _wrong_settings(sender: Sender) -> None:
                 assert done.returncode != 0, done.stdout
 
 
+def _outage_of_the_database(sender: Sender) -> None:
+    """Let every program log that it cannot use the database, with requests in progress that carry secrets."""
+    key = sender.secrets["successor of a rotated API key"].value
+    role = make_url(sender.system.stack.environment()["SLICEPLANE_DATABASE_URL"]).username
+    with psycopg.connect(sender.system.stack.admin_dsn, autocommit=True) as conn:
+        conn.execute(f"alter role {role} nologin")
+        try:
+            conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = %s", [role])
+            for method, path in (("GET", "/v1/whoami"), ("POST", "/v1/keys")):
+                answer = sender.send(
+                    method,
+                    path,
+                    headers={"Authorization": f"Bearer {key}", "Idempotency-Key": uuid4().hex},
+                    json={"name": "a", "role": "auditor"} if method == "POST" else None,
+                )
+                assert answer.status_code == 503, answer.text
+        finally:
+            conn.execute(f"alter role {role} login")
+    until(sender.system.is_settled, "the node is settled")
+
+
 def _misplaced_headers(sender: Sender) -> None:
     for name, value in (("unknown bearer", _key()), ("bearer in the form of a JWT", _jwt())):
         bearer = {"Authorization": f"Bearer {sender.have(name, value)}"}
@@ -339,7 +362,7 @@ def _misplaced_bodies(sender: Sender, folder: Path) -> None:
         ("/v1/allocations", {**allocation, "project": name}),
         ("/v1/tasks", {"kind": name, "node_id": NODE}),
     ):
-        sender.send("POST", path, kept=path != "/v1/keys", json=body)
+        sender.send("POST", path, json=body)
     text = sender.have("free text", _jwt())
     issued = sender.send("POST", "/v1/keys", kept=False, json=fields).json()["id"]
     sender.send("POST", f"/v1/keys/{issued}/revoke", json={"reason": f"lost: {text}"})
@@ -417,8 +440,18 @@ def test_secret_is_found_only_in_the_files_and_processes_that_need_it(searched: 
         if name.removesuffix(" encoded") == case:
             found = searched.places.of(secret)
             assert found <= secret.kept, sorted(found - secret.kept)
+            assert found or not secret.kept, "the search does not find the secret where it is kept"
             files = [each for each in found if not each.startswith("process/")]
             assert open_modes(searched.state, files) == []
+
+
+def test_no_program_writes_its_memory_to_a_core_dump(system: System) -> None:
+    until(system.is_settled, "the node is settled")
+    programs = {**system.stack.programs, "agent": system.node.agent}
+    limits = {
+        name: resource.prlimit(child.pid or 0, resource.RLIMIT_CORE) for name, child in programs.items()
+    }
+    assert limits == dict.fromkeys(programs, (0, 0))
 
 
 def test_search_finds_a_text_that_was_planted_in_each_kind_of_place(system: System, tmp_path: Path) -> None:
