@@ -149,13 +149,17 @@ def _processes(system: System) -> Iterator[tuple[str, bytes]]:
     own = {child.pid: name for name, child in system.stack.programs.items() if child.pid}
     own |= {node.agent.pid: "agent" for node in system.nodes.values() if node.agent.pid}
     own |= {pid: name for name, pid in system.stack.servers.items()}
+    # The kernel shows the environment with which a program was executed. That of a copy of a process is added to it.
+    given = {name: child.environment for name, child in system.stack.programs.items()}
+    given["agent"] = system.node.agent.environment
     for folder in _PROC.iterdir():
         if not folder.name.isdigit():
             continue
         try:
             yield f"process/{folder.name}/command line", (folder / "cmdline").read_bytes()
             if (name := own.get(int(folder.name))) is not None:
-                yield f"process/{name}/environment", (folder / "environ").read_bytes()
+                copied = repr(given.get(name, {})).encode()
+                yield f"process/{name}/environment", (folder / "environ").read_bytes() + copied
         except OSError:
             continue  # the process has ended
 

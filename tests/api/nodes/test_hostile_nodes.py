@@ -201,6 +201,8 @@ def test_request_with_an_invalid_trace_context_starts_a_trace_and_a_valid_one_is
         trace = good[3:35] if given == good else own
         expected.append(f"00-{trace}-{own[16:]}-01")
         assert answer.headers["traceparent"] == expected[-1]
+    twice = running_plane.client().get("/skus", headers=[("traceparent", good), ("traceparent", good)])
+    assert good[3:35] not in twice.headers["traceparent"]
     requested = "select trace_context from ledger.event where type = 'allocation.requested' order by position"
     assert running_plane.rows(requested) == [(each,) for each in expected]
     order_of(running_plane, "n1")
