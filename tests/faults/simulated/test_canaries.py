@@ -271,6 +271,12 @@ def _wrong_settings(sender: Sender) -> None:
             assert done.returncode == 1, done.stderr
 
 
+def _terminated(conn: "psycopg.Connection[Any]", role: str | None) -> int:
+    """Terminate the sessions of a role, and return how many it had."""
+    sessions = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = %s"
+    return len(conn.execute(sessions, [role]).fetchall())
+
+
 def _outage_of_the_database(sender: Sender) -> None:
     """Let every program log that it cannot use the database, with requests in progress that carry secrets."""
     key = sender.secrets["successor of a rotated API key"].value
@@ -278,7 +284,8 @@ def _outage_of_the_database(sender: Sender) -> None:
     with psycopg.connect(sender.system.stack.admin_dsn, autocommit=True) as conn:
         conn.execute(f"alter role {role} nologin")
         try:
-            conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = %s", [role])
+            # A session that was being opened when the role lost its login is not listed yet: repeat until none is.
+            until(lambda: not _terminated(conn, role), "no program is connected to the database")
             for method, path in (("GET", "/v1/whoami"), ("POST", "/v1/keys")):
                 answer = sender.send(
                     method,
