@@ -82,6 +82,7 @@ HINTS: Final = {
     "role_missing": _WHOAMI,
     "scope_beyond_role": "omit the scope, or use a role that has it",
     "scope_missing": _WHOAMI,
+    "secret_in_request": "revoke the secret that was sent, for example: sliceplane keys revoke KEY --reason TEXT",
     "service_account_disabled": "ask an admin: sliceplane service-accounts enable ACCOUNT; or use another key",
     "service_account_exists": _ACCOUNTS,
     "service_account_not_active": "enable it first: sliceplane service-accounts enable ACCOUNT",
