@@ -18,7 +18,7 @@ from uuid import UUID
 from pydantic import Field, model_validator
 
 from events.values import MAX_SLOTS, SlotIndex
-from tasks.fields import Count, Ipv4Subnet, Moment, NodeId, Wire, Word
+from tasks.fields import Count, Flag, Ipv4Subnet, Moment, NodeId, Whole, Wire, Word
 from tasks.trust import CaPem
 
 _SHA256 = r"^[0-9a-f]{64}$"
@@ -63,7 +63,7 @@ class RenewalClaims(Wire):
 
     purpose: Literal["renew"] = "renew"
     node_id: NodeId
-    number: int = Field(ge=0, lt=2**53)
+    number: Whole = Field(ge=0, lt=2**53)
     presented_sha256: str = Field(pattern=_SHA256)
     credential_sha256: str = Field(pattern=_SHA256)
     queue_password_sha256: str = Field(pattern=_SHA256)
@@ -114,7 +114,7 @@ class Heartbeat(Wire):
 
     agent_version: Word = Field(max_length=64)
     spooled_reports: Count
-    resynced: bool
+    resynced: Flag
     """Whether the agent has compared every slot with its desired state since it started."""
 
 
@@ -124,7 +124,7 @@ class HeartbeatAnswer(Wire):
     now: datetime
 
 
-Index = Annotated[SlotIndex, Field(ge=0, lt=MAX_SLOTS)]
+Index = Annotated[SlotIndex, Field(strict=True, ge=0, lt=MAX_SLOTS)]
 
 
 class HeldOrder(Wire):
@@ -132,7 +132,7 @@ class HeldOrder(Wire):
 
     index: Index
     epoch: Count
-    position: int = Field(ge=0, lt=2**63)
+    position: Whole = Field(ge=0, lt=2**63)
     sha256: str = Field(pattern=_SHA256)
 
 

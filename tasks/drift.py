@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 
 from pydantic import Field
 
-from tasks.fields import IngressId, Moment, Sentence, Wire
+from tasks.fields import IngressId, Moment, Sentence, Whole, Wire
 
 Scope = Literal["node", "slot", "ingress"]
 Policy = Literal["repair", "report", "block"]
@@ -60,7 +60,7 @@ class TimedEvidence(Evidence):
 class LocatedEvidence(TimedEvidence):
     """Evidence of drift with the time of its detection and the affected slot, if it concerns one slot."""
 
-    slot: int | None = Field(ge=0, le=63)
+    slot: Whole | None = Field(ge=0, le=63)
     """The slot that it concerns; null if it concerns the whole node."""
 
 
@@ -89,7 +89,7 @@ class DriftType:
         """Whether placement avoids the affected node or slot while drift of this kind is open."""
         return self.policy != "report"
 
-    def is_of(self, slot: int | None) -> bool:
+    def is_of(self, slot: Whole | None) -> bool:
         """Return whether this kind of drift can apply to the slot, or to the node if `slot` is None. Drift with the
         scope `node` applies only to the node, all other drift only to a slot.
         """

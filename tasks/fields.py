@@ -1,9 +1,10 @@
 """Validated values of `events.values` as Pydantic fields, and the base model of all wire types."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from events import values
 
@@ -32,15 +33,32 @@ _SENTENCE: Final = 400
 Sentence = Annotated[str, Field(max_length=_SENTENCE, pattern=r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$")]
 """A piece of evidence on one line, without control characters: a report contains many of them, and the command line
 shows them in rows."""
-Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Port = Annotated[int, Field(ge=1, le=65535)]
+Whole = Annotated[int, Field(strict=True)]
+"""An integer; a JSON `true` or a number in a text is refused, as the OpenAPI document states."""
+Flag = Annotated[bool, Field(strict=True)]
+"""A truth value; 0, 1 and texts such as `"yes"` are refused, as the OpenAPI document states."""
+Count = Annotated[Whole, Field(ge=0, le=2**31 - 1)]
+Port = Annotated[Whole, Field(ge=1, le=65535)]
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END: Final = datetime(9999, 1, 1, tzinfo=UTC)
+_ISO_DATE: Final = re.compile(r"[0-9]{4}-")
+
+
+def _not_a_number(value: object) -> object:
+    """Refuse a Unix time, which Pydantic accepts as a date. Raises `ValueError`."""
+    if isinstance(value, datetime) or (isinstance(value, str) and _ISO_DATE.match(value)):
+        return value
+    raise ValueError("is not a date and time of RFC 3339, such as '2026-11-25T09:30:00Z'")
+
+
 # A year before 1 or after 9999 in UTC could be stored but never read again, and an unreadable event stops every reader
 # of the ledger. The lower bound is 1970, where a clock that was never set begins.
 # Postgres refuses offsets of 16 hours and more, which ISO 8601 permits, so the time is converted to UTC.
 Moment = Annotated[
-    AwareDatetime, Field(ge=_BEGINNING, lt=_END), AfterValidator(lambda moment: moment.astimezone(UTC))
+    AwareDatetime,
+    Field(ge=_BEGINNING, lt=_END),
+    BeforeValidator(_not_a_number),
+    AfterValidator(lambda moment: moment.astimezone(UTC)),
 ]
 """When something happened, in UTC; accepted with any zone."""
 

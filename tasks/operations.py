@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import Field
 
 from tasks.drift import Evidence
-from tasks.fields import Count, Ipv4Address, Line, MacAddress, Moment, NodeId, Wire, Word
+from tasks.fields import Count, Flag, Ipv4Address, Line, MacAddress, Moment, NodeId, Whole, Wire, Word
 from tasks.orders import Order
 
 Steps = Annotated[tuple[Word, ...], Field(max_length=64)]
@@ -142,7 +142,7 @@ class Check(Wire):
 
     name: Word
     """`switch`, `forwarding`, `uplink`, `translation`, `dhcp`, `images`, `vf`, `bf3` or `pci`."""
-    ok: bool
+    ok: Flag
     """Whether it is present, or is not configured."""
     detail: Line
     """What was checked, and why it could not be checked."""
@@ -207,7 +207,7 @@ class AddressReported(Wire):
     """Address of its lease; null if it has none."""
     lease_state: Literal["none", "offered", "bound", "expired", "foreign"]
     """`foreign`: its lease is of another address, or its address is leased to another network card."""
-    endpoint_port: int | None = Field(default=None, ge=1, le=65535)
+    endpoint_port: Whole | None = Field(default=None, ge=1, le=65535)
     """Port at which the slice passes its readiness check; null while it does not."""
 
 
@@ -217,7 +217,7 @@ class ReadinessPolled(Wire):
     kind: Literal["readiness.poll"] = "readiness.poll"
     address: Ipv4Address
     """Address at which it responds."""
-    port: int = Field(ge=1, le=65535)
+    port: Whole = Field(ge=1, le=65535)
     """Port at which it responds."""
     banner: str = Field(max_length=256)
     """Line that it sent."""
@@ -261,7 +261,7 @@ class OperationCancelled(Wire):
     """
 
     kind: Literal["operation.cancel"] = "operation.cancel"
-    was_running: bool
+    was_running: Flag
     """Whether the operation to cancel was running."""
 
 

@@ -14,6 +14,7 @@ from tasks.drift import LocatedEvidence, TimedEvidence
 from tasks.fields import (
     AllocationId,
     Count,
+    Flag,
     IngressId,
     Ipv4Address,
     Line,
@@ -22,6 +23,7 @@ from tasks.fields import (
     PciAddress,
     Port,
     SlotId,
+    Whole,
     Wire,
     Word,
     Words,
@@ -55,14 +57,14 @@ class FoundDevice(Wire):
     """Vendor and device id in hexadecimal, such as `10de:2330`; null if no function was found there."""
     kind: Word | None = Field(max_length=16)
     """Kind of function, by its class and its devices; null if none was found."""
-    numa_node: int | None = Field(ge=0, le=1023)
+    numa_node: Whole | None = Field(ge=0, le=1023)
     """NUMA node that the function is attached to; null if the host does not report it."""
 
 
 class FoundSlot(Wire):
     """A slot according to the node's settings."""
 
-    index: int = Field(ge=0, le=63)
+    index: Whole = Field(ge=0, le=63)
     """Index of the slot on the node."""
     vcpus: Count = Field(ge=1)
     """Virtual processors of a slice in this slot."""
@@ -73,7 +75,7 @@ class FoundSlot(Wire):
     # Omitted if empty: a control plane without support for devices refuses the unknown field.
     devices: tuple[FoundDevice, ...] = Field(default=(), max_length=64, exclude_if=is_empty)
     """PCI functions of a slice in this slot."""
-    numa_node: int | None = Field(default=None, ge=0, le=1023, exclude_if=is_none)
+    numa_node: Whole | None = Field(default=None, ge=0, le=1023, exclude_if=is_none)
     """NUMA node for the memory of a slice in this slot; null for any."""
 
 
@@ -86,7 +88,7 @@ class NodeSurveyed(Wire):
     """Host name of the node's operating system."""
     agent_version: Word = Field(max_length=64)
     """Release of the agent."""
-    simulated: bool
+    simulated: Flag
     """True if the agent simulates the node in memory."""
     images: tuple[Word, ...] = Field(max_length=MOST_IMAGES)
     """Names of the images from which slices can boot."""
@@ -102,7 +104,7 @@ class DriftRepaired(Wire):
     """Drift that the node detected and has repaired."""
 
     kind: Literal["drift.repaired"] = "drift.repaired"
-    slot: int | None = Field(ge=0, le=63)
+    slot: Whole | None = Field(ge=0, le=63)
     """The slot that it concerns; null if it concerns the whole node."""
     drift: tuple[TimedEvidence, ...] = Field(min_length=1, max_length=MOST_DRIFT)
     """Repaired drift, in the order of the repairs."""
@@ -151,7 +153,7 @@ class SliceIngressObserved(_OfSlice):
     lost: tuple[IngressId, ...] = Field(max_length=MOST_MAPPINGS)
     """Ingress rules that do not forward to the slice, while all others of the order do; empty if all do."""
     # Omitted if True: a control plane without support for the field refuses it.
-    others: bool = Field(default=True, exclude_if=bool)
+    others: Flag = Field(default=True, exclude_if=bool)
     """False if a fresh check found no other rule that forwards to the slice and no connection through another rule."""
 
 
@@ -173,7 +175,7 @@ class SliceStopped(_OfSlice):
     """A fresh check found that nothing of the slice runs or can be reached."""
 
     kind: Literal["slice.stopped"] = "slice.stopped"
-    forced: bool
+    forced: Flag
     """True if the guest did not shut down within its timeout and was powered off."""
 
 
@@ -246,7 +248,7 @@ ReportBody = Annotated[
 class Report(Wire):
     """One report of a node, with its position in the node's spool."""
 
-    sequence: int = Field(ge=1, lt=2**63)
+    sequence: Whole = Field(ge=1, lt=2**63)
     """Position in the spool, without gaps."""
     observed_at: Moment
     """When the node made the observation, on the control plane's clock as estimated by the node."""

@@ -1,11 +1,13 @@
 """An invalid request is refused with every reason at once, as problem+json, and changes nothing."""
 
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
 
 from control_plane.api.requests.body_limit import MOST_BYTES
+from tests.api.node import admit, batch, survey
 from tests.servers.plane import RunningPlane
 
 GOOD = {
@@ -22,6 +24,13 @@ EVERYTHING_WRONG = {
     "lease_seconds": "an hour",
     "not_a_field": 1,
 }
+HELD = {"index": 0, "epoch": 1, "position": 1, "sha256": "0" * 64}
+STEP = {"order_id": str(UUID(int=1)), "step": "boot", "number": 1, "of": 2, "at": "2026-11-25T09:30:00Z"}
+
+
+@pytest.fixture(scope="module")
+def node(shared_plane: RunningPlane) -> httpx.Client:
+    return admit(shared_plane, "n1", approve=False)
 
 
 def codes(answer: httpx.Response) -> set[str]:
@@ -243,3 +252,28 @@ def test_agent_request_without_a_valid_credential_is_refused_with_401(shared_pla
         headers = {"Authorization": f"Bearer {token}"}
         answer = httpx.post(f"{shared_plane.url}/v1/agent/desired-state", json={}, headers=headers)
         assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (
+            "/heartbeat",
+            {"agent_version": "1", "spooled_reports": False, "resynced": True},
+            "/spooled_reports",
+        ),
+        ("/heartbeat", {"agent_version": "1", "spooled_reports": 0, "resynced": 1}, "/resynced"),
+        ("/desired-state", {"held": [HELD | {"index": True}]}, "/held/0/index"),
+        ("/desired-state", {"held": [HELD | {"epoch": "0"}]}, "/held/0/epoch"),
+        ("/progress", {"progress": [STEP | {"at": 0}]}, "/progress/0/at"),
+        ("/progress", {"progress": [STEP | {"at": "0"}]}, "/progress/0/at"),
+        ("/progress", {"progress": [STEP | {"number": True}]}, "/progress/0/number"),
+        ("/reports", batch(str(UUID(int=1)), (1, survey(simulated=1))), "/reports/0/body/simulated"),
+    ],
+)
+def test_agent_request_with_a_value_of_a_wrong_type_is_refused(
+    node: httpx.Client, path: str, body: dict[str, Any], field: str
+) -> None:
+    answer = node.post(path, json=body)
+    assert answer.status_code == 422
+    assert answer.json()["reasons"][0]["field"] == field
