@@ -33,7 +33,7 @@ DryRun = Annotated[
     bool,
     Query(
         description="Make every check and choice of the request, and create nothing. The response is 200 with what"
-        " would be created; its ids exist nowhere. The Idempotency-Key is ignored.",
+        " would be created; its ids exist nowhere. The Idempotency-Key has no effect, but it must be valid.",
     ),
 ]
 
@@ -58,6 +58,8 @@ async def execute(request: Request, command: Command, about: StreamId | None = N
 
 async def try_out(request: Request, command: Command) -> Response:
     """Return the response of a dry run: the answer that a command would have. Raises the refusal of the command."""
+    # A key of a wrong form is refused here too, so that a dry run accepts exactly what the command accepts.
+    await key_of(request, caller_of(request))
     outcome = await plane_of(request).handle.run(command, dry_run=True)
     return Response(outcome.answer, media_type="application/json")
 

@@ -98,3 +98,16 @@ def test_dry_run_is_refused_with_the_same_reasons_as_the_request(
         dry, real = (admin.post(path, params={"dry_run": each}, json=body) for each in ("true", "false"))
     assert not dry.is_success
     assert (dry.status_code, dry.json()["reasons"]) == (real.status_code, real.json()["reasons"])
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256])
+def test_dry_run_with_an_invalid_idempotency_key_is_refused_like_the_request(
+    plane: RunningPlane, key: str
+) -> None:
+    with plane.client(**{"Idempotency-Key": key}) as client:
+        answers = [
+            client.post("/projects", json={"id": "never"}, params=params)
+            for params in ({}, {"dry_run": True})
+        ]
+    assert [each.status_code for each in answers] == [422, 422]
+    assert [each.json()["reasons"][0]["code"] for each in answers] == ["invalid_idempotency_key"] * 2
