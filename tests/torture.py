@@ -64,6 +64,7 @@ PROMISES: Final = {
         "tests/dispatch/test_queue_time.py",
         "tests/dispatch/test_queue_watch.py",
     ),
+    "P22": ("tests/api/requests/test_fuzzing.py",),
     "P23": ("tests/faults/simulated/test_canaries.py",),
     "P26": (
         "tests/agent/program/test_resync.py",
