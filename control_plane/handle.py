@@ -120,10 +120,11 @@ class Handle:
         condition: Condition | None = None,
         dry_run: bool = False,
     ) -> Outcome:
-        """Run a command and return its outcome. Raises as a call does, and `PreconditionFailed` if the stream of the
-        condition has another version.
+        """Run a command and return its outcome. Raises the same errors as `__call__`, and `PreconditionFailed` if the
+        stream of the condition has another version.
 
-        A `dry_run` returns the answer that the command would have, and changes nothing. It must not have a key.
+        A `dry_run` returns the answer that the command would have, and changes nothing. It must not have an idempotency
+        key.
         """
         wait_for_locked = False
         for attempt in range(1, ATTEMPTS + 1):
@@ -185,7 +186,7 @@ class Handle:
 
 def _require(condition: Condition, version: int) -> None:
     if version not in condition.versions:
-        wanted = " or ".join(map(str, sorted(condition.versions))) or "that of another resource"
+        wanted = " or ".join(map(str, sorted(condition.versions))) or "that of an ETag in If-Match"
         reason = f"{condition.stream} is at version {version}, not {wanted}; read it again"
         raise PreconditionFailed(Objection("version_changed", reason, parameter="If-Match"))
 

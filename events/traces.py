@@ -1,8 +1,8 @@
 """Trace contexts: the `traceparent` (W3C Trace Context, level 1) of a request, an event, a task or a report.
 
 Everything that follows from one request has the same trace id. The parent id of each record is the second half of the
-id of its direct cause: an event has that of its request, a task that of its event, a report that of its task, and an
-event that follows from a report that of the report. So a trace can be drawn from the ledger, without another store.
+id of its direct cause. The cause of an event is a request or a report, that of a task is an event, and that of a report
+is a task. So a trace can be drawn from the ledger, without another store.
 """
 
 import re

@@ -62,7 +62,8 @@ class KeyRow:
     """The row of an API key in `read.api_key`, with the limits of its service account if it has one.
 
     `revoked` is the reason of its revocation, and `disabled` that of the disablement of its account. `role`, `projects`
-    and `scopes` are those of the account at the time of the query, or else of the key; empty limits: none.
+    and `scopes` are those of the account at the time of the query, or, without an account, those of the key. Empty
+    `projects` or `scopes` limit nothing.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:

@@ -95,8 +95,8 @@ async def page(
     descending: bool = False,
     archived: bool | None = None,
 ) -> list[ProjectRow]:
-    """Return one page of projects by name; with `within`, only those, and with `archived` only those that are archived,
-    or are not.
+    """Return one page of projects by name, only those in `within` unless it is None. `archived`: only archived projects
+    if true, only active ones if false, both if None.
     """
     query = sa.select(project)
     if within is not None:

@@ -36,7 +36,7 @@ service_account = sa.Table(
 
 class ServiceAccountRow:
     """The row of a service account in `read.service_account`. `disabled` is the reason why it was disabled, None while
-    it is active; `projects` and `scopes` are its limits, empty: none.
+    it is active. `projects` and `scopes` limit the account; if they are empty, they limit nothing.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:

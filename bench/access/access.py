@@ -62,7 +62,7 @@ async def _running() -> AsyncIterator[TakeRound]:
 
 @asynccontextmanager
 async def _costs() -> AsyncIterator[TakeRound]:
-    """Run the three API processes and their client."""
+    """Run the three API processes and their client; yield the function that measures one round."""
     async with AsyncExitStack() as opened:
         folder = opened.enter_context(bench_folder())
         server = opened.enter_context(migrated_postgres(folder))
@@ -121,8 +121,8 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
 
 BENCH: Final = Bench(
     name="access",
-    explanation="throughput of a GET without against with the access log, and without against with authentication; p99 "
-    "latency of callers while another project floods the API, against without the flood",
+    explanation="throughput of a GET without the access log against that with it, and without authentication against "
+    "that with it; p99 latency of callers while another project floods the API against that without a flood",
     shape=f"access {CONNECTIONS} connections, {SECONDS} s, {flood.SHAPE}",
     rounds=ROUNDS,
     running=_running,

@@ -1,6 +1,6 @@
 """The client of the access benchmark: many connections to an API process, each with one request in progress.
 
-The process must use little time, because its own time would be measured too.
+The process must use little processor time, because it competes with the API process for the processors.
 """
 
 import re

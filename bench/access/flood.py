@@ -8,7 +8,7 @@ flooding project is still within its limit (`burst`), and after its first refuse
 with the key of a new project, because a key that has flooded before has no burst. On two cores, the flooding process
 competes with the API and Postgres for the processors.
 
-`bench.access.access` combines `running` and `results` with its own.
+`bench.access.access` combines `running` and `results` with its measurement of authentication and the access log.
 """
 
 import asyncio
@@ -44,7 +44,10 @@ class _CalmCaller:
         self._request, self._reader, self._writer = request, reader, writer
 
     async def send_until(self, ended: asyncio.Event, offset: float) -> list[float]:
-        """Send requests until the event; return their latencies in milliseconds. Raises `RuntimeError` if one fails."""
+        """Send requests until `ended` is set; return their latencies in milliseconds.
+
+        Raises `RuntimeError` if a request fails.
+        """
         found, due = list[float](), time.monotonic() + offset / RATE
         while not ended.is_set():
             await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -63,7 +66,7 @@ class _CalmCaller:
 
 
 async def _latencies(callers: Sequence[_CalmCaller], ended: asyncio.Event) -> list[float]:
-    """Return the latencies of all calm callers, which send in turn, until the event."""
+    """Let all calm callers send requests in turn until `ended` is set; return the latencies."""
     sending = (each.send_until(ended, number / len(callers)) for number, each in enumerate(callers))
     return [one for found in await asyncio.gather(*sending) for one in found]
 
@@ -94,7 +97,7 @@ class _Site:
 
 @asynccontextmanager
 async def running() -> AsyncIterator[TakeRound]:
-    """Run the API, the calm callers and the flooding process."""
+    """Run the API, the calm callers and the flooding process; yield the function that measures one round."""
     async with AsyncExitStack() as opened:
         folder = opened.enter_context(bench_folder())
         server = opened.enter_context(migrated_postgres(folder))
@@ -126,7 +129,7 @@ async def running() -> AsyncIterator[TakeRound]:
 async def _flooded(
     callers: Sequence[_CalmCaller], flooder: BenchProcess, flood: Flood
 ) -> tuple[list[float], list[float]]:
-    """Return the latencies of the calm callers until the flood is refused for the first time, and after that."""
+    """Return two lists of latencies of the calm callers: before and after the first refused request of the flood."""
     refused = asyncio.Event()
     burst = asyncio.create_task(_latencies(callers, refused))
     await flooder.request(flood, Flooded)
@@ -142,7 +145,9 @@ def _p99(latencies: Sequence[float]) -> float:
 
 
 def results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
-    """Return the ratios of the calm callers' p99 during a flood, beyond and within its limit, to that without one."""
+    """Return the p99 latency of the calm callers during a flood, divided by their p99 latency without a flood: once for
+    a flood beyond its limit, and once for a flood within its limit.
+    """
     return (
         ratio("access.flood_ratio", rounds, Pair("flooded.p99", "alone.p99")),
         ratio("access.flood_burst_ratio", rounds, Pair("burst.p99", "alone.p99")),

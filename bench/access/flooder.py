@@ -1,7 +1,7 @@
 """The flooding project of the flood benchmark: one process that sends requests with one API key as fast as it can.
 
-Every connection sends its next request as soon as the response to the last one has arrived, whatever it is. The process
-must use little time: a client of a deployment does not run on the processors of the API.
+Every connection sends its next request as soon as the response to the last one has arrived, also if it is a refusal.
+The process must use little processor time: in a deployment, no client runs on the machine of the API.
 """
 
 import re
@@ -22,8 +22,8 @@ _REFUSED: Final = b"HTTP/1.1 429 "
 
 
 class Flood(msgspec.Struct):
-    """A flood: the API's port, the request to send, and the number of connections. Until the process receives its next
-    line, it sends. It answers when the first request is refused, and when the flood has ended.
+    """A flood: the API's port, the request to send, and the number of connections. The flood lasts until the process
+    reads another line. The process writes a `Flooded` after the first refused request and at the end of the flood.
     """
 
     port: int
@@ -70,7 +70,7 @@ class _Connection:
 
 
 def flood_until_input(flood: Flood) -> Flooded:
-    """Flood the API until standard input has a line, and write an answer at the first refusal."""
+    """Flood the API until standard input has another line; write a `Flooded` after the first refused request."""
     done, began, selector = Flooded(0, 0, 0.0), time.monotonic(), selectors.DefaultSelector()
     selector.register(sys.stdin, selectors.EVENT_READ)
     connections = [_Connection(flood) for _ in range(flood.connections)]

@@ -39,8 +39,8 @@ def api(
     settings: Mapping[str, str],
     program: Sequence[str] = API,
 ) -> Iterator[int]:
-    """Run an API process with files in `folder` and these environment variables besides its servers, and yield its TCP
-    port.
+    """Run an API process that uses these servers, and yield its TCP port. Its files are in `folder`; `settings` are
+    further environment variables.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

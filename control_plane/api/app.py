@@ -156,7 +156,7 @@ class _RequestId:
 
     A request without a valid `traceparent` starts a trace, of which the id is the request id without `req-`.
 
-    An `X-Request-Id` of the client is logged as `client_request`. It never replaces the own id, which is unique.
+    An `X-Request-Id` of the client is logged as `client_request`. It never replaces the request id, which is unique.
 
     Plain ASGI: Starlette's base class would pass each chunk of a watch from one asyncio task to another.
     """

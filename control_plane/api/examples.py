@@ -1,7 +1,7 @@
 """Examples of requests for the OpenAPI document: the path parameters, and the body of every route that has one.
 
-A test sends each example to a real control plane. Ids, tokens and proofs are placeholders there, because the control
-plane or a node makes them.
+A test sends each example to a real control plane. Ids, tokens and proofs in the examples are placeholders, because the
+control plane or a node makes them.
 """
 
 import json

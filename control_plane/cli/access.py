@@ -38,7 +38,7 @@ class Given:
 @dataclass(frozen=True, slots=True)
 class Access:
     """Access to a control plane. `ca` (PEM) verifies its certificate; None: the system's CAs. `ca_word` is the shell
-    word for a file with it. `project` is the project of commands that concern one.
+    word that names the file of the CA. `project` is the project for commands that act on one project.
 
     `warnings` are shown to the user. `identity` and `namespaces` are used by `sliceplane ssh` (see
     `control_plane.cli.ssh`).
@@ -66,7 +66,7 @@ class _ClientFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A URL that is stored in a file, and what is stored beside it. `login` is how to store a key in it."""
+    """A URL that is stored in a file, and what is stored beside it. `login` is the advice how to store a key there."""
 
     path: Path
     url: str
@@ -166,8 +166,9 @@ def _word(ca_file: Path | None) -> str | None:
 
 
 def _source(environ: Mapping[str, str], context: str | None, *, optional: bool) -> _Source | None:
-    """Return the file's access that is used for what options and environment do not name. If it is `optional`, a file
-    that cannot be read is not an error.
+    """Return the URL and what is stored beside it, from the context or file that applies: a default for each value that
+    options and environment do not set. Return None if the file does not exist. If it is `optional` and no context is
+    named, a file that cannot be read is not an error.
     """
     try:
         contexts = contexts_file(environ)
@@ -214,7 +215,7 @@ def _overrides(environ: Mapping[str, str], given: Given) -> tuple[str, ...]:
         return ()
     options = {"SLICEPLANE_URL": given.url, "SLICEPLANE_API_KEY": given.api_key}
     return tuple(
-        f"{name} of the environment overrides the context {given.context}"
+        f"the environment variable {name} overrides the context {given.context}"
         for name, option in options.items()
         if environ.get(name) and option is None
     )

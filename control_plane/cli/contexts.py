@@ -1,7 +1,7 @@
 """Named contexts: the control planes that the user has logged in to, in one file that only the user can read.
 
 The file is `sliceplane/config.json` in $XDG_CONFIG_HOME, or in ~/.config. It is replaced as a whole, so that a crash
-leaves the old or the new file. A credential is of one type for each way to log in.
+leaves the old or the new file. Each way to log in has its own type of credential.
 """
 
 import os

@@ -70,7 +70,7 @@ def tls(url: str, expires: datetime | None, now: datetime) -> Finding:
 
 
 def version(server: str | None, client: str) -> Finding:
-    """Compare the releases. Clients and servers of one minor version are compatible."""
+    """Compare the releases of the control plane and this client. Releases of one minor version are compatible."""
     if server is None:
         return Finding("version", Verdict.SKIPPED, "the control plane does not publish its version")
     what = f"control plane {server}, this client {client}"

@@ -43,7 +43,7 @@ HINTS: Final = {
     "lifetime_too_long": "use a shorter --lifetime",
     "limits_of_service_account": "omit --role, --project and --scope, or --service-account",
     "limited_to_projects": "use a key that is not limited to projects; " + _WHOAMI,
-    "mac_taken": "contact the operator: another slot has each address that is derived for this slot",
+    "mac_taken": "contact the operator: other slots use every MAC address that is derived for this slot",
     "network_mode_not_offered": _MODE,
     "no_capacity": "list the free slots: sliceplane slots list; and the drift that blocks placement: sliceplane nodes drift",
     "no_credentials": KEY,
@@ -131,8 +131,8 @@ _BY_STATUS: Final[dict[int, str]] = {
 
 
 def hints(codes: tuple[str, ...], status: int, offered: str | None = None) -> tuple[str, ...]:
-    """Return what to do next after a refusal with these reason codes: at least one hint. For codes without a hint of
-    the command line it is the one that the control plane offered.
+    """Return what to do next after a refusal with these reason codes: at least one hint. If no code has a hint in
+    `HINTS`, return the hint `offered` by the control plane, or else that for the HTTP status.
     """
     own = tuple(dict.fromkeys(HINTS[code] for code in codes if code in HINTS))
     return own or (offered or _default(status),)

@@ -38,4 +38,4 @@ def polled(current: Session, call: Call[T], timeout: float | None) -> Iterator[R
             lost_at = None
             yield reply
         time.sleep(_POLL_SECONDS)
-    raise TimedOut("the time of the wait is over")
+    raise TimedOut("the timeout of the wait has passed")

@@ -128,7 +128,7 @@ def connect(
     project: Annotated[
         str | None,
         typer.Option(
-            help="Project of commands that concern one. Default: SLICEPLANE_PROJECT, else that of the context.",
+            help="Project for commands that act on one. Default: SLICEPLANE_PROJECT, else that of the context.",
             show_default=False,
         ),
     ] = None,

@@ -37,8 +37,8 @@ class _AsCurl(Exception):
 class Session:
     """The connection and the screen of one command. With --as-curl, the first request ends the command.
 
-    `recorded` is the time of the last event included in a past state, once a response had it. `asides` are notes for
-    the user about responses, printed at the end.
+    If a response described a past state, `recorded` is the time of the last event included in that state. `asides` are
+    notes for the user about responses, printed at the end.
     """
 
     def __init__(self, client: Client, screen: Screen, access: Access, *, as_curl: bool = False) -> None:
@@ -90,7 +90,7 @@ class Session:
         self.screen.many(items, rows, listing.next_cursor)
 
     def noted(self, listing: Listing[T]) -> None:
-        """Keep notes about a list that was read."""
+        """Keep notes about a list for the user: of which moment it is, and whether --limit cut it off."""
         if listing.last_page is not None:
             self._note(listing.last_page)
         if listing.next_cursor is not None:

@@ -163,9 +163,9 @@ class AsyncClient:
     async def wait_for(
         self, subject: Allocation | Task, state: str = "done", *, within: float
     ) -> Allocation | Task:
-        """Wait until an allocation or task, as a response has described it, is in a state. `within` is in seconds.
+        """Wait until the allocation or task of an earlier response is in a state. `within` is in seconds.
 
-        Raises `NotReached` if it ends in another state, and `TimedOut`; what was waited for continues then.
+        Raises `NotReached` if it ends in another state. Raises `TimedOut` after `within`; the operation continues.
         """
         following = Following(retry_seconds=within, deadline=time.monotonic() + within)
         try:
@@ -197,7 +197,7 @@ class AsyncClient:
         return found
 
     async def _connected(self, watch: WatchCall[T], state: Following) -> AsyncGenerator[bytes, None]:
-        """Yield the events of one connection of a stream, until it ends or must be renewed for the deadline."""
+        """Yield the events of one connection of a stream. End it if the next read could exceed the deadline."""
         seconds = state.read_seconds(time.monotonic())
         timeout = httpx.Timeout(seconds, connect=min(seconds, TIMEOUT.connect or seconds))
         stream = self._http.stream(

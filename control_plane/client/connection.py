@@ -39,5 +39,5 @@ def refuse_other_content(headers: Mapping[str, str]) -> None:
 
 
 def shortened(error: httpx.TransportError, seconds: float) -> bool:
-    """Return whether a stream ended because a read may block only for `seconds`, before the deadline of the reader."""
+    """Return whether a read timed out after `seconds`, which were fewer than usual because a deadline is near."""
     return isinstance(error, httpx.ReadTimeout) and seconds < QUIET_SECONDS

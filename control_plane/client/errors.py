@@ -41,7 +41,7 @@ class Untrusted(Unreachable):
 
 
 class UnexpectedResponse(SliceplaneError):
-    """The response is not one of a control plane, or of one that this client cannot read."""
+    """The response is not one of a control plane, or this client cannot read it."""
 
 
 class TimedOut(SliceplaneError):

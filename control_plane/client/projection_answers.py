@@ -36,7 +36,8 @@ class Projection(Answer, frozen=True):
 
 class Difference(Answer, frozen=True):
     """The first row of a table that differs from the replayed ledger. `live` or `replayed` is None if that side does
-    not have the row. `kind` is `ledger` for tables that only appends write, and `read_model` for all others.
+    not have the row. `kind` is `ledger` for tables that are written only when events are appended, and `read_model`
+    for all others.
     """
 
     table: str

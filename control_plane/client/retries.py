@@ -1,8 +1,8 @@
 """When a request is sent again, and after which pause. Pure.
 
 A request is repeated only if a second execution has no second effect: its method is idempotent, or it has an
-idempotency key. The connection failed, or the response is 429, 503, or 409 because the first request with this key is
-still in progress, each with Retry-After (RFC 9110, section 10.2.3).
+idempotency key. It is repeated after a failed connection, and after a response with Retry-After (RFC 9110, section
+10.2.3) and the status 429, 503, or 409 because the first request with this key is still in progress.
 """
 
 from collections.abc import Mapping

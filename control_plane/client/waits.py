@@ -47,7 +47,7 @@ def done(found: Task, state: str) -> Task:
 
 def late(what: str, state: str, timeout: float) -> TimedOut:
     """Return the error of a wait that timed out."""
-    return TimedOut(f"{what} was not {state} within {timeout:g} s, and continues")
+    return TimedOut(f"{what} did not become {state} within {timeout:g} s; it continues")
 
 
 def _because(reason: Reason | None) -> str:

@@ -98,7 +98,7 @@ def replace_key(
     key_id: str, key_sha256: str, overlap: timedelta, origin: Origin, render: Callable[[KeyRow], str]
 ) -> Command:
     """Issue a successor of an API key with the same role, projects, scopes and expiry. The replaced key is accepted for
-    the period `overlap`, but never longer than before. The successor of a key of a service account is a key of the same
+    the period `overlap`, but not after its own expiry. The successor of a key of a service account is a key of the same
     account. `render` makes the answer.
 
     Raises `UnknownName`, and `Conflict` if the key is revoked, expired or replaced already, or its account is disabled.

@@ -7,7 +7,8 @@ from events.values import ProjectId
 def against_changing(project: ProjectId, archived: str | None, field: str | None = None) -> list[Objection]:
     """Return the reason why a project can neither be described nor used for an allocation; an empty list if it can.
 
-    `archived` is the reason why it was archived, None while it is active; `field` names it in the request.
+    `archived` is the reason why it was archived, None while it is active; `field` is the field of the request that
+    names the project.
     """
     if archived is None:
         return []

@@ -142,7 +142,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse duplicate names: programs differ in which one counts."""
+    """Return a JSON object. Raises `ValueError` for duplicate names, because parsers differ in which value they use."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("duplicate name")

@@ -73,7 +73,10 @@ class IssuerKey:
 
 
 class IssuerKeys:
-    """Cache of the public keys of one provider. Not thread-safe: used by one event loop. `elapsed` is in seconds."""
+    """Cache of the public keys of one provider. Not thread-safe: used by one event loop.
+
+    `elapsed` returns seconds since any time.
+    """
 
     def __init__(self, issuer: Issuer, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._issuer, self._elapsed = issuer, elapsed
@@ -87,9 +90,10 @@ class IssuerKeys:
         self._context: ssl.SSLContext | None = None
 
     async def key_for(self, token: ShownToken) -> IssuerKey:
-        """Return the only key that a token can be signed with.
+        """Return the only key that can have signed a token.
 
-        Raises `TokenRefused` if the provider has no such key, and `IdentityProviderUnavailable` if that is not known.
+        Raises `TokenRefused` if the provider has no such key, and `IdentityProviderUnavailable` if the present keys of
+        the provider cannot be fetched.
         """
         if self._age() >= self._issuer.keys_max_age_seconds:
             await self._fetch_once()

@@ -28,7 +28,9 @@ class CannotOpen(Exception):
 
 
 def seal_answer(answer: str, secret: str, request: str) -> str:
-    """Return an answer encrypted with a caller's secret. `request` identifies the request, which is authenticated."""
+    """Return an answer encrypted with a caller's secret. It can be opened only with the same secret and `request`, a
+    text that identifies the request.
+    """
     salt = secrets.token_bytes(_SALT_BYTES)
     encrypted = _cipher(secret, salt).encrypt(_NONCE, answer.encode(), request.encode())
     return _PREFIX + urlsafe_b64encode(salt + encrypted).decode()

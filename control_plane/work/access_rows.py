@@ -170,7 +170,7 @@ async def store(conn: Writer, process: UUID, batch: Batch) -> None:
 
 
 async def missing_processes(conn: Writer, own: UUID) -> set[UUID]:
-    """Return the processes with open rows that do not show that they live. `own` is not among them."""
+    """Return the processes, other than `own`, that have open rows but do not hold the lock of `show_alive`."""
     return set(await fetch_values(conn, _MISSING, {"own": own}))
 
 
@@ -181,7 +181,7 @@ async def interrupt(conn: Writer, processes: Sequence[UUID]) -> int:
 
 
 async def prune(conn: Writer, kept: Retention) -> int:
-    """Delete at most `BATCH` rows that are older or more than those to keep; return their number."""
+    """Delete at most `BATCH` rows that exceed the number or the age in `kept`; return how many were deleted."""
     pruned = await conn.execute(_PRUNE, {"batch": BATCH, "rows": kept.rows, "age": kept.age})
     return pruned.rowcount
 

@@ -52,7 +52,7 @@ async def store(conn: AsyncConnection, uses: Mapping[str, Use]) -> None:
 
 
 async def find(conn: AsyncConnection, credentials: Collection[str]) -> dict[str, StoredUse]:
-    """Return the stored last uses of those of these credentials that were used."""
+    """Return the stored last use of each of these credentials; a credential that was never used is omitted."""
     query = sa.select(credential_use).where(credential_use.c.credential.in_(credentials))
     return {
         row["credential"]: StoredUse(row["used_at"], row["source"])

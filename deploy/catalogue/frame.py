@@ -24,7 +24,7 @@ ENVELOPE: Final = {
     "reason": "reason of the event: the request and its id, or one word",
     "correlation_id": "id shared by everything that follows from one request; for an allocation it is the UUID in its id",
     "causation_id": "`event_id` of the event that caused this one, or null",
-    "trace_context": "W3C `traceparent`: the trace of the request that began it and, as parent id, the direct cause; null without a request",
+    "trace_context": "W3C `traceparent`: the trace id of the request from which the event follows and, as parent id, the direct cause of the event; null without a request",
     "observed_at": "time at which the event happened, according to the observer",
     "recorded_at": "time at which the event was recorded, on the database's clock",
     "epoch": "number of the ledger's epoch, which rises with each restore of a backup; in a later epoch the same position may belong to another event",

@@ -1,7 +1,7 @@
 """Breaking changes between two OpenAPI documents. Pure: documents come in, sentences go out.
 
-A change breaks if a client that was written against the old document can fail against the new one. What a client sends
-may become wider, and what it receives may become narrower; the reverse breaks it:
+A change breaks if a client that was written against the old document can fail against the new one. A request may permit
+more than before, and a response less. These changes break a client:
 
 - a path, an operation, a response status or a media type is removed;
 - a field of a response is removed, or is no longer always present;
@@ -90,7 +90,7 @@ class _Comparison:
                 yield from self._schemas(where, content.get("schema", {}), now.get("schema", {}), sent=sent)
 
     def _schemas(self, where: str, old: Json, new: Json, *, sent: bool) -> Iterator[str]:
-        """Compare two schemas of what a client has `sent`, or of what it receives."""
+        """Yield the breaking changes between two schemas: of a part of a request if `sent`, else of a response."""
         pair = (repr(old), repr(new), sent)
         if "'$ref'" in pair[0] or "'$ref'" in pair[1]:  # also inside a union: it may lead back to this schema
             if pair in self._seen:
@@ -176,7 +176,7 @@ def _types(where: str, before: Mapping[str, Json], after: Mapping[str, Json], *,
 
 
 def _missing(kinds: Mapping[str, Json], among: Mapping[str, Json]) -> Iterator[str]:
-    """Yield the kinds that are not among others. Every integer is also a number."""
+    """Yield each type of `kinds` that `among` does not contain. Every integer is also a number."""
     for kind in kinds:
         if kind not in among and not (kind == "integer" and "number" in among):
             yield kind

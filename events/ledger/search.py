@@ -96,7 +96,8 @@ async def find_newest(
     conn: AsyncConnection, pick: EventFilter, *, after: Position, before: Position, limit: int
 ) -> Found:
     """Return the last matching events before a position and after another, newest first. A search may find no events
-    and still end above `after`: `reached` is the lowest position that it has covered, and it continues before it.
+    and still end above `after`: `reached` is the lowest position that it has covered. The next search takes `reached`
+    as `before`.
     """
     low = max(after, Position(before - 1 - WINDOW))
     where = event.c.position > low, event.c.position < before, pick.condition()

@@ -155,7 +155,7 @@ def test_variables_of_the_environment_override_the_context_with_a_warning_if_it_
     assert sent(plane) == "Bearer sp_environment"
     done = unconfigured("--context", "lab", "skus", "list")
     assert sent(plane) == "Bearer sp_environment"
-    assert "SLICEPLANE_API_KEY of the environment overrides the context lab" in done.err
+    assert "the environment variable SLICEPLANE_API_KEY overrides the context lab" in done.err
 
 
 def test_key_of_a_context_is_never_sent_to_a_different_url(

@@ -68,7 +68,7 @@ def test_wait_ends_if_the_allocation_ends_in_another_state(plane: ScriptedPlane,
 def test_wait_for_a_state_that_is_not_reached_times_out(plane: ScriptedPlane, client: AnyClient) -> None:
     plane.script(f"GET {PATH}/watch", stream(REQUESTED, PLACED, hold=True))
     began = time.monotonic()
-    with pytest.raises(errors.TimedOut, match="was not active within 1 s, and continues"):
+    with pytest.raises(errors.TimedOut, match="did not become active within 1 s; it continues"):
         client.wait_for(placed(), "active", within=1)
     assert time.monotonic() - began < 10
 

@@ -5,9 +5,10 @@ A request that is refused earlier gets a complete row before its response is sen
 connection of their own: one statement inserts the rows of arriving requests and completes those of ended ones.
 
 After a crash of this process, the rows of its requests in progress stay open. Every API process looks for such rows and
-closes them as `interrupted`; it recognises a living process by a lock that the connection of its writer holds. A row
-that ended shortly before the crash may also become `interrupted`. While the database is away, requests wait for their
-row and are refused after `OPENING_TIMEOUT_SECONDS`; what was refused meanwhile is written later, at most `MOST` rows.
+closes them as `interrupted`; it recognises a living process by a lock that the connection of its writer holds. The row
+of a request that ended shortly before the crash may also become `interrupted`. While the database is unavailable,
+requests wait for their rows and are refused after `OPENING_TIMEOUT_SECONDS`. The rows of refused requests are written
+later; once `MOST` rows wait, further requests are only counted.
 """
 
 import asyncio
@@ -88,7 +89,7 @@ class AccessLog:
         return self._approaching > FEW
 
     def arrived(self, _entry: Entry) -> None:
-        """Note that a request has arrived, which may have to be opened soon."""
+        """Note that a request has arrived, which may need a row soon: `is_busy` counts it."""
         self._approaching += 1
 
     def wants(self, entry: Entry, policy: str | None) -> bool:
@@ -113,7 +114,7 @@ class AccessLog:
             self._passed(entry)
 
     def end(self, entry: Entry) -> None:
-        """Record the end of a request: complete its row, or take a row for it."""
+        """Record the end of a request: complete its row, create one, or count the request in another row."""
         self._passed(entry)
         row = entry
         if not entry.queued and len(self._new) >= MOST:
@@ -127,15 +128,18 @@ class AccessLog:
             self._timer = asyncio.get_running_loop().call_later(COMPLETION_SECONDS, self._complete)
 
     async def answerable(self) -> None:
-        """Wait until the rows of all requests that have ended are committed, if the database answers in time."""
+        """Wait until the rows of all requests that have ended are committed.
+
+        Return also if the database is unavailable, or after `REFUSAL_TIMEOUT_SECONDS`.
+        """
         if self._connected:
             try:
                 await self._flushed(self._answers, REFUSAL_TIMEOUT_SECONDS)
             except TimeoutError:
-                log.warning("access_log_late", waiting=len(self._new))
+                log.warning("access_log_commit_timed_out", waiting=len(self._new))
 
     def passed_by(self, entry: Entry) -> None:
-        """Note that a request will not be opened."""
+        """Note that a request needs no row any more: `is_busy` no longer counts it."""
         self._passed(entry)
 
     async def run(self) -> None:
@@ -210,7 +214,10 @@ class AccessLog:
         _resolve(answers)
 
     async def _survey(self, conn: Writer) -> bool:
-        """Close the rows of ended processes and delete old rows; return whether more of them are left."""
+        """Close at most `BATCH` rows of ended processes and delete at most `BATCH` old rows.
+
+        Return whether one of these batches was full, so that more such rows may be left.
+        """
         await show_alive(conn, self.process)
         self._close_counts()
         before = self._missing
@@ -250,7 +257,10 @@ class AccessLog:
             self._approaching -= 1
 
     async def _flushed(self, waiting: list[asyncio.Future[None]], seconds: float) -> None:
-        """Wait until everything that waits now is written. Raises `TimeoutError`."""
+        """Have the queued rows written, and wait until the writer reports it to the future that is added to `waiting`.
+
+        Raises `TimeoutError` after `seconds`.
+        """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting.append(written)
         self._wanted.set()

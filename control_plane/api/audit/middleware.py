@@ -2,7 +2,8 @@
 
 A dependency of every route (`requests.recording`) opens the row of a request, after the credentials are verified and
 before the handler runs. The middleware completes the row once the response was sent. A request that is refused before
-gets its row here, before its response is sent. The middleware also notes the use of the credential of a caller.
+that dependency runs gets its row from the middleware, before its response is sent. The middleware also notes the use
+of the credential of a caller.
 """
 
 import asyncio
@@ -78,15 +79,16 @@ class _Recording:
         await self._send(message)
 
     def _note_use(self) -> None:
-        """Note the use of a verified credential when the response begins: a watch may never end. Nodes show by
-        heartbeats that they use theirs.
+        """Note the use of a caller's verified credential when the response begins, because a watch may never end.
+
+        The use of a node's credential is not noted: the heartbeats of the node show it.
         """
         entry = self._entry
         if entry.credential is not None and entry.principal is not None and not entry.is_of_node:
             self._uses.note(entry.credential, entry.source)
 
     def _is_recorded(self, status: int) -> bool:
-        """Return whether a request that was not opened is recorded."""
+        """Return whether the access log records a request that got no row before its handler."""
         entry = self._entry
         if entry.exempt:
             return False
@@ -95,7 +97,7 @@ class _Recording:
         return entry.wanted or outcome_of(status) is not Outcome.COMPLETED
 
     def _end(self, outcome: Outcome) -> None:
-        """Record the end of the request, unless it is recorded already or not at all."""
+        """Record the end of the request, if the access log records the request and has not recorded its end yet."""
         entry = self._entry
         if entry.outcome is None and (entry.queued or self._is_recorded(self._status or _BROKEN)):
             entry.end(outcome, self._status)

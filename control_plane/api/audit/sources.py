@@ -47,7 +47,7 @@ class Sources:
         return _counted(window, entry)
 
     def count(self, entry: Entry) -> Entry:
-        """Count a request in the row of all sources, which has no path, source and principal."""
+        """Count a request in an entry that all sources share, without path, source and principal; return the entry."""
         entry.path, entry.source, entry.principal, entry.credential = "", None, None, None
         return _counted(self._window(""), entry)
 

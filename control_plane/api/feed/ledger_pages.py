@@ -72,10 +72,10 @@ class Past:
         return section
 
     async def newest(self, pick: EventFilter, begin: Position, before: Position, limit: int) -> Found:
-        """Return the last events that match a filter, newest first, after the position `begin` and before another.
+        """Return the last events that match a filter, newest first, after `begin` and before `before`.
 
-        The scan has covered all positions from `reached` on. A page may have fewer events than `limit` although there
-        are more.
+        `reached` of the result is the lowest position that the scan has covered. The result may have fewer events than
+        `limit` although further events match.
         """
         found = Found((), before)
         for _ in range(WINDOWS):
@@ -106,7 +106,7 @@ async def _listed_up_to(conn: AsyncConnection, projection: str) -> Position:
 async def _newest_listed(
     conn: AsyncConnection, pick: EventFilter, begin: Position, before: Position, limit: int
 ) -> Found:
-    """Return the last matching events of some projects or timelines, which read models list."""
+    """Return the last matching events of some projects or timelines. Read models have the positions of these events."""
     listed: set[Position] = set()
     if pick.correlations:
         for correlation in pick.correlations:

@@ -223,7 +223,7 @@ def caller_of(request: Request) -> Principal:
 
 
 def credential_of(request: Request) -> HeldCredential:
-    """Return the credential that `authorise` has verified, of a route for principals."""
+    """Return the credential that `authorise` has verified. The route of the request must be one for principals."""
     return cast(HeldCredential, request.state.credential)
 
 

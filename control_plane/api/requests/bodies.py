@@ -241,7 +241,7 @@ class ArchiveProject(Body):
 
 
 class Limits(Body):
-    """Limits of a credential or service account, which the body of the request that makes it has."""
+    """Limits of a new API key or service account, as a part of the request body: its projects and scopes."""
 
     projects: list[Annotated[str, AfterValidator(values.project_id)]] = Field(default=[], max_length=64)
     """Projects that it is limited to; empty: all. A caller names at least one."""
@@ -261,7 +261,7 @@ class Limits(Body):
     def refuse_misfit(self, role: Role) -> None:
         """Check that the limits fit a role. Raises `PydanticCustomError`."""
         if role is Role.CALLER and not self.projects:
-            reason = "a caller names the projects that it may use"
+            reason = "the role caller must be limited to at least one project; list it in 'projects'"
             raise PydanticCustomError("projects_missing", "{reason}", {"reason": reason})
         if beyond := [each for each in self.scopes if each not in SCOPES_OF[role]]:
             reason = f"the role {role} does not have the scope {', '.join(beyond)}"

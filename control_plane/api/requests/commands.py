@@ -39,7 +39,7 @@ DryRun = Annotated[
 
 
 def dry(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Document the response of a dry run, which has this model."""
+    """Return the OpenAPI description of the response of a dry run, which has this model."""
     return {HTTPStatus.OK: {"model": model, "description": "Result of a dry run: what would be created."}}
 
 
@@ -67,7 +67,7 @@ async def try_out(request: Request, command: Command) -> Response:
 async def execute_with_secret(
     request: Request, command: Command, secret: Mapping[str, str], about: StreamId | None = None
 ) -> dict[str, Any]:
-    """Run a command with a JSON object as its answer, and return the object with the fields of `secret`.
+    """Run a command that answers with a JSON object; return the object with the fields of `secret` added.
 
     With an idempotency key the whole object is stored encrypted. Raises `Conflict` if it was stored by another
     credential of the same principal.

@@ -74,7 +74,7 @@ async def _if_none_match(
         ),
     ] = None,
 ) -> None:
-    """Document the header; `Conditional` evaluates it."""
+    """Document the header `If-None-Match`; the middleware `Conditional` evaluates it."""
 
 
 IF_MATCH: Final = Depends(_if_match)

@@ -86,8 +86,10 @@ def identified_place_of(cursor: str) -> tuple[datetime, UUID]:
 
 
 def page_of(items: Sequence[T], names: Sequence[str], cursor: str | None, limit: int, order: str) -> Page[T]:
-    """Return one page of a list that is in memory as a whole. `names` are the cursors of the items; they are unique,
-    ascend and begin with a number of at least four digits. Raises `Malformed`.
+    """Return one page of a list that is in memory as a whole. Raises `Malformed` for an invalid cursor.
+
+    `names` are the cursors of the items. They are unique and in ascending order, and each begins with a number of four
+    to six digits.
     """
     if cursor is not None and not _LISTED.fullmatch(cursor):
         raise invalid_cursor(cursor)

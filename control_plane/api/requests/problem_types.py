@@ -77,7 +77,7 @@ KINDS: Final[dict[type[Refused], ProblemType]] = {
         "unknown-name",
         404,
         "The named resource does not exist",
-        "The path or the body names a resource that does not exist, or that belongs to a project of others.",
+        "The path or the body names a resource that does not exist, or is of a project that the caller may not read.",
         "Check the id. The list of the resources shows those that the credential may see.",
         Objection("unknown_allocation", "no allocation has the id 'alc-0000000000000000000000000a'"),
     ),

@@ -113,7 +113,7 @@ def problem(
 
 
 def _shown(objection: Objection) -> ReasonBody:
-    """Return an objection without the secrets that the caller sent to a place of which the objection quotes values."""
+    """Return an objection with its secrets omitted: it may quote a value of the request that contains a secret."""
     texts = objection._asdict()
     return ReasonBody(**{name: text and without_secrets(text) for name, text in texts.items()})
 

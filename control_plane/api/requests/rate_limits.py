@@ -130,7 +130,7 @@ class RateLimits:
 
     async def _settle(self, request: Request, spent: Sequence[Spent], sender: str) -> None:
         """Set the headers of the response (draft-ietf-httpapi-ratelimit-headers-10). Raises `Throttled` if a quota
-        refuses the request, and after a delay if it refused many of the sender.
+        refuses the request; after many refusals of requests of the same sender, it waits before it raises.
         """
         policies = [
             f'"{each.quota.name}";q={each.quota.limit};w={each.quota.seconds}' for each, _, _ in spent

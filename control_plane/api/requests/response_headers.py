@@ -21,7 +21,10 @@ def set_header(request: Request, name: str, value: str) -> None:
 
 
 class ResponseHeaders:
-    """Middleware that adds the headers of `set_header` to the response, and a policy to the documentation page."""
+    """Middleware that adds the headers of `set_header` to a response.
+
+    It adds the header Content-Security-Policy to the documentation page.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -79,8 +79,8 @@ def trace_of(request: Request) -> str:
 
 
 def sent(request: Request) -> str:
-    """Return the id of a request, the address that sent it, and the id of its token, for the reason of an event. For
-    other credentials, the actor is the credential.
+    """Return the part of an event's reason that identifies the request: its id, the address of its client, and the id
+    of its token if an identity provider issued it.
     """
     entry = entry_of(request)
     source = "" if entry.source is None else f" from {entry.source}"

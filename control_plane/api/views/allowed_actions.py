@@ -59,7 +59,9 @@ AllowedActions = dict[str, ActionView]
 def _decided(
     principal: Principal, scope: Scope, against: Mapping[str, Sequence[Objection]]
 ) -> AllowedActions:
-    """Return the view of each action: refused by the scope of all routes, or else by the first of its objections."""
+    """Return the view of each action. If the principal lacks `scope`, which the routes of all these actions require,
+    each action is refused for that reason; else for the first of its own objections, if it has one.
+    """
     denied = against_scope(principal, scope)
     return {name: _action(denied or objections) for name, objections in against.items()}
 
@@ -73,8 +75,8 @@ def _action(objections: Sequence[Objection]) -> ActionView:
 def actions_on_allocation(
     principal: Principal, state: Allocation, ingresses: IngressStates
 ) -> AllowedActions:
-    """Return the actions on an allocation. Left out: whether the agents of its nodes support a stop and ingress rules,
-    and whether a public address or port is free.
+    """Return the actions on an allocation. Not checked: whether the agents of its nodes support a stop and ingress
+    rules, and whether a public address or port is free.
     """
     opening = _NONE if isinstance(state, Requested) else against_opening_any(state, ingresses)
     against = {
@@ -92,8 +94,8 @@ def actions_on_ingress(principal: Principal) -> AllowedActions:
 
 
 def actions_on_project(principal: Principal, row: ProjectRow) -> AllowedActions:
-    """Return the actions on a project. Left out: whether its allocations still hold slots, so that it cannot be
-    archived.
+    """Return the actions on a project. Not checked: whether its allocations still hold slots, in which case it cannot
+    be archived.
     """
     against = {"describe": against_changing(row.project, row.archived), "archive": _NONE}
     return _decided(principal, Scope.PROJECTS_WRITE, against)
@@ -111,8 +113,8 @@ def actions_on_service_account(principal: Principal) -> AllowedActions:
 
 
 def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
-    """Return the actions on a registered node. Left out: the public addresses that the request names, and those in
-    use.
+    """Return the actions on a registered node. Not checked: which public addresses a request names, and which ones are
+    in use.
     """
     against = {
         "remove": against_removing(registration_of(row)),
@@ -125,7 +127,7 @@ def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
 
 
 def actions_on_slot(principal: Principal, row: SlotRow) -> AllowedActions:
-    """Return the actions on a slot. Left out: whether every MAC derived for it is in use, so that it cannot be
+    """Return the actions on a slot. Not checked: whether every MAC derived for it is in use, in which case it cannot be
     approved.
     """
     slot = row.slot_id
@@ -138,8 +140,8 @@ def actions_on_slot(principal: Principal, row: SlotRow) -> AllowedActions:
 
 
 def actions_on_task(principal: Principal, row: sa.Row[Any]) -> AllowedActions:
-    """Return the actions on the task of a row of `work.task`. Left out: what was decided about the task since the row
-    was written, and the state of the allocation of an order.
+    """Return the actions on the task of a row of `work.task`. Not checked: decisions about the task after the row was
+    written, and the state of the allocation of an order.
     """
     if row.task_id is not None:
         return actions_on_operation(principal, _state_name(row))
@@ -162,7 +164,10 @@ def actions_on_operation(principal: Principal, name: tasks.StateName) -> Allowed
 
 
 def actions_on_projection(principal: Principal, name: str, stopped_at: frozenset[Position]) -> AllowedActions:
-    """Return the actions on a read model with tables that stopped at these positions, which may be skipped."""
+    """Return the actions on a read model that has tables stopped at the events with these positions.
+
+    The action `skip` skips one of these events.
+    """
     against = {
         "rebuild": _NONE,
         "retry": projections.against_retrying(name, stopped_at),

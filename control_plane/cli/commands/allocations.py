@@ -201,7 +201,7 @@ def start(
 
 
 def _switch(current: Session, call: Call[Allocation], state: str | None, timeout: float | None) -> None:
-    """Stop or start an allocation, and wait until it is in the state; None: do not wait."""
+    """Stop or start an allocation with `call`, and wait until the allocation is in `state`; None: do not wait."""
     reply = current.send(call)
     if state is None:
         _show(current, reply)

@@ -39,14 +39,18 @@ def login(
     *,
     name: Annotated[
         str | None,
-        typer.Option("--context", help="Name of the context.", show_default="the current one, or default"),
+        typer.Option(
+            "--context", help="Name of the context.", show_default="the current context, or 'default'"
+        ),
     ] = None,
     url: Annotated[
         str | None, typer.Option(help="URL of the control plane.", show_default="that of the context")
     ] = None,
     ca: Annotated[
         Path | None,
-        typer.Option(help="CA bundle (PEM) that verifies it.", show_default="that of the context"),
+        typer.Option(
+            help="CA bundle (PEM) that verifies the control plane.", show_default="that of the context"
+        ),
     ] = None,
     project: Annotated[
         str | None, typer.Option(help="Project of commands in this context.", show_default=False)

@@ -41,7 +41,9 @@ def rebuild(
     *,
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", show_default=False)] = None,
     every: Annotated[bool, typer.Option("--all", help="Rebuild every projection.")] = False,
-    wait_for_it: Annotated[bool, typer.Option(_WAIT, help="Wait until the tables are swapped in.")] = True,
+    wait_for_it: Annotated[
+        bool, typer.Option(_WAIT, help="Wait until the rebuilt tables are in use.")
+    ] = True,
     timeout: Timeout = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -63,7 +65,7 @@ def rebuild(
 
 
 def _known(current: Session, names: list[str] | None) -> list[str]:
-    """Return the names of existing projections: the given ones, or all. Raises `WrongUsage`."""
+    """Return the given names of projections, or all names. Raises `WrongUsage` if no projection has a given name."""
     known = list(current.client.items(calls.projections()))
     requested = list(dict.fromkeys(names)) if names else [each.name for each in known]
     _refuse_unknown(requested, known)

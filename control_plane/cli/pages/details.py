@@ -42,8 +42,9 @@ def page(rows: Iterator[Row]) -> Table:
 
 
 def actions(items: Mapping[str, Action] | None) -> Iterator[Row]:
-    """Yield the line of the actions that the caller may take on a resource, and the others with the reason. A view of
-    the past and an older control plane have none.
+    """Yield the row with the actions that the caller may take on a resource, and the refused ones with their reasons.
+
+    Yield nothing if the view has no actions: it is a view of the past, or the control plane is older than this client.
     """
     if not items:
         return
