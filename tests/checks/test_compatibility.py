@@ -236,7 +236,7 @@ def test_addition_that_old_clients_ignore_is_not_reported(name: str) -> None:
     assert breaking_changes(DOCUMENT, changed(ADDITIONS[name])) == []
 
 
-def test_removal_of_an_addition_is_reported_because_the_check_has_a_direction() -> None:
+def test_removal_of_an_addition_is_reported_as_a_breaking_change() -> None:
     unnoticed = [
         name
         for name, change in ADDITIONS.items()

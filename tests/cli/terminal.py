@@ -9,7 +9,7 @@ import subprocess
 def run_on_terminal(*words: str, columns: int = 160, typed: tuple[str, str] | None = None) -> tuple[int, str]:
     """Run a program on a pseudo-terminal. Return its exit code and everything that it wrote to the terminal.
 
-    `typed` is a prompt, and what is typed as soon as the program has written it.
+    `typed` is a prompt and the input to type when the program has written this prompt.
     """
     controller, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}

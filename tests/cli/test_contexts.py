@@ -22,7 +22,7 @@ CALLER = {"actor": "key:ci-1", "role": "caller", "scopes": ["allocations:read"],
 
 @pytest.fixture(autouse=True)
 def config(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of the contexts. No other configuration exists."""
+    """Path of the file of contexts. No other configuration exists."""
     monkeypatch.delenv("SLICEPLANE_CONFIG")
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
     return home / ".config/sliceplane/config.json"
@@ -116,7 +116,7 @@ def test_login_without_a_url_is_refused(login: Run) -> None:
     assert login("login").code == 2
 
 
-def test_contexts_are_listed_without_keys_chosen_and_removed(
+def test_context_list_has_no_keys_and_contexts_can_be_selected_and_removed(
     plane: ScriptedPlane, login: Run, unconfigured: Run, config: Path
 ) -> None:
     login("login", "--context", "one", "--url", plane.url)
@@ -146,7 +146,7 @@ def test_logout_removes_the_key_and_keeps_the_context(
     assert "sliceplane login --context lab" in done.err
 
 
-def test_variables_of_the_environment_override_the_context_with_a_warning_if_it_was_named(
+def test_environment_variables_override_the_context_with_a_warning_if_the_option_names_the_context(
     plane: ScriptedPlane, login: Run, unconfigured: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     login("login", "--context", "lab", "--url", plane.url)
@@ -183,7 +183,7 @@ def test_configuration_of_dev_up_is_used_if_no_context_is_current(
     assert sent(plane) == "Bearer sp_secret"
 
 
-def test_file_named_by_the_environment_overrides_the_current_context(
+def test_file_named_by_sliceplane_config_overrides_the_current_context(
     plane: ScriptedPlane, login: Run, unconfigured: Run, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     login("login", "--url", plane.url)
@@ -228,7 +228,7 @@ def test_project_is_that_of_the_option_else_of_the_environment_else_of_the_conte
     assert "project" not in query(plane)
 
 
-def test_allocation_is_created_in_the_project_of_the_session(
+def test_allocation_is_created_in_the_project_of_the_context(
     plane: ScriptedPlane, login: Run, unconfigured: Run
 ) -> None:
     plane.script("POST /v1/allocations", document(allocation("placed"), 202))
@@ -238,7 +238,7 @@ def test_allocation_is_created_in_the_project_of_the_session(
     assert json.loads(plane.received[-1].body)["project"] == "vision"
 
 
-def test_project_limits_events_unless_projects_or_all_are_named(
+def test_project_of_the_context_filters_events_unless_projects_or_all_projects_are_requested(
     plane: ScriptedPlane, login: Run, unconfigured: Run
 ) -> None:
     plane.script("GET /v1/events", page())

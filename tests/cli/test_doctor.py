@@ -166,9 +166,7 @@ def test_doctor_of_a_real_control_plane_finds_no_failure(
         (90, "failed"),
     ],
 )
-def test_clock_difference_is_judged_with_the_whole_seconds_of_the_header_date(
-    offset: float, verdict: str
-) -> None:
+def test_clock_check_allows_for_the_whole_seconds_of_the_date_header(offset: float, verdict: str) -> None:
     server = (NOW + timedelta(seconds=offset)).replace(microsecond=0)
     found = diagnosis.clock(server, NOW, NOW + timedelta(seconds=0.1))
     assert found.status == verdict

@@ -20,7 +20,7 @@ OPPOSITES: Final = {"--replace-on-failure", "--no-wait"}
 
 
 def commands(found: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command below `found` with its words. Typer has its own copy of Click's classes."""
+    """Yield every command below a group, with its words, such as `("keys", "list")`."""
     if (below := getattr(found, "commands", None)) is None:
         yield words, found
         return
@@ -67,7 +67,7 @@ FILTERS: Final = {"--stream", "--type", "--project", "--actor", "--correlation"}
 """Options that the page calls FILTER."""
 
 
-def test_page_lists_every_option_of_the_whole_program() -> None:
+def test_page_lists_every_global_option() -> None:
     options = {option for parameter in get_command(program).params for option in parameter.opts}
     assert {option for option in options - OF_ALL if option not in USAGE} == set()
 

@@ -1,4 +1,4 @@
-"""`--timeout` and `--no-wait` of the commands that wait: exit code 5, and what continues."""
+"""`--timeout` and `--no-wait` of the commands that wait: exit code 5, and a message about the work that continues."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ TASK = {"id": "t-1", "kind": "k", "state": "sent", "node_id": "n", "created_at":
 
 @pytest.fixture(autouse=True)
 def endless(plane: ScriptedPlane) -> None:
-    """Operations that never end."""
+    """Script a control plane with allocations, tasks, rebuilds and verifications that never end."""
     plane.script("POST /v1/allocations", document(allocation("placed"), 202))
     plane.script(f"GET {PATH}/watch", stream(REQUESTED, PLACED, hold=True))
     plane.script(f"POST {PATH}/stop", document(allocation("stopping", version=8), 202))

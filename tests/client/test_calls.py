@@ -56,7 +56,7 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def made(name: str, function: Callable[..., Any]) -> Iterator[Call[Any] | ListCall[Any] | WatchCall[Any]]:
-    """Yield the call that a function returns for example arguments, with all its parameters."""
+    """Call a function of `calls` with examples of all arguments, and yield the result; call it once per variant."""
     arguments: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name == "body":

@@ -68,7 +68,7 @@ def test_unknown_key_is_refused_as_unauthorised(shared_plane: RunningPlane, kind
         client.run(calls.whoami())
 
 
-def test_health_and_caller_are_read(shared_plane: RunningPlane, client: AnyClient) -> None:
+def test_client_reads_readiness_status_and_the_caller(shared_plane: RunningPlane, client: AnyClient) -> None:
     assert client.run(calls.readiness()).checks[0].name == "postgres"
     assert client.run(calls.whoami()).role == "admin"
     assert client.run(calls.status()).status == "ready"

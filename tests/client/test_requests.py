@@ -1,4 +1,4 @@
-"""What both clients send, when they repeat it, and what they make of the responses."""
+"""Tests of what both clients send, when they repeat a request, and how they interpret responses."""
 
 import json
 import ssl
@@ -81,7 +81,7 @@ def test_server_that_never_answers_is_reported_after_a_few_attempts(
     assert len(plane.received) == len(PAUSES) + 1
 
 
-def test_quick_call_is_sent_once_and_its_response_is_read_whatever_its_status_is(
+def test_readiness_is_requested_once_and_its_response_is_read_whatever_its_status_is(
     plane: ScriptedPlane, client: AnyClient
 ) -> None:
     plane.script("GET /readyz", document({"status": "not_ready", "checks": []}, 503), Reply(lose=True))
@@ -100,7 +100,7 @@ def test_response_that_is_not_one_of_a_control_plane_is_reported_as_unexpected(
         client.run(calls.node("n1"))
 
 
-def test_reply_has_the_past_state_the_request_id_and_whether_it_was_replayed(
+def test_reply_has_the_position_and_time_of_the_state_the_request_id_and_whether_it_was_replayed(
     plane: ScriptedPlane, client: AnyClient
 ) -> None:
     headers = {
@@ -174,7 +174,7 @@ def test_request_with_an_idempotent_method_is_repeated_without_an_idempotency_ke
     assert [pause_after_loss(request, attempt) for attempt in range(4)] == [*PAUSES, None]
 
 
-def test_request_without_idempotency_is_never_repeated() -> None:
+def test_post_without_an_idempotency_key_is_never_repeated() -> None:
     assert pause_after_loss(UNSAFE, 0) is None
     assert pause_after_response(UNSAFE, 0, 503, {"retry-after": "1"}) is None
     assert pause_after_loss(SAFE, 0) == PAUSES[0]
@@ -193,7 +193,7 @@ def test_request_without_idempotency_is_never_repeated() -> None:
         (200, None, None),
     ],
 )
-def test_response_is_awaited_again_only_if_the_server_asks_for_it(
+def test_request_is_repeated_only_after_a_temporary_refusal_with_a_retry_after_header(
     status: int, asked: str | None, pause: float | None
 ) -> None:
     headers = {} if asked is None else {"retry-after": asked}

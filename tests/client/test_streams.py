@@ -1,4 +1,4 @@
-"""Server-sent events: decoding of any division into chunks, resuming after a lost connection, and deadlines."""
+"""Server-sent events: decoding from chunks of any size, resuming after a lost connection, and deadlines."""
 
 import json
 import time
@@ -54,7 +54,9 @@ def test_messages_do_not_depend_on_how_the_stream_is_divided_into_chunks(
 
 
 @given(st.lists(FIELDS), st.sampled_from(["\n", "\r\n", "\r"]))
-def test_messages_with_data_are_those_of_another_decoder(lines: list[str], end: str) -> None:
+def test_messages_with_data_are_equal_to_those_of_the_decoder_of_httpx_sse(
+    lines: list[str], end: str
+) -> None:
     # The other decoder also returns a message that the end of the stream cuts off; these streams end after a message.
     whole = "".join(f"{line}{end}" for line in [*lines, "", ":"]).encode()
     response = Response(200, headers={"Content-Type": "text/event-stream"}, content=whole)
@@ -152,7 +154,7 @@ def test_progress_messages_are_passed_to_the_callback_and_not_returned_as_events
     assert steps == [{"step": "port"}]
 
 
-def test_response_that_is_no_event_stream_is_refused(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_response_that_is_not_an_event_stream_is_refused(plane: ScriptedPlane, client: AnyClient) -> None:
     plane.script(WATCH, Reply(b"<html>", headers={"Content-Type": "text/html"}))
     with pytest.raises(errors.UnexpectedResponse):
         client.follow(calls.watch_events(), None, 1)
@@ -170,7 +172,7 @@ def test_pauses_between_connections_double_up_to_a_limit_and_begin_again_after_a
     assert following.pause(0.0) == FIRST_PAUSE
 
 
-def test_reads_become_shorter_before_the_deadline() -> None:
+def test_read_timeout_becomes_shorter_before_the_deadline() -> None:
     following = Following(deadline=200.0)
     assert [following.read_seconds(now) for now in (0.0, 150.0, 199.0, 199.9)] == [
         QUIET_SECONDS,

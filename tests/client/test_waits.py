@@ -101,7 +101,7 @@ def timeline(*events: dict[str, object]) -> Timeline:
     return found
 
 
-def test_state_before_the_version_of_the_subject_does_not_end_the_wait() -> None:
+def test_target_state_that_was_reached_before_the_given_version_does_not_end_the_wait() -> None:
     assert not Goal("active", since=9).over(timeline(*BRING_UP))
     stopping, starting = event(8, "allocation.stopping"), event(9, "allocation.starting")
     assert not Goal("active", since=9).over(timeline(*BRING_UP, stopping))

@@ -305,7 +305,7 @@ def test_withdrawal_of_an_unknown_ingress_rule_is_refused() -> None:
 
 
 def public(*facts: AllocationFact) -> Placed:
-    """Return the state after facts that request an allocation first, in a mode that permits ingress rules."""
+    """Return the state after events of an allocation with public NAT, which permits ingress rules."""
     assert facts[0] == REQUESTED
     return state_of(replace(REQUESTED, network_mode="public-nat"), *facts[1:])
 

@@ -198,5 +198,5 @@ def test_providers_are_read_from_the_environment_and_listed_once(monkeypatch: py
             read_settings()
 
 
-def test_permitted_algorithms_have_public_keys() -> None:
+def test_permitted_algorithms_exclude_hmac_and_none() -> None:
     assert not [each for each in PERMITTED if each.startswith(("HS", "none"))]

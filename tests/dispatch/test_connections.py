@@ -69,7 +69,7 @@ async def test_database_connection_left_in_pipeline_mode_is_replaced_by_the_pool
 
 @pytest.mark.usefixtures("without_garbage_collection")
 async def test_connection_that_is_being_opened_is_closed_when_its_task_is_cancelled(tmp_path: Path) -> None:
-    """A server process that waits for a password blocks CREATE and DROP DATABASE for up to 60 seconds."""
+    """A Postgres process that still waits for a password blocks CREATE and DROP DATABASE for up to 60 seconds."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / ".s.PGSQL.5432"))
         server.listen()

@@ -48,7 +48,7 @@ class Secret:
 
 @dataclass(slots=True)
 class Places:
-    """Everything in which a secret is searched, by the name of its place."""
+    """Content in which secrets are searched for, by the name of the place where it was found."""
 
     found: dict[str, bytes] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Places:
 
 
 def places_of(system: System, shown: Mapping[str, str | bytes]) -> Places:
-    """Return everything that the system has written and shows. `shown` is what callers were shown, by its place."""
+    """Return everything that the system has written and shows. `shown` has responses and outputs, by their names."""
     places = Places()
     for name, content in shown.items():
         places.add(f"shown/{name}", content)
@@ -91,7 +91,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _dumps(system: System) -> Iterator[tuple[str, bytes]]:
-    """Return all databases and roles as SQL, and the statements that the server remembers."""
+    """Return all databases and roles as SQL, and the last statement of each session in `pg_stat_activity`."""
     options = {name: str(value) for name, value in conninfo_to_dict(system.stack.admin_dsn).items()}
     dump = subprocess.run(
         [find_programs() / "pg_dumpall", "-h", options["host"], "-p", options["port"], "-U", options["user"]],

@@ -1,4 +1,4 @@
-"""Tests of trace contexts: which are valid (W3C Trace Context, level 1), and what a continued one contains."""
+"""Tests of trace contexts: which are valid (W3C Trace Context, level 1), and how a trace is started and continued."""
 
 from uuid import UUID
 
@@ -51,7 +51,7 @@ def test_invalid_trace_context_is_ignored(given: str | None) -> None:
     assert trace_id(given) is None
 
 
-def test_trace_that_an_id_starts_has_this_id_as_trace_id() -> None:
+def test_trace_started_with_an_id_has_this_id_as_its_trace_id() -> None:
     assert started(CAUSE) == f"00-{CAUSE.hex}-bcceb302099a8057-01"
     assert trace_id(started(CAUSE)) == CAUSE.hex
 

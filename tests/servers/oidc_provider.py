@@ -1,9 +1,9 @@
 """Real OpenID provider for tests: the npm package `oidc-provider` on Node.js, on a loopback port.
 
 Both are installed once, into the folder that is kept between sessions: pip installs Node.js with npm, and npm installs
-the packages of `oidc/package-lock.json`; both verify the hash of each file. The folder is named after the two locks. It
-is built beside its final place and then renamed, so that a crash leaves only a `making-*` folder, which the next
-installation removes. One process installs at a time.
+the packages of `oidc/package-lock.json`; both verify the hash of each file. The name of the folder is a hash of
+the lock files. It is built beside its final place and then renamed, so that a crash leaves only a `making-*` folder,
+which the next installation removes. One process installs at a time.
 
 Tests own the private keys of the provider. They can therefore sign any claims as the provider, and replace its keys
 while it runs.
@@ -119,7 +119,7 @@ class Provider:
     verify: Any = field(default=TLS_CONTEXT, repr=False)
 
     def order(self, **command: object) -> None:
-        """Send a command to the program and wait until it has been carried out."""
+        """Send a command to the provider's process and wait until the process has carried it out."""
         self._commands.write(json.dumps(command) + "\n")
         self._commands.flush()
         assert self._answers.readline() == "done\n", "the provider does not answer"

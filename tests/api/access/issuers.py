@@ -1,4 +1,4 @@
-"""The identity provider of the access tests, as the setting `SLICEPLANE_OIDC` describes it."""
+"""Settings of the identity provider of the access tests, as in `SLICEPLANE_OIDC`."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ GRANTS = (
 
 
 def issuer_of(provider: Provider, **changes: Any) -> Issuer:
-    """Return the provider as an operator configures it, with the name `corp`."""
+    """Return the settings with which the control plane trusts the provider under the name `corp`."""
     fields = {
         "issuer": provider.issuer,
         "name": "corp",

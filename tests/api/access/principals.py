@@ -35,7 +35,7 @@ def create_project(plane: RunningPlane, name: str) -> None:
 
 
 def create_account(plane: RunningPlane, name: str, role: str = "caller", **limits: Any) -> str:
-    """Create a service account as an admin does, and return its id. `limits` are further fields of the request."""
+    """Create a service account as an admin, and return its id. `limits` are its projects, scopes and other fields."""
     with plane.client() as admin:
         answer = admin.post("/service-accounts", json={"id": name, "role": role, **limits})
     assert answer.status_code == 201, answer.text

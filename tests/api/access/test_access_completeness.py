@@ -1,7 +1,7 @@
 """The access log is complete while API processes are killed: every request is in it once, with its true outcome.
 
-The usual run sends a twenty-fifth of the promise's 10,000 requests; `./dev torture --only P31` sends all of them. A run
-in which no kill interrupted a request proves nothing and fails.
+Promise P31 requires 10,000 requests. The usual run sends one twenty-fifth of them, `./dev torture --only P31` all of
+them. A run in which no kill interrupted a request proves nothing and fails.
 """
 
 import itertools
@@ -31,7 +31,7 @@ PER_KILL: Final = 80
 
 @dataclass
 class Sent:
-    """The requests that were sent: the status of each answered one by its id, and the number of the others."""
+    """Requests that were sent: the status of each answered request by its id, and the number of unanswered ones."""
 
     total: int
     answered: dict[str, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Sent:
         return len(self.answered) + self.unanswered
 
     def send(self, processes: list[ApiProcess], key: Key, number: int) -> None:
-        """Send request `number`. It is sent again, as a new request, as long as its process does not listen."""
+        """Send request `number` to one of the processes. While the process does not listen, try again."""
         method, path, body = _request(number)
         url = f"{processes[number % len(processes)].plane.url}/v1{path}"
         while True:
@@ -142,7 +142,7 @@ def kill_in_turn(processes: list[ApiProcess], sent: Sent) -> int:
 
 
 def stored(plane: RunningPlane, key: Key) -> dict[str, tuple[int | None, str]]:
-    """Return status and outcome of each request of a key in the access log, by request id."""
+    """Return the status and the outcome that the access log has for each request with a key, by request id."""
     query = "select request_id, status, outcome from work.access where credential = %(key)s"
     return {request: (status, outcome) for request, status, outcome in plane.rows(query, key=key.id)}
 

@@ -1,4 +1,4 @@
-"""Tests of the access log: every request has a row, before it changes anything, with its true outcome."""
+"""Tests of the access log: every request has a row before it changes anything, and the row gets its true outcome."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def listed(plane: RunningPlane, **which: str) -> list[Row]:
-    """Return the rows that the API lists, newest first, without those of this function."""
+    """Return the rows that the API lists, newest first, without the requests that read the access log."""
     with plane.client() as client:
         answer = client.get("/access-log", params={"limit": 500, **which})
     assert answer.status_code == 200, answer.text
@@ -118,7 +118,7 @@ def test_request_without_valid_credentials_has_a_row_without_principal_when_it_i
     assert (outcome, principal, credential, reasons) == ("refused", None, None, [reason])
 
 
-def test_request_with_a_revoked_key_has_the_id_of_the_key_and_no_principal(
+def test_row_of_a_request_with_a_revoked_key_has_the_key_id_and_no_principal(
     shared_plane: RunningPlane,
 ) -> None:
     key = issue(shared_plane, "lost", "admin")
@@ -129,7 +129,7 @@ def test_request_with_a_revoked_key_has_the_id_of_the_key_and_no_principal(
     assert (row["principal"], row["credential"], row["reasons"]) == (None, key.id, ["key_revoked"])
 
 
-def test_request_that_its_role_does_not_permit_has_the_principal(shared_plane: RunningPlane) -> None:
+def test_row_of_a_request_that_the_role_does_not_permit_has_the_principal(shared_plane: RunningPlane) -> None:
     create_project(shared_plane, "small")
     key = issue(shared_plane, "small", projects=["small"])
     with client_of(shared_plane, key) as client:
@@ -160,13 +160,13 @@ def test_watch_has_an_open_row_while_it_lasts_and_is_aborted_when_its_client_lea
     assert watches(outcome="open") == []
 
 
-def test_head_request_has_its_own_method_and_outcome(shared_plane: RunningPlane) -> None:
+def test_row_of_a_head_request_has_the_method_head_and_its_outcome(shared_plane: RunningPlane) -> None:
     with shared_plane.client() as client:
         row = row_of(shared_plane, client.head("/nodes"))
     assert (row["method"], row["route"], row["outcome"]) == ("HEAD", "/v1/nodes", "completed")
 
 
-def test_path_is_recorded_as_it_was_sent_and_shortened(shared_plane: RunningPlane) -> None:
+def test_path_is_recorded_without_decoding_and_cut_at_256_characters(shared_plane: RunningPlane) -> None:
     with shared_plane.client() as client:
         row = row_of(shared_plane, client.get("/nodes/%00%ff" + "x" * 1000))
     assert row["path"].startswith("/v1/nodes/%00%")
@@ -181,7 +181,7 @@ def test_health_checks_are_not_recorded(shared_plane: RunningPlane) -> None:
     assert stored(shared_plane, "path ~ '^/(healthz|readyz)'") == []
 
 
-def test_filters_select_rows_by_each_trait_and_by_time(shared_plane: RunningPlane) -> None:
+def test_filters_select_rows_by_each_field_and_by_time(shared_plane: RunningPlane) -> None:
     key = issue(shared_plane, "filtered", "admin")
     with client_of(shared_plane, key) as client:
         made = row_of(shared_plane, client.post("/projects", json={"id": "filtered"}))
@@ -295,7 +295,9 @@ def test_forwarded_source_is_used_only_if_the_proxy_is_trusted(postgres_server: 
         assert row_of(plane, client.get("/nodes"))["source"] == "198.51.100.7"
 
 
-def test_forwarded_source_of_a_client_that_is_no_proxy_is_ignored(shared_plane: RunningPlane) -> None:
+def test_forwarded_source_of_a_client_that_is_not_a_trusted_proxy_is_ignored(
+    shared_plane: RunningPlane,
+) -> None:
     with shared_plane.client(**{"X-Forwarded-For": "203.0.113.9"}) as client:
         assert row_of(shared_plane, client.get("/nodes"))["source"] == "127.0.0.1"
 
@@ -403,7 +405,7 @@ def test_open_row_of_a_living_process_that_lost_its_connection_is_not_closed(
 
 
 def ended_processes(plane: RunningPlane) -> set[UUID]:
-    """Return the processes with open rows that an API process would close as interrupted."""
+    """Return the processes that an API process considers ended; it would close their open rows as interrupted."""
 
     async def missing() -> set[UUID]:
         async with await access_rows.connect(plane.database.app_dsn) as conn:
@@ -412,7 +414,7 @@ def ended_processes(plane: RunningPlane) -> set[UUID]:
     return asyncio.run(missing())
 
 
-def test_failed_request_has_the_status_of_its_response(running_plane: RunningPlane) -> None:
+def test_row_of_a_failed_request_has_the_status_of_its_response(running_plane: RunningPlane) -> None:
     with psycopg.connect(running_plane.database.admin_dsn) as conn, running_plane.client() as client:
         conn.execute("alter table read.project rename column description to absent")
         conn.commit()

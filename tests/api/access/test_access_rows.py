@@ -130,7 +130,7 @@ async def test_position_that_a_follower_has_received_survives_a_crash_of_the_dat
 
 
 async def crash(server: PostgresServer) -> None:
-    """Kill the database server, which loses what it has not written to its log yet, and start it again."""
+    """Kill the database server and start it again. It loses what is not in its write-ahead log yet."""
     assert server.process is not None
     server.process.kill()
     await asyncio.to_thread(server.process.wait)

@@ -1,4 +1,4 @@
-"""Tests of the limit of rows of requests without valid credentials."""
+"""Tests of the limit of access log rows that one source gets for requests without valid credentials."""
 
 from control_plane.api.audit.entries import Entry
 from control_plane.api.audit.sources import ROWS, SECONDS, SOURCES, Sources
@@ -23,7 +23,7 @@ def rows(sources: Sources, *entries: Entry) -> list[Entry]:
 
 
 def own(entries: list[Entry], found: list[Entry]) -> int:
-    """Return how many of the entries got a row of their own that nothing else is counted in."""
+    """Return how many of the entries got a row that counts no other request."""
     return sum(each is row and row.closed for each, row in zip(entries, found, strict=True))
 
 
@@ -75,7 +75,7 @@ def test_sources_beyond_the_maximum_share_one_limit() -> None:
     assert own(given, rows(sources, *given)) == ROWS
 
 
-def test_requests_that_are_only_counted_have_no_path_source_or_principal() -> None:
+def test_row_of_requests_that_are_only_counted_has_no_path_source_or_principal() -> None:
     sources = Sources(_Clock())
     first, second = entry(1), entry(2, "192.0.2.2")
     first.principal = "key:one"

@@ -1,7 +1,8 @@
 """`allowed_actions` of every view agree with the responses of the routes, for each role and in each state.
 
-The requests are real, but have no effect: a trigger of the database rejects every event of the keys that send them. An
-action that passed all decisions fails in the append and is counted by a sequence, which no rollback resets.
+Requests for actions change nothing: a database trigger rejects every event that is caused with the keys of the test.
+The trigger counts the rejected events in a sequence, which a rollback does not reset. The request of an allowed action
+is therefore answered with status 503 and counted, unless it would cause no event.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -268,7 +269,7 @@ class States:
 
 @dataclass(frozen=True)
 class Caller:
-    """A caller with a key of which the database rejects all events."""
+    """A caller with a key for which the database rejects every event."""
 
     name: str
     client: httpx.Client
@@ -345,8 +346,8 @@ def test_allowed_actions_agree_with_the_routes_for_every_role_and_state(
 
 
 def compared(plane: RunningPlane, caller: Caller, subject: Subject) -> set[str | None]:
-    """Compare the actions in the view of a caller with the responses to its requests. Return the codes of refusals,
-    and None for allowed actions; the empty set if the caller must not read the resource.
+    """Compare `allowed_actions` as a caller sees them with the responses to its requests. Return the codes of refused
+    actions, and None for allowed ones; return the empty set if the caller must not read the resource.
     """
     shown = caller.client.get(subject.path)
     if shown.status_code == 403:

@@ -1,4 +1,4 @@
-"""Tests of the last use of API keys: which requests are uses, and when they are written."""
+"""Tests of the last use of API keys: which requests count as a use, and when the last use is stored."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ STORED = "select used_at, source from work.credential_use where credential = %(i
 
 @pytest.fixture(scope="module")
 def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """Control plane that writes the last use of keys soon, and trusts a proxy on this machine."""
+    """Control plane that writes the last use of keys every 0.05 s, and trusts a proxy on this machine."""
     proxies = (IPv4Network("127.0.0.1/32"),)
     with running(postgres_server, credential_use_seconds=0.05, trusted_proxies=proxies) as made:
         yield made
@@ -75,7 +75,9 @@ def test_last_use_of_a_key_has_the_time_and_source_of_its_last_authenticated_req
     assert (shown(plane, unused)["last_used_at"], shown(plane, unused)["last_used_from"]) == (None, None)
 
 
-def test_uses_of_an_interval_are_written_when_the_process_stops(plane: RunningPlane, tmp_path: Path) -> None:
+def test_uses_of_keys_that_wait_for_the_interval_are_written_when_the_process_stops(
+    plane: RunningPlane, tmp_path: Path
+) -> None:
     key = issue(plane, "last", "auditor")
     with (
         api_process(plane, tmp_path / "api.log", SLICEPLANE_CREDENTIAL_USE_SECONDS="3600") as api,
@@ -86,7 +88,7 @@ def test_uses_of_an_interval_are_written_when_the_process_stops(plane: RunningPl
     assert [source for _, source in plane.rows(STORED, id=key.id)] == ["127.0.0.1"]
 
 
-def test_earlier_use_does_not_replace_a_later_one(plane: RunningPlane) -> None:
+def test_earlier_use_of_a_key_does_not_replace_a_later_one(plane: RunningPlane) -> None:
     async def run() -> None:
         engine, now = engine_of(plane.settings.database_url.get_secret_value(), 1), time.monotonic()
         for use in (Use(now - 10, "new"), Use(now - 20, "old")):
@@ -100,7 +102,7 @@ def test_earlier_use_does_not_replace_a_later_one(plane: RunningPlane) -> None:
     assert timedelta(seconds=9) < datetime.now(UTC) - used_at < timedelta(seconds=19)
 
 
-def test_uses_wait_after_a_failed_write_and_a_use_during_the_write_is_the_last_one(
+def test_uses_of_keys_are_written_after_a_failed_write_and_the_latest_use_is_kept(
     plane: RunningPlane,
 ) -> None:
     def waits() -> bool:

@@ -27,7 +27,7 @@ from tests.servers.oidc_provider import Provider, new_keys, running_provider
 
 
 class Clock:
-    """Seconds that pass only when a test lets them pass."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -202,7 +202,7 @@ def test_key_verifies_only_signatures_of_the_algorithms_that_fit_it(
 
 @contextmanager
 def hostile_provider(answers: dict[str, tuple[int, dict[str, str], bytes]]) -> Iterator[str]:
-    """Serve fixed answers by path, and hang for a path without one; yield the URL. `URL` in an answer is this URL."""
+    """Serve fixed answers by path, and never answer other paths; yield the URL, which replaces `URL` in answers."""
     url = ""
 
     class Handler(BaseHTTPRequestHandler):
@@ -262,7 +262,7 @@ def document(**fields: object) -> tuple[int, dict[str, str], bytes]:
         ({DISCOVERY: document()}, "TimeoutError"),
     ],
 )
-async def test_provider_with_an_unusable_answer_is_unavailable_within_the_timeout(
+async def test_provider_with_an_unusable_answer_or_no_answer_is_treated_as_unavailable(
     oidc_provider: Provider,
     monkeypatch: pytest.MonkeyPatch,
     answers: dict[str, tuple[int, dict[str, str], bytes]],

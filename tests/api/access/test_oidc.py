@@ -26,8 +26,8 @@ from tests.waiting import until
 
 @pytest.fixture(scope="module")
 def plane(postgres_server: PostgresServer, oidc_provider: Provider) -> Iterator[RunningPlane]:
-    """Control plane that trusts the provider of the session. Clocks of one machine do not differ. The tests send many
-    invalid tokens.
+    """Control plane that trusts the provider of the test session, permits no clock skew, and has no limit of requests
+    without valid credentials.
     """
     oidc = (issuer_of(oidc_provider, clock_skew_seconds=0),)
     with running(postgres_server, oidc=oidc, unauthenticated_per_minute=0) as made:
@@ -217,7 +217,7 @@ def test_revocation_with_an_idempotency_key_is_repeated_without_a_second_event(p
     assert answers[0] == answers[1]
 
 
-def test_rebuilt_revocations_are_those_of_the_ledger(plane: RunningPlane) -> None:
+def test_rebuild_of_the_revocations_produces_the_same_rows(plane: RunningPlane) -> None:
     with plane.client() as admin:
         for _ in range(2):
             body = {"actor": "user:corp/rebuilt", "reason": "test"}

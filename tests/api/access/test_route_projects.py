@@ -1,8 +1,8 @@
-"""Tests of every route that is limited to projects, with resources of the caller's own project, of another one, of an
-archived one, and of none.
+"""Tests of every route that is limited to projects, with resources of the caller's own project, of another project and
+of an archived project, and with ids of resources that do not exist.
 
 The routes and the bodies of their requests come from the OpenAPI document of a running control plane. Together with
-`test_routes.py`, which has the roles and the credentials, this is the complete matrix of the access to routes.
+`test_routes.py`, which tests roles and credentials, this is the complete matrix of the access to routes.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ OF_NONE: Final = {
 }
 """Ids of resources that do not exist."""
 UNKNOWN: Final = {"unknown_allocation", "unknown_task", "unknown_project", "unknown_subject"}
-"""Reason codes with which a caller sees neither what belongs to others nor what does not exist."""
+"""Reason codes for resources that do not exist or belong to other projects; a caller cannot distinguish the two."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class World:
-    """A control plane with the resources of an own, another and an archived project, and the keys of their callers."""
+    """A control plane with three projects (own, other, archived), their resources, and the keys of their callers."""
 
     plane: RunningPlane
     routes: tuple[Route, ...]
@@ -90,7 +90,7 @@ class World:
     headers: dict[str, dict[str, str]]
 
     def send(self, route: Route, principal: str, of: str) -> Answer:
-        """Send the request of a principal for the resource `of` a project. Of a stream, only the headers are read."""
+        """Send a request of a principal for the resources of the project `of`; read only the headers of a stream."""
         ids, url = self.ids[of], f"{self.plane.url}{route.url(self.ids[of])}"
         with (
             self.plane.client() as client,
@@ -171,7 +171,9 @@ def _archive(plane: RunningPlane, node: httpx.Client, ids: dict[str, str]) -> No
         assert archived.is_success, archived.text
 
 
-def test_document_limits_at_least_the_routes_of_allocations_events_tasks_and_projects(world: World) -> None:
+def test_openapi_document_limits_the_routes_of_allocations_events_tasks_and_projects_to_projects(
+    world: World,
+) -> None:
     prefixes = {route.path.split("/")[2] for route in world.routes}
     assert prefixes == {"allocations", "events", "history", "projects", "skus", "tasks"}
     assert sum(route.names_a_resource for route in world.routes) >= 13

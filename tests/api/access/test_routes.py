@@ -61,7 +61,7 @@ def shared_plane(postgres_server: PostgresServer, oidc_provider: Provider) -> It
 
 
 def tokens(plane: RunningPlane, provider: Provider) -> dict[str, str]:
-    """Return a token of each kind of principal. Those of a caller and of an admin are issued by the provider itself."""
+    """Return a token of each kind of principal: two from the provider, and one of a revoked caller, signed here."""
     revoked = provider.sign(provider.claims(sub="leaver", realm_access=None, groups=["/operators"]))
     with plane.client() as admin:
         body = {"actor": "user:corp/leaver", "reason": "lost"}

@@ -22,7 +22,7 @@ def codes(answer: httpx.Response) -> list[str]:
     return [each["code"] for each in answer.json()["reasons"]]
 
 
-def test_key_of_an_account_has_its_limits_and_the_ledger_records_the_account_as_actor(
+def test_key_of_an_account_has_the_actor_role_projects_and_scopes_of_the_account(
     plane: RunningPlane,
 ) -> None:
     create_account(
@@ -53,7 +53,7 @@ def test_key_of_an_account_has_its_limits_and_the_ledger_records_the_account_as_
     assert plane.rows(query, id=key.id) == [(None, [], [])]
 
 
-def test_events_caused_with_a_key_of_an_account_have_the_account_as_actor_and_cannot_exceed_its_role(
+def test_key_of_an_account_causes_events_of_the_account_and_is_refused_outside_its_scopes(
     plane: RunningPlane,
 ) -> None:
     create_account(plane, "operator", "admin", scopes=["projects:write", "access:read"])
@@ -154,7 +154,7 @@ def test_rotation_of_a_key_of_an_account_issues_a_key_of_the_same_account(plane:
         ),
     ],
 )
-def test_request_about_an_account_that_cannot_be_fulfilled_is_refused_with_the_reason(
+def test_invalid_request_about_a_service_account_is_refused_with_the_reason(
     plane: RunningPlane, path: str, body: dict[str, Any] | None, status: int, code: str
 ) -> None:
     with plane.client() as admin:

@@ -73,7 +73,7 @@ def with_times(**offsets: float) -> Make:
 
 
 def with_payload(change: Callable[[bytes], bytes]) -> Make:
-    """Return a maker of tokens that are signed with a changed payload."""
+    """Return a maker of tokens with a payload that is changed before the provider's key signs it."""
     return lambda provider: provider.sign(change(json.dumps(claims(provider)).encode()))
 
 
@@ -86,7 +86,7 @@ def parts(token: str) -> list[str]:
 
 
 def joined(change: Callable[[list[str]], list[str]]) -> Make:
-    """Return a maker of valid tokens of which the parts were changed after the signature."""
+    """Return a maker of tokens with parts that are changed after the signature."""
     return lambda provider: ".".join(change(parts(valid(provider))))
 
 
@@ -136,7 +136,7 @@ def as_der(raw: bytes) -> bytes:
 
 
 def with_other_last_bits(part: str) -> str:
-    """Return a base64url text with the same bytes: the last character of an RSA-2048 signature has unused bits."""
+    """Change the unused bits of the last character of an RSA-2048 signature in base64url; its bytes stay the same."""
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     changed = part[:-1] + alphabet[alphabet.index(part[-1]) + 1]
     assert base64.urlsafe_b64decode(changed + "==") == base64.urlsafe_b64decode(part + "==")
@@ -318,12 +318,12 @@ def codes(answer: httpx.Response) -> list[str]:
 
 
 def shows(text: str, token: str) -> bool:
-    """Return whether a text contains the canary, or a part of a token with more than 12 characters."""
+    """Return whether a text contains the value of `CANARY`, or a part of the token that has more than 12 characters."""
     return CANARY in text or any(part[:200] in text for part in parts(token) if len(part) > 12)
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))
-def test_forged_token_is_refused_without_a_trace_of_it_and_its_valid_twin_is_accepted(
+def test_forged_token_is_refused_and_not_shown_in_response_or_log_and_its_valid_twin_is_accepted(
     plane: RunningPlane, oidc_provider: Provider, attack: Attack, capfd: pytest.CaptureFixture[str]
 ) -> None:
     token, twin = attack.token(oidc_provider), attack.twin(oidc_provider)
@@ -339,7 +339,9 @@ def test_forged_token_is_refused_without_a_trace_of_it_and_its_valid_twin_is_acc
     assert not shows(answer.text, token)
 
 
-def test_all_attacks_receive_few_different_texts(plane: RunningPlane, oidc_provider: Provider) -> None:
+def test_responses_to_all_attacks_have_only_one_text_per_code(
+    plane: RunningPlane, oidc_provider: Provider
+) -> None:
     texts = {send(plane, attack.token(oidc_provider)).json()["detail"] for attack in ATTACKS}
     assert len(ATTACKS) >= 60
     assert len(texts) == len(CODES)
@@ -375,7 +377,7 @@ def test_token_outside_the_authorization_header_is_not_used_and_not_logged(
 def test_scheme_of_the_authorization_header_is_accepted_in_any_case(
     plane: RunningPlane, oidc_provider: Provider
 ) -> None:
-    """RFC 9110, section 11.1, requires it."""
+    """RFC 9110, section 11.1, requires that case does not matter."""
     headers = {"Authorization": f"bearer {valid(oidc_provider)}"}
     assert httpx.get(f"{plane.url}/v1/whoami", headers=headers).is_success
 

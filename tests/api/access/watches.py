@@ -1,4 +1,4 @@
-"""Watches that end with the credential of their client."""
+"""Open watches, and read them until they end because the credential of their client has become invalid."""
 
 import json
 import time

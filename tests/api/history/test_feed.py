@@ -138,7 +138,7 @@ async def test_watch_from_any_position_returns_the_following_events_in_order(
 async def test_watch_with_a_credential_that_was_revoked_before_it_began_sends_no_event(
     feed: Feed, conn: psycopg.AsyncConnection
 ) -> None:
-    """The credential was verified for the request, and revoked before the watch began to observe its events."""
+    """The credential was valid when the request arrived, and was revoked before the watch followed events about it."""
 
     async def refused() -> HeldCredential:
         raise Unauthorised(Objection("key_revoked", "revoked"))

@@ -47,7 +47,7 @@ def names(shared_plane: RunningPlane) -> dict[str, str]:
 
 
 def with_header(plane: RunningPlane, header: str) -> Iterator[tuple[str, str]]:
-    """Yield method and path of each operation that the OpenAPI document describes with a header."""
+    """Yield method and path of each operation for which the OpenAPI document declares a header."""
     for path, operations in httpx.get(f"{plane.url}/openapi.json").json()["paths"].items():
         for method, operation in operations.items():
             if header in {each["name"] for each in operation.get("parameters", ())}:
@@ -170,7 +170,7 @@ def test_if_match_that_is_not_a_list_of_entity_tags_is_refused(
     assert answer.json()["reasons"][0]["parameter"] == "If-Match"
 
 
-def test_condition_on_a_resource_that_does_not_exist_is_refused_as_unknown(
+def test_if_match_for_a_resource_that_does_not_exist_is_refused_as_unknown(
     shared_plane: RunningPlane,
 ) -> None:
     with shared_plane.client() as admin:

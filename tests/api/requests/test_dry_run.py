@@ -12,7 +12,7 @@ ALLOCATION: Final = {"sku": "lab.small", "ssh_authorized_keys": [KEY]}
 
 
 def state(plane: RunningPlane) -> tuple[Any, ...]:
-    """Return everything that a creation would change: events, drawn positions, claims, keys and read models."""
+    """Return what a creation would change: events, next position, claims, idempotency keys and read models."""
     return (
         plane.rows("select max(position), count(*) from ledger.event"),
         plane.rows("select last_value from ledger.position_seq"),

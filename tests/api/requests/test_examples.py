@@ -142,7 +142,7 @@ class World:
         return {"name": READ_MODEL}
 
     def resume_projections(self) -> None:
-        """Remove the stop of `stopped_projection`, because a stopped read model makes the control plane not ready."""
+        """Resume the read model that `stopped_projection` stopped, so that the control plane is ready again."""
         with psycopg.connect(self.plane.database.admin_dsn, autocommit=True) as conn:
             conn.execute("drop trigger if exists keep_stop on read.checkpoint")
             conn.execute("update read.checkpoint set stopped_at = null, stopped_since = null, error = null")
@@ -276,7 +276,9 @@ def test_control_plane_accepts_every_example_and_replays_every_change(
 
 
 def accept_example(world: World, method: str, path: str, operation: Operation) -> bool:
-    """Send the example of an operation. If it is a change, send it twice, and return whether it was replayed."""
+    """Send the example of an operation. If it is a change, send it twice, check that the second response is a replay,
+    and return True.
+    """
     first = re.search(r"{(\w+)}", path)
     prepare = PREPARED.get(f"{method} {path}") or (BY_PARAMETER[first[1]] if first else None)
     url = world.plane.url + path.format(**(prepare(world) if prepare else {}))

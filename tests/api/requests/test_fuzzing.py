@@ -45,7 +45,7 @@ _READABLE: Final = r"^[^\x00-\x1f\x7f-\x9f\xad\u2028\u2029]*$"
 
 @dataclass(frozen=True)
 class Sample:
-    """Amount of a run: the random requests per operation, the sequences, and the operations of the coverage phase."""
+    """Size of a run: the random requests per operation, the sequences, and the operations of the coverage phase."""
 
     requests: int
     sequences: int
@@ -136,7 +136,7 @@ def fleet(shared_plane: RunningPlane) -> Fleet:
 
 
 def _readable(part: Any) -> Any:
-    """Return a part of the document with patterns that schemathesis can read."""
+    """Return a part of the document in which `_READABLE` replaces the pattern that schemathesis cannot read."""
     match part:
         case dict():
             return {name: _readable(each) for name, each in part.items()}
@@ -147,7 +147,7 @@ def _readable(part: Any) -> Any:
 
 
 def sample(fleet: Fleet, principal: str) -> Sample:
-    """Return the amount of the run: everything in `./dev torture`, otherwise the same small part in each run."""
+    """Return the size of the run: all operations in `./dev torture`, otherwise the same few in each run."""
     if matrix.is_full():
         return Sample(40, 40, 30, frozenset(fleet.labels()), torture.seed())
     # Coverage is useful where requests pass the check of the role; a refused one shows its first check only.
@@ -195,8 +195,8 @@ def settings(fleet: Fleet, principal: str, amount: Sample) -> schemathesis.Confi
 
 @contextmanager
 def _keys_protected(keys: Iterable[Key]) -> Iterator[None]:
-    """Replace the ids of keys in requests that change a key. A principal that revokes its own key is refused from then
-    on, and the rest of the run would show nothing.
+    """Replace the ids of `keys` in requests that change a key. If a principal revoked its own key, all its later
+    requests would be refused.
     """
     protected = {key.id for key in keys}
 

@@ -65,7 +65,9 @@ def test_repeated_request_for_a_secret_returns_the_same_secret_and_the_database_
     assert first.json()[secret] not in everything_stored(shared_plane)
 
 
-def test_key_of_one_principal_never_returns_the_answer_of_another(shared_plane: RunningPlane) -> None:
+def test_idempotency_key_of_one_principal_never_returns_the_answer_to_another_principal(
+    shared_plane: RunningPlane,
+) -> None:
     headers, body = keyed(), {"name": "mine", "role": "auditor"}
     callers = [client_of(shared_plane, issue(shared_plane, name, "admin")) for name in ("first", "second")]
     answers = [caller.post("/keys", json=body, headers=headers) for caller in callers]
@@ -94,7 +96,7 @@ def test_stored_secret_is_refused_to_another_credential_of_the_same_principal(
     assert [each["code"] for each in answer.json()["reasons"]] == ["answer_sealed"]
 
 
-def test_key_used_with_another_body_is_refused(shared_plane: RunningPlane) -> None:
+def test_idempotency_key_used_with_another_body_is_refused(shared_plane: RunningPlane) -> None:
     headers = keyed()
     with shared_plane.client() as admin:
         assert admin.post("/nodes", json={"id": "one"}, headers=headers).is_success
@@ -103,7 +105,7 @@ def test_key_used_with_another_body_is_refused(shared_plane: RunningPlane) -> No
     assert [each["code"] for each in answer.json()["reasons"]] == ["idempotency_key_reused"]
 
 
-def test_refused_request_does_not_use_up_its_key(shared_plane: RunningPlane) -> None:
+def test_refused_request_does_not_use_up_its_idempotency_key(shared_plane: RunningPlane) -> None:
     headers, body = keyed(), {"name": "later", "role": "caller", "projects": ["later"]}
     with shared_plane.client() as admin:
         assert admin.post("/keys", json=body, headers=headers).status_code == 409
@@ -134,7 +136,7 @@ def test_replay_of_a_change_returns_the_present_state_and_of_a_creation_the_stor
 KEY_TEXT: Final = "AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV"
 
 
-def test_twins_with_one_key_have_one_effect_and_one_answer_for_each_principal_while_api_processes_are_killed(
+def test_duplicates_with_one_idempotency_key_have_one_effect_per_principal_while_api_processes_are_killed(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
     twins = count(100)
@@ -164,7 +166,7 @@ def test_twins_with_one_key_have_one_effect_and_one_answer_for_each_principal_wh
 def persistently(
     plane: RunningPlane, name: str, headers: dict[str, str], together: threading.Barrier
 ) -> httpx.Response:
-    """Send a request until it has an answer, as a client does that retries."""
+    """Repeat a request until it is answered with success, as a client that retries does."""
     with plane.client(**headers) as client:
         together.wait()
         while True:
@@ -177,7 +179,7 @@ def persistently(
                 return answer
 
 
-def test_sealed_answer_opens_only_with_its_secret_and_for_its_request() -> None:
+def test_sealed_answer_is_opened_only_with_the_secret_and_request_it_was_sealed_with() -> None:
     sealed = seal_answer("the answer", "secret", "request")
     assert open_answer(sealed, "secret", "request") == "the answer"
     assert "the answer" not in sealed

@@ -32,13 +32,13 @@ NO_CREDENTIALS = 10
 
 @pytest.fixture(scope="module")
 def limited(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """Control plane with low limits per minute, of which the tests use keys, projects and addresses of their own."""
+    """Control plane with low limits per minute. Each test uses its own keys, projects and addresses."""
     with running(postgres_server, requests_per_minute=LIMIT, project_requests_per_minute=OF_PROJECT) as plane:
         yield plane
 
 
 def new_key(plane: RunningPlane, project: str | None = None) -> Key:
-    """Issue the key of a caller of a project, by default of a new one."""
+    """Issue a key of a caller of a project, by default of a new project."""
     if project is None:
         create_project(plane, project := f"p-{uuid4().hex[:12]}")
     return issue(plane, "limited", projects=[project])
@@ -96,7 +96,9 @@ def test_principal_beyond_its_limit_takes_nothing_from_others_of_its_project(lim
         assert statuses(outsider, 1) == {200: 1}
 
 
-def test_refused_permission_counts_and_nodes_and_health_checks_do_not(limited: RunningPlane) -> None:
+def test_limit_counts_requests_refused_for_their_role_and_not_those_of_nodes_and_health_checks(
+    limited: RunningPlane,
+) -> None:
     node = admit(limited, f"n-{uuid4().hex[:8]}")
     for path in ("/healthz", "/readyz"):
         assert "RateLimit" not in httpx.get(f"{limited.url}{path}", verify=TLS_CONTEXT).headers

@@ -50,7 +50,7 @@ async def own_redis() -> AsyncIterator[Redis]:
 
 
 def charge(limit: int, seconds: int = 60, name: str = "principal") -> Charge:
-    """Return a charge of a subject that no other test uses."""
+    """Return one request, counted in a quota of a subject that no other test uses."""
     return Charge(Quota(name, limit, seconds), uuid4().hex)
 
 

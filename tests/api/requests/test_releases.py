@@ -31,7 +31,7 @@ def test_capabilities_list_every_route_of_the_openapi_document_without_credentia
     assert {"etags", "idempotency-keys", "dry-run"} <= {*found["features"]}
 
 
-def test_limits_of_the_capabilities_are_those_that_requests_meet(shared_plane: RunningPlane) -> None:
+def test_limits_in_the_list_of_capabilities_are_enforced_on_requests(shared_plane: RunningPlane) -> None:
     with shared_plane.client() as admin:
         limits = admin.get(f"{shared_plane.url}/v1").json()["limits"]
         most, longest = limits["page_items"], limits["idempotency_key_characters"]
@@ -46,7 +46,7 @@ def test_limits_of_the_capabilities_are_those_that_requests_meet(shared_plane: R
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    """Client of an application with a deprecated route, a deprecated route that refuses, and another route."""
+    """Client of an application with a deprecated route, a deprecated route that refuses, and a current route."""
     app, router = FastAPI(), APIRouter(dependencies=[Depends(announce_deprecation)])
     old = deprecated(
         since=datetime(2026, 12, 1, tzinfo=UTC), sunset=datetime(2027, 6, 1, tzinfo=UTC), link="/docs#new"
@@ -99,7 +99,7 @@ def test_deprecation_that_begins_after_the_removal_is_refused() -> None:
     ("sent", "logged"),
     [("job-17.a_b", "job-17.a_b"), ("", None), ("x" * 65, None), ("two words", None), ("\x1b[31m", None)],
 )
-async def test_request_id_of_a_client_is_logged_in_a_safe_form_and_never_replaces_the_own_id(
+async def test_request_id_of_a_client_is_logged_only_if_it_is_safe_and_never_replaces_the_id_of_the_server(
     client: httpx.AsyncClient, sent: str, logged: str | None
 ) -> None:
     with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:

@@ -447,7 +447,7 @@ def test_control_characters_in_a_reason_from_a_node_are_not_printed(
     assert not [sign for sign in out if sign != "\n" and not sign.isprintable()]
 
 
-def test_revocation_of_a_principal_prints_until_when_its_refused_tokens_were_issued(
+def test_revocation_of_a_principal_prints_that_tokens_issued_until_its_time_are_refused(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     revoked = {"actor": "user:corp/alice", "reason": "laptop lost", "revoked_at": "2026-01-02T03:04:05Z"}

@@ -104,7 +104,7 @@ def _jwt() -> str:
 
 @dataclass
 class Sender:
-    """Sends secrets to a system, and keeps what was shown in response."""
+    """Sends secrets to a system, and keeps the responses and the output of the command line."""
 
     system: System
     client: httpx.Client
@@ -272,7 +272,7 @@ def _wrong_settings(sender: Sender) -> None:
 
 
 def _terminated(conn: "psycopg.Connection[Any]", role: str | None) -> int:
-    """Terminate the sessions of a role, and return how many it had."""
+    """Terminate the database connections of a Postgres role, and return how many it had."""
     sessions = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = %s"
     return len(conn.execute(sessions, [role]).fetchall())
 
@@ -423,7 +423,7 @@ def plant(sender: Sender, text: str) -> Iterator[None]:
 
 @dataclass
 class Searched:
-    """What was searched, and for which secrets."""
+    """The secrets of a system, and the places that were searched for them."""
 
     secrets: Mapping[str, Secret]
     places: Places
