@@ -66,7 +66,7 @@ program.add_typer(
     help="Create, list, disable and enable service accounts, the identities of workloads.",
 )
 program.add_typer(keys.commands, name="keys", help="Issue, list, rotate and revoke API keys.")
-program.add_typer(principals.commands, name="principals", help="Revoke callers of identity providers.")
+program.add_typer(principals.commands, name="principals", help="Revoke every credential of a caller.")
 program.add_typer(access_log.commands, name="access-log", help="List the requests that the API has received.")
 program.command()(keys.whoami)
 program.add_typer(skus.commands, name="skus", help="List the slice sizes that can be requested.")

@@ -118,8 +118,8 @@ class RotateKey(Body, frozen=True):
 
 
 class RevokePrincipal(Body, frozen=True):
-    """Body of `POST /v1/principals/revoke`. `actor` is a caller as the ledger records it: `user:PROVIDER/SUBJECT`, or
-    `key:ID` for an API key.
+    """Body of `POST /v1/principals/revoke`. `actor` is a caller as the ledger records it: `user:PROVIDER/SUBJECT`,
+    `service-account:ID`, or `key:ID` for an API key.
     """
 
     actor: str

@@ -425,7 +425,7 @@ def revoke_key(name: str, reason: str) -> Call[Key]:
 
 
 def revoke_principal(body: bodies.RevokePrincipal) -> Call[RevokedPrincipal]:
-    """Revoke every token of a caller that was issued until now, or an API key."""
+    """Refuse the present tokens of a caller, an API key, or every key of a service account."""
     return Call("POST", "/v1/principals/revoke", RevokedPrincipal, body=body)
 
 

@@ -22,15 +22,17 @@ from urllib.parse import quote
 from control_plane.decisions.access import Principal, Role, Within, scopes_of
 from control_plane.decisions.issuers import Grant, Issuer
 from control_plane.decisions.refusals import Forbidden, Objection
+from events.values import LABEL
 
 MAX_BYTES: Final = 8192
 MAX_SUBJECT: Final = 255
 """Maximum length of a subject, as OpenID Connect Core sets it (section 2), also in its safe form."""
 USER_ACTOR: Final = re.compile(
-    r"user:(?P<issuer>[a-z][a-z0-9-]{0,30})/(?:[A-Za-z0-9_.~@|:+=!*,;$-]|%[0-9A-F]{2}){1,255}"
+    r"user:[a-z][a-z0-9-]{0,30}/(?:[A-Za-z0-9_.~@|:+=!*,;$-]|%[0-9A-F]{2}){1,255}"
 )
 """Form of an actor that holds tokens."""
-KEY_ACTOR: Final = re.compile(r"key:(?P<key>[a-z][a-z0-9-]{0,63})")
+KEY_ACTOR: Final = re.compile(r"key:[a-z][a-z0-9-]{0,63}")
+SERVICE_ACCOUNT_ACTOR: Final = re.compile(rf"service-account:{LABEL.pattern}")
 _SAFE: Final = "_.~@|:+=!*,;$-"
 _TOKEN_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _PART: Final = re.compile(r"[A-Za-z0-9_-]+")

@@ -11,7 +11,7 @@ restored ledger does not contain is refused.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -96,19 +96,21 @@ class Feed:
         return True
 
     @contextmanager
-    def alert(self, stream: StreamId) -> Iterator[asyncio.Event]:
-        """Provide an asyncio event that is set when the feed reads a new event of this stream. It is set before any
-        watch can send that event or a later one from memory.
+    def alert(self, streams: Iterable[StreamId]) -> Iterator[asyncio.Event]:
+        """Provide an asyncio event that is set when the feed reads a new event of one of these streams. It is set
+        before any watch can send that event or a later one from memory.
         """
-        alert = asyncio.Event()
-        alerts = self._alerts.setdefault(stream, set())
-        alerts.add(alert)
+        alert, distinct = asyncio.Event(), frozenset(streams)
+        for stream in distinct:
+            self._alerts.setdefault(stream, set()).add(alert)
         try:
             yield alert
         finally:
-            alerts.discard(alert)
-            if not alerts:
-                self._alerts.pop(stream, None)
+            for stream in distinct:
+                alerts = self._alerts[stream]
+                alerts.discard(alert)
+                if not alerts:
+                    del self._alerts[stream]
 
     def end_watches(self) -> None:
         """End every watch; its client then reconnects to this API process or to another one."""

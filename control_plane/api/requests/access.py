@@ -45,7 +45,15 @@ from control_plane.decisions.tokens import (
 from control_plane.identity.api_keys import digest
 from control_plane.identity.oidc import Verifier
 from control_plane.identity.sessions import PresentedCredential, refuse_unknown_node
-from events.values import InvalidValue, NodeId, node_id, stream_of_key, stream_of_principal
+from events.values import (
+    InvalidValue,
+    NodeId,
+    StreamId,
+    node_id,
+    stream_of_key,
+    stream_of_principal,
+    stream_of_service_account,
+)
 from read_models import principals
 from read_models.keys import KeyRow
 
@@ -153,7 +161,7 @@ async def _key(request: Request, key_sha256: str) -> HeldCredential:
         raise Unauthorised(Objection("key_expired", "this API key has expired; use another key"))
     expires_at = None if row.expires_at is None else row.expires_at.timestamp()
     again = partial(_key, request, key_sha256)
-    return HeldCredential(principal_of(row), stream_of_key(row.key_id), expires_at, again)
+    return HeldCredential(principal_of(row), streams_of(row), expires_at, again)
 
 
 async def _token(request: Request, token: str) -> HeldCredential:
@@ -177,12 +185,18 @@ async def _unrevoked(request: Request, holder: TokenHolder) -> HeldCredential:
     except TokenRefused as refused:
         raise _unauthorised(refused) from None
     again = partial(_unrevoked, request, holder)
-    return HeldCredential(holder.principal, stream_of_principal(actor), holder.expires_at, again)
+    return HeldCredential(holder.principal, (stream_of_principal(actor),), holder.expires_at, again)
 
 
 def _unauthorised(refused: TokenRefused) -> Unauthorised:
     log.info("token_refused", code=refused.code, cause=refused.cause)
     return Unauthorised(Objection(refused.code, REASONS[refused.code]))
+
+
+def streams_of(row: KeyRow) -> tuple[StreamId, ...]:
+    """Return the streams with the events that can end an API key."""
+    own = stream_of_key(row.key_id)
+    return (own,) if row.service_account is None else (own, stream_of_service_account(row.service_account))
 
 
 def principal_of(row: KeyRow) -> Principal:

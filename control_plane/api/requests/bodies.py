@@ -28,7 +28,7 @@ from control_plane.decisions.public_addresses import (
 from control_plane.decisions.refusals import Refused
 from control_plane.decisions.requests import network_mode_offered, permits_ingress, sku_offered
 from control_plane.decisions.tasks import REQUESTABLE, kind_requestable
-from control_plane.decisions.tokens import KEY_ACTOR, USER_ACTOR
+from control_plane.decisions.tokens import KEY_ACTOR, SERVICE_ACCOUNT_ACTOR, USER_ACTOR
 from events import values
 from events.ssh_keys import ssh_public_key
 from events.values import InvalidValue
@@ -326,10 +326,9 @@ class RevokeKey(Body):
 
 
 def _revocable(actor: str) -> str:
-    if not (USER_ACTOR.fullmatch(actor) or KEY_ACTOR.fullmatch(actor)):
-        raise InvalidValue(
-            "principal", actor[:64], "use an actor of the ledger: user:PROVIDER/SUBJECT or key:ID"
-        )
+    if not any(form.fullmatch(actor) for form in (USER_ACTOR, KEY_ACTOR, SERVICE_ACCOUNT_ACTOR)):
+        valid = "use an actor of the ledger: user:PROVIDER/SUBJECT, service-account:ID or key:ID"
+        raise InvalidValue("principal", actor[:64], valid)
     return actor
 
 
@@ -337,7 +336,7 @@ class RevokePrincipal(Body):
     """Request body of `POST /v1/principals/revoke`."""
 
     actor: Annotated[str, AfterValidator(_revocable)]
-    """The caller as the ledger records it: `user:PROVIDER/SUBJECT`, or `key:ID` for an API key."""
+    """The caller as the ledger records it: `user:PROVIDER/SUBJECT`, `service-account:ID`, or `key:ID` for an API key."""
     reason: Why
 
 

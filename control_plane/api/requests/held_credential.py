@@ -11,11 +11,12 @@ from events.values import StreamId
 class HeldCredential:
     """A verified credential. It contains no secret.
 
-    A revocation or a new expiry of the credential is an event of `stream`. `expires_at` is in seconds since 1970; None:
-    the credential does not expire. `verify` verifies it again, and raises `Unauthorised`.
+    Everything that can end the credential early is an event of one of the `streams`: of the credential, and of what it
+    depends on, such as the service account of an API key. `expires_at` is in seconds since 1970; None: the credential
+    does not expire. `verify` verifies it again, and raises `Unauthorised`.
     """
 
     principal: Principal
-    stream: StreamId
+    streams: tuple[StreamId, ...]
     expires_at: float | None
     verify: Callable[[], Awaitable["HeldCredential"]]

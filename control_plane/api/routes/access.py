@@ -24,9 +24,9 @@ from control_plane.commands.access import (
     revoke_tokens,
     unknown_key,
 )
+from control_plane.commands.service_accounts import disable_service_account
 from control_plane.decisions.access import Principal, Role, Scope
 from control_plane.decisions.refusals import Malformed, Objection
-from control_plane.decisions.tokens import KEY_ACTOR, USER_ACTOR
 from control_plane.handle import database_time
 from control_plane.identity.api_keys import digest, new_secret
 from control_plane.work import credential_uses
@@ -86,8 +86,8 @@ class CallerView(BaseModel):
 
 
 class RevokedPrincipal(BaseModel):
-    """A revoked caller. Its tokens that were issued until `revoked_at` are refused; null for an API key, which is
-    refused permanently.
+    """A revoked caller. Its tokens that were issued until `revoked_at` are refused. `revoked_at` is null for an API
+    key, which is refused permanently, and for a service account, of which every key is refused until it is enabled.
     """
 
     actor: str
@@ -233,16 +233,21 @@ async def revoke(request: Request, principal: Caller, key: str, body: RevokeKey)
 
 @router.post("/principals/revoke", openapi_extra=access(Scope.ACCESS_WRITE))
 async def revoke_principal(request: Request, principal: Caller, body: RevokePrincipal) -> RevokedPrincipal:
-    """Revoke every token of a caller that was issued until now, or an API key."""
+    """Refuse every credential that a caller has now: revoke its tokens, disable its service account, or revoke its API
+    key.
+    """
     origin = origin_of(request, principal)
-    key, user = KEY_ACTOR.fullmatch(body.actor), USER_ACTOR.fullmatch(body.actor)
-    if key is not None:
-        await execute(request, revoke_key(key["key"], body.reason, origin))
-        return RevokedPrincipal(actor=body.actor, reason=body.reason, revoked_at=None)
-    assert user is not None, "the body has an actor of one of the two forms"
-    if user["issuer"] not in {each.name for each in plane_of(request).settings.oidc}:
-        # A misspelled name would have no effect, and the admin would not notice.
-        reason = f"there is no identity provider named {user['issuer']}"
-        raise Malformed(Objection("unknown_issuer", reason, "/actor"))
-    answer = await execute(request, revoke_tokens(body.actor, body.reason, origin))
-    return RevokedPrincipal(actor=body.actor, reason=body.reason, revoked_at=json.loads(answer))
+    kind, _, name = body.actor.partition(":")
+    revoked_at = None
+    if kind == "key":
+        await execute(request, revoke_key(name, body.reason, origin))
+    elif kind == "service-account":
+        await execute(request, disable_service_account(ServiceAccountId(name), body.reason, origin))
+    else:
+        issuer = name.partition("/")[0]
+        if issuer not in {each.name for each in plane_of(request).settings.oidc}:
+            # A misspelled name would have no effect, and the admin would not notice.
+            reason = f"there is no identity provider named {issuer}"
+            raise Malformed(Objection("unknown_issuer", reason, "/actor"))
+        revoked_at = json.loads(await execute(request, revoke_tokens(body.actor, body.reason, origin)))
+    return RevokedPrincipal(actor=body.actor, reason=body.reason, revoked_at=revoked_at)

@@ -61,7 +61,7 @@ async def watch(
     watcher, incarnation = _Watcher(feed, pick, after), feed.incarnation
     yield WELCOME
     last_sent = monotonic()
-    with feed.alert(credential.stream) as alert:
+    with feed.alert(credential.streams) as alert:
         # The credential may have been revoked between its verification and the line above.
         alert.set()
         check = _Check(credential, alert)

@@ -27,13 +27,13 @@ def revoke(
         str,
         typer.Argument(
             metavar="ACTOR",
-            help="Caller as events show it, such as user:corp/alice, or key:ci-0c1d2e3f4a5b for an API key.",
+            help="Caller as events show it, such as user:corp/alice, service-account:deployer or key:ci-0c1d2e3f4a5b.",
         ),
     ],
     reason: Why,
     output: Output = Format.TABLE,
 ) -> None:
-    """Revoke every token of a caller that was issued until now, or an API key.
+    """Refuse every credential that a caller has now: its tokens, its service account's keys, or its API key.
 
     A token that is issued later is accepted, so block the caller at its identity provider first.
     """

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from tests.api.access.principals import client_of, create_account, create_project, issue, key_of_account
+from tests.api.access.watches import rest_of, watch_as
 from tests.servers.plane import RunningPlane
 
 
@@ -93,6 +94,30 @@ def test_keys_of_a_disabled_account_are_refused_until_it_is_enabled_and_revoked_
         assert second.get("/nodes").is_success
 
 
+def test_watch_with_a_key_of_an_account_ends_when_the_account_is_revoked_as_a_principal(
+    plane: RunningPlane,
+) -> None:
+    create_account(plane, "watching", "auditor")
+    key, other = key_of_account(plane, "watching"), issue(plane, "staying", "auditor")
+    with (
+        watch_as(plane, key.secret) as watch,
+        watch_as(plane, other.secret) as staying,
+        client_of(plane, key) as caller,
+        plane.client() as admin,
+    ):
+        assert caller.get("/nodes").is_success
+        body = {"actor": "service-account:watching", "reason": "leaked"}
+        for _ in range(2):
+            answer = admin.post("/principals/revoke", json=body)
+            assert answer.json() == {**body, "revoked_at": None}
+        assert "service_account.created" in [each.type for each in rest_of(watch)]
+        assert codes(caller.get("/nodes")) == ["service_account_disabled"]
+        shown = admin.get("/service-accounts/watching").json()
+        assert (shown["state"], shown["reason"]) == ("disabled", "leaked")
+        while staying.next().type != "service_account.disabled":
+            pass
+
+
 def test_rotation_of_a_key_of_an_account_issues_a_key_of_the_same_account(plane: RunningPlane) -> None:
     create_account(plane, "rotated", projects=["own"])
     key = key_of_account(plane, "rotated", lifetime_seconds=3600)
@@ -130,6 +155,13 @@ def test_rotation_of_a_key_of_an_account_issues_a_key_of_the_same_account(plane:
         ),
         ("/service-accounts", {"id": "off", "role": "admin"}, 409, "service_account_exists"),
         ("/service-accounts/nowhere/disable", {"reason": "x"}, 404, "unknown_service_account"),
+        (
+            "/principals/revoke",
+            {"actor": "service-account:nowhere", "reason": "x"},
+            404,
+            "unknown_service_account",
+        ),
+        ("/principals/revoke", {"actor": "service-account:No", "reason": "x"}, 422, "invalid_value"),
         ("/service-accounts/Not-A-Name/enable", None, 404, "unknown_service_account"),
         ("/keys", {"name": "x"}, 422, "required"),
         ("/keys", {"name": "x", "service_account": "nowhere"}, 409, "unknown_service_account"),
