@@ -20,6 +20,7 @@ from events import (
     projections,
     projects,
     service_accounts,
+    sessions,
     slots,
     tasks,
 )
@@ -117,6 +118,8 @@ CATALOG: Final[dict[str, Shape]] = {
     "access.key_replaced": Shape(1, access.ApiKeyReplaced),
     "access.key_revoked": Shape(1, access.ApiKeyRevoked),
     "access.principal_revoked": Shape(1, principals.PrincipalRevoked),
+    "access.session_started": Shape(1, sessions.SessionStarted),
+    "access.session_ended": Shape(1, sessions.SessionEnded),
     "order.refused": Shape(1, orders.OrderRefused),
     "order.message_refused": Shape(1, orders.MessageRefused),
     "projection.rebuild_requested": Shape(1, projections.ProjectionRebuildOrdered),

@@ -26,6 +26,8 @@ IngressId = NewType("IngressId", str)
 """`ing-` and a UUIDv7, in the same encoding as an allocation's id."""
 ProjectId = NewType("ProjectId", str)
 ServiceAccountId = NewType("ServiceAccountId", str)
+SessionId = NewType("SessionId", str)
+"""Id of a caller's session: `ses-` and a UUIDv7, in the same encoding as an allocation's id."""
 SkuName = NewType("SkuName", str)
 ImageName = NewType("ImageName", str)
 StreamId = NewType("StreamId", str)
@@ -55,6 +57,7 @@ _SKU: Final = re.compile(r"[a-z][a-z0-9]*(?:[.-][a-z0-9]+)*")
 _UUID: Final = r"[0-7][0-9a-hjkmnp-tv-z]{25}"
 _ALLOCATION: Final = re.compile(rf"alc-{_UUID}")
 _INGRESS: Final = re.compile(rf"ing-{_UUID}")
+_SESSION: Final = re.compile(rf"ses-{_UUID}")
 _CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _BASE32: Final = str.maketrans(_CROCKFORD, "0123456789abcdefghijklmnopqrstuv")
 _MAX_SKU: Final = 63
@@ -161,6 +164,17 @@ def ingress_of(uuid: UUID) -> IngressId:
     return IngressId(f"ing-{_digits(uuid)}")
 
 
+def session_id(raw: str) -> SessionId:
+    if not _SESSION.fullmatch(raw):
+        raise InvalidValue("session id", raw, "use 'ses-' and 26 characters of lower-case base32")
+    return SessionId(raw)
+
+
+def session_of(uuid: UUID) -> SessionId:
+    """Return the session id that encodes a UUID."""
+    return SessionId(f"ses-{_digits(uuid)}")
+
+
 def _digits(uuid: UUID) -> str:
     return "".join(_CROCKFORD[(uuid.int >> shift) & 31] for shift in range(125, -1, -5))
 
@@ -232,6 +246,10 @@ def stream_of_project(project: ProjectId) -> StreamId:
 
 def stream_of_service_account(account: ServiceAccountId) -> StreamId:
     return StreamId(f"service-account-{account}")
+
+
+def stream_of_session(session: SessionId) -> StreamId:
+    return StreamId(f"session-{session}")
 
 
 def stream_of_key(key_id: str) -> StreamId:

@@ -16,8 +16,9 @@ from events.orders import OrderFact
 from events.principals import PrincipalRevoked
 from events.projects import ProjectFact
 from events.service_accounts import ServiceAccountFact
+from events.sessions import SessionFact
 from events.slots import SlotFact
-from read_models import keys, nodes, principals, projects, service_accounts, slots
+from read_models import keys, nodes, principals, projects, service_accounts, sessions, slots
 from read_models.rows import Patched, write
 
 NODES: Final = Patched(nodes.node, (*get_args(NodeFact), *get_args(OrderFact)), nodes.patch)
@@ -28,10 +29,11 @@ PROJECTS: Final = Patched(projects.project, get_args(ProjectFact), projects.patc
 SERVICE_ACCOUNTS: Final = Patched(
     service_accounts.service_account, get_args(ServiceAccountFact), service_accounts.patch
 )
+SESSIONS: Final = Patched(sessions.session, get_args(SessionFact), sessions.patch)
 
 
 async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
     """Apply facts to the rows of every inline read model. Each fact is paired with its version in its stream."""
     numbered = list(facts)
-    for each in (NODES, SLOTS, KEYS, PRINCIPALS, PROJECTS, SERVICE_ACCOUNTS):
+    for each in (NODES, SLOTS, KEYS, PRINCIPALS, PROJECTS, SERVICE_ACCOUNTS, SESSIONS):
         await write(conn, each.table, each.patches(numbered))

@@ -111,6 +111,26 @@ create table service_account (
   primary key (account)
 );
 
+create table session (
+  session_id text not null,
+  version bigint not null,
+  actor text not null,
+  credential text not null,
+  secret_sha256 text not null,
+  label text not null,
+  started_at timestamptz not null,
+  expires_at timestamptz not null,
+  idle_seconds integer not null,
+  token_issued_at timestamptz,
+  role text,
+  projects text[] not null,
+  scopes text[] not null,
+  ended text,
+  primary key (session_id),
+  unique (secret_sha256)
+);
+create index session_of_actor on session (actor, session_id);
+
 create table slot (
   slot_id text not null,
   node_id text not null,
