@@ -125,8 +125,14 @@ class Settings(BaseSettings):
     max_key_days: float | None = Field(default=None, gt=0)
     """Maximum lifetime of an API key that is issued over the API, in days; None: keys may be issued without expiry."""
 
+    max_session_hours: float = Field(default=12.0, gt=0, le=24 * 365)
+    """Maximum lifetime of a caller's session, in hours, and the lifetime of a session that is requested without one."""
+    session_idle_minutes: float = Field(default=60.0, gt=0, le=60 * 24 * 365)
+    """Time, in minutes, after which a session that was not used is refused; at least twice `credential_use_seconds`,
+    because the last use is known only as late as that. A change applies to sessions that are started later."""
+
     credential_use_seconds: float = Field(default=60.0, gt=0)
-    """Interval in which each API process writes the last use of API keys."""
+    """Interval in which each API process writes the last use of API keys and sessions."""
 
     oidc: tuple[Issuer, ...] = ()
     """Identity providers with tokens that callers may send instead of an API key; a JSON list. The fields of a provider
@@ -184,6 +190,16 @@ class Settings(BaseSettings):
     def max_key_lifetime(self) -> timedelta | None:
         """Return the maximum lifetime of an API key that is issued over the API; None: not limited."""
         return None if self.max_key_days is None else timedelta(days=self.max_key_days)
+
+    @property
+    def max_session_lifetime(self) -> timedelta:
+        """Return the maximum lifetime of a caller's session."""
+        return timedelta(hours=self.max_session_hours)
+
+    @property
+    def session_idle_seconds(self) -> int:
+        """Return the time after which a session that was not used is refused, in seconds."""
+        return max(1, round(self.session_idle_minutes * 60))
 
     @property
     def report_limits(self) -> Limits:
@@ -272,6 +288,14 @@ class Settings(BaseSettings):
         if objections:
             raise ValueError("; ".join(objections))
         return images
+
+    @model_validator(mode="after")
+    def _knows_uses_before_a_session_is_idle(self) -> "Settings":
+        if self.session_idle_minutes * 60 < 2 * self.credential_use_seconds:
+            raise ValueError(
+                "session_idle_minutes must be at least twice credential_use_seconds: a session in use would be refused"
+            )
+        return self
 
     @model_validator(mode="after")
     def _certificate_with_its_key(self) -> "Settings":

@@ -21,7 +21,7 @@ from control_plane.api.requests.access import authorise, declaration_of
 from control_plane.api.requests.body_limit import Bounded
 from control_plane.api.requests.conditional import Conditional
 from control_plane.api.requests.deprecation import announce_deprecation
-from control_plane.api.requests.key_lookups import KeyLookups
+from control_plane.api.requests.key_lookups import Lookups
 from control_plane.api.requests.parameters import known_parameters
 from control_plane.api.requests.rate_limits import RateLimits
 from control_plane.api.requests.recording import recorded
@@ -48,18 +48,21 @@ from control_plane.api.routes import (
     projections,
     projects,
     service_accounts,
+    sessions,
     status,
     tasks,
     timelines,
 )
 from control_plane.api.views.offered_images import Offering
 from control_plane.decisions.misplaced_secrets import has_secret
+from control_plane.identity.caller_sessions import by_secrets as sessions_by_secrets
 from control_plane.identity.oidc import Verifier
 from control_plane.identity.sealing import OrderKeys
 from control_plane.time_travel.travel import TimeTravel
 from control_plane.wiring import Plane
 from events.traces import continued, started, trace_id
 from events.values import new_uuid
+from read_models.keys import by_secrets as keys_by_secrets
 
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """Form of a client's request id that is safe in a log line."""
@@ -84,6 +87,7 @@ for _router in (
     projects.router,
     access.router,
     service_accounts.router,
+    sessions.router,
     access_log.router,
     allocations.router,
     timelines.router,
@@ -114,7 +118,8 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app.state.plane, app.state.feed, app.state.keys = plane, feed, keys
     app.state.access_log = log
     app.state.credential_uses = CredentialUses(plane.engine, plane.settings.credential_use_seconds)
-    app.state.key_lookups = KeyLookups(plane.engine, lambda: log.is_busy)
+    app.state.key_lookups = Lookups(plane.engine, keys_by_secrets, lambda: log.is_busy)
+    app.state.session_lookups = Lookups(plane.engine, sessions_by_secrets, lambda: log.is_busy)
     app.state.hub = progress.Hub(plane.redis)
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
     app.state.verifier = Verifier(plane.settings.oidc)

@@ -28,6 +28,7 @@ PARAMETERS: Final = {
     "node": PathParameter("Name of a node.", "lab-a"),
     "problem": PathParameter("Name of a problem type.", "conflict"),
     "project": PathParameter("Name of a project.", "vision"),
+    "session": PathParameter("Id of a session, which is not its secret.", "ses-01jd0000000000000000000001"),
     "stream": PathParameter("Name of a stream of the ledger.", "allocation-alc-01jd0000000000000000000001"),
     "task_id": PathParameter("Id of a task.", "01933b2f-6f7e-7d0c-8a3f-5b1c2d3e4f50"),
     "verification": PathParameter("Id of a verification.", "01933b2f-6f7e-7d0c-8a3f-5b1c2d3e4f50"),
@@ -63,6 +64,8 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/service-accounts/{account}/disable": {"reason": "its host was compromised"},
     "POST /v1/keys/{key}/rotate": {"overlap_seconds": 3600},
     "POST /v1/keys/{key}/revoke": {"reason": "the laptop was lost"},
+    "POST /v1/sessions": {"label": "laptop of alice", "lifetime_seconds": 28800},
+    "POST /v1/sessions/{session}/end": {"reason": "the laptop was returned"},
     "POST /v1/allocations": {
         "project": "default",
         "sku": "lab.small",

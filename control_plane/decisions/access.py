@@ -109,6 +109,15 @@ def against_scope(principal: Principal, scope: Scope) -> list[Objection]:
     return []
 
 
+def may(principal: Principal, scope: Scope) -> bool:
+    """Return whether a principal may call a route of this scope."""
+    try:
+        require(principal, scope)
+    except Forbidden:
+        return False
+    return True
+
+
 def within(principal: Principal, project: ProjectId | None) -> Within:
     """Return the projects to which a query of a principal is limited; `project` limits it further."""
     if project is None:

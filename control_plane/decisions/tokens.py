@@ -27,9 +27,7 @@ from events.values import LABEL
 MAX_BYTES: Final = 8192
 MAX_SUBJECT: Final = 255
 """Maximum length of a subject, as OpenID Connect Core sets it (section 2), also in its safe form."""
-USER_ACTOR: Final = re.compile(
-    r"user:[a-z][a-z0-9-]{0,30}/(?:[A-Za-z0-9_.~@|:+=!*,;$-]|%[0-9A-F]{2}){1,255}"
-)
+USER_ACTOR: Final = re.compile(r"user:[a-z][a-z0-9-]{0,30}/(?:[A-Za-z0-9_.~@|:+=!*,;$-]|%[0-9A-F]{2}){1,255}")
 """Form of an actor that holds tokens."""
 KEY_ACTOR: Final = re.compile(r"key:[a-z][a-z0-9-]{0,63}")
 SERVICE_ACCOUNT_ACTOR: Final = re.compile(rf"service-account:{LABEL.pattern}")
@@ -90,9 +88,20 @@ class TokenHolder:
     token_id: str | None = None
     """The claim `jti`, if it can be recorded."""
 
+    @property
+    def earliest_issue(self) -> float:
+        """The earliest time at which the token may have been issued by the clock of this server, in seconds since
+        1970."""
+        return self.issued_at - self.issuer.clock_skew_seconds
+
     def credential(self, token_sha256: str) -> str:
         """Return the id of the token in the access log and in events. It contains nothing that could be presented."""
         return f"{self.issuer.name}/{self.token_id or token_sha256[:16]}"
+
+
+def issuer_of(actor: str) -> str:
+    """Return the name of the identity provider of an actor that holds tokens."""
+    return actor.removeprefix("user:").partition("/")[0]
 
 
 def has_form_of_token(secret: str) -> bool:
@@ -272,5 +281,5 @@ def refuse_expired(holder: TokenHolder, now: float) -> None:
 def refuse_revoked(holder: TokenHolder, revoked_at: datetime) -> None:
     """Refuse a token that may have been issued before its holder was revoked: the clock of the provider may be ahead by
     the permitted skew. Raises `TokenRefused`."""
-    if holder.issued_at <= revoked_at.timestamp() + holder.issuer.clock_skew_seconds:
+    if holder.earliest_issue <= revoked_at.timestamp():
         raise TokenRefused("principal_revoked", "issued before the revocation")

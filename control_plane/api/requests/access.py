@@ -1,8 +1,9 @@
 """Authentication and authorisation of every request.
 
-Callers send an API key or the token of an identity provider, nodes send `<node_id>:<credential>`; each as a Bearer
-token. Only hashes of API keys and credentials are stored; they are compared in constant time or looked up in the
-database. Tokens of identity providers are not stored, and no part of them is logged.
+Callers send an API key, the token of an identity provider or the secret of a session, nodes send
+`<node_id>:<credential>`; each as a Bearer token. Only hashes of API keys, sessions and credentials are stored; they are
+compared in constant time or looked up in the database. Tokens of identity providers are not stored, and no part of them
+is logged.
 
 Each route declares its required scope or role, with `openapi_extra=access(...)`. The declaration is checked before
 anything else of the request is read, and it is part of the OpenAPI document. An application with an undeclared route
@@ -20,8 +21,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.routing import BaseRoute
 
 from control_plane.api.audit.entries import entry_of, storable
-from control_plane.api.requests.held_credential import HeldCredential
-from control_plane.api.requests.key_lookups import KeyLookups
+from control_plane.api.requests.caller_sessions import streams_of_key, verify_session
+from control_plane.api.requests.held_credential import CredentialKind, HeldCredential
+from control_plane.api.requests.key_lookups import Lookups
 from control_plane.api.requests.state import limits_of, plane_of
 from control_plane.database import reading
 from control_plane.decisions.access import (
@@ -43,17 +45,10 @@ from control_plane.decisions.tokens import (
     refuse_revoked,
 )
 from control_plane.identity.api_keys import digest
+from control_plane.identity.caller_sessions import PREFIX
 from control_plane.identity.oidc import Verifier
 from control_plane.identity.sessions import PresentedCredential, refuse_unknown_node
-from events.values import (
-    InvalidValue,
-    NodeId,
-    StreamId,
-    node_id,
-    stream_of_key,
-    stream_of_principal,
-    stream_of_service_account,
-)
+from events.values import InvalidValue, NodeId, node_id, stream_of_principal
 from read_models import principals
 from read_models.keys import KeyRow
 
@@ -63,7 +58,7 @@ EXTENSION: Final = "x-sliceplane-access"
 
 _bearer: Final = HTTPBearer(
     auto_error=False,
-    description="An API key, a token of an identity provider, or a node's id and credential.",
+    description="An API key, a token of an identity provider, a session, or a node's id and credential.",
 )
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
@@ -135,7 +130,7 @@ async def authorise(request: Request, credentials: Credentials) -> None:
         await limits.count_invalid(request)
     secret = _secret(credentials)
     async with limits.verification(request, digest(secret)):
-        held = await (_token(request, secret) if has_form_of_token(secret) else _key(request, digest(secret)))
+        held = await _verified(request, secret)
     principal = held.principal
     entry.principal = storable(principal.actor)
     await limits.spend(request, principal)
@@ -144,8 +139,16 @@ async def authorise(request: Request, credentials: Credentials) -> None:
     request.state.principal, request.state.credential = principal, held
 
 
+async def _verified(request: Request, secret: str) -> HeldCredential:
+    if has_form_of_token(secret):
+        return await _token(request, secret)
+    if secret.startswith(PREFIX):
+        return await verify_session(request, digest(secret))
+    return await _key(request, digest(secret))
+
+
 async def _key(request: Request, key_sha256: str) -> HeldCredential:
-    found = await cast(KeyLookups, request.app.state.key_lookups).find(key_sha256)
+    found = await cast(Lookups[tuple[KeyRow, bool]], request.app.state.key_lookups).find(key_sha256)
     if found is None:
         raise Unauthorised(
             Objection("unknown_key", "unknown API key; check the key in the Authorization header")
@@ -161,7 +164,15 @@ async def _key(request: Request, key_sha256: str) -> HeldCredential:
         raise Unauthorised(Objection("key_expired", "this API key has expired; use another key"))
     expires_at = None if row.expires_at is None else row.expires_at.timestamp()
     again = partial(_key, request, key_sha256)
-    return HeldCredential(principal_of(row), streams_of(row), expires_at, again)
+    principal = principal_of(row)
+    return HeldCredential(
+        principal,
+        CredentialKind.KEY,
+        row.key_id,
+        streams_of_key(row.key_id, row.service_account),
+        expires_at,
+        again,
+    )
 
 
 async def _token(request: Request, token: str) -> HeldCredential:
@@ -169,11 +180,11 @@ async def _token(request: Request, token: str) -> HeldCredential:
         holder = await cast(Verifier, request.app.state.verifier).verify(token)
     except TokenRefused as refused:
         raise _unauthorised(refused) from None
-    entry_of(request).credential = holder.credential(digest(token))
-    return await _unrevoked(request, holder)
+    credential = entry_of(request).credential = holder.credential(digest(token))
+    return await _unrevoked(request, holder, credential)
 
 
-async def _unrevoked(request: Request, holder: TokenHolder) -> HeldCredential:
+async def _unrevoked(request: Request, holder: TokenHolder, credential: str) -> HeldCredential:
     """Return the holder of a verified token as a credential. Raises `Unauthorised` if it has expired or was revoked."""
     actor = holder.principal.actor
     async with reading(plane_of(request).engine) as conn:
@@ -184,19 +195,20 @@ async def _unrevoked(request: Request, holder: TokenHolder) -> HeldCredential:
             refuse_revoked(holder, revoked_at)
     except TokenRefused as refused:
         raise _unauthorised(refused) from None
-    again = partial(_unrevoked, request, holder)
-    return HeldCredential(holder.principal, (stream_of_principal(actor),), holder.expires_at, again)
+    return HeldCredential(
+        holder.principal,
+        CredentialKind.TOKEN,
+        credential,
+        (stream_of_principal(actor),),
+        holder.expires_at,
+        partial(_unrevoked, request, holder, credential),
+        issued_at=holder.earliest_issue,
+    )
 
 
 def _unauthorised(refused: TokenRefused) -> Unauthorised:
     log.info("token_refused", code=refused.code, cause=refused.cause)
     return Unauthorised(Objection(refused.code, REASONS[refused.code]))
-
-
-def streams_of(row: KeyRow) -> tuple[StreamId, ...]:
-    """Return the streams with the events that can end an API key."""
-    own = stream_of_key(row.key_id)
-    return (own,) if row.service_account is None else (own, stream_of_service_account(row.service_account))
 
 
 def principal_of(row: KeyRow) -> Principal:
@@ -226,7 +238,7 @@ async def _session(request: Request, presented: PresentedCredential) -> int:
 
 def _secret(credentials: HTTPAuthorizationCredentials | None) -> str:
     if credentials is None:
-        reason = "send 'Authorization: Bearer <API key or token>'"
+        reason = "send 'Authorization: Bearer <API key, token or session>'"
         raise Unauthorised(Objection("no_credentials", reason))
     return credentials.credentials
 

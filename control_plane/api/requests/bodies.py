@@ -325,6 +325,21 @@ class RevokeKey(Body):
     reason: Why
 
 
+class StartSession(Body):
+    """Request body of `POST /v1/sessions`."""
+
+    label: Annotated[str, Field(max_length=100, pattern=r"^[^\x00]*$")] = ""
+    """What the session is for, such as the name of the machine."""
+    lifetime_seconds: int | None = Field(default=None, ge=60, le=MAX_KEY_SECONDS)
+    """Time until the session expires; null: the maximum that the operator allows."""
+
+
+class EndSession(Body):
+    """Request body of `POST /v1/sessions/{session}/end`."""
+
+    reason: Why
+
+
 def _revocable(actor: str) -> str:
     if not any(form.fullmatch(actor) for form in (USER_ACTOR, KEY_ACTOR, SERVICE_ACCOUNT_ACTOR)):
         valid = "use an actor of the ledger: user:PROVIDER/SUBJECT, service-account:ID or key:ID"
@@ -336,7 +351,8 @@ class RevokePrincipal(Body):
     """Request body of `POST /v1/principals/revoke`."""
 
     actor: Annotated[str, AfterValidator(_revocable)]
-    """The caller as the ledger records it: `user:PROVIDER/SUBJECT`, `service-account:ID`, or `key:ID` for an API key."""
+    """The caller as the ledger records it: `user:PROVIDER/SUBJECT`, `service-account:ID`, or `key:ID` for an API
+    key."""
     reason: Why
 
 

@@ -80,12 +80,14 @@ def trace_of(request: Request) -> str:
 
 def sent(request: Request) -> str:
     """Return the part of an event's reason that identifies the request: its id, the address of its client, and the id
-    of its token if an identity provider issued it.
+    of its credential. The last is omitted if the actor is the credential: an API key without a service account, or a
+    node.
     """
     entry = entry_of(request)
     source = "" if entry.source is None else f" from {entry.source}"
-    token = f" with {entry.credential}" if (entry.principal or "").startswith("user:") else ""
-    return f"{request.state.request_id}{source}{token}"
+    is_actor = entry.is_of_node or entry.principal == f"key:{entry.credential}"
+    credential = "" if entry.credential is None or is_actor else f" with {entry.credential}"
+    return f"{request.state.request_id}{source}{credential}"
 
 
 async def key_of(request: Request, principal: Principal) -> CommandKey | None:

@@ -8,10 +8,18 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from control_plane.api.requests.access import AUTHENTICATED, Caller, access, caller_of, principal_of
+from control_plane.api.requests.access import (
+    AUTHENTICATED,
+    Caller,
+    access,
+    caller_of,
+    credential_of,
+    principal_of,
+)
 from control_plane.api.requests.bodies import IssueKey, RevokeKey, RevokePrincipal, RotateKey
 from control_plane.api.requests.commands import DryRun, dry, execute, execute_with_secret, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
+from control_plane.api.requests.held_credential import CredentialKind
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
@@ -27,6 +35,7 @@ from control_plane.commands.access import (
 from control_plane.commands.service_accounts import disable_service_account
 from control_plane.decisions.access import Principal, Role, Scope
 from control_plane.decisions.refusals import Malformed, Objection
+from control_plane.decisions.tokens import issuer_of
 from control_plane.handle import database_time
 from control_plane.identity.api_keys import digest, new_secret
 from control_plane.work import credential_uses
@@ -83,6 +92,11 @@ class CallerView(BaseModel):
     role: str
     scopes: list[str]
     projects: list[str] | None
+    credential: str
+    """Id of the API key, token or session of the request, as in the access log."""
+    credential_kind: CredentialKind
+    expires_at: datetime | None
+    """Time from which the credential is refused; null: it does not expire."""
 
 
 class RevokedPrincipal(BaseModel):
@@ -116,13 +130,17 @@ def _view(row: KeyRow, caller: Principal, now: datetime, use: StoredUse | None =
 
 
 @router.get("/whoami", openapi_extra=AUTHENTICATED)
-async def caller(principal: Caller) -> CallerView:
-    """Return the role, scopes and projects of the caller."""
+async def caller(request: Request, principal: Caller) -> CallerView:
+    """Return the role, scopes and projects of the caller, and the credential of the request."""
+    held = credential_of(request)
     return CallerView(
         actor=principal.actor,
         role=principal.role,
         scopes=sorted(principal.scopes),
         projects=None if principal.projects is None else sorted(principal.projects),
+        credential=held.id,
+        credential_kind=held.kind,
+        expires_at=None if held.expires_at is None else datetime.fromtimestamp(held.expires_at, UTC),
     )
 
 
@@ -244,7 +262,7 @@ async def revoke_principal(request: Request, principal: Caller, body: RevokePrin
     elif kind == "service-account":
         await execute(request, disable_service_account(ServiceAccountId(name), body.reason, origin))
     else:
-        issuer = name.partition("/")[0]
+        issuer = issuer_of(body.actor)
         if issuer not in {each.name for each in plane_of(request).settings.oidc}:
             # A misspelled name would have no effect, and the admin would not notice.
             reason = f"there is no identity provider named {issuer}"

@@ -8,7 +8,8 @@ connection without dispatching an event. If nothing was sent for a while, a comm
 
 A watch ends when its credential expires or is revoked; its client then reconnects and is refused with the reason. The
 credential is verified when the watch begins, when it expires by the clock of this process, and when the feed reads an
-event about it: no other event costs a query.
+event about it: no other event costs a query. A session is also verified in an interval, so that a watch counts as its
+use.
 """
 
 from asyncio import Event
@@ -100,11 +101,15 @@ class _Check:
             self._made = monotonic()
 
     def due_in(self) -> float:
-        """Return the seconds until the credential has expired and the last check is `REVERIFY_SECONDS` old."""
-        expires_at = self._credential.expires_at
-        if expires_at is None:
-            return inf
-        return max(expires_at - time(), self._made + REVERIFY_SECONDS - monotonic())
+        """Return the seconds until the credential has expired and the last check is `REVERIFY_SECONDS` old, or until
+        the interval of the credential has passed.
+        """
+        credential, due = self._credential, inf
+        if credential.expires_at is not None:
+            due = max(credential.expires_at - time(), self._made + REVERIFY_SECONDS - monotonic())
+        if credential.reverify_seconds is not None:
+            due = min(due, self._made + credential.reverify_seconds - monotonic())
+        return due
 
 
 class _Watcher:

@@ -80,7 +80,7 @@ def test_uses_of_keys_that_wait_for_the_interval_are_written_when_the_process_st
 ) -> None:
     key = issue(plane, "last", "auditor")
     with (
-        api_process(plane, tmp_path / "api.log", SLICEPLANE_CREDENTIAL_USE_SECONDS="3600") as api,
+        api_process(plane, tmp_path / "api.log", SLICEPLANE_CREDENTIAL_USE_SECONDS="1800") as api,
         client_of(api.plane, key) as caller,
     ):
         assert caller.get("/nodes").is_success

@@ -36,6 +36,9 @@ def test_key_of_an_account_has_the_actor_role_projects_and_scopes_of_the_account
             "role": "caller",
             "scopes": ["allocations:read"],
             "projects": ["own"],
+            "credential": key.id,
+            "credential_kind": "key",
+            "expires_at": None,
         }
         assert codes(caller.get("/tasks")) == ["scope_missing"]
         shown = admin.get(f"/keys/{key.id}").json()
