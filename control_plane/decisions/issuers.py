@@ -97,7 +97,11 @@ class Issuer(BaseModel):
     audience: Text
     """The audience (claim `aud`) of tokens for this control plane."""
     client_id: Text | None = None
-    """Client as which the command line requests tokens of users."""
+    """Public client as which the command line logs in users, with the device authorization grant (RFC 8628); None: no
+    logins with this provider."""
+    login_scope: Text = "openid"
+    """Scopes, separated by spaces, that the command line requests for a login: those with which the provider issues
+    tokens that have `audience` and the claims of the grants."""
     authorised_parties: tuple[Text, ...] = ()
     """Clients, besides `client_id` and `audience`, to which a token with several audiences may be issued (`azp`)."""
     algorithms: tuple[Annotated[str, AfterValidator(_permitted)], ...] = Field(default=_DEFAULT, min_length=1)

@@ -22,6 +22,7 @@ FEATURES: Final = (
     "events-watch",
     "idempotency-keys",
     "problem-pages",
+    "sessions",
     "time-travel",
 )
 """Conventions of docs/api.md that the release supports. A name is never reused with another meaning."""
@@ -35,7 +36,9 @@ class GroupView(BaseModel):
 
 
 class LimitsView(BaseModel):
-    """Limits of requests. A `key_lifetime_seconds` of null means that an API key may be issued without expiry."""
+    """Limits of requests. A `key_lifetime_seconds` of null means that an API key may be issued without expiry.
+    `session_lifetime_seconds` and `session_idle_seconds` concern the sessions of callers.
+    """
 
     body_bytes: int
     page_items: int
@@ -43,22 +46,41 @@ class LimitsView(BaseModel):
     slots_per_allocation: int
     lease_seconds: int
     key_lifetime_seconds: int | None
+    session_lifetime_seconds: int
+    session_idle_seconds: int
+
+
+class LoginView(BaseModel):
+    """An identity provider with which users log in, by the device authorization grant (RFC 8628)."""
+
+    name: str
+    issuer: str
+    """URL of the provider; its metadata is at `/.well-known/openid-configuration` below."""
+    client_id: str
+    audience: str
+    """Audience that a token must have."""
+    scope: str
+    """Scopes to request, separated by spaces."""
 
 
 class CapabilitiesView(BaseModel):
-    """Release, groups of routes, features and limits of the control plane."""
+    """Release, groups of routes, features and limits of the control plane, and how users log in."""
 
     version: str
     groups: list[GroupView]
     features: list[str]
     limits: LimitsView
+    logins: list[LoginView]
     documentation: str
 
 
 @router.get("/v1", openapi_extra=EVERYONE)
 async def capabilities(request: Request) -> CapabilitiesView:
-    """Return the version, the groups of routes, the features and the limits of this control plane."""
-    most = plane_of(request).settings.max_key_lifetime
+    """Return the version, the groups of routes, the features and the limits of this control plane, and the identity
+    providers with which users log in.
+    """
+    settings = plane_of(request).settings
+    most = settings.max_key_lifetime
     return CapabilitiesView(
         version=release(),
         groups=_groups(request),
@@ -70,7 +92,20 @@ async def capabilities(request: Request) -> CapabilitiesView:
             slots_per_allocation=MAX_SLOTS,
             lease_seconds=MAX_LEASE_SECONDS,
             key_lifetime_seconds=None if most is None else min(int(most.total_seconds()), MAX_KEY_SECONDS),
+            session_lifetime_seconds=int(settings.max_session_lifetime.total_seconds()),
+            session_idle_seconds=settings.session_idle_seconds,
         ),
+        logins=[
+            LoginView(
+                name=each.name,
+                issuer=each.issuer,
+                client_id=each.client_id,
+                audience=each.audience,
+                scope=each.login_scope,
+            )
+            for each in settings.oidc
+            if each.client_id is not None
+        ],
         documentation="/docs",
     )
 
