@@ -1,4 +1,6 @@
-"""Response types of `/v1/projects`, `/v1/service-accounts`, `/v1/keys`, `/v1/principals` and `/v1/whoami`."""
+"""Response types of `/v1`, `/v1/projects`, `/v1/service-accounts`, `/v1/keys`, `/v1/sessions`, `/v1/principals` and
+`/v1/whoami`.
+"""
 
 from datetime import datetime
 
@@ -46,6 +48,42 @@ class IssuedKey(Key, frozen=True, kw_only=True):
     key: str
 
 
+class Session(Answer, frozen=True):
+    id: str
+    actor: str
+    credential: str
+    credential_kind: str
+    label: str
+    state: str
+    role: str
+    scopes: tuple[str, ...]
+    started_at: datetime
+    expires_at: datetime
+    idle_seconds: int
+    projects: tuple[str, ...] | None = None
+    last_used_at: datetime | None = None
+    last_used_from: str | None = None
+    refusal: str | None = None
+    reason: str | None = None
+
+
+class StartedSession(Session, frozen=True, kw_only=True):
+    secret: str
+
+
+class LoginProvider(Answer, frozen=True):
+    name: str
+    issuer: str
+    client_id: str
+    audience: str
+    scope: str
+
+
+class Capabilities(Answer, frozen=True):
+    version: str
+    logins: tuple[LoginProvider, ...] = ()
+
+
 class RevokedPrincipal(Answer, frozen=True):
     actor: str
     reason: str
@@ -73,3 +111,6 @@ class Caller(Answer, frozen=True):
     role: str
     scopes: tuple[str, ...]
     projects: tuple[str, ...] | None = None
+    credential: str | None = None
+    credential_kind: str | None = None
+    expires_at: datetime | None = None

@@ -117,6 +117,13 @@ class RotateKey(Body, frozen=True):
     overlap_seconds: int | UnsetType = UNSET
 
 
+class StartSession(Body, frozen=True):
+    """Body of `POST /v1/sessions`."""
+
+    label: str | UnsetType = UNSET
+    lifetime_seconds: int | UnsetType | None = UNSET
+
+
 class RevokePrincipal(Body, frozen=True):
     """Body of `POST /v1/principals/revoke`. `actor` is a caller as the ledger records it: `user:PROVIDER/SUBJECT`,
     `service-account:ID`, or `key:ID` for an API key.

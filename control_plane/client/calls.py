@@ -11,11 +11,14 @@ from control_plane.client import bodies
 from control_plane.client.access_answers import (
     AccessRow,
     Caller,
+    Capabilities,
     IssuedKey,
     Key,
     Project,
     RevokedPrincipal,
     ServiceAccount,
+    Session,
+    StartedSession,
 )
 from control_plane.client.answers import (
     Allocation,
@@ -43,6 +46,7 @@ from control_plane.client.paths import (
     project_path,
     projection_path,
     service_account_path,
+    session_path,
     slot_path,
     task_path,
     verification_path,
@@ -424,14 +428,43 @@ def revoke_key(name: str, reason: str) -> Call[Key]:
     return Call("POST", key_path(name, "revoke"), Key, body=bodies.Because(reason=reason))
 
 
+def start_session(body: bodies.StartSession) -> Call[StartedSession]:
+    """Start a session with the API key or token of the client. Its secret is in the response only; a client uses it as
+    its API key.
+    """
+    return Call("POST", "/v1/sessions", StartedSession, body=body)
+
+
+def sessions(*, actor: str | None = None, state: str | None = None) -> ListCall[Session]:
+    """List the sessions that the caller may read, oldest first."""
+    return ListCall("/v1/sessions", Session, {"actor": actor, "state": state})
+
+
+def session(name: str) -> Call[Session]:
+    """Show a session, without its secret."""
+    return Call("GET", session_path(name), Session)
+
+
+def end_session(name: str, reason: str) -> Call[Session]:
+    """End a session."""
+    return Call("POST", session_path(name, "end"), Session, body=bodies.Because(reason=reason))
+
+
 def revoke_principal(body: bodies.RevokePrincipal) -> Call[RevokedPrincipal]:
     """Refuse the present tokens of a caller, an API key, or every key of a service account."""
     return Call("POST", "/v1/principals/revoke", RevokedPrincipal, body=body)
 
 
 def whoami() -> Call[Caller]:
-    """Show the role, projects and scopes of the caller."""
+    """Show the role, projects and scopes of the caller, and the credential of the client."""
     return Call("GET", "/v1/whoami", Caller)
+
+
+def capabilities() -> Call[Capabilities]:
+    """Show the release of the control plane, and the identity providers with which users log in. Needs no
+    credentials.
+    """
+    return Call("GET", "/v1", Capabilities)
 
 
 def status() -> Call[Status]:

@@ -16,8 +16,9 @@ QUICK: Final = httpx.Timeout(10.0, connect=5.0)
 
 
 def headers_of(api_key: str) -> dict[str, str]:
-    """Return the headers of every request."""
-    return {"Authorization": f"Bearer {api_key}", "User-Agent": f"sliceplane/{release()}"}
+    """Return the headers of every request. An empty key is not sent."""
+    authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    return {**authorization, "User-Agent": f"sliceplane/{release()}"}
 
 
 def unreachable(url: str, error: httpx.TransportError) -> Unreachable:

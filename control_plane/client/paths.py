@@ -40,6 +40,10 @@ def key_path(key: str, *further: str) -> str:
     return "/".join(["/v1/keys", _part(key, "an API key"), *further])
 
 
+def session_path(session: str, *further: str) -> str:
+    return "/".join(["/v1/sessions", _part(session, "a session"), *further])
+
+
 def service_account_path(account: str, *further: str) -> str:
     return "/".join(["/v1/service-accounts", _part(account, "a service account"), *further])
 

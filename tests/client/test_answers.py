@@ -12,12 +12,14 @@ from control_plane.api.requests import problems
 from control_plane.api.routes import (
     access,
     access_log,
+    capabilities,
     history,
     nodes,
     paths,
     projections,
     projects,
     service_accounts,
+    sessions,
     status,
 )
 from control_plane.api.views import allocation_views, history_subjects, task_views, views
@@ -27,11 +29,14 @@ from control_plane.client.answers import Answer
 RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     access_answers.AccessRow: access_log.AccessView,
     access_answers.Caller: access.CallerView,
+    access_answers.Capabilities: capabilities.CapabilitiesView,
     access_answers.IssuedKey: access.IssuedKey,
     access_answers.Key: access.KeyView,
     access_answers.ServiceAccount: service_accounts.ServiceAccountView,
     access_answers.Project: projects.ProjectView,
     access_answers.RevokedPrincipal: access.RevokedPrincipal,
+    access_answers.Session: sessions.SessionView,
+    access_answers.StartedSession: sessions.StartedSession,
     answers.Allocation: allocation_views.AllocationView,
     answers.Drift: views.DriftView,
     answers.Event: views.EventView,
@@ -61,6 +66,7 @@ UNREAD: Final[Mapping[type[BaseModel], set[str]]] = {
         "replace_on_failure",
     },
     allocation_views.AllocatedSlot: {"slot_index"},
+    capabilities.CapabilitiesView: {"documentation", "features", "groups", "limits"},
     history.ChangesView: {"after"},
     history.PlaceView: {"cursor"},
     history.ChangeView: {"correlation_id", "observed_at", "stream"},

@@ -26,13 +26,13 @@ EXAMPLES: Final[dict[str, Any]] = {
         "create_service_account": bodies.CreateServiceAccount(id="a", role="auditor"),
         "issue_key": bodies.IssueKey(name="n", role="caller"),
         "rotate_key": bodies.RotateKey(),
+        "start_session": bodies.StartSession(),
         "revoke_principal": bodies.RevokePrincipal(actor="user:corp/alice", reason="r"),
     },
 }
 WITHOUT_A_CALL: Final = {
     ("GET", "/healthz"),
     ("GET", "/readyz/{check}"),
-    ("GET", "/v1"),
     ("GET", "/problems"),
     ("GET", "/problems/{problem}"),
     ("GET", "/problems/codes/{code}"),
