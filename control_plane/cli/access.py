@@ -186,7 +186,7 @@ def _source(environ: Mapping[str, str], context: str | None, *, optional: bool) 
 
 
 def _of_context(path: Path, name: str, context: Context) -> _Source:
-    key = None if context.credential is None else context.credential.key
+    key = None if context.credential is None else context.credential.bearer
     login = f"log in: sliceplane login --context {name}"
     return _Source(path, context.url, key, context.ca, context.project, login=login)
 
@@ -240,5 +240,5 @@ def _read(path: Path) -> _ClientFile | None:
 
 def _open_to_others(path: Path) -> tuple[str, ...]:
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        return (f"{path} contains an API key and others can read it; run chmod 600 {path}",)
+        return (f"{path} contains credentials and others can read it; run chmod 600 {path}",)
     return ()

@@ -15,13 +15,30 @@ from control_plane.cli.failures import WrongUsage
 
 
 class ApiKey(msgspec.Struct, frozen=True, tag="api_key"):
-    """The secret of an API key."""
+    """The secret of an API key, for programs: people store a session."""
 
     key: str
 
+    @property
+    def bearer(self) -> str:
+        """The secret that requests send."""
+        return self.key
 
-Credential = ApiKey
-"""The credentials that a context can have. Another way to log in adds its type to this union."""
+
+class StoredSession(msgspec.Struct, frozen=True, tag="session"):
+    """The id and the secret of a session of the control plane."""
+
+    id: str
+    secret: str
+
+    @property
+    def bearer(self) -> str:
+        """The secret that requests send."""
+        return self.secret
+
+
+Credential = ApiKey | StoredSession
+"""The credentials that a context can have."""
 
 
 class Context(msgspec.Struct, frozen=True, omit_defaults=True):

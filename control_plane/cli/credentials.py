@@ -1,6 +1,5 @@
-"""The ways to obtain the credential of a context: typed on the terminal, or read from standard input.
-
-Another way to log in, such as the device flow of an identity provider, is one more `CredentialSource`.
+"""The ways to obtain a credential for a login: an API key that is typed on the terminal or read from standard input, or
+a token (`device_login`).
 """
 
 import getpass
@@ -8,20 +7,19 @@ import os
 import sys
 from typing import Protocol
 
-from control_plane.cli.contexts import ApiKey, Credential
 from control_plane.cli.failures import WrongUsage
 
 
 class CredentialSource(Protocol):
-    """A way to obtain a credential for the control plane at a URL. Raises a `Failure`."""
+    """A way to obtain an API key or a token for the control plane at a URL. Raises a `Failure`."""
 
-    def obtain(self, url: str) -> Credential: ...
+    def obtain(self, url: str) -> str: ...
 
 
 class TypedKey:
     """Ask for an API key on the terminal, without echo."""
 
-    def obtain(self, url: str) -> Credential:
+    def obtain(self, url: str) -> str:
         try:
             os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
         except OSError:
@@ -34,12 +32,12 @@ class TypedKey:
 class KeyFromInput:
     """Read an API key from standard input, up to its end."""
 
-    def obtain(self, url: str) -> Credential:
+    def obtain(self, url: str) -> str:
         return _api_key(sys.stdin.read())
 
 
-def _api_key(raw: str) -> Credential:
+def _api_key(raw: str) -> str:
     key = raw.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise WrongUsage("this is not an API key", "an API key is one word of ASCII characters: sp_...")
-    return ApiKey(key)
+    return key

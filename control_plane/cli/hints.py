@@ -16,8 +16,10 @@ _INGRESS: Final = "show the ingress rules: sliceplane allocations show ALLOCATIO
 _KEYS: Final = "list the API keys: sliceplane keys list"
 _ACCOUNTS: Final = "list the service accounts: sliceplane service-accounts list"
 _SLOTS: Final = "list the slots and their states: sliceplane slots list"
-_REQUEST: Final = "request a new token from the identity provider"
+_REQUEST: Final = "request a new token from the identity provider: sliceplane login --device"
 _TASKS: Final = "list the tasks: sliceplane tasks list"
+_LOGIN: Final = "log in again: sliceplane login"
+_SESSIONS: Final = "list the sessions: sliceplane sessions list"
 
 HINTS: Final = {
     "address_in_use": "remove its ingress rules first: sliceplane allocations ingress remove ALLOCATION INGRESS",
@@ -86,6 +88,10 @@ HINTS: Final = {
     "service_account_disabled": "ask an admin: sliceplane service-accounts enable ACCOUNT; or use another key",
     "service_account_exists": _ACCOUNTS,
     "service_account_not_active": "enable it first: sliceplane service-accounts enable ACCOUNT",
+    "session_ended": _LOGIN,
+    "session_expired": _LOGIN,
+    "session_idle": _LOGIN,
+    "session_not_renewable": "use an API key, or log in at the identity provider: sliceplane login --device",
     "slot_taken": _LATER,
     "stop_not_cancellable": "start the allocation again after the stop: sliceplane allocations start ALLOCATION",
     "task_finished": "show its result: sliceplane tasks show TASK",
@@ -110,6 +116,8 @@ HINTS: Final = {
     "unknown_project": "list the projects: sliceplane projects list",
     "unknown_projection": "list the projections: sliceplane projections list",
     "unknown_service_account": _ACCOUNTS,
+    "unknown_session": _LOGIN,
+    "unknown_session_id": _SESSIONS,
     "unknown_sku": "list the SKUs: sliceplane skus list",
     "unknown_slot": "list the slots: sliceplane slots list",
     "unknown_slot_index": _INGRESS,

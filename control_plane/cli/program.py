@@ -20,6 +20,7 @@ from control_plane.cli.commands import (
     projections,
     projects,
     service_accounts,
+    sessions,
     skus,
     slots,
     ssh,
@@ -66,6 +67,7 @@ program.add_typer(
     help="Create, list, disable and enable service accounts, the identities of workloads.",
 )
 program.add_typer(keys.commands, name="keys", help="Issue, list, rotate and revoke API keys.")
+program.add_typer(sessions.commands, name="sessions", help="List and end sessions, which logins start.")
 program.add_typer(principals.commands, name="principals", help="Revoke every credential of a caller.")
 program.add_typer(access_log.commands, name="access-log", help="List the requests that the API has received.")
 program.command()(keys.whoami)

@@ -98,7 +98,7 @@ def revoke(context: typer.Context, *, key: KeyId, reason: Why, output: Output = 
 
 
 def whoami(context: typer.Context, *, output: Output = Format.TABLE) -> None:
-    """Show the role, projects and scopes of your API key."""
+    """Show your role, projects and scopes, and the key or session that you use."""
     with session(context, output) as current:
         current.screen.one(current.send(calls.whoami()), pages.caller)
 

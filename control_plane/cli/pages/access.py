@@ -1,4 +1,4 @@
-"""Pages of projects, service accounts, API keys, revoked callers and the caller."""
+"""Pages of projects, service accounts, API keys, sessions, revoked callers and the caller."""
 
 from collections.abc import Iterable, Iterator
 
@@ -17,6 +17,7 @@ from control_plane.client.access_answers import (
     Project,
     RevokedPrincipal,
     ServiceAccount,
+    Session,
 )
 
 
@@ -113,6 +114,33 @@ def _key(item: Key) -> Iterator[Row]:
     yield from actions(item.allowed_actions)
 
 
+def sessions(items: Iterable[Session]) -> RenderableType:
+    rows = table("ID", "STATE", "ACTOR", "ROLE", "LABEL", "EXPIRES", "LAST USED")
+    for item in items:
+        expires, used = words.until(item.expires_at), words.since(item.last_used_at)
+        rows.add_row(
+            item.id, words.state(item.state), item.actor, item.role, item.label or "-", expires, used
+        )
+    return rows if rows.row_count else nothing("no sessions", "sliceplane login")
+
+
+def session(item: Session) -> Table:
+    return page(_session(item))
+
+
+def _session(item: Session) -> Iterator[Row]:
+    yield "id", Text(item.id, "bold")
+    yield "state", words.state(item.state)
+    if item.reason:
+        yield "reason", item.reason
+    yield "label", item.label or "-"
+    yield "actor", item.actor
+    yield "started with", f"{item.credential_kind} {item.credential}"
+    yield "role", item.role
+    yield "projects", _projects(item.projects)
+    yield "expires", f"{words.clock(item.expires_at)} ({words.until(item.expires_at)})"
+
+
 def revoked_principal(item: RevokedPrincipal) -> Table:
     return page(_revoked_principal(item))
 
@@ -167,6 +195,10 @@ def _caller(item: Caller) -> Iterator[Row]:
     yield "role", item.role
     yield "projects", _projects(item.projects)
     yield "scopes", ", ".join(item.scopes)
+    if item.credential is not None:
+        yield "credential", f"{item.credential_kind} {item.credential}"
+    if item.expires_at is not None:
+        yield "expires", f"{words.clock(item.expires_at)} ({words.until(item.expires_at)})"
 
 
 def _projects(names: tuple[str, ...] | None) -> str:
