@@ -64,6 +64,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/service-accounts/{account}/disable": {"reason": "its host was compromised"},
     "POST /v1/keys/{key}/rotate": {"overlap_seconds": 3600},
     "POST /v1/keys/{key}/revoke": {"reason": "the laptop was lost"},
+    "POST /v1/principals/revoke": {"actor": "service-account:trainer", "reason": "its host was compromised"},
     "POST /v1/sessions": {"label": "laptop of alice", "lifetime_seconds": 28800},
     "POST /v1/sessions/{session}/end": {"reason": "the laptop was returned"},
     "POST /v1/allocations": {

@@ -34,12 +34,14 @@ from control_plane.commands.service_accounts import (
     disable_service_account,
     enable_service_account,
 )
+from control_plane.commands.sessions import RequestedSession, end_session, start_session
 from control_plane.commands.slots import approve_slot, force_release
 from control_plane.decisions.readiness import SSH
 from control_plane.decisions.refusals import Refused
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.handle import Command, Handle, database_time
 from control_plane.histories import allocation_history
+from control_plane.identity import caller_sessions
 from control_plane.identity.sessions import Superseded
 from control_plane.origin import Origin
 from control_plane.projector.advance import Advance
@@ -243,6 +245,25 @@ class Fleet:
         account, origin = ServiceAccountId(name), self.origin("account")
         command = disable_service_account(account, "leaked", origin)
         return await self.do(command if disable else enable_service_account(account, origin))
+
+    async def start_session(self) -> bool:
+        """Start a session of the last API key."""
+        async with self.handle.engine.connect() as conn:
+            listed = await keys.page(conn, after=None, limit=500)
+        if not listed:
+            return False
+        key, origin = listed[-1], self.origin("session")
+        wanted = RequestedSession(actor=key.actor, credential=key.key_id, label="", idle_seconds=60)
+        most, secret = timedelta(hours=1), new_uuid().hex * 2
+        return await self.do(start_session(wanted, secret, origin, most, lambda made: made.session_id))
+
+    async def end_session(self) -> bool:
+        """End the first active session."""
+        async with self.handle.engine.connect() as conn:
+            listed = await caller_sessions.page(conn, after=None, limit=1, state="active")
+        return bool(listed) and await self.do(
+            end_session(listed[0].session_id, "over", self.origin("session"))
+        )
 
     async def change_project(self, project: str, *, archive: bool) -> bool:
         """Describe a project, or archive it."""

@@ -14,6 +14,7 @@ NAMES = (
     "principals",
     "projects",
     "service_accounts",
+    "sessions",
     "allocations",
     "project_events",
     "holdings",
@@ -22,7 +23,7 @@ NAMES = (
 
 def create_history(plane: RunningPlane, node: str = "node-a", slots: int = 3) -> list[str]:
     """Create a node with slots, one allocation that is released, allocations that stay, and a service account with a
-    key. Return the ids of all allocations.
+    key, and sessions of which one has ended. Return the ids of all allocations.
     """
     client = admit(plane, node, slots)
     made = [allocate(plane).json() for _ in range(slots - 1)]
@@ -40,6 +41,8 @@ def create_history(plane: RunningPlane, node: str = "node-a", slots: int = 3) ->
         assert admin.post("/keys", json={"name": "job", "service_account": account["id"]}).is_success
         for act, body in (("disable", {"reason": "paused"}), ("enable", None)):
             assert admin.post(f"/service-accounts/{account['id']}/{act}", json=body).is_success
+        sessions = [admin.post("/sessions", json={"label": node}).json()["id"] for _ in range(2)]
+        assert admin.post(f"/sessions/{sessions[0]}/end", json={"reason": "over"}).is_success
     return [each["id"] for each in made]
 
 

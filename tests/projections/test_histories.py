@@ -164,6 +164,10 @@ class Histories(RuleBasedStateMachine):
     def account_is_changed(self, name: str, disable: bool) -> None:
         self._run(self.fleet.change_account(name, disable=disable))
 
+    @rule(end=st.booleans())
+    def session_is_started_or_ended(self, end: bool) -> None:
+        self._run(self.fleet.end_session() if end else self.fleet.start_session())
+
     @rule(revoke=st.booleans())
     def key_is_rotated(self, revoke: bool) -> None:
         self._run(self.fleet.rotate_key(revoke=revoke))

@@ -6,7 +6,7 @@ from tests.api.node import allocate
 from tests.projections.plane_requests import NAMES, caught_up, change, create_history, rebuild, show, verify
 from tests.servers.plane import RunningPlane
 
-INLINE = ("node", "slot", "api_key", "project", "service_account")
+INLINE = ("node", "slot", "api_key", "project", "service_account", "session")
 TABLES = (*INLINE, "allocation", "story", "project_event", "holding")
 
 
@@ -20,7 +20,7 @@ def test_rebuilt_read_model_tables_equal_the_previous_live_tables(running_plane:
     before = rows(running_plane)
     assert all(before.values()), "the comparison needs non-empty tables"
 
-    rebuild(running_plane, "nodes", "slots", "keys", "projects", "service_accounts")
+    rebuild(running_plane, "nodes", "slots", "keys", "projects", "service_accounts", "sessions")
 
     after = rows(running_plane)
     assert {table: after[table] for table in INLINE} == {table: before[table] for table in INLINE}

@@ -76,8 +76,8 @@ class CapabilitiesView(BaseModel):
 
 @router.get("/v1", openapi_extra=EVERYONE)
 async def capabilities(request: Request) -> CapabilitiesView:
-    """Return the version, the groups of routes, the features and the limits of this control plane, and the identity
-    providers with which users log in.
+    """Return the version, the groups of routes, the features and the limits of this control plane. Users log in with
+    the identity providers in `logins`.
     """
     settings = plane_of(request).settings
     most = settings.max_key_lifetime

@@ -1,4 +1,4 @@
-"""Callers of the tests of access: API keys of every role, of two projects, revoked and expired."""
+"""Callers of the tests of access: API keys of every role, of two projects, revoked and expired, and sessions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from tests.servers.plane import RunningPlane
 
 @dataclass(frozen=True)
 class Key:
-    """An API key that a test has issued, and its secret."""
+    """An API key that a test has issued, or a session that it has started, and its secret."""
 
     id: str
     secret: str
@@ -48,6 +48,14 @@ def key_of_account(plane: RunningPlane, account: str, **further: Any) -> Key:
         answer = admin.post("/keys", json={"name": "job", "service_account": account, **further})
     assert answer.status_code == 201, answer.text
     return Key(answer.json()["id"], answer.json()["key"])
+
+
+def session_of(plane: RunningPlane, secret: str, **body: Any) -> Key:
+    """Start a session with an API key or a token."""
+    with plane.client(Authorization=f"Bearer {secret}") as caller:
+        answer = caller.post("/sessions", json=body)
+    assert answer.status_code == 201, answer.text
+    return Key(answer.json()["id"], answer.json()["secret"])
 
 
 def client_of(plane: RunningPlane, key: Key) -> httpx.Client:

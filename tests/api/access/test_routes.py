@@ -15,7 +15,16 @@ from control_plane.api.requests.access import EXTENSION, UndeclaredRoute, access
 from control_plane.decisions.access import OF_PROJECTS, Scope
 from deploy.embedded.postgres import PostgresServer
 from tests.api.access.issuers import issuer_of
-from tests.api.access.principals import Key, create_account, create_project, expire, issue, key_of_account
+from tests.api.access.principals import (
+    Key,
+    client_of,
+    create_account,
+    create_project,
+    expire,
+    issue,
+    key_of_account,
+    session_of,
+)
 from tests.api.node import admit
 from tests.servers.oidc_provider import Provider
 from tests.servers.plane import RunningPlane, running
@@ -33,13 +42,14 @@ PARTS: Final = {
     "project": "no-such-project",
     "account": "no-such-account",
     "key": "no-such-key",
+    "session": "ses-0000000000000000000000000a",
     "check": "postgres",
     "code": "no_capacity",
     "problem": "conflict",
 }
 ENTERED: Final = {
     *("no_credentials", "unknown_key", "key_revoked", "key_expired", "unknown_node"),
-    *("principal_revoked", "service_account_disabled"),
+    *("principal_revoked", "service_account_disabled", "session_ended"),
 }
 """Reason codes of a request without valid credentials."""
 REFUSED: Final = {"role_missing", "scope_missing", "limited_to_projects"}
@@ -48,9 +58,15 @@ REFUSED: Final = {"role_missing", "scope_missing", "limited_to_projects"}
 
 INVALID: Final = {
     *("anonymous", "unknown", "revoked", "expired", "disabled", "node"),
-    "token of a revoked caller",
+    *(
+        "token of a revoked caller",
+        "session of a revoked caller",
+        "session of a revoked key",
+        "ended session",
+    ),
 }
 """Principals without valid credentials of callers."""
+OF_CALLERS: Final = ("caller", "caller with a token", "caller of an account", "caller with a session")
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +79,17 @@ def shared_plane(postgres_server: PostgresServer, oidc_provider: Provider) -> It
 def tokens(plane: RunningPlane, provider: Provider) -> dict[str, str]:
     """Return a token of each kind of principal: two from the provider, and one of a revoked caller, signed here."""
     revoked = provider.sign(provider.claims(sub="leaver", realm_access=None, groups=["/operators"]))
+    session = session_of(plane, revoked)
     with plane.client() as admin:
         body = {"actor": "user:corp/leaver", "reason": "lost"}
         assert admin.post("/principals/revoke", json=body).is_success
+    admins = provider.user_token("olivia")
     return {
         "caller with a token": provider.workload_token(),
-        "admin with a token": provider.user_token("olivia"),
+        "admin with a token": admins,
+        "admin with a session": session_of(plane, admins).secret,
         "token of a revoked caller": revoked,
+        "session of a revoked caller": session.secret,
     }
 
 
@@ -93,11 +113,19 @@ def callers(shared_plane: RunningPlane, oidc_provider: Provider) -> dict[str, di
         "revoked": issue(shared_plane, "revoked", "admin"),
         "expired": issue(shared_plane, "expired", "admin"),
     }
+    sessions = {
+        "caller with a session": session_of(shared_plane, keys["caller"].secret),
+        "session of a revoked key": session_of(shared_plane, keys["revoked"].secret),
+        "ended session": session_of(shared_plane, keys["admin"].secret),
+    }
+    with client_of(shared_plane, keys["admin"]) as owner:
+        ended = owner.post(f"/sessions/{sessions['ended session'].id}/end", json={"reason": "over"})
+        assert ended.is_success
     with shared_plane.client() as admin:
         assert admin.post(f"/keys/{keys['revoked'].id}/revoke", json={"reason": "lost"}).is_success
         assert admin.post("/service-accounts/stopped/disable", json={"reason": "lost"}).is_success
     expire(shared_plane, keys["expired"])
-    made: dict[str, dict[str, str]] = {name: key.headers for name, key in keys.items()}
+    made: dict[str, dict[str, str]] = {name: key.headers for name, key in (keys | sessions).items()}
     authorization = node.headers["authorization"]
     return {
         **made,
@@ -136,10 +164,7 @@ def expected(principal: str, declared: dict[str, Any]) -> str:
     if principal == "without a scope":
         return "pass" if scope == "catalogue:read" else "refuse"
     role = principal.split(maxsplit=1)[0]
-    limited = (
-        principal in ("caller", "caller with a token", "caller of an account", "admin of a project")
-        and declared["projects"] == "all"
-    )
+    limited = principal in (*OF_CALLERS, "admin of a project") and declared["projects"] == "all"
     return "pass" if role in roles and not limited else "refuse"
 
 

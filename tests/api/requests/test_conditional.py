@@ -8,9 +8,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.api.access.principals import create_account, create_project, issue
+from tests.api.access.principals import create_account, create_project, issue, session_of
 from tests.api.node import admit, allocate
-from tests.servers.plane import RunningPlane
+from tests.servers.plane import ADMIN_KEY, RunningPlane
 from tests.waiting import until
 
 CHANGED: Final = '"999.0000000000000000"'
@@ -23,6 +23,7 @@ BODIES: Final[dict[str, Any]] = {
     "/v1/nodes/{node}/revoke": {"reason": "lost"},
     "/v1/nodes/{node}/slots/{index}/force-release": {"reason": "scrapped"},
     "/v1/nodes/{node}/slots/{index}/readmit": {"reason": "repaired"},
+    "/v1/sessions/{session}/end": {"reason": "lost"},
     "/v1/service-accounts/{account}/disable": {"reason": "lost"},
     "/v1/projects/{project}": {"description": "changed"},
     "/v1/projects/{project}/archive": {"reason": "over"},
@@ -43,6 +44,7 @@ def names(shared_plane: RunningPlane) -> dict[str, str]:
         "project": "p1",
         "account": create_account(shared_plane, "a1", "auditor"),
         "key": issue(shared_plane, "k1", "auditor").id,
+        "session": session_of(shared_plane, ADMIN_KEY).id,
     }
 
 
@@ -65,6 +67,7 @@ def test_response_with_a_resource_is_not_sent_again_while_its_etag_is_the_same(
         "project}",
         "key}",
         "account}",
+        "session}",
     }
     with shared_plane.client() as admin:
         for path in paths:
@@ -83,7 +86,7 @@ def test_every_change_is_refused_if_the_resource_has_another_version_than_if_mat
     shared_plane: RunningPlane, names: dict[str, str]
 ) -> None:
     routes = [*with_header(shared_plane, "If-Match")]
-    assert len(routes) >= 18
+    assert len(routes) >= 19
     before = shared_plane.last_position()
     with shared_plane.client() as admin:
         for method, path in routes:

@@ -21,6 +21,7 @@ def state(plane: RunningPlane) -> tuple[Any, ...]:
         plane.rows("select slot_id, version, state from read.slot order by 1"),
         plane.rows("select project from read.project order by 1"),
         plane.rows("select key_id from read.api_key order by 1"),
+        plane.rows("select session_id from read.session order by 1"),
     )
 
 
@@ -50,6 +51,7 @@ def plane(shared_plane: RunningPlane) -> RunningPlane:
             {"name": "ci", "role": "caller", "projects": ["taken"]},
             {"name": "ci", "role": "caller", "projects": ["taken"], "state": "active"},
         ),
+        ("/sessions", {"label": "x"}, {"label": "x", "role": "admin", "state": "active"}),
     ],
 )
 def test_dry_run_returns_what_would_be_created_and_changes_nothing(
@@ -63,7 +65,7 @@ def test_dry_run_returns_what_would_be_created_and_changes_nothing(
             assert {name: answer.json()[name] for name in shown} == shown
             assert "idempotent-replayed" not in answer.headers
             assert "location" not in answer.headers
-            assert "key" not in answer.json()
+            assert not {"key", "secret"} & answer.json().keys()
     assert state(plane) == before
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from control_plane.api.examples import BODIES, PARAMETERS, READ_MODEL
 from control_plane.api.requests.access import EXTENSION
-from tests.api.access.principals import create_account, create_project, issue
+from tests.api.access.principals import create_account, create_project, issue, session_of
 from tests.api.broken_nodes import Node, accepted_allocation
 from tests.api.node import admit, as_node, enrol, enrolment, register_node, renewal
 from tests.api.scripted_node import ScriptedNode
-from tests.servers.plane import RunningPlane
+from tests.servers.plane import ADMIN_KEY, RunningPlane
 from tests.waiting import until
 
 Operation = dict[str, Any]
@@ -120,6 +120,13 @@ class World:
     def key(self) -> Names:
         return {"key": issue(self.plane, "ci", "auditor").id}
 
+    def named_account(self) -> Names:
+        create_account(self.plane, "trainer", "auditor")
+        return {}
+
+    def session(self) -> Names:
+        return {"session": session_of(self.plane, ADMIN_KEY).id}
+
     def account(self) -> Names:
         name = f"a-{uuid4().hex[:8]}"
         create_account(self.plane, name, "auditor")
@@ -196,6 +203,7 @@ PREPARED: Final[Mapping[str, Callable[[World], Names]]] = {
     "PUT /v1/nodes/{node}/public-addresses": World.registered,
     "POST /v1/projections/{name}/skip": World.stopped_projection,
     "POST /v1/projections/{name}/retry": World.stopped_projection,
+    "POST /v1/principals/revoke": World.named_account,
     "POST /v1/tasks/{task_id}/retry": World.failed_task,
     "POST /v1/tasks/{task_id}/cancel": World.task,
 }
@@ -205,6 +213,7 @@ BY_PARAMETER: Final[Mapping[str, Callable[[World], Names]]] = {
     "project": World.project,
     "key": World.key,
     "account": World.account,
+    "session": World.session,
     "task_id": World.task,
     "stream": World.parked,
     "verification": World.verification,

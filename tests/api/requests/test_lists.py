@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from events.ledger import search
-from tests.api.access.principals import create_account, create_project, issue
+from tests.api.access.principals import create_account, create_project, issue, session_of
 from tests.api.node import admit, allocate
-from tests.servers.plane import RunningPlane
+from tests.servers.plane import ADMIN_KEY, RunningPlane
 from tests.waiting import until
 
 PAGED: Final = {"cursor", "limit", "order"}
@@ -27,7 +27,8 @@ def plane(shared_plane: RunningPlane) -> RunningPlane:
         admit(shared_plane, name, slots=2)
     for name in ("p1", "p2"):
         create_project(shared_plane, name)
-        issue(shared_plane, name, projects=[name])
+        session_of(shared_plane, ADMIN_KEY)
+        session_of(shared_plane, issue(shared_plane, name, projects=[name]).secret)
         create_account(shared_plane, name, projects=[name])
     for _ in range(3):
         assert allocate(shared_plane).status_code == 202
@@ -142,6 +143,7 @@ def steady(items: list[Item]) -> list[Item]:
         ("/service-accounts", {"role": "caller"}, "role", {"caller"}),
         ("/service-accounts", {"project": "p1"}, "id", {"p1"}),
         ("/keys", {"state": "active"}, "state", {"active"}),
+        ("/sessions", {"state": "active"}, "state", {"active"}),
         ("/projects", {"state": "active"}, "state", {"active"}),
         ("/allocations", {"project": "default"}, "project", {"default"}),
         ("/tasks", {"node": "n1"}, "node_id", {"n1"}),
