@@ -30,6 +30,7 @@ session = sa.Table(
     sa.Column("projects", ARRAY(sa.Text), nullable=False),
     sa.Column("scopes", ARRAY(sa.Text), nullable=False),
     sa.Column("ended", sa.Text),
+    sa.Index("session_of_actor", "actor", "session_id"),
     schema="read",
 )
 

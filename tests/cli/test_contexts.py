@@ -39,10 +39,10 @@ def plane() -> Iterator[ScriptedPlane]:
 
 @pytest.fixture
 def login(plane: ScriptedPlane) -> Run:
-    """Function that logs in with a key on standard input."""
+    """Function that logs in with a key on standard input, and keeps the key."""
 
     def run(*words: str, key: str = "sp_secret\n") -> Outcome:
-        result = CliRunner().invoke(program, [*words, "--with-key"], input=key)
+        result = CliRunner().invoke(program, [*words, "--with-key", "--keep-key"], input=key)
         return Outcome(result.exit_code, result.stdout, result.stderr)
 
     return run
@@ -96,7 +96,7 @@ def test_login_with_text_that_cannot_be_a_key_is_refused_without_a_request(
 
 
 def test_login_on_a_terminal_asks_for_the_key_without_echo(plane: ScriptedPlane, home: Path) -> None:
-    words = (sys.executable, "-m", "control_plane.cli", "login", "--url", plane.url)
+    words = (sys.executable, "-m", "control_plane.cli", "login", "--keep-key", "--url", plane.url)
     code, shown = run_on_terminal(*words, typed=("API key", "sp_typed\n"))
     assert code == 0, shown
     assert sent(plane) == "Bearer sp_typed"

@@ -152,7 +152,7 @@ class Provider:
         """Return the access token of a user, requested with the device flow (RFC 8628)."""
         with self._client() as device:
             begun = device.post("/device/auth", data={"client_id": CLIENT, "scope": "openid slices"}).json()
-            self._sign_in(begun["verification_uri_complete"], user)
+            self.sign_in(begun["verification_uri_complete"], user)
             answer = device.post(
                 "/token",
                 data={
@@ -164,7 +164,7 @@ class Provider:
         assert answer.is_success, answer.text
         return str(answer.json()["access_token"])
 
-    def _sign_in(self, url: str, user: str) -> None:
+    def sign_in(self, url: str, user: str) -> None:
         """Confirm the code, sign in and consent, as a user does in a browser."""
         with self._client() as browser:
             page = browser.get(url)

@@ -43,6 +43,9 @@ def test_whoami_returns_the_actor_role_scopes_and_projects_of_the_caller(shared_
             "role": "caller",
             "scopes": ["allocations:read", "events:read"],
             "projects": ["reader"],
+            "credential": key.id,
+            "credential_kind": "key",
+            "expires_at": None,
         }
 
 
