@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Final
@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from control_plane.api.feed.feed import Feed
 from control_plane.api.feed.ring import Ring, ledger_range
-from control_plane.api.requests.held_credential import HeldCredential
+from control_plane.api.requests.held_credential import CredentialKind, HeldCredential
 from control_plane.api.routes import watch as watching
 from control_plane.api.routes.watch import ALIVE, WELCOME, watch
 from control_plane.decisions.access import Principal, Role
@@ -43,8 +43,14 @@ async def accepted() -> HeldCredential:
     return UNLIMITED
 
 
+def held(verify: Callable[[], Awaitable[HeldCredential]]) -> HeldCredential:
+    """Return a credential of two streams that does not expire."""
+    streams = (StreamId("key-test"), StreamId("service-account-test"))
+    return HeldCredential(PRINCIPAL, CredentialKind.KEY, "test", streams, None, verify)
+
+
 PRINCIPAL: Final = Principal("key:test", Role.ADMIN, frozenset())
-UNLIMITED: Final = HeldCredential(PRINCIPAL, StreamId("key-test"), None, accepted)
+UNLIMITED: Final = held(accepted)
 """A credential that does not expire and that is never revoked."""
 
 
@@ -145,7 +151,7 @@ async def test_watch_with_a_credential_that_was_revoked_before_it_began_sends_no
 
     await fill(conn, 1)
     await feed.up_to_date()
-    revoked = HeldCredential(PRINCIPAL, StreamId("key-test"), None, refused)
+    revoked = held(refused)
     reader = read_watch(feed, credential=revoked)
     assert await reader.next() == WELCOME
     with pytest.raises(StopAsyncIteration):
@@ -162,7 +168,7 @@ async def test_watch_verifies_its_credential_once_and_again_after_an_event_about
         checks += 1
         return credential
 
-    credential = HeldCredential(PRINCIPAL, StreamId("key-test"), None, counted)
+    credential = held(counted)
     reader = read_watch(feed, credential=credential)
     await fill(conn, 5)
     assert await reader.positions(5) == [1, 2, 3, 4, 5]
@@ -170,6 +176,9 @@ async def test_watch_verifies_its_credential_once_and_again_after_an_event_about
     await fill(conn, 1, "key-test")
     assert await reader.positions(1) == [6]
     assert checks == 2
+    await fill(conn, 1, "service-account-test")
+    assert await reader.positions(1) == [7]
+    assert checks == 3
 
 
 async def test_poll_of_an_event_feed_on_request_returns_the_position_of_the_last_committed_event(
