@@ -65,6 +65,7 @@ class Session(Answer, frozen=True):
     last_used_from: str | None = None
     refusal: str | None = None
     reason: str | None = None
+    allowed_actions: dict[str, Action] | None = None
 
 
 class StartedSession(Session, frozen=True, kw_only=True):

@@ -150,6 +150,10 @@ class QueuesUnavailable(ApiProblem):
     """Redis does not respond."""
 
 
+class IdentityProviderUnavailable(ApiProblem):
+    """The identity provider that issued the caller's token does not respond."""
+
+
 class UnreadableEvent(ApiProblem):
     """An event that the answer needs cannot be read."""
 
@@ -161,6 +165,7 @@ BY_TYPE: Final[dict[str, type[ApiProblem]]] = {
     "database-unavailable": DatabaseUnavailable,
     "forbidden": Forbidden,
     "gone": Gone,
+    "identity-provider-unavailable": IdentityProviderUnavailable,
     "internal-error": InternalError,
     "malformed": Malformed,
     "method-not-allowed": MethodNotAllowed,

@@ -111,11 +111,7 @@ def against_scope(principal: Principal, scope: Scope) -> list[Objection]:
 
 def may(principal: Principal, scope: Scope) -> bool:
     """Return whether a principal may call a route of this scope."""
-    try:
-        require(principal, scope)
-    except Forbidden:
-        return False
-    return True
+    return not against_scope(principal, scope)
 
 
 def within(principal: Principal, project: ProjectId | None) -> Within:

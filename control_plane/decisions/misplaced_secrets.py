@@ -8,9 +8,9 @@ the secret.
 import re
 from typing import Final
 
-_BEGINNINGS: Final = ("sp_", "enrol_", "eyJ", "-----BEGIN ")
+_BEGINNINGS: Final = ("sp_", "ss_", "enrol_", "eyJ", "-----BEGIN ")
 _SECRET: Final = re.compile(
-    r"(?:sp|enrol)_[A-Za-z0-9_-]{32,}"  # an API key, an enrolment token
+    r"(?:sp|ss|enrol)_[A-Za-z0-9_-]{32,}"  # an API key, the secret of a session, an enrolment token
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"  # a signed JWT (RFC 7515, compact serialization)
     r"|-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*",  # a private key in PEM, with all that follows
     re.DOTALL,
@@ -20,7 +20,9 @@ OMITTED: Final = "[secret]"
 
 
 def has_secret(text: str) -> bool:
-    """Return whether the text contains an API key, an enrolment token, a signed JWT or a private key."""
+    """Return whether the text contains an API key, the secret of a session, an enrolment token, a signed JWT or a
+    private key.
+    """
     return _may_have_one(text) and _SECRET.search(text) is not None
 
 

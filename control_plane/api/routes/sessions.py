@@ -15,6 +15,7 @@ from control_plane.api.requests.held_credential import CredentialKind, HeldCrede
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
+from control_plane.api.views.allowed_actions import AllowedActions, actions_on_session
 from control_plane.commands.sessions import RequestedSession, end_session, start_session, unknown_session
 from control_plane.decisions.access import SCOPES_OF, Principal, Scope, may, require
 from control_plane.decisions.refusals import Forbidden, Objection
@@ -59,6 +60,7 @@ class SessionView(BaseModel):
     """Code with which a request with the session is refused; null: it is accepted."""
     reason: str | None
     """Reason for which the session was ended; null: it was not ended by a request."""
+    allowed_actions: AllowedActions
 
 
 class StartedSession(SessionView):
@@ -67,7 +69,7 @@ class StartedSession(SessionView):
     secret: str
 
 
-def _view(row: SessionRow) -> SessionView:
+def _view(row: SessionRow, caller: Principal) -> SessionView:
     principal = principal_of_session(row)
     return SessionView(
         id=row.session_id,
@@ -86,6 +88,7 @@ def _view(row: SessionRow) -> SessionView:
         last_used_from=row.used_from,
         refusal=row.refusal,
         reason=row.ended,
+        allowed_actions=actions_on_session(caller, row.actor),
     )
 
 
@@ -177,6 +180,7 @@ def _view_of_new(fact: SessionStarted, held: HeldCredential) -> SessionView:
         last_used_from=None,
         refusal=None,
         reason=None,
+        allowed_actions=actions_on_session(principal, fact.actor),
     )
 
 
@@ -205,7 +209,7 @@ async def list_sessions(
             conn, after=after, limit=limit, descending=order == "desc", actor=actor, state=state
         )
     following = rows[-1].session_id if len(rows) == limit else None
-    return Page(items=[_view(row) for row in rows], next_cursor=following)
+    return Page(items=[_view(row, principal) for row in rows], next_cursor=following)
 
 
 @router.get("/{session}", openapi_extra=AUTHENTICATED, **TAGGED)
@@ -213,7 +217,7 @@ async def show(request: Request, principal: Caller, session: str) -> SessionView
     """Return one session of the caller, or with the scope `access:read` of any caller."""
     row = await _visible(request, principal, session)
     set_version(request, row.version)
-    return _view(row)
+    return _view(row, principal)
 
 
 @router.post("/{session}/end", dependencies=[IF_MATCH], openapi_extra=AUTHENTICATED)

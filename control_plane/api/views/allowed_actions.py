@@ -112,6 +112,13 @@ def actions_on_service_account(principal: Principal) -> AllowedActions:
     return _decided(principal, Scope.ACCESS_WRITE, {"disable": _NONE, "enable": _NONE})
 
 
+def actions_on_session(principal: Principal, actor: str) -> AllowedActions:
+    """Return the actions on a session of the caller `actor`, in any state. Each caller may end its own sessions."""
+    if principal.actor == actor:
+        return {"end": _action(_NONE)}
+    return _decided(principal, Scope.ACCESS_WRITE, {"end": _NONE})
+
+
 def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
     """Return the actions on a registered node. Not checked: which public addresses a request names, and which ones are
     in use.

@@ -139,6 +139,7 @@ def _session(item: Session) -> Iterator[Row]:
     yield "role", item.role
     yield "projects", _projects(item.projects)
     yield "expires", f"{words.clock(item.expires_at)} ({words.until(item.expires_at)})"
+    yield from actions(item.allowed_actions)
 
 
 def revoked_principal(item: RevokedPrincipal) -> Table:

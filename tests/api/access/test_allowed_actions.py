@@ -100,6 +100,11 @@ def service_account(name: str) -> Subject:
     return Subject(f"/service-accounts/{name}", "/service-accounts?limit=200", requests)
 
 
+def session(name: str) -> Subject:
+    requests: Requests = {"end": ("POST", "/end", TEXT)}
+    return Subject(f"/sessions/{name}", "/sessions?limit=200", requests)
+
+
 def node(name: str) -> Subject:
     requests: Requests = {
         "remove": ("DELETE", "", None),
@@ -195,6 +200,13 @@ class States:
         yield service_account(name)
         self.send("POST", f"/service-accounts/{name}/disable", TEXT)
         yield service_account(name)
+
+    def sessions(self) -> Iterator[Subject]:
+        with self.plane.client() as client:
+            started = client.post("/sessions", json={}).json()["id"]
+        yield session(started)
+        self.send("POST", f"/sessions/{started}/end", TEXT)
+        yield session(started)
 
     def nodes(self) -> Iterator[Subject]:
         yield node(self.world.registered()["node"])
@@ -304,6 +316,7 @@ KINDS: Final = {
     "projects": (States.projects, {"project_archived"}),
     "keys": (States.keys, {"key_not_active", "key_replaced", "service_account_not_active"}),
     "service accounts": (States.service_accounts, set()),
+    "sessions": (States.sessions, set()),
     "nodes": (States.nodes, {"node_enrolled", "not_excluded"}),
     "slots": (
         States.slots,

@@ -45,6 +45,7 @@ OWN: Final = (
     "first API key",
     "issued API key",
     "successor of a rotated API key",
+    "secret of a session",
     "key of the CLI's context",
     "key in the CLI's environment",
     "enrolment token",
@@ -163,6 +164,11 @@ def _own_keys(sender: Sender) -> None:
     successor = sender.send("POST", path, kept=False, headers=rotated, json=overlap).json()
     assert sender.send("POST", path, kept=False, headers=rotated, json=overlap).json() == successor
     sender.have("successor of a rotated API key", successor["key"])
+    started = {"Idempotency-Key": uuid4().hex}
+    session = sender.send("POST", "/v1/sessions", kept=False, headers=started, json={}).json()
+    assert sender.send("POST", "/v1/sessions", kept=False, headers=started, json={}).json() == session
+    sender.have("secret of a session", session["secret"])
+    sender.send("GET", "/v1/whoami", headers={"Authorization": f"Bearer {session['secret']}"})
     # A repetition that is refused names no secret: another body, and another credential.
     sender.send("POST", "/v1/keys", headers=again, json={**body, "name": "other"})
     mine = {"Authorization": f"Bearer {successor['key']}"}
