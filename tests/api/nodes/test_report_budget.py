@@ -160,10 +160,10 @@ def recorded_repairs(plane: RunningPlane) -> list[str]:
 
 
 def test_throttled_agent_delivers_its_spool_in_order(postgres_server: PostgresServer, tmp_path: Path) -> None:
-    with running(postgres_server, report_burst=20, reports_per_minute=120) as plane:
+    with running(postgres_server, report_burst=20, reports_per_minute=60) as plane:
         admit(plane, NODE)
         reporter = Reporter(spool := Spool(tmp_path), NodeClock())
-        moment, count = datetime.now(UTC), 30
+        moment, count = datetime.now(UTC), 25
         for number in range(count):
             seen = TimedEvidence(kind="node.forwarding", desired=f"w{number}", observed="f", since=moment)
             reporter.report(DriftRepaired(slot=None, drift=(seen,)))
