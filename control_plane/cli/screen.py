@@ -123,7 +123,8 @@ class Screen:
     def note(self, text: str) -> None:
         """Print a note for the user on stderr; omitted in formats for programs."""
         if not self.machine:
-            self.err.print(Text(text, style="dim"))
+            # As for warnings, the user may copy a command or a URL.
+            self.err.print(Text(text, style="dim"), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         if not self.machine:

@@ -3,9 +3,12 @@
 import json
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,11 +17,12 @@ from typer.testing import CliRunner
 
 from control_plane.cli import device_login
 from control_plane.cli.program import program
+from deploy.embedded.certificates import ensure
 from deploy.embedded.postgres import PostgresServer
 from tests.api.access.issuers import issuer_of
 from tests.cli.control_plane import Reply, ScriptedPlane, document, problem, running_plane
 from tests.cli.outcome import Outcome
-from tests.servers.oidc_provider import Provider
+from tests.servers.oidc_provider import Provider, running_provider
 from tests.servers.plane import ADMIN_KEY, RunningPlane, running
 from tests.waiting import until
 
@@ -283,6 +287,34 @@ def test_device_login_refuses_metadata_of_another_or_unsuitable_provider(
         done = unconfigured("login", "--device", "--url", plane.url)
         assert (done.code, reason in " ".join(done.err.split())) == (4, True), done.err
         assert plane.requests("POST /device") == []
+
+
+def test_device_login_uses_a_provider_over_tls_only_if_its_certificate_is_trusted(
+    unconfigured: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    own = ensure(tmp_path / "own", ["127.0.0.1"], datetime.now(UTC))
+    with running_plane() as plane, running_provider(own.server, own.server) as provider:
+
+        def complete(_seconds: float) -> None:
+            found = _CODE.search(" ".join(shown))
+            assert found is not None, shown
+            replace(provider, verify=ssl.create_default_context(cafile=own.ca)).sign_in(found[1], "alice")
+
+        monkeypatch.setattr(device_login, "sleep", complete)
+        monkeypatch.setattr("control_plane.cli.screen.Screen.note", lambda _, text: shown.append(text))
+        login = {"name": "corp", "client_id": "sliceplane", "audience": "a", "scope": "openid slices"}
+        plane.script(
+            "GET /v1", document({"version": "0.1.0", "logins": [{**login, "issuer": provider.issuer}]})
+        )
+        plane.script("POST /v1/sessions", document(SESSION, 201))
+        done = unconfigured("login", "--device", "--url", plane.url)
+        assert (done.code, "--provider-ca" in done.err) == (4, True), done.err
+        assert plane.requests("POST /v1/sessions") == []
+        done = unconfigured("login", "--device", "--url", plane.url, "--provider-ca", str(own.ca))
+        assert done.code == 0, done.err
+        [start] = plane.requests("POST /v1/sessions")
+        assert start.headers["Authorization"].count(".") == 2
 
 
 @pytest.mark.parametrize(

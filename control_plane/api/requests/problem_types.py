@@ -140,8 +140,8 @@ KINDS: Final[dict[type[Refused], ProblemType]] = {
         401,
         "Invalid or unknown credentials",
         "The request has no credentials, or its credentials are unknown, expired or revoked.",
-        "Send valid credentials in the header Authorization: 'Bearer ' and an API key or a token.",
-        Objection("no_credentials", "send 'Authorization: Bearer <API key or token>'"),
+        "Send valid credentials in the header Authorization: 'Bearer ' and an API key, a token or the secret of a session.",
+        Objection("no_credentials", "send 'Authorization: Bearer <API key, token or session>'"),
     ),
     Forbidden: ProblemType(
         "forbidden",

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from control_plane.settings import SettingsRefused, read_settings
 from deploy.embedded.postgres import PostgresServer
 from tests.api.access.issuers import issuer_of
 from tests.api.access.principals import (
@@ -335,3 +336,15 @@ def test_capabilities_list_the_identity_provider_for_logins_without_credentials(
             "scope": "openid",
         }
     ]
+
+
+def test_idle_time_that_the_last_use_is_not_precise_enough_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLICEPLANE_DATABASE_URL", "postgresql://u:p@127.0.0.1/d")
+    monkeypatch.setenv("SLICEPLANE_REDIS_URL", "redis://:p@127.0.0.1:6379")
+    monkeypatch.setenv("SLICEPLANE_SESSION_IDLE_MINUTES", "2")
+    assert read_settings().session_idle_seconds == 120
+    monkeypatch.setenv("SLICEPLANE_CREDENTIAL_USE_SECONDS", "61")
+    with pytest.raises(SettingsRefused, match="at least twice credential_use_seconds"):
+        read_settings()
