@@ -1,7 +1,8 @@
 """Child process that spools `COUNT` reports, delivers the first in its own batch and then the rest, and exits with 0.
 
-`python -m tests.agent.reporting_child FOLDER URL CREDENTIAL COUNT`; the variable `SLICEPLANE_FAILPOINTS` names the
-failpoint at which it kills itself.
+Arguments: FOLDER URL CREDENTIAL COUNT. The variable `SLICEPLANE_FAILPOINTS` names the failpoint at which it kills
+itself. It runs as a copy (`tests.servers.program_copies`), because a new Python process would need longer for its
+imports than for its work.
 """
 
 import os
@@ -39,5 +40,6 @@ def spool_up_to(last: int, spool: Spool, reporter: Reporter) -> None:
         reporter.report(SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id), order)
 
 
-if __name__ == "__main__":
+def program() -> None:
+    """Run with the arguments of the command line."""
     main(*sys.argv[1:])

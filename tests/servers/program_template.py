@@ -21,7 +21,10 @@ import setproctitle
 
 from deploy.setup.repository import ROOT
 
-PROGRAMS: Final = ("sliceplane-agent", "sliceplane-server")
+PRODUCT: Final = ("sliceplane-agent", "sliceplane-server")
+OF_TESTS: Final = {"reporting-child": "tests.agent.reporting_child:program"}
+"""Programs of tests, which run the product's modules in a process that can be killed."""
+PROGRAMS: Final = (*PRODUCT, *OF_TESTS)
 READY: Final = b"ready"
 LARGEST_MESSAGE: Final = 2**17
 _LATE_IMPORTS: Final = (
@@ -53,7 +56,8 @@ def serve() -> int:
     setproctitle.getproctitle()
     gc.disable()
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    programs = {name: EntryPoint(name, scripts[name], "console_scripts") for name in PROGRAMS}
+    started_at = {**{name: scripts[name] for name in PRODUCT}, **OF_TESTS}
+    programs = {name: EntryPoint(name, value, "console_scripts") for name, value in started_at.items()}
     for name in (*(program.module for program in programs.values()), *_LATE_IMPORTS):
         importlib.import_module(name)
     gc.freeze()  # Copies share the memory of all imported modules as long as no collection writes to it.

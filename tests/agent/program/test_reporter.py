@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from tests.agent.control_plane import THROTTLED_SECONDS, FakeControlPlane, servi
 from tests.agent.credential_client import client_of
 from tests.agent.eventually import eventually
 from tests.agent.orders import apply
+from tests.servers.program_copies import run_copy
 
 COUNT = 12
 Deliver = Callable[[Reporter], None]
@@ -187,10 +186,10 @@ POINTS = [
 
 
 def run_child(folder: Path, url: str, failpoints: str = "", count: int = COUNT) -> int:
-    command = [sys.executable, "-m", "tests.agent.reporting_child", str(folder), url, CREDENTIAL, str(count)]
-    return subprocess.run(
-        command, env={**os.environ, "SLICEPLANE_FAILPOINTS": failpoints}, check=False
-    ).returncode
+    command = ["reporting-child", str(folder), url, CREDENTIAL, str(count)]
+    ended = run_copy(command, {**os.environ, "SLICEPLANE_FAILPOINTS": failpoints})
+    print(ended.stdout, ended.stderr)
+    return ended.returncode
 
 
 def test_reports_arrive_while_the_spool_file_with_the_last_delivered_sequence_cannot_be_written(
