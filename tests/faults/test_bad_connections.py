@@ -70,6 +70,12 @@ class Case:
         return f"{self.fault}-{self.proxy}"
 
 
+OVER_REDIS: Final = [Case(*each) for each in itertools.product(FAULTS, TO_REDIS)]
+OVER_API: Final = [Case(*each) for each in itertools.product(FAULTS, TO_API)]
+FEW: Final = matrix.chosen("P4, P6", [*OVER_REDIS, *OVER_API], few=1)
+"""The only case of the usual run. `test_bad_links` and `test_redis_lost` also run a case of these promises."""
+
+
 @dataclass(frozen=True)
 class Connections:
     """System under test, and the proxies in the connections between its programs."""
@@ -118,14 +124,14 @@ def connections() -> Iterator[Connections]:
         yield made
 
 
-@matrix.cases("P6", [Case(*each) for each in itertools.product(FAULTS, TO_REDIS)], few=1)
+@matrix.cases("P6", OVER_REDIS, few=1, among=[case for case in FEW if case in OVER_REDIS])
 def test_allocation_becomes_active_and_no_order_is_lost_over_a_faulty_connection_to_redis(
     connections: Connections, case: Case
 ) -> None:
     run_case(connections, case)
 
 
-@matrix.cases("P4", [Case(*each) for each in itertools.product(FAULTS, TO_API)], few=1)
+@matrix.cases("P4", OVER_API, few=1, among=[case for case in FEW if case in OVER_API])
 def test_allocation_becomes_active_and_no_report_is_lost_over_a_faulty_connection_to_the_api(
     connections: Connections, case: Case
 ) -> None:

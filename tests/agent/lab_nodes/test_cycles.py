@@ -43,7 +43,7 @@ from tests.agent.real_node import (
 from tests.torture import seed
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
-CYCLES: Final = 1000 if matrix.is_full() else 4
+CYCLES: Final = 1000 if matrix.is_full() else 2
 CONVERGED: Final = 90.0
 STAGES: Final = ("immediately", "slice.starting", "slice.starting", "slice.address", "slice.ready")
 """Stage that a slice reaches before the fault is injected."""

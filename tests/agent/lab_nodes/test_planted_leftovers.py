@@ -173,7 +173,7 @@ async def tear_down_up_to_verification(site: Site, control: Redis) -> Order:
     return order
 
 
-@matrix.cases("P16", [*PLANTED], few=2)
+@matrix.cases("P16", [*PLANTED], few=1)
 async def test_object_created_during_a_slice_removal_is_reported_as_a_leftover_until_it_no_longer_exists(
     site: Site, control: Redis, case: str
 ) -> None:

@@ -156,7 +156,7 @@ CASES: Final = [
 ]
 
 
-@matrix.cases("P17", CASES, few=2)
+@matrix.cases("P17", CASES, few=1)
 def test_slice_cut_off_by_a_fault_is_reported_with_the_failed_hop_until_it_answers(
     site: Site, case: Case
 ) -> None:

@@ -50,7 +50,7 @@ def failpoints_around(steps: tuple[str, ...]) -> list[str]:
     before = ["agent.fence.before", "agent.fence.after"]
     around = [f"agent.{step}.{side}" for step in steps for side in ("before", "after")]
     every = [*before, *around, "agent.outcome.kept", "agent.outcome.reported"]
-    return every if matrix.is_full() else matrix.chosen("P1", every, few=5)
+    return every if matrix.is_full() else matrix.chosen("P1", every, few=3)
 
 
 async def await_condition(agent: AgentProcess, true: Callable[[], bool | Awaitable[bool]]) -> None:

@@ -128,7 +128,7 @@ def begin(system: System, moment: Moment) -> list[str]:
             return []
 
 
-@matrix.cases("P6", EVERY, few=2)
+@matrix.cases("P6", EVERY, few=1)
 def test_allocations_become_active_and_start_each_slice_once_after_a_failure_of_redis(
     system: System, case: Case
 ) -> None:

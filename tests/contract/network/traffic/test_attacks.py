@@ -103,13 +103,13 @@ def test_attack_table_tries_every_attack_kind_on_every_victim_or_declares_the_pa
 
 
 @pytest.mark.node
-@matrix.cases("P18", [*ATTACKS], few=16)
+@matrix.cases("P18", [*ATTACKS], few=8)
 def test_frames_of_an_attack_from_a_slice_do_not_arrive_and_have_no_effect(case: str, scene: Scene) -> None:
     assert not ATTACKS[case].arrives(scene)
 
 
 @pytest.mark.node
-@matrix.cases("P18", [*ATTACKS], few=16)
+@matrix.cases("P18", [*ATTACKS], few=8)
 def test_frames_of_an_attack_arrive_after_every_guard_against_the_attack_is_removed(
     case: str, scene: Scene
 ) -> None:
@@ -119,7 +119,7 @@ def test_frames_of_an_attack_arrive_after_every_guard_against_the_attack_is_remo
 
 @pytest.mark.node
 @pytest.mark.parametrize("sender", ["tap"], indirect=True, scope="module")
-@matrix.cases("P18", [name for name, attack in ATTACKS.items() if len(attack.guards) > 1], few=6)
+@matrix.cases("P18", [name for name, attack in ATTACKS.items() if len(attack.guards) > 1], few=3)
 def test_frames_of_an_attack_do_not_arrive_while_one_guard_against_the_attack_remains(
     case: str, scene: Scene
 ) -> None:
