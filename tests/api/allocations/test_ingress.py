@@ -1,7 +1,7 @@
 """Ingress rules over the API: reservation of a public port, publication when the node reports the rule, removal."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import psycopg
@@ -287,20 +287,20 @@ def test_request_with_ingress_is_placed_on_the_node_with_a_public_address(plane:
     assert [each["node_id"] for each in placed["slots"]] == ["n2"]
 
 
-@pytest.mark.parametrize(
-    ("requested", "code"),
-    [
-        ({"network_mode": "private-nat", "ingress": [SSH]}, "ingress_needs_public_nat"),
-        ({"network_mode": "public-nat", "ingress": [{**SSH, "slot": 1}]}, "unknown_slot_index"),
-        ({"network_mode": "public-nat", "ingress": [{"protocol": "icmp", "port": 1}]}, "unknown_value"),
-        ({"network_mode": "public-nat", "ingress": [{**SSH, "sources": ["10.0.0.1/8"]}]}, "invalid_value"),
-    ],
+INVALID: Final[tuple[tuple[dict[str, Any], str], ...]] = (
+    ({"network_mode": "private-nat", "ingress": [SSH]}, "ingress_needs_public_nat"),
+    ({"network_mode": "public-nat", "ingress": [{**SSH, "slot": 1}]}, "unknown_slot_index"),
+    ({"network_mode": "public-nat", "ingress": [{"protocol": "icmp", "port": 1}]}, "unknown_value"),
+    ({"network_mode": "public-nat", "ingress": [{**SSH, "sources": ["10.0.0.1/8"]}]}, "invalid_value"),
 )
+
+
 def test_allocation_request_with_invalid_ingress_is_refused_with_its_reason(
-    plane: RunningPlane, node: httpx.Client, requested: dict[str, Any], code: str
+    plane: RunningPlane, node: httpx.Client
 ) -> None:
-    refused = allocate(plane, **requested)
-    assert (refused.status_code, codes(refused)) == (422, [code])
+    for requested, code in INVALID:
+        refused = allocate(plane, **requested)
+        assert (refused.status_code, codes(refused)) == (422, [code])
 
 
 def test_ingress_of_a_private_nat_allocation_is_refused(plane: RunningPlane, node: httpx.Client) -> None:

@@ -188,26 +188,19 @@ def test_admin_readmits_an_excluded_slot(plane: RunningPlane) -> None:
     assert accepted_allocation(plane)["slots"][0]["slot_id"] == "n1/0"
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "code"),
-    [
+def test_readmission_of_a_node_or_slot_that_is_not_excluded_or_without_a_reason_is_refused(
+    plane: RunningPlane,
+) -> None:
+    Node(plane)
+    for path, status, code in (
         ("n1", 409, "not_excluded"),
         ("n1/slots/0", 409, "not_excluded"),
         ("n2", 404, "unknown_node"),
         ("n1/slots/9", 404, "unknown_slot"),
         ("n1/slots/x", 404, "unknown_slot"),
-    ],
-)
-def test_readmission_of_a_node_or_slot_that_is_not_excluded_is_refused(
-    plane: RunningPlane, path: str, status: int, code: str
-) -> None:
-    Node(plane)
-    answer = readmit(plane, path)
-    assert (answer.status_code, codes(answer)) == (status, [code])
-
-
-def test_readmission_without_a_reason_is_refused(plane: RunningPlane) -> None:
-    Node(plane)
+    ):
+        answer = readmit(plane, path)
+        assert (path, answer.status_code, codes(answer)) == (path, status, [code])
     with plane.client() as client:
         assert client.post("/nodes/n1/readmit", json={"reason": ""}).status_code == 422
         assert client.post("/nodes/n1/readmit").status_code == 422

@@ -36,16 +36,14 @@ def refused(slot: str, order: str) -> dict[str, Any]:
     return {"kind": "order.refused", "order_id": order, "slot_id": slot, "reason": reason}
 
 
-@pytest.mark.parametrize("slot", ["n1/0", "n2/0"])
-def test_order_refusal_from_another_node_does_not_end_the_order(
-    running_plane: RunningPlane, slot: str
-) -> None:
+def test_order_refusal_from_another_node_does_not_end_the_order(running_plane: RunningPlane) -> None:
     admit(running_plane, "n1")
     assert allocate(running_plane).status_code == 202
     order = order_of(running_plane, "n1")
     other_node = admit(running_plane, "n2")
-    assert other_node.post("/reports", json=batch(str(uuid4()), (1, refused(slot, order)))).is_success
-    assert order_of(running_plane, "n1") == order
+    for slot in ("n1/0", "n2/0"):
+        assert other_node.post("/reports", json=batch(str(uuid4()), (1, refused(slot, order)))).is_success
+        assert order_of(running_plane, "n1") == order
 
 
 def test_slice_failed_report_of_a_node_with_the_order_id_of_another_node_does_not_end_that_order(
@@ -117,14 +115,12 @@ def _reason(code: str) -> dict[str, str]:
     return {"code": code, "message": "a false reason"}
 
 
-@pytest.mark.parametrize(
-    "moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-03-01T12:00:00"]
-)
-def test_report_with_an_unreadable_time_is_refused(running_plane: RunningPlane, moment: str) -> None:
+def test_report_with_an_unreadable_time_is_refused(running_plane: RunningPlane) -> None:
     enrol(running_plane, "n1", register_node(running_plane, "n1"))
     body = batch(str(uuid4()), (1, survey()))
-    body["reports"][0]["observed_at"] = moment
-    assert as_node(running_plane, "n1").post("/reports", json=body).status_code == 422
+    for moment in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-03-01T12:00:00"):
+        body["reports"][0]["observed_at"] = moment
+        assert as_node(running_plane, "n1").post("/reports", json=body).status_code == 422
     assert running_plane.rows("select 1 from ledger.event where type = 'node.inspected'") == []
 
 

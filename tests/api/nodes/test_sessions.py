@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -36,7 +37,7 @@ from tests.api.node import (
     renewal,
     request_desired_state,
 )
-from tests.servers.plane import RunningPlane
+from tests.servers.plane import TLS_CONTEXT, RunningPlane
 from tests.waiting import until
 
 OTHER_KEY = Signer.of_pem(new_private_key())
@@ -67,6 +68,10 @@ def queue_accepts(plane: RunningPlane, password: str) -> bool:
             return bool(client.ping())
     except (redis.AuthenticationError, redis.ConnectionError):
         return False
+
+
+def queue_refuses(plane: RunningPlane, password: str) -> bool:
+    return not queue_accepts(plane, password)
 
 
 def connections(plane: RunningPlane) -> list[str]:
@@ -222,20 +227,21 @@ def test_renewal_of_a_node_session_that_a_database_restore_lost_is_granted(plane
     assert events(plane, "node.agent_superseded") == 0
 
 
-@pytest.mark.parametrize("seconds", [1, 3600])
-def test_credential_of_an_expired_session_is_refused_and_the_node_can_renew(
-    plane: RunningPlane, seconds: int
-) -> None:
-    plane.rows(
-        "update work.node_session set expires_at = clock_timestamp() - %(by)s * interval '1 second' returning 1",
-        by=seconds,
-    )
-    refused = request_desired_state(as_node(plane, "n1"))
-    assert (refused.status_code, code_of(refused)) == (401, "session_expired")
-    until(lambda: not queue_accepts(plane, QUEUE_PASSWORD), "the queue user is deleted")
-    assert renew(plane, renewal("n1", 1, "second", password="pw-2")).is_success
-    assert api_accepts(plane, "second")
-    assert queue_accepts(plane, "pw-2")
+def test_credential_of_an_expired_session_is_refused_and_the_node_can_renew(plane: RunningPlane) -> None:
+    credential, password = CREDENTIAL, QUEUE_PASSWORD
+    for session, seconds in enumerate((1, 3600), 1):
+        plane.rows(
+            "update work.node_session set expires_at = clock_timestamp() - %(by)s * interval '1 second' returning 1",
+            by=seconds,
+        )
+        refused = request_desired_state(as_node(plane, "n1", credential))
+        assert (refused.status_code, code_of(refused)) == (401, "session_expired")
+        until(partial(queue_refuses, plane, password), "the queue user is deleted")
+        presented, credential, password = credential, f"credential-{session}", f"pw-{session}"
+        again = renewal("n1", session, credential, presented=presented, password=password)
+        assert renew(plane, again).is_success
+        assert api_accepts(plane, credential)
+        assert queue_accepts(plane, password)
 
 
 def test_queue_connections_of_an_expired_session_are_closed(plane: RunningPlane) -> None:
@@ -265,37 +271,26 @@ def test_redis_accepts_both_current_queue_passwords_of_a_node_again_after_it_was
     )
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        renewal("n1", 1, "x", key=OTHER_KEY).model_dump(),
-        {**renewal("n1", 1, "x").model_dump(), "node_id": "n2"},
-        {"node_id": "n1", "proof": renewal("n2", 1, "x", key=key_of("n1")).proof},
-        {"node_id": "n1", "proof": "no.proof.at-all"},
-        {"node_id": "n1", "proof": ""},
-        {"node_id": "n1", "proof": enrolment("n1", "a-token-of-sixteen").proof},
-        {"node_id": "n1", "proof": key_of("n1").sign("order+jws", b"{}")},
-        {"node_id": "n1", "proof": key_of("n1").sign("session+jws", b"[]")},
-    ],
-    ids=[
-        "other-key",
-        "node-without-key",
-        "claims-of-another-node",
-        "malformed-proof",
-        "empty-proof",
-        "enrolment-proof",
-        "signed-order",
-        "claims-not-an-object",
-    ],
-)
 def test_session_renewal_with_an_invalid_proof_of_the_node_key_is_refused_without_events(
-    plane: RunningPlane, body: dict[str, str]
+    plane: RunningPlane,
 ) -> None:
     register_node(plane, "n2")
-    answer = httpx.post(f"{plane.url}/v1/agent/sessions", json=body, timeout=20)
-    assert answer.status_code == 401
-    assert code_of(answer) in {"wrong_proof", "unknown_node"}
-    assert api_accepts(plane, CREDENTIAL)
+    invalid = {
+        "other key": renewal("n1", 1, "x", key=OTHER_KEY).model_dump(),
+        "node without key": {**renewal("n1", 1, "x").model_dump(), "node_id": "n2"},
+        "claims of another node": {"node_id": "n1", "proof": renewal("n2", 1, "x", key=key_of("n1")).proof},
+        "malformed proof": {"node_id": "n1", "proof": "no.proof.at-all"},
+        "empty proof": {"node_id": "n1", "proof": ""},
+        "enrolment proof": {"node_id": "n1", "proof": enrolment("n1", "a-token-of-sixteen").proof},
+        "signed order": {"node_id": "n1", "proof": key_of("n1").sign("order+jws", b"{}")},
+        "claims that are no object": {"node_id": "n1", "proof": key_of("n1").sign("session+jws", b"[]")},
+    }
+    with httpx.Client(base_url=plane.url, timeout=20, verify=TLS_CONTEXT) as client:
+        for name, body in invalid.items():
+            answer = client.post("/v1/agent/sessions", json=body)
+            assert (name, answer.status_code) == (name, 401)
+            assert code_of(answer) in {"wrong_proof", "unknown_node"}, name
+            assert api_accepts(plane, CREDENTIAL), name
     assert events(plane, "node.agent_superseded") == 0
 
 
@@ -341,15 +336,15 @@ def test_revoked_node_loses_api_and_queue_access_at_once(plane: RunningPlane) ->
     assert plane.client().get("/nodes/n1?at=position:4").json()["state"] == "enrolled"
 
 
-@pytest.mark.parametrize("key", [None, OTHER_KEY], ids=["own-key", "other-key"])
 def test_session_renewal_for_a_revoked_node_is_refused_with_the_same_error_as_for_an_unknown_node(
-    plane: RunningPlane, key: Signer | None
+    plane: RunningPlane,
 ) -> None:
     plane.client().post("/nodes/n1/revoke", json={"reason": "the host was sold"})
-    refused = renew(plane, renewal("n1", 1, "second", key=key))
     unknown = renew(plane, renewal("not-registered", 1, "second"))
-    assert (refused.status_code, refused.json()["reasons"]) == (401, unknown.json()["reasons"])
-    assert code_of(refused) == "unknown_node"
+    for key in (None, OTHER_KEY):
+        refused = renew(plane, renewal("n1", 1, "second", key=key))
+        assert (refused.status_code, refused.json()["reasons"]) == (401, unknown.json()["reasons"])
+        assert code_of(refused) == "unknown_node"
 
 
 def test_dispatcher_completes_the_revocation_of_a_node_if_the_api_was_killed_before_completing_it(
@@ -387,10 +382,18 @@ def test_enrolment_token_of_a_revoked_node_is_refused(running_plane: RunningPlan
     assert (refused.status_code, code_of(refused)) == (401, "revoked")
 
 
-@pytest.mark.parametrize("body", [{}, {"reason": ""}, {"reason": "x" * 501}, {"reason": "\0"}, {"reason": 1}])
-def test_revocation_without_a_valid_reason_is_refused(plane: RunningPlane, body: dict[str, object]) -> None:
-    assert plane.client().post("/nodes/n1/revoke", json=body).status_code == 422
-    assert plane.client().post("/nodes/not-registered/revoke", json={"reason": "x"}).status_code == 404
+def test_revocation_without_a_valid_reason_is_refused(plane: RunningPlane) -> None:
+    invalid: list[dict[str, object]] = [
+        {},
+        {"reason": ""},
+        {"reason": "x" * 501},
+        {"reason": "\0"},
+        {"reason": 1},
+    ]
+    with plane.client() as client:
+        for body in invalid:
+            assert (body, client.post("/nodes/n1/revoke", json=body).status_code) == (body, 422)
+        assert client.post("/nodes/not-registered/revoke", json={"reason": "x"}).status_code == 404
     assert api_accepts(plane, CREDENTIAL)
 
 
