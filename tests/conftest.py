@@ -43,8 +43,10 @@ for _name in ("REQUESTS", "PROJECT_REQUESTS", "UNAUTHENTICATED"):
 
 def pytest_configure() -> None:
     """Restore the default handling of Ctrl-C (SIGINT). A shell ignores SIGINT in background jobs, and the test process
-    inherits this.
+    inherits this. Let workers and programs store bytecode files: container images often disable them, and then each
+    program compiles all its modules again.
     """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
