@@ -107,7 +107,7 @@ def processes(running_plane: RunningPlane, tmp_path: Path) -> Iterator[list[ApiP
 def test_every_request_is_in_the_access_log_once_with_its_true_outcome_while_api_processes_are_killed(
     running_plane: RunningPlane, processes: list[ApiProcess]
 ) -> None:
-    count, key = torture.count(10_000, usual_share=25), issue(running_plane, "driver", "admin")
+    count, key = torture.count(10_000, usual_share=50), issue(running_plane, "driver", "admin")
     sent, follower = Sent(count), Follower(running_plane)
     with ThreadPoolExecutor(WORKERS) as pool:
         for number in range(count):

@@ -174,7 +174,9 @@ def detached(host: Real, domain: FoundDomain) -> bool:
 
 
 @with_booting_guest
-def test_started_guest_boots_and_answers_with_its_ssh_banner(machines: Machines, node: LabNode) -> None:
+def test_started_guest_boots_and_answers_with_its_ssh_banner_and_its_console_output_is_removed_with_its_folder(
+    machines: Machines, host: Real, node: LabNode
+) -> None:
     network = WANTED.network
     node.run(["ip", "address", "add", f"{network.gateway}/24", "dev", "slice0"])
     node.start_daemon(
@@ -196,6 +198,12 @@ def test_started_guest_boots_and_answers_with_its_ssh_banner(machines: Machines,
             netns.setns(home.fileno())
             node.stop_daemon("dnsmasq")
     assert answered.banner.startswith("SSH-2.0-")
+    folder = host.disks.path("slice0")
+    assert (folder / "console.log").stat().st_size > 0
+    for step in machines.to_remove(network):
+        step.run()
+    assert not folder.exists()
+    assert machines.remains(network) == ()
 
 
 def probe_answer(machines: Machines) -> Answered | None:
@@ -239,13 +247,3 @@ def listening(pid: int) -> list[str]:
         if int(words[3], 16) & _LISTENS and f"socket:[{words[6]}]" in held
     )
     return [*internet, *local]
-
-
-@with_booting_guest
-def test_console_output_of_a_guest_is_removed_with_its_disk_folder(machines: Machines, host: Real) -> None:
-    folder = host.disks.path("slice0")
-    eventually(lambda: (folder / "console.log").stat().st_size > 0, seconds=40)
-    for step in machines.to_remove(WANTED.network):
-        step.run()
-    assert not folder.exists()
-    assert machines.remains(WANTED.network) == ()

@@ -179,38 +179,37 @@ def test_guest_with_another_memory_size_than_ordered_is_replaced(host: Host, mac
     assert only_domain(host).guest == guest_for(slice_on(0, memory_mib=112))
 
 
-@pytest.mark.parametrize("altered", ALTERATIONS)
 def test_virtual_machine_altered_by_an_operator_is_reported_and_replaced(
-    altered: str, host: Host, machines: Machines
+    host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
     apply(machines)
-    host.alter(only_domain(host), ALTERATIONS[altered])
-    strange = eventually(lambda: guest_of(only_domain(host)).strange)
-    assert len(strange) == 1
-    assert strange[0].startswith(ALTERATIONS[altered].strange)
-    repairs = {step.repairs for step in machines.to_apply(WANTED)}
-    assert [(each.kind, strange[0] in each.observed) for each in repairs if each] == [
-        ("machine.changed", True)
-    ]
-    assert apply(machines) == ["machine.destroy", "machine.start"]
-    assert guest_of(only_domain(host)) == guest_for(WANTED)
-    assert apply(machines) == []
+    for name, alteration in ALTERATIONS.items():
+        host.alter(only_domain(host), alteration)
+        strange = eventually(lambda: guest_of(only_domain(host)).strange)
+        assert len(strange) == 1, name
+        assert strange[0].startswith(alteration.strange)
+        repairs = {step.repairs for step in machines.to_apply(WANTED)}
+        found = [(each.kind, strange[0] in each.observed) for each in repairs if each]
+        assert (name, found) == (name, [("machine.changed", True)])
+        assert (name, apply(machines)) == (name, ["machine.destroy", "machine.start"])
+        assert guest_of(only_domain(host)) == guest_for(WANTED), name
+        assert (name, apply(machines)) == (name, [])
 
 
-@pytest.mark.parametrize("name", EXTENSIONS)
 def test_virtual_machine_extended_through_the_qemu_monitor_is_reported_and_replaced(
-    name: str, host: Host, machines: Machines
+    host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
     apply(machines)
     assert apply(machines) == []
-    host.extend(only_domain(host), EXTENSIONS[name])
-    repairs = {step.repairs for step in machines.to_apply(WANTED)}
-    found = [(each.kind, EXTENSIONS[name].foreign in each.observed) for each in repairs if each]
-    assert found == [("machine.changed", True)]
-    assert apply(machines) == ["machine.destroy", "machine.start"]
-    assert apply(machines) == []
+    for name, extension in EXTENSIONS.items():
+        host.extend(only_domain(host), extension)
+        repairs = {step.repairs for step in machines.to_apply(WANTED)}
+        found = [(each.kind, extension.foreign in each.observed) for each in repairs if each]
+        assert (name, found) == (name, [("machine.changed", True)])
+        assert (name, apply(machines)) == (name, ["machine.destroy", "machine.start"])
+        assert (name, apply(machines)) == (name, [])
 
 
 def test_virtual_machine_with_a_stopped_qemu_process_is_reported_and_continued(
