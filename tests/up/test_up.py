@@ -215,21 +215,6 @@ def test_dev_up_interrupted_at_any_stage_leaves_nothing_behind(state: Path, case
     assert traces(up.layout) == []
 
 
-def test_dev_reset_empties_the_state_folder_only_after_confirmation(state: Path) -> None:
-    up = Up(state, "--simulated")
-    up.wait_for_output("starting the control plane")
-    refused = reset(state, "--yes")
-    assert (refused.returncode, "in use by process" in refused.stdout) == (1, True), refused.stdout
-    assert down(state).returncode == 0
-    assert up.wait() == 130
-    assert traces(up.layout) == []
-    kept = {each.name for each in state.iterdir()}
-    declined = reset(state, answer="no\n")
-    assert (declined.returncode, {each.name for each in state.iterdir()}) == (1, kept)
-    done = reset(state, answer="yes\n")
-    assert (done.returncode, list(state.iterdir())) == (0, []), done.stdout
-
-
 def test_dev_reset_and_dev_up_refuse_a_state_folder_with_unrelated_files(tmp_path: Path) -> None:
     precious = tmp_path / "thesis.txt"
     precious.write_text("42")
@@ -259,7 +244,9 @@ def test_dev_up_with_simulated_nodes_has_its_own_default_state_folder_and_dev_do
 
 
 @pytest.mark.slow
-def test_dev_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices(simulated: Site) -> None:
+def test_dev_up_once_releases_the_slice_of_a_run_that_dev_down_ended_and_lists_other_slices(
+    simulated: Site,
+) -> None:
     simulated.end()
     second = Up(simulated.layout.state, "--once", "--simulated")
     if not simulated.slices:
@@ -270,8 +257,10 @@ def test_dev_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_sl
         until(lambda: active(second.layout) != [], "the other slice is active")
         simulated.slices = active(second.layout)
     second.wait_for_output("slot.claimed")
-    assert second.end(signal.SIGINT) == 130
+    assert down(simulated.layout.state).returncode == 0
+    assert second.wait() == 130
     assert "stopping ..." in second.output
+    assert traces(second.layout) == []
     third = Up(simulated.layout.state, "--once", "--simulated")
     assert third.wait() == 0, third.output
     assert "is left over from an interrupted `up --once`" in third.output
@@ -309,11 +298,15 @@ def test_curl_commands_in_the_readme_list_sizes_and_request_a_slice(simulated: S
     )
 
 
-def test_second_dev_up_on_the_same_state_folder_is_refused(simulated: Site) -> None:
+def test_second_dev_up_and_dev_reset_on_the_state_folder_of_a_running_dev_up_are_refused(
+    simulated: Site,
+) -> None:
     first = simulated.running()
     second = Up(first.layout.state, "--simulated")
     assert second.wait() == 1
     assert "in use by process" in second.output
+    refused = reset(first.layout.state, "--yes")
+    assert (refused.returncode, "in use by process" in refused.stdout) == (1, True), refused.stdout
     assert first.process.poll() is None
 
 
@@ -366,7 +359,7 @@ def test_dev_up_after_all_processes_were_killed_makes_the_slice_active_again_and
 
 
 @pytest.mark.slow
-def test_dev_down_removes_leftovers_of_a_killed_run_and_dev_up_once_then_names_the_allocations_in_all_slots(
+def test_dev_down_removes_leftovers_of_a_killed_run_dev_up_once_names_the_allocations_and_dev_reset_removes_them(
     simulated: Site,
 ) -> None:
     first = simulated.running()
@@ -384,9 +377,22 @@ def test_dev_down_removes_leftovers_of_a_killed_run_and_dev_up_once_then_names_t
     assert all(holder in second.output for holder in holders), second.output
     assert "./dev reset" in second.output
     assert "{" not in second.output
-    assert reset(first.layout.state, "--yes").returncode == 0
+    assert_reset_empties_only_after_confirmation(first.layout)
     simulated.runs.clear()
     simulated.slices.clear()
+
+
+def assert_reset_empties_only_after_confirmation(layout: Layout) -> None:
+    state = layout.state
+    kept = {each.name for each in state.iterdir()}
+    declined = reset(state, answer="no\n")
+    assert (declined.returncode, {each.name for each in state.iterdir()}) == (1, kept)
+    done = reset(state, answer="yes\n")
+    assert (done.returncode, list(state.iterdir())) == (0, []), done.stdout
+    layout.claim()
+    assert list(state.iterdir()) != []
+    done = reset(state, "--yes")
+    assert (done.returncode, list(state.iterdir())) == (0, []), done.stdout
 
 
 def sliceplane(layout: Layout, *arguments: str) -> subprocess.CompletedProcess[str]:
