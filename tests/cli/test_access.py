@@ -1,10 +1,12 @@
-"""`sliceplane projects`, `keys` and `whoami` on a real control plane."""
+"""`sliceplane projects`, `keys` and `whoami` on a real control plane, and `access-log` with prepared responses."""
 
 import json
 from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.cli.control_plane import ScriptedPlane, page
 from tests.cli.outcome import Outcome
 from tests.servers.plane import ADMIN_KEY, RunningPlane
 
@@ -107,3 +109,67 @@ def test_key_of_a_service_account_is_refused_while_the_account_is_disabled(
     assert "disabled" in admin("service-accounts", "show", "nightly").out
     assert admin("service-accounts", "enable", "nightly").code == 0
     assert whoami().code == 0
+
+
+LOGGED = {
+    "request_id": "req-1",
+    "position": 7,
+    "opened_at": "2026-01-02T03:04:05.678Z",
+    "method": "POST",
+    "route": "/v1/nodes",
+    "path": "/v1/nodes",
+    "principal": "key:ci-1a2b",
+    "credential": "ci-1a2b",
+    "source": "192.0.2.1",
+    "status": 403,
+    "outcome": "refused",
+    "reasons": ["role_missing"],
+    "duration_ms": 12,
+    "count": 1,
+    "process": "0196f5b0-0000-7000-8000-000000000000",
+}
+
+
+def test_access_log_list_prints_principal_source_and_outcome_of_each_request(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    counted = {**LOGGED, "principal": None, "credential": None, "count": 40, "request_id": "req-2"}
+    plane.script("GET /v1/access-log", page(LOGGED, counted))
+    out = sliceplane("access-log", "list").out
+    for part in (
+        "POST /v1/nodes",
+        "403",
+        "refused: role_missing",
+        "key:ci-1a2b",
+        "192.0.2.1",
+        "req-1",
+        "(40 times)",
+    ):
+        assert part in out
+
+
+def test_access_log_list_sends_its_filters(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.script("GET /v1/access-log", page())
+    outcome = sliceplane(
+        *("access-log", "list", "--principal", "key:ci-1a2b", "--method", "POST", "--outcome", "open"),
+        *("--from", "2026-01-02T03:04:05Z", "--after", "7"),
+    )
+    assert "no matching requests" in outcome.out
+    assert parse_qs(urlsplit(plane.received[0].path).query) == {
+        "principal": ["key:ci-1a2b"],
+        "method": ["POST"],
+        "outcome": ["open"],
+        "from": ["2026-01-02T03:04:05Z"],
+        "after": ["7"],
+        "order": ["asc"],
+        "limit": ["100"],
+    }
+
+
+def test_access_log_list_refuses_a_position_of_the_ledger_as_a_time(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    outcome = sliceplane("access-log", "list", "--from", "position:7")
+    assert outcome.code == 2
+    assert "position of the ledger" in outcome.err
+    assert plane.received == []

@@ -17,11 +17,12 @@ from deploy.embedded.postgres_cluster import PostgresUnavailable, find_programs
 from deploy.embedded.redis import RedisNotFound, find_server
 from deploy.embedded.ssh_key import ensure_key_pair
 from tests.plugins.requirements import missing_server
+from tests.up import copying
 
 pytestmark = pytest.mark.slow
 
 READY = "Ctrl-C stops everything"
-UP = (sys.executable, "-m", "deploy.embedded", "up", "--simulated", "--state")
+UP = (sys.executable, "-m", copying.__name__, "up", "--simulated", "--state")
 
 
 @pytest.fixture(scope="module")

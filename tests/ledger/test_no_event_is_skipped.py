@@ -102,7 +102,11 @@ Crash = Callable[[PostgresServer, Database, random.Random], Awaitable[None]]
 
 
 async def check_readers_during_crashes(server: PostgresServer, folder: Path, crash: Crash) -> None:
-    count, crashes, seed = torture.count(20_000), max(3, torture.count(100) // 3), torture.seed()
+    count, crashes, seed = (
+        torture.count(20_000, usual_share=20),
+        max(3, torture.count(100) // 3),
+        torture.seed(),
+    )
     database, progress = Database(server, "sliceplane"), Progress()
     with crew(database, folder, seed) as writers:
         async with readers(database, progress, seed) as reading:

@@ -30,6 +30,7 @@ from tests.faults.embedded import traces
 from tests.interrupting import interrupted
 from tests.servers.lab import kept_folder
 from tests.servers.postgres import server_folder
+from tests.up import copying
 from tests.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -43,13 +44,13 @@ WHOLE_LIFE: Final = ("allocation.requested", "slot.claimed", "allocation.activat
 
 
 class Up:
-    """Running `./dev up` process and its output so far."""
+    """Running `./dev up` process and its output so far. `program` is the module that the process runs."""
 
-    def __init__(self, state: Path, *options: str) -> None:
+    def __init__(self, state: Path, *options: str, program: str = copying.__name__) -> None:
         self.layout = Layout(state)
         self.output = ""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.embedded", "up", "--state", str(state), *options],
+            [sys.executable, "-m", program, "up", "--state", str(state), *options],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -100,9 +101,10 @@ class Site:
         return self.runs[-1]
 
     def end(self) -> None:
-        """End `./dev up` as Ctrl-C does, and check that it left nothing on the machine."""
+        """End `./dev up` by `./dev down`, and check that it left nothing on the machine."""
         if self.runs and self.runs[-1].process.poll() is None:
-            assert self.runs[-1].end(signal.SIGINT) == 130, self.runs[-1].output
+            assert down(self.layout.state).returncode == 0
+            assert self.runs[-1].wait() == 130, self.runs[-1].output
             assert traces(self.layout) == []
 
     def settled(self) -> list[tuple[str, str]]:
@@ -166,7 +168,7 @@ def options(kind: str) -> tuple[str, ...]:
 @pytest.mark.slow
 def test_dev_up_once_shows_a_slice_from_request_to_release_and_leaves_nothing(real: Site) -> None:
     real.end()
-    up = Up(real.layout.state, "--once")
+    up = Up(real.layout.state, "--once", program="deploy.embedded")
     assert up.wait() == 0, up.output
     for text in WHOLE_LIFE:
         assert text in up.output
@@ -244,9 +246,7 @@ def test_dev_up_with_simulated_nodes_has_its_own_default_state_folder_and_dev_do
 
 
 @pytest.mark.slow
-def test_dev_up_once_releases_the_slice_of_a_run_that_dev_down_ended_and_lists_other_slices(
-    simulated: Site,
-) -> None:
+def test_dev_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices(simulated: Site) -> None:
     simulated.end()
     second = Up(simulated.layout.state, "--once", "--simulated")
     if not simulated.slices:
@@ -257,10 +257,8 @@ def test_dev_up_once_releases_the_slice_of_a_run_that_dev_down_ended_and_lists_o
         until(lambda: active(second.layout) != [], "the other slice is active")
         simulated.slices = active(second.layout)
     second.wait_for_output("slot.claimed")
-    assert down(simulated.layout.state).returncode == 0
-    assert second.wait() == 130
+    assert second.end(signal.SIGINT) == 130
     assert "stopping ..." in second.output
-    assert traces(second.layout) == []
     third = Up(simulated.layout.state, "--once", "--simulated")
     assert third.wait() == 0, third.output
     assert "is left over from an interrupted `up --once`" in third.output

@@ -195,14 +195,19 @@ def settings(fleet: Fleet, principal: str, amount: Sample) -> schemathesis.Confi
 
 @contextmanager
 def _keys_protected(keys: Iterable[Key]) -> Iterator[None]:
-    """Replace the ids of `keys` in requests that change a key. If a principal revoked its own key, all its later
-    requests would be refused.
+    """Replace the ids of `keys` in requests that change a key or revoke a principal. If a principal revoked its own
+    key, all its later requests would be refused.
     """
     protected = {key.id for key in keys}
+    actors = {f"key:{each}" for each in protected}
 
     def before_call(context: Any, case: Any, kwargs: Any) -> None:
         if case.operation.label.startswith("POST /v1/keys/") and case.path_parameters.get("key") in protected:
             case.path_parameters["key"] = "no-such-key"
+        if case.operation.label == "POST /v1/principals/revoke" and (
+            isinstance(case.body, dict) and case.body.get("actor") in actors
+        ):
+            case.body["actor"] = "key:no-such-key"
 
     schemathesis.hook(before_call)
     try:
