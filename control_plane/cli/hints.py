@@ -82,6 +82,7 @@ HINTS: Final = {
     "queues_unavailable": _DOCTOR,
     "removal_not_cancellable": "wait until the slot is empty: sliceplane tasks watch TASK",
     "role_missing": _WHOAMI,
+    "scope_not_held": "use a key with these scopes, or limit the new one with --scope; " + _WHOAMI,
     "scope_beyond_role": "omit the scope, or use a role that has it",
     "scope_missing": _WHOAMI,
     "secret_in_request": "revoke the secret that was sent, for example: sliceplane keys revoke KEY --reason TEXT",

@@ -9,9 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.projects import against_projects
 from control_plane.commands.service_accounts import unknown_service_account
-from control_plane.decisions.access import DEFAULT, Role
+from control_plane.decisions.access import DEFAULT, Principal, Role, against_granting
 from control_plane.decisions.keys import IssuedKey, against_rotating, inactive_service_account
-from control_plane.decisions.refusals import Conflict, Objection, UnknownName, refuse_if
+from control_plane.decisions.refusals import Conflict, Forbidden, Objection, UnknownName, refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.access import ApiKeyIssued, ApiKeyReplaced, ApiKeyRevoked
@@ -71,11 +71,14 @@ def issue_key(
     origin: Origin,
     most: timedelta | None,
     render: Callable[[KeyRow], str],
+    *,
+    issuer: Principal,
 ) -> Command:
     """Issue an API key, recorded by its SHA-256 (hex); `render` makes the answer.
 
-    Raises `Conflict` for an unknown or archived project, for an unknown or disabled service account, and for a lifetime
-    above `most`, the maximum that the operator sets.
+    Raises `Forbidden` for a key with scopes that the issuer does not have, and `Conflict` for an unknown or archived
+    project, for an unknown or disabled service account, and for a lifetime above `most`, the maximum that the operator
+    sets.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -88,25 +91,35 @@ def issue_key(
         if against:
             raise Conflict(*against)
         fact = _issued(wanted, key_sha256, transaction.now)
+        issued = keys.issued(fact, account)
+        _refuse_granting(issuer, issued)
         change = Change(stream_of_key(fact.key_id), 0, (fact,))
-        return Decision((change,), origin.at(transaction.now), render(keys.issued(fact, account)))
+        return Decision((change,), origin.at(transaction.now), render(issued))
 
     return command
 
 
 def replace_key(
-    key_id: str, key_sha256: str, overlap: timedelta, origin: Origin, render: Callable[[KeyRow], str]
+    key_id: str,
+    key_sha256: str,
+    overlap: timedelta,
+    origin: Origin,
+    render: Callable[[KeyRow], str],
+    *,
+    issuer: Principal,
 ) -> Command:
     """Issue a successor of an API key with the same role, projects, scopes and expiry. The replaced key is accepted for
     the period `overlap`, but not after its own expiry. The successor of a key of a service account is a key of the same
     account. `render` makes the answer.
 
-    Raises `UnknownName`, and `Conflict` if the key is revoked, expired or replaced already, or its account is disabled.
+    Raises `UnknownName`, `Conflict` if the key is revoked, expired or replaced already, or its account is disabled, and
+    `Forbidden` if it has scopes that the issuer does not have.
     """
 
     async def command(transaction: Transaction) -> Decision:
         row, now = await _locked(transaction.conn, key_id), transaction.now
         refuse_if(against_rotating(issued_key_of(row), now))
+        _refuse_granting(issuer, row)
         ends = now + overlap
         # The row of a key of an account has the limits of the account, which are not those of the key.
         same = KeyRequest(row.name, Role(row.role), row.projects, row.scopes)
@@ -161,6 +174,11 @@ def revoke_tokens(actor: str, reason: str, origin: Origin) -> Command:
         return Decision((change,), origin.at(transaction.now), json.dumps(transaction.now.isoformat()))
 
     return command
+
+
+def _refuse_granting(issuer: Principal, row: KeyRow) -> None:
+    if against := against_granting(issuer, Role(row.role), row.scopes):
+        raise Forbidden(*against)
 
 
 def _issued(wanted: KeyRequest, key_sha256: str, now: datetime) -> ApiKeyIssued:

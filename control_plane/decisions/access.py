@@ -5,6 +5,7 @@ projects. A scope is either of projects, and then limited to the projects of the
 then granted only to principals that are not limited to projects.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -106,6 +107,17 @@ def against_scope(principal: Principal, scope: Scope) -> list[Objection]:
         names = ", ".join(sorted(principal.projects))
         reason = f"the scope {scope} concerns all projects, but the credential is limited to {names}"
         return [Objection("limited_to_projects", reason)]
+    return []
+
+
+def against_granting(principal: Principal, role: Role, limited_to: Iterable[str]) -> list[Objection]:
+    """Return the objection to a credential with scopes that the principal does not have itself; an empty list if it may
+    issue the credential. `limited_to` are the scopes to which the credential is limited; empty: all of its role.
+    """
+    if beyond := scopes_of(role, frozenset(limited_to)) - principal.scopes:
+        names = ", ".join(sorted(beyond))
+        reason = f"the caller cannot grant scopes that its own credential does not have: {names}"
+        return [Objection("scope_not_held", reason)]
     return []
 
 

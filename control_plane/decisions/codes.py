@@ -110,6 +110,7 @@ _NOT_PERMITTED: Final = {
     "revoked": "The access of the node was revoked.",
     "role_missing": "The API key does not have the required role.",
     "scope_missing": "The credential does not have the scope that the route requires.",
+    "scope_not_held": "The API key or service account would have a scope that the credential of the caller does not have.",
     "service_account_disabled": "The service account of the API key or session is disabled.",
     "session_ended": "The session of the caller was ended.",
     "session_expired": "The session of the caller, or of the node, has expired.",

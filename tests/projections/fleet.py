@@ -36,6 +36,7 @@ from control_plane.commands.service_accounts import (
 )
 from control_plane.commands.sessions import RequestedSession, end_session, start_session
 from control_plane.commands.slots import approve_slot, force_release
+from control_plane.decisions.access import Principal, Role, Scope
 from control_plane.decisions.readiness import SSH
 from control_plane.decisions.refusals import Refused
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
@@ -81,6 +82,7 @@ from tests.servers.plane import settings_for
 from tests.servers.postgres import Database
 
 _UNREACHABLE_REDIS: Final = "redis://127.0.0.1:1"
+ADMIN = Principal("key:admin", Role.ADMIN, frozenset(Scope))
 
 
 def token(word: str) -> str:
@@ -226,8 +228,9 @@ class Fleet:
         if not listed:
             return False
         key, origin = listed[-1].key_id, self.origin("rotate")
+        overlap = timedelta(hours=1)
         done = await self.do(
-            replace_key(key, new_uuid().hex * 2, timedelta(hours=1), origin, lambda row: row.key_id)
+            replace_key(key, new_uuid().hex * 2, overlap, origin, lambda row: row.key_id, issuer=ADMIN)
         )
         return done and (not revoke or await self.do(revoke_key(key, "lost", origin)))
 
@@ -237,7 +240,7 @@ class Fleet:
         fact = ServiceAccountCreated(account, "", "caller", (ProjectId(project),))
         done = await self.do(create_service_account(fact, origin, lambda made: made.account))
         wanted = KeyRequest(name, None, service_account=account)
-        key = issue_key(wanted, new_uuid().hex * 2, origin, None, lambda row: row.key_id)
+        key = issue_key(wanted, new_uuid().hex * 2, origin, None, lambda row: row.key_id, issuer=ADMIN)
         return await self.do(key) and done
 
     async def change_account(self, name: str, *, disable: bool) -> bool:

@@ -154,8 +154,10 @@ async def caller(request: Request, principal: Caller) -> CallerView:
 async def issue(
     request: Request, principal: Caller, body: IssueKey, *, dry_run: DryRun = False
 ) -> Response | IssuedKey:
-    """Issue an API key. Its secret is returned only to this request and to repetitions with the same Idempotency-Key;
-    only a hash of it is stored, and the answer that the repetitions get is encrypted. A dry run returns no secret.
+    """Issue an API key, with scopes that the caller has itself.
+
+    Its secret is returned only to this request and to repetitions with the same Idempotency-Key; only a hash of it is
+    stored, and the answer that the repetitions get is encrypted. A dry run returns no secret.
     """
     wanted = KeyRequest(
         name=body.name,
@@ -167,7 +169,8 @@ async def issue(
     )
     secret = new_secret()
     most = plane_of(request).settings.max_key_lifetime
-    command = issue_key(wanted, digest(secret), origin_of(request, principal), most, _rendered_for(principal))
+    origin, render = origin_of(request, principal), _rendered_for(principal)
+    command = issue_key(wanted, digest(secret), origin, most, render, issuer=principal)
     if dry_run:
         return await try_out(request, command)
     return IssuedKey(**await execute_with_secret(request, command, {"key": secret}))
@@ -237,7 +240,7 @@ async def rotate(request: Request, principal: Caller, key: str, body: RotateKey)
     """
     secret, overlap = new_secret(), timedelta(seconds=body.overlap_seconds)
     origin, render = origin_of(request, principal), _rendered_for(principal)
-    command = replace_key(key, digest(secret), overlap, origin, render)
+    command = replace_key(key, digest(secret), overlap, origin, render, issuer=principal)
     return IssuedKey(**await execute_with_secret(request, command, {"key": secret}, stream_of_key(key)))
 
 

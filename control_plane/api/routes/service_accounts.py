@@ -19,8 +19,8 @@ from control_plane.commands.service_accounts import (
     enable_service_account,
     unknown_service_account,
 )
-from control_plane.decisions.access import Principal, Role, Scope, scopes_of
-from control_plane.decisions.refusals import UnknownName
+from control_plane.decisions.access import Principal, Role, Scope, against_granting, scopes_of
+from control_plane.decisions.refusals import Forbidden, UnknownName
 from control_plane.handle import Command
 from events.service_accounts import ServiceAccountCreated
 from events.values import (
@@ -83,6 +83,8 @@ async def create(
         projects=body.distinct_projects,
         scopes=body.distinct_scopes,
     )
+    if against := against_granting(principal, Role(body.role), body.distinct_scopes):
+        raise Forbidden(*against)
     command = create_service_account(
         fact,
         origin_of(request, principal),

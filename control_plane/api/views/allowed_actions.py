@@ -18,7 +18,7 @@ from control_plane.commands.access import issued_key_of
 from control_plane.commands.nodes import registration_of
 from control_plane.decisions import allocation as life
 from control_plane.decisions import projections, tasks
-from control_plane.decisions.access import Principal, Scope, against_scope
+from control_plane.decisions.access import Principal, Role, Scope, against_granting, against_scope
 from control_plane.decisions.allocation_states import Allocation, Requested
 from control_plane.decisions.exclusion import against_readmitting
 from control_plane.decisions.ingress import IngressStates, against_opening_any
@@ -103,7 +103,8 @@ def actions_on_project(principal: Principal, row: ProjectRow) -> AllowedActions:
 
 def actions_on_key(principal: Principal, row: KeyRow, now: datetime) -> AllowedActions:
     """Return the actions on an API key at the time `now` of the database."""
-    against = {"rotate": against_rotating(issued_key_of(row), now), "revoke": _NONE}
+    granting = against_granting(principal, Role(row.role), row.scopes)
+    against = {"rotate": [*against_rotating(issued_key_of(row), now), *granting], "revoke": _NONE}
     return _decided(principal, Scope.ACCESS_WRITE, against)
 
 

@@ -3,12 +3,17 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 
 from deploy.embedded.postgres import PostgresServer
-from tests.api.access.principals import client_of, create_project, expire, issue
+from tests.api.access.principals import client_of, create_account, create_project, expire, issue
 from tests.api.access.watches import rest_of, watch_as
 from tests.servers.plane import RunningPlane, running
+
+
+def codes(answer: httpx.Response) -> list[str]:
+    return [each["code"] for each in answer.json()["reasons"]]
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +52,33 @@ def test_whoami_returns_the_actor_role_scopes_and_projects_of_the_caller(shared_
             "credential_kind": "key",
             "expires_at": None,
         }
+
+
+def test_admin_issues_rotates_and_delegates_only_scopes_that_its_own_key_has(
+    shared_plane: RunningPlane,
+) -> None:
+    account = create_account(shared_plane, "operator", "admin")
+    limited = issue(shared_plane, "limited", "admin", scopes=["access:read", "access:write"])
+    root = issue(shared_plane, "other-root", "admin")
+    with client_of(shared_plane, limited) as admin:
+        for path, body in {
+            "/keys": {"name": "more", "role": "admin"},
+            "/keys?dry_run=true": {"name": "more", "role": "auditor"},
+            f"/keys/{root.id}/rotate": {"overlap_seconds": 60},
+            "/service-accounts": {"id": "more", "role": "admin"},
+        }.items():
+            refused = admin.post(path, json=body)
+            assert (refused.status_code, codes(refused)) == (403, ["scope_not_held"]), path
+        of_account = admin.post("/keys", json={"name": "more", "service_account": account})
+        assert (of_account.status_code, codes(of_account)) == (403, ["scope_not_held"])
+        own = {"name": "less", "role": "admin", "scopes": ["access:read"]}
+        assert admin.post("/keys", json=own).status_code == 201
+        less = {"id": "less", "role": "admin", "scopes": ["access:read"]}
+        assert admin.post("/service-accounts", json=less).status_code == 201
+        rotated = admin.post(f"/keys/{limited.id}/rotate", json={"overlap_seconds": 60})
+        assert rotated.status_code == 201
+        shown = admin.get(f"/keys/{root.id}").json()["allowed_actions"]["rotate"]
+        assert (shown["allowed"], shown["code"]) == (False, "scope_not_held")
 
 
 def test_key_limited_to_a_scope_is_refused_on_routes_of_other_scopes(shared_plane: RunningPlane) -> None:
