@@ -91,7 +91,9 @@ def sent(request: Request) -> str:
 
 
 async def key_of(request: Request, principal: Principal) -> CommandKey | None:
-    """Return the request's `Idempotency-Key`, scoped by caller and route and bound to the body. Raises `Malformed`."""
+    """Return the request's `Idempotency-Key`, scoped by caller and route. It is bound to the body, and to the projects
+    of the caller: another token of the same caller may be limited to others. Raises `Malformed`.
+    """
     raw = request.headers.get("idempotency-key")
     if raw is None:
         return None
@@ -100,5 +102,6 @@ async def key_of(request: Request, principal: Principal) -> CommandKey | None:
         raise Malformed(Objection("invalid_idempotency_key", reason))
     if has_secret(raw):
         raise Malformed(Objection(*SECRET_IN_REQUEST, parameter="Idempotency-Key"))
-    digest = sha256(await request.body()).digest()
+    projects = "" if principal.projects is None else ",".join(sorted(principal.projects))
+    digest = sha256(sha256(projects.encode()).digest() + await request.body()).digest()
     return CommandKey(principal.actor, f"{request.method} {request.url.path}", raw, digest)

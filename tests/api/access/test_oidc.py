@@ -45,6 +45,12 @@ def caller(plane: RunningPlane, token: str) -> httpx.Client:
     return plane.client(Authorization=f"Bearer {token}")
 
 
+def ensure_projects(plane: RunningPlane, *names: str) -> None:
+    """Create projects that do not exist yet."""
+    with plane.client() as admin:
+        assert {admin.post("/projects", json={"id": each}).status_code for each in names} <= {201, 409}
+
+
 def codes(answer: httpx.Response) -> list[str]:
     return [each["code"] for each in answer.json()["reasons"]]
 
@@ -70,12 +76,28 @@ def test_workload_with_a_client_credentials_token_is_a_caller_of_the_granted_pro
     assert (refused.status_code, codes(refused)) == (403, ["role_missing"])
 
 
+def test_repetition_with_a_token_for_another_project_is_refused(
+    plane: RunningPlane, oidc_provider: Provider
+) -> None:
+    admit(plane, "n-repeated", slots=2)
+    ensure_projects(plane, "vision", "rendering")
+    body, key = {"sku": "lab.small", "ssh_authorized_keys": [KEY]}, {"Idempotency-Key": uuid4().hex}
+    tokens = [
+        oidc_provider.sign(oidc_provider.claims(sub="carol", realm_access=None, groups=[f"/{group}"]))
+        for group in ("vision", "rendering")
+    ]
+    with caller(plane, tokens[0]) as first, caller(plane, tokens[1]) as other:
+        assert first.post("/allocations", json=body, headers=key).status_code == 202
+        assert first.post("/allocations", json=body, headers=key).headers["Idempotent-Replayed"] == "true"
+        refused = other.post("/allocations", json=body, headers=key)
+    assert (refused.status_code, codes(refused)) == (409, ["idempotency_key_reused"])
+
+
 def test_user_with_a_token_of_the_device_flow_requests_and_lists_allocations_of_its_project(
     plane: RunningPlane, oidc_provider: Provider
 ) -> None:
     admit(plane, "n1", slots=2)
-    for project in ("vision", "batch"):
-        create_project(plane, project)
+    ensure_projects(plane, "vision", "batch")
     with (
         caller(plane, token := oidc_provider.user_token("alice")) as alice,
         caller(plane, oidc_provider.workload_token()) as workload,
