@@ -20,13 +20,15 @@ _PORT_RANGE: Final = re.compile(r"(?P<first>\d{1,5})-(?P<last>\d{1,5})")
 _DURATION: Final = re.compile(r"(\d{1,9})([smhd]?)")
 
 
-def ssh_keys(files: list[Path], note: Callable[[str], None]) -> list[str]:
+def ssh_keys(files: list[Path], note: Callable[[str], None], *, create: bool) -> list[str]:
     """Return the public keys in the files, or else the user's own keys.
 
-    If the user has no key, one is created and its file is reported by `note`. Raises `WrongUsage`.
+    If the user has no key, one is created if `create` is true, and its file is reported by `note`. Raises `WrongUsage`.
     """
     files = files or public_keys()
     if not files:
+        if not create:
+            raise WrongUsage("~/.ssh has no public key", "specify a public key: --ssh-key FILE")
         files = [make_own_key()]
         note(f"created the SSH key {files[0].with_suffix('')}, because ~/.ssh had none")
     return [key for file in files for key in _keys_in(file)]

@@ -66,7 +66,7 @@ class ApiProblem(SliceplaneError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return "; ".join([self.what, *(f"{each.message} [{each.code}]" for each in self.reasons)])
+        return "; ".join([self.what, *(f"{_placed(each)} [{each.code}]" for each in self.reasons)])
 
     @property
     def status(self) -> int:
@@ -80,6 +80,11 @@ class ApiProblem(SliceplaneError):
     def codes(self) -> frozenset[str]:
         """The codes of the reasons; docs/codes.md describes each."""
         return frozenset(each.code for each in self.reasons)
+
+
+def _placed(reason: Objection) -> str:
+    place = reason.field or reason.parameter
+    return f"{place}: {reason.message}" if place else reason.message
 
 
 class BadRequest(ApiProblem):

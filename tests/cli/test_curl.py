@@ -103,7 +103,13 @@ def test_curl_is_printed_without_a_configured_key(
     assert "$SLICEPLANE_API_KEY" in printed.out
 
 
-@pytest.mark.parametrize("words", [("ssh", ALLOCATION), ("doctor",), ("login",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *[("ssh", ALLOCATION), ("doctor",), ("login",), ("logout",)],
+        *[("contexts", "use", "lab"), ("contexts", "remove", "lab")],
+    ],
+)
 def test_command_that_is_not_a_request_is_refused_with_as_curl(
     plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...]
 ) -> None:

@@ -105,7 +105,7 @@ KINDS: Final[dict[type[Refused], ProblemType]] = {
         409,
         "The request conflicts with the current state",
         "The request is valid, but the present state of the resource or of the fleet does not permit it.",
-        "Change the state that the reasons name, or repeat the request later.",
+        "Change the request or the state that the reasons name, or repeat the request later.",
         Objection("no_capacity", "no schedulable node has a free slot of SKU lab.small", field="/slot_count"),
     ),
     NotYetKnown: ProblemType(
@@ -122,7 +122,7 @@ KINDS: Final[dict[type[Refused], ProblemType]] = {
         "Too many requests",
         "The caller has spent its budget for requests of this kind.",
         "Wait for the time in the header Retry-After, then repeat the request.",
-        Objection("reports_throttled", "node lab-a exceeded its report budget; retry in 3 s"),
+        Objection("rate_limited", "this caller may send 1200 requests in 60 s; retry in 3 s"),
     ),
     IdentityProviderUnavailable: ProblemType(
         "identity-provider-unavailable",

@@ -85,7 +85,7 @@ def create(
     with session(context, output) as current:
         body = CreateAllocation(
             sku=sku,
-            ssh_authorized_keys=ssh_keys(ssh_key or [], current.screen.note),
+            ssh_authorized_keys=ssh_keys(ssh_key or [], current.screen.note, create=not current.as_curl),
             project=current.access.project or UNSET,
             network_mode=network_mode,
             image=image or UNSET,

@@ -141,6 +141,7 @@ def _new_session(client: Client) -> tuple[Credential, str]:
 def logout(context: typer.Context) -> None:
     """End the session of the current context, or of --context, and remove it. The context itself remains."""
     with screen(Format.TABLE) as made:
+        refuse_as_curl(context, "logout")
         path = own_contexts_file()
         stored = read_contexts(path)
         name = options(context).context or stored.current
@@ -187,9 +188,10 @@ def list_contexts(*, output: Output = Format.TABLE) -> None:
 
 
 @commands.command()
-def use(*, name: Name) -> None:
+def use(context: typer.Context, *, name: Name) -> None:
     """Make a context the current one."""
     with screen(Format.TABLE) as made:
+        refuse_as_curl(context, "contexts use")
         path = own_contexts_file()
         stored = read_contexts(path)
         write_contexts(path, stored.with_context(name, stored.named(name), current=True))
@@ -197,9 +199,10 @@ def use(*, name: Name) -> None:
 
 
 @commands.command()
-def remove(*, name: Name) -> None:
+def remove(context: typer.Context, *, name: Name) -> None:
     """Remove a context with its credential. A session in it is not ended: log out first."""
     with screen(Format.TABLE) as made:
+        refuse_as_curl(context, "contexts remove")
         path = own_contexts_file()
         write_contexts(path, read_contexts(path).without(name))
         made.page(f"removed the context {name}")
