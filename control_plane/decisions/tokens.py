@@ -38,6 +38,8 @@ _REFUSED_HEADERS: Final = frozenset({"crit", "jku", "jwk", "x5u", "x5c", "b64", 
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 """Types of access and ID tokens (RFC 7519, RFC 9068). A provider signs other types, such as logout tokens, with the
 same key."""
+_USES: Final = ("access", "id")
+"""Values of the claim `token_use` in access and ID tokens of Amazon Cognito, which signs all its tokens with one key."""
 _LAST_TIME: Final = 253402300800  # year 10000
 _RANKS: Final = (Role.ADMIN, Role.AUDITOR, Role.CALLER)
 
@@ -192,12 +194,23 @@ def holder_of(claims: dict[str, Any], issuer: Issuer, now: float) -> TokenHolder
         # The token is bound to a key of its holder (RFC 7800). This server does not verify the proof of possession, so
         # the token must not be accepted from a caller that only has the token.
         raise TokenRefused("token_untrusted", "token is bound to a key")
+    _check_use(claims)
     _check_audience(claims, issuer)
     issued_at, expires_at = _check_times(claims, issuer, now)
     actor = f"user:{issuer.name}/{_safe(_text(claims, 'sub'))}"
     role, projects = _granted(claims, issuer.grants)
     principal = Principal(actor, role, scopes_of(role, frozenset()), projects)
     return TokenHolder(principal, issued_at, expires_at, issuer, _token_id(claims))
+
+
+def _check_use(claims: dict[str, Any]) -> None:
+    """Refuse tokens that the provider signs for another use, whatever the type in their header is. Raises
+    `TokenRefused`.
+    """
+    if "events" in claims:
+        raise TokenRefused("token_malformed", "token of a security event, such as a logout token (RFC 8417)")
+    if "token_use" in claims and claims["token_use"] not in _USES:
+        raise TokenRefused("token_malformed", "claim token_use is not that of an access or ID token")
 
 
 def _token_id(claims: dict[str, Any]) -> str | None:
@@ -224,6 +237,8 @@ def _check_times(claims: dict[str, Any], issuer: Issuer, now: float) -> tuple[fl
     skew = issuer.clock_skew_seconds
     expires, issued = _time(claims, "exp"), _time(claims, "iat")
     begins = _time(claims, "nbf") if "nbf" in claims else issued
+    if expires <= issued:
+        raise TokenRefused("token_malformed", "claim exp is not later than claim iat")
     if expires + skew <= now:
         raise TokenRefused("token_expired", "claim exp has passed")
     if issued + issuer.max_token_age_seconds + skew <= now:

@@ -67,9 +67,12 @@ def with_header(**changes: Any) -> Make:
 
 def with_times(**offsets: float) -> Make:
     """Return a maker of tokens with times relative to now, in seconds."""
-    return lambda provider: provider.sign(
-        claims(provider, **{name: time.time() + offset for name, offset in offsets.items()})
-    )
+
+    def make(provider: Provider) -> str:
+        now = time.time()
+        return provider.sign(claims(provider, **{name: now + offset for name, offset in offsets.items()}))
+
+    return make
 
 
 def with_payload(change: Callable[[bytes], bytes]) -> Make:
@@ -159,6 +162,9 @@ def with_exact_header(header: str) -> Make:
     return make
 
 
+FULL_TYPE: Final = with_header(typ="application/AT+jwt")
+LOGOUT: Final = "http://schemas.openid.net/event/backchannel-logout"
+"""Event of a logout token (OpenID Connect Back-Channel Logout, section 2.4)."""
 PUBLIC_JWK: Final = FOREIGN_RSA.as_dict(private=False)
 ATTACKS: Final = (
     # The algorithm
@@ -238,6 +244,10 @@ ATTACKS: Final = (
     Attack("claims in UTF-16", MALFORMED, with_payload(lambda p: p.decode().encode("utf-16")), valid),
     Attack("bytes that are not UTF-8", MALFORMED, with_text('"sub": "ci"', '"sub": "\\ud800"'), valid),
     Attack("type of a logout token", MALFORMED, with_header(typ="logout+jwt"), with_header(typ="JWT")),
+    Attack("full type of an event", MALFORMED, with_header(typ="application/secevent+jwt"), FULL_TYPE),
+    Attack("type in upper case", MALFORMED, with_header(typ="LOGOUT+JWT"), with_header(typ="AT+JWT")),
+    Attack("type that is empty", MALFORMED, with_header(typ=""), with_header(typ=None)),
+    Attack("type in a list", MALFORMED, with_header(typ=["JWT"]), with_header(typ="jwt")),
     Attack(
         "duplicate header",
         MALFORMED,
@@ -250,6 +260,12 @@ ATTACKS: Final = (
         with_text('"sub": "ci"', '"sub": "ci", "sub": "root"'),
         with_text('"sub": "ci"', '"sub": "ci", "Sub": "root"'),
     ),
+    # The use
+    Attack("logout token", MALFORMED, with_claims(events={LOGOUT: {}}), with_claims(event={LOGOUT: {}})),
+    Attack("events that are null", MALFORMED, with_text('"sub"', '"events": null, "sub"'), valid),
+    Attack("refresh token", MALFORMED, with_claims(token_use="refresh"), with_claims(token_use="access")),
+    Attack("use in upper case", MALFORMED, with_claims(token_use="ID"), with_claims(token_use="id")),
+    Attack("use in a list", MALFORMED, with_claims(token_use=["access"]), with_claims(token_use=None)),
     # The issuer
     Attack("unknown issuer", UNTRUSTED, issued_by(lambda _: "https://evil.example"), valid),
     Attack("issuer with a slash at the end", UNTRUSTED, issued_by(lambda i: f"{i}/"), valid),
@@ -276,7 +292,9 @@ ATTACKS: Final = (
         with_claims(aud=[AUDIENCE]),
     ),
     # The times; the permitted clock skew is 30 s
-    Attack("expired", "token_expired", with_times(exp=-40), with_times(exp=-20)),
+    Attack("expired", "token_expired", with_times(iat=-99, exp=-40), with_times(iat=-99, exp=-20)),
+    Attack("expired before its issue", MALFORMED, with_times(iat=20, exp=19), with_times(iat=18, exp=19)),
+    Attack("expired at its issue", MALFORMED, with_times(iat=0, exp=0), with_times(iat=0, exp=1)),
     Attack("issued too long ago", "token_expired", with_times(iat=-3640), with_times(iat=-3620)),
     Attack("not yet valid", "token_not_yet_valid", with_times(nbf=50), with_times(nbf=20)),
     Attack("issued in the future", "token_not_yet_valid", with_times(iat=50), with_times(iat=20)),
