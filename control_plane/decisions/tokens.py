@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, cast
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from control_plane.decisions.access import Principal, Role, Within, scopes_of
 from control_plane.decisions.issuers import Grant, Issuer
@@ -259,6 +259,17 @@ def _safe(subject: str) -> str:
     if len(safe) > MAX_SUBJECT:
         raise TokenRefused("token_malformed", "claim sub is too long")
     return safe
+
+
+def is_recorded_form(actor: str) -> bool:
+    """Return whether an actor that holds tokens has the form in which the ledger records it: only the unsafe characters
+    of its subject are percent-encoded.
+    """
+    subject = actor.partition("/")[2]
+    try:
+        return _safe(unquote(subject)) == subject
+    except TokenRefused:
+        return False
 
 
 def _granted(claims: dict[str, Any], grants: Iterable[Grant]) -> tuple[Role, Within]:

@@ -20,6 +20,7 @@ from control_plane.decisions.tokens import (
     TokenHolder,
     TokenRefused,
     holder_of,
+    is_recorded_form,
     read_token,
     refuse_revoked,
 )
@@ -99,10 +100,23 @@ def test_different_subjects_have_different_actors_and_each_actor_can_be_filtered
         except TokenRefused:
             continue
         assert USER_ACTOR.fullmatch(actor)
+        assert is_recorded_form(actor)
         assert _ACTOR.fullmatch(actor)
         assert actor.isascii()
         actors.append(actor)
     assert one == other or len({*actors}) == len(actors)
+
+
+@pytest.mark.parametrize(
+    "subject", ["%63arol", "carol%7E", "%2e", "%FF", "%C3", "%0A", "%E2%80%8B", "%ED%A0%80", "%20" * 86]
+)
+def test_actor_of_another_form_than_the_recorded_one_is_recognised(subject: str) -> None:
+    assert not is_recorded_form(f"user:corp/{subject}")
+
+
+@pytest.mark.parametrize("subject", ["carol", "carol%2F", "%2563arol", "%C3%84lice", "%20" * 85])
+def test_actor_of_the_recorded_form_is_recognised(subject: str) -> None:
+    assert is_recorded_form(f"user:corp/{subject}")
 
 
 def test_longest_actor_can_be_filtered_and_revoked() -> None:

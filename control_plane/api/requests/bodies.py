@@ -28,7 +28,7 @@ from control_plane.decisions.public_addresses import (
 from control_plane.decisions.refusals import Refused
 from control_plane.decisions.requests import network_mode_offered, permits_ingress, sku_offered
 from control_plane.decisions.tasks import REQUESTABLE, kind_requestable
-from control_plane.decisions.tokens import KEY_ACTOR, SERVICE_ACCOUNT_ACTOR, USER_ACTOR
+from control_plane.decisions.tokens import KEY_ACTOR, SERVICE_ACCOUNT_ACTOR, USER_ACTOR, is_recorded_form
 from events import values
 from events.ssh_keys import ssh_public_key
 from events.values import InvalidValue
@@ -343,6 +343,10 @@ class EndSession(Body):
 def _revocable(actor: str) -> str:
     if not any(form.fullmatch(actor) for form in (USER_ACTOR, KEY_ACTOR, SERVICE_ACCOUNT_ACTOR)):
         valid = "use an actor of the ledger: user:PROVIDER/SUBJECT, service-account:ID or key:ID"
+        raise InvalidValue("principal", actor[:64], valid)
+    if USER_ACTOR.fullmatch(actor) and not is_recorded_form(actor):
+        # No token has such an actor, so its revocation would have no effect, and the admin would not notice.
+        valid = "percent-encode only the unsafe characters of the subject; GET /v1/whoami returns the actor of a token"
         raise InvalidValue("principal", actor[:64], valid)
     return actor
 

@@ -265,6 +265,8 @@ def test_revocation_of_an_api_key_as_a_principal_revokes_the_key(plane: RunningP
     [
         ("user:other/alice", 422, "unknown_issuer"),
         ("user:corp/not encoded", 422, "invalid_value"),
+        ("user:corp/%63arol", 422, "invalid_value"),
+        ("user:corp/%FF", 422, "invalid_value"),
         ("node:n1", 422, "invalid_value"),
         ("key:no-such-key", 404, "unknown_key_id"),
     ],
