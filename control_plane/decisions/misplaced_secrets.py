@@ -7,6 +7,7 @@ the secret.
 
 import re
 from typing import Final
+from urllib.parse import unquote
 
 _BEGINNINGS: Final = ("sp_", "ss_", "enrol_", "eyJ", "-----BEGIN ")
 _SECRET: Final = re.compile(
@@ -15,6 +16,8 @@ _SECRET: Final = re.compile(
     r"|-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*",  # a private key in PEM, with all that follows
     re.DOTALL,
 )
+_DECODINGS: Final = 3
+"""Maximum number of times that a path is decoded: each takes time in proportion to the length of the path."""
 OMITTED: Final = "[secret]"
 """Text that takes the place of an omitted secret."""
 
@@ -29,6 +32,18 @@ def has_secret(text: str) -> bool:
 def without_secrets(text: str) -> str:
     """Return the text with each secret replaced by `OMITTED`."""
     return _SECRET.sub(OMITTED, text) if _may_have_one(text) else text
+
+
+def without_encoded_secrets(path: str) -> str:
+    """Return the path of a URL with each secret replaced by `OMITTED`, also if it is percent-encoded, once or several
+    times. A path with an encoded secret is returned decoded.
+    """
+    decoded = path
+    for _ in range(_DECODINGS):
+        if "%" not in decoded:
+            break
+        decoded = unquote(decoded)
+    return without_secrets(decoded if has_secret(decoded) else path)
 
 
 def _may_have_one(text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Final, cast
 from fastapi import Request
 from starlette.types import Scope
 
-from control_plane.decisions.misplaced_secrets import without_secrets
+from control_plane.decisions.misplaced_secrets import without_encoded_secrets
 
 LONGEST_PATH: Final = 256
 _LONGEST_TEXT: Final = 200
@@ -91,7 +91,7 @@ def entry_for(scope: Scope) -> Entry:
     entry = Entry(
         request_id=scope["state"]["request_id"],
         method=scope["method"][:16],
-        path=without_secrets(storable(path.decode("ascii", "backslashreplace")))[:LONGEST_PATH],
+        path=storable(without_encoded_secrets(path.decode("ascii", "backslashreplace")))[:LONGEST_PATH],
         source=None if client is None else storable(str(client[0]))[:_LONGEST_TEXT],
     )
     scope["state"]["access"] = entry

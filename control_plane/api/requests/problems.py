@@ -26,7 +26,7 @@ from control_plane.api.requests.problem_types import (
     ProblemType,
 )
 from control_plane.api.requests.request_checks import escaped_text
-from control_plane.decisions.misplaced_secrets import without_secrets
+from control_plane.decisions.misplaced_secrets import without_encoded_secrets, without_secrets
 from control_plane.decisions.refusals import (
     BadRequest,
     Conflict,
@@ -151,7 +151,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> JSONResponse:
-        log.error("request_failed", path=without_secrets(request.url.path), exc_info=error)
+        log.error("request_failed", path=without_encoded_secrets(request.url.path), exc_info=error)
         reason = (
             "the request failed; the control plane's log has the cause under the request id of this response"
         )

@@ -173,6 +173,38 @@ def test_path_is_recorded_without_decoding_and_cut_at_256_characters(shared_plan
     assert len(row["path"]) == 256
 
 
+def encoded(text: str, times: int) -> str:
+    """Return the text with every character percent-encoded, several times."""
+    found = "".join(f"%{byte:02x}" for byte in text.encode())
+    return found if times == 1 else found.replace("%", "%25" if times == 2 else "%2525")
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize(
+    "secret",
+    [
+        f"sp_{'a-_0' * 10}",
+        f"ss_{'a-_0' * 10}",
+        f"enrol_{'a-_0' * 10}",
+        "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJ4In0xxxx.c2lnbmF0dXJl",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----\n",
+    ],
+)
+def test_encoded_secret_in_a_path_is_recorded_decoded_and_without_the_secret(
+    shared_plane: RunningPlane, secret: str, times: int
+) -> None:
+    with shared_plane.client() as client:
+        row = row_of(shared_plane, client.get(f"/absent%20/{encoded(secret, times)}"))
+    assert row["path"] == "/v1/absent /[secret]"
+
+
+@pytest.mark.parametrize("prefix", ["%73p_", "s%70_", "sp%5F", "sp%5f", "%2573p_"])
+def test_secret_with_one_encoded_character_is_not_recorded(shared_plane: RunningPlane, prefix: str) -> None:
+    with shared_plane.client() as client:
+        row = row_of(shared_plane, client.get(f"/keys/{prefix}{'a-_0' * 10}"))
+    assert row["path"] == "/v1/keys/[secret]"
+
+
 def test_health_checks_are_not_recorded(shared_plane: RunningPlane) -> None:
     for path in ("/healthz", "/readyz", "/readyz/no-such-check"):
         httpx.get(f"{shared_plane.url}{path}")
