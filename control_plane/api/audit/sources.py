@@ -5,11 +5,11 @@ status and reason. The row gets its position at the end of the minute, when its 
 position never changes.
 """
 
-import ipaddress
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 from control_plane.api.audit.entries import Entry
@@ -40,7 +40,7 @@ class Sources:
 
     def row_of(self, entry: Entry) -> Entry:
         """Return the entry in which a request is recorded: its own, or an earlier one with an increased count."""
-        window = self._window(_limited(entry.source))
+        window = self._window(network_of(entry.source or "-"))
         if window.rows < ROWS:
             window.rows += 1
             return entry
@@ -78,11 +78,16 @@ def _counted(window: _Window, entry: Entry) -> Entry:
     return entry
 
 
-def _limited(source: str | None) -> str:
-    """Return the name under which a source is limited: an IPv6 address stands for its network."""
-    if source is None or ":" not in source:
-        return source or "-"
+def network_of(source: str) -> str:
+    """Return the name under which a source is limited: an IPv6 address stands for its network. An IPv4 address that is
+    mapped to IPv6 (RFC 4291, section 2.5.5.2) is the IPv4 address: all of them have the same network.
+    """
     try:
-        return str(ipaddress.ip_network((source, _NETWORK_BITS), strict=False))
+        found = ip_address(source)
     except ValueError:
         return source
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is None:
+            return str(IPv6Network((int(found), _NETWORK_BITS), strict=False))
+        found = found.ipv4_mapped
+    return str(found)

@@ -27,7 +27,6 @@ for its answer gets at most one per second.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from ipaddress import IPv6Address, ip_address
 from math import ceil
 from typing import Final
 
@@ -35,6 +34,7 @@ import structlog
 from fastapi import Request
 from redis.asyncio import Redis
 
+from control_plane.api.audit.sources import network_of
 from control_plane.api.requests.rate_windows import (
     Charge,
     LocalWindows,
@@ -81,7 +81,7 @@ class RateLimits:
     async def count_invalid(self, request: Request) -> None:
         """Count a request without valid credentials. Raises `Throttled` if its source exceeds its quota."""
         if self._unauthenticated is not None:
-            source = _source(request)
+            source = _network(request)
             await self._settle(request, [self._sources.spend(Charge(self._unauthenticated, source))], source)
 
     @asynccontextmanager
@@ -97,7 +97,7 @@ class RateLimits:
         if known and self._principal is not None:
             await self._settle(request, [self._verified.spend(mine)], digest)
         elif not known and self._unauthenticated is not None:
-            source = Charge(self._unauthenticated, _source(request))
+            source = Charge(self._unauthenticated, _network(request))
             window = self._sources.read(source)
             if not window.remaining(source.quota):
                 await self._settle(request, [Spent(source, admitted=False, window=window)], source.subject)
@@ -173,14 +173,9 @@ def _quota(name: str, per_minute: int, seconds: int) -> Quota | None:
     return Quota(name, max(1, per_minute * seconds // 60), seconds) if per_minute else None
 
 
-def _source(request: Request) -> str:
-    """Return the address that a request came from. A host has a /64 of IPv6 addresses, which count as one."""
-    address = "" if request.client is None else request.client.host
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address
-    return str(IPv6Address(int(found) >> 64 << 64)) if isinstance(found, IPv6Address) else address
+def _network(request: Request) -> str:
+    """Return the address or the IPv6 network that a request came from."""
+    return "" if request.client is None else network_of(request.client.host)
 
 
 def _state(spent: Spent) -> str:
@@ -198,7 +193,7 @@ def _objection(spent: Spent) -> Objection:
     what = {
         "principal": "this caller",
         "project": f"all callers of the project {subject} together",
-        "unauthenticated": f"without valid credentials, the address {subject}",
+        "unauthenticated": f"without valid credentials, the {'network' if '/' in subject else 'address'} {subject}",
     }[quota.name]
     reason = f"{what} may send {quota.limit} requests in {quota.seconds} s; retry in {_wait(spent)} s"
     return Objection("rate_limited", reason)

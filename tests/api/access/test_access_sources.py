@@ -1,7 +1,9 @@
 """Tests of the limit of access log rows that one source gets for requests without valid credentials."""
 
+import pytest
+
 from control_plane.api.audit.entries import Entry
-from control_plane.api.audit.sources import ROWS, SECONDS, SOURCES, Sources
+from control_plane.api.audit.sources import ROWS, SECONDS, SOURCES, Sources, network_of
 
 
 class _Clock:
@@ -53,6 +55,23 @@ def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
     neighbour = entry(0, "2001:db8:0:1::1")
     assert sources.row_of(neighbour) is neighbour
     assert neighbour.closed
+
+
+@pytest.mark.parametrize(
+    ("source", "network"),
+    [
+        ("203.0.113.5", "203.0.113.5"),
+        ("::ffff:203.0.113.5", "203.0.113.5"),
+        ("::FFFF:cb00:7105", "203.0.113.5"),
+        ("::1", "::/64"),
+        ("2001:db8:0:1:ffff::1", "2001:db8:0:1::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("/run/api.sock", "/run/api.sock"),
+        ("", ""),
+    ],
+)
+def test_source_is_limited_as_an_ipv4_address_or_as_a_network_of_ipv6(source: str, network: str) -> None:
+    assert network_of(source) == network
 
 
 def test_row_that_counts_requests_is_closed_after_its_minute_and_the_source_gets_new_rows() -> None:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import IPv4Network
 from pathlib import Path
 from statistics import median
 from uuid import uuid4
@@ -236,6 +237,23 @@ def test_address_with_too_many_unknown_secrets_gets_no_more_of_them_verified(gua
         with client_of(guarded, unseen) as right_guess:
             assert statuses(right_guess, 1) == {429: 1}
         assert statuses(caller, 20) == {200: 20}
+
+
+def test_addresses_of_ipv4_that_are_mapped_to_ipv6_are_limited_separately(
+    postgres_server: PostgresServer,
+) -> None:
+    trusted = (IPv4Network("127.0.0.0/8"),)
+    with running(
+        postgres_server, unauthenticated_per_minute=NO_CREDENTIALS, trusted_proxies=trusted
+    ) as plane:
+
+        def sent_from(source: str, requests: int) -> Counter[int]:
+            with plane.client(Authorization="Bearer sp_guess", **{"X-Forwarded-For": source}) as client:
+                return statuses(client, requests)
+
+        assert sent_from("::ffff:203.0.113.5", NO_CREDENTIALS + 1) == {401: NO_CREDENTIALS, 429: 1}
+        assert sent_from("203.0.113.5", 1) == {429: 1}
+        assert sent_from("::ffff:203.0.113.6", 1) == {401: 1}
 
 
 def test_requests_without_credentials_are_limited_by_address(guarded: RunningPlane) -> None:
