@@ -10,7 +10,8 @@ no credentials have no limit.
 Three counters are asked one after the other, the cheapest first:
 
 1. In this process, by the hash of the presented secret, with the quota of a principal: a flood is refused without a
-   query. Only secrets that were verified before have such a counter.
+   query. Only secrets that were verified before have such a counter, until one of their requests is refused as
+   unauthorised, for example after a revocation.
 2. In this process, by source address: requests without valid credentials, or with a token that has no role here. An
    exhausted quota also refuses secrets that this process has not verified yet, without a look-up, so that a guess is
    not answered. Verified callers behind the same address are not affected. Requests in progress are not counted yet,
@@ -104,8 +105,10 @@ class RateLimits:
         try:
             yield
         except (Unauthorised, Forbidden):
-            if not known:
-                await self.count_invalid(request)
+            # The secret may have been revoked since. From now on it counts like one that was never valid: otherwise a
+            # source could send an unlimited number of requests with the sessions of a revoked key.
+            self._verified.forget(mine)
+            await self.count_invalid(request)
             raise
         if not known:
             self._verified.spend(mine)

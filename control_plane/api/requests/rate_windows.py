@@ -125,6 +125,10 @@ class LocalWindows:
     def __contains__(self, charge: Charge) -> bool:
         return charge.key in self._counters
 
+    def forget(self, charge: Charge) -> None:
+        """Drop a counter. Idempotent."""
+        self._counters.pop(charge.key, None)
+
     def spend(self, charge: Charge) -> Spent:
         """Count a request if its quota admits it."""
         counter = self._counter(charge)

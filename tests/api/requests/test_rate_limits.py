@@ -20,7 +20,7 @@ import pytest
 from control_plane.api.requests.rate_limits import AT_ONCE, HOLD_SECONDS
 from control_plane.api.requests.rate_windows import REDIS_SECONDS
 from deploy.embedded.postgres import PostgresServer
-from tests.api.access.principals import Key, client_of, create_project, issue
+from tests.api.access.principals import Key, client_of, create_project, issue, session_of
 from tests.api.api_process import api_process
 from tests.api.node import admit
 from tests.servers.plane import TLS_CONTEXT, RunningPlane, running
@@ -237,6 +237,20 @@ def test_address_with_too_many_unknown_secrets_gets_no_more_of_them_verified(gua
         with client_of(guarded, unseen) as right_guess:
             assert statuses(right_guess, 1) == {429: 1}
         assert statuses(caller, 20) == {200: 20}
+
+
+def test_requests_with_secrets_that_were_revoked_after_their_verification_are_limited_by_address(
+    guarded: RunningPlane,
+) -> None:
+    key, other = issue(guarded, "revoked", "auditor"), issue(guarded, "other", "auditor")
+    clients = [client_of(guarded, each) for each in (session_of(guarded, key.secret) for _ in range(5))]
+    with client_of(guarded, other) as caller:
+        assert sum((statuses(client, 2) for client in (*clients, caller)), Counter[int]()) == {200: 12}
+        with guarded.client() as admin:
+            assert admin.post(f"/keys/{key.id}/revoke", json={"reason": "lost"}).is_success
+        found = sum((statuses(client, 4) for client in clients), Counter[int]())
+        assert found == {401: NO_CREDENTIALS, 429: 10}
+        assert statuses(caller, 5) == {200: 5}
 
 
 def test_addresses_of_ipv4_that_are_mapped_to_ipv6_are_limited_separately(
