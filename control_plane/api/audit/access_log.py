@@ -23,7 +23,7 @@ import psycopg
 import structlog
 
 from control_plane.api.audit.entries import Entry
-from control_plane.api.audit.sources import Sources
+from control_plane.api.audit.sources import Sources, is_limited
 from control_plane.outage import DATABASE_UNAVAILABLE, rest
 from control_plane.work.access_rows import (
     BATCH,
@@ -119,7 +119,7 @@ class AccessLog:
         row = entry
         if not entry.queued and len(self._new) >= MOST:
             row = self._sources.count(entry)
-        elif entry.principal is None:
+        elif is_limited(entry):
             row = self._sources.row_of(entry)
         if row is not entry and entry.queued:
             self._drop(entry)

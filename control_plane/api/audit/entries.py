@@ -32,7 +32,7 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One request, or several equal ones without valid credentials (`count`).
+    """One request, or several similar ones (`count`): without valid credentials, or refused by a quota.
 
     `route` is the template of the path; null if no route has the path. `principal` is null until the credentials are
     verified.

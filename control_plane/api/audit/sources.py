@@ -1,8 +1,9 @@
-"""Limit of the rows of requests without valid credentials, so that no source can displace the rows of others.
+"""Limit of the rows of requests that cost little to send: those without valid credentials, limited by source, and those
+that a quota refuses, limited by principal. So no source and no principal can displace the rows of others.
 
-A source gets `ROWS` rows per minute. Further requests of the minute are counted in one row for each method, route,
-status and reason. The row gets its position at the end of the minute, when its count is final, because a row with a
-position never changes.
+A source or principal gets `ROWS` rows per minute. Further requests of the minute are counted in one row for each method,
+route, status and reason. The row gets its position at the end of the minute, when its count is final, because a row with
+a position never changes.
 """
 
 import math
@@ -17,14 +18,16 @@ from control_plane.api.audit.entries import Entry
 ROWS: Final = 60
 SECONDS: Final = 60.0
 SOURCES: Final = 1000
-"""Number of sources with a limit of their own; further sources of the same minute share one limit."""
+"""Number of sources and principals with a limit of their own; further ones of the same minute share one limit."""
+RATE_LIMITED: Final = "rate_limited"
+"""Code of a refusal by a quota of requests."""
 _NETWORK_BITS: Final = 64
 """A host with IPv6 usually has all addresses of a network of this prefix length (RFC 4291, section 2.5.4)."""
 
 
 @dataclass(slots=True)
 class _Window:
-    """The requests of one source within one minute. `counting`: the rows that count further requests."""
+    """The requests of one source or principal within one minute. `counting`: the rows that count further requests."""
 
     end: float
     rows: int = 0
@@ -32,7 +35,9 @@ class _Window:
 
 
 class Sources:
-    """The sources of requests without valid credentials in one process. Not thread-safe: used by one event loop."""
+    """The sources of requests without valid credentials, and the principals of requests that a quota refuses, in one
+    process. Not thread-safe: used by one event loop.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -40,10 +45,14 @@ class Sources:
 
     def row_of(self, entry: Entry) -> Entry:
         """Return the entry in which a request is recorded: its own, or an earlier one with an increased count."""
-        window = self._window(network_of(entry.source or "-"))
+        window = self._window(entry.principal or network_of(entry.source or "-"))
         if window.rows < ROWS:
             window.rows += 1
             return entry
+        if entry.principal is not None:
+            # A principal may have many credentials and addresses. The counted requests differ in them, so their row has
+            # none: with those of the first request, it would attribute the others to a wrong credential.
+            entry.path, entry.source, entry.credential = "", None, None
         return _counted(window, entry)
 
     def count(self, entry: Entry) -> Entry:
@@ -69,13 +78,18 @@ class Sources:
 
 
 def _counted(window: _Window, entry: Entry) -> Entry:
-    kind = (entry.method, entry.route, entry.status, entry.reasons)
+    kind = (entry.method, entry.route, entry.status, entry.reasons, entry.principal)
     if (row := window.counting.get(kind)) is not None:
         row.count += 1
         return row
     entry.closed = False
     window.counting[kind] = entry
     return entry
+
+
+def is_limited(entry: Entry) -> bool:
+    """Return whether the rows of such requests are limited."""
+    return entry.principal is None or RATE_LIMITED in entry.reasons
 
 
 def network_of(source: str) -> str:

@@ -26,7 +26,8 @@ OPEN = "open"
 
 
 class AccessView(BaseModel):
-    """A request, or several equal ones without valid credentials, with their number in `count`.
+    """A request, or several similar ones, with their number in `count`: requests without valid credentials, or requests
+    of a principal that a quota refuses, which have no path, credential and source.
 
     `position` is its place in the access log, in the order in which requests ended, null while it is in progress.
     `route` is the template of the path, null if there is no such route. `principal` is the name under which the ledger

@@ -14,9 +14,10 @@ import httpx
 import psycopg
 import pytest
 
+from control_plane.api.requests import rate_limits
 from control_plane.work import access_rows
 from deploy.embedded.postgres import PostgresServer
-from tests.api.access.principals import client_of, create_project, issue
+from tests.api.access.principals import client_of, create_project, issue, session_of
 from tests.api.api_process import api_process
 from tests.api.node import BEAT, admit, as_node, enrol, register_node
 from tests.api.streams import open_stream
@@ -351,6 +352,27 @@ def test_requests_of_a_source_without_credentials_are_counted_in_one_row_after_s
         api.child.stop()
         counts = [(count, position is None) for _, _, _, count, position in stored(running_plane, mine)]
         assert sorted(counts) == [(1, False)] * 60 + [(5, False), (15, False)]
+
+
+def test_refusals_by_the_quota_of_a_principal_are_counted_in_one_row_after_sixty_rows_over_all_its_sessions(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate_limits, "HOLD_SECONDS", 0.0)
+    with running(postgres_server, requests_per_minute=30) as plane:
+        key = issue(plane, "flooding", "auditor")
+        # A session sends fewer requests than the quota, so that only the quota of the principal refuses them.
+        sessions = [session_of(plane, key.secret) for _ in range(8)]
+        refused = 0
+        for session in sessions:
+            with client_of(plane, session) as client:
+                refused += sum(client.get("/nodes").status_code == 429 for _ in range(20))
+        assert refused >= 100
+        of_quota = "select count, path, credential, source from work.access where principal = %(who)s and status = 429"
+        rows = plane.rows(of_quota, who=f"key:{key.id}")
+    assert sum(row[0] for row in rows) == refused
+    [counting] = [row for row in rows if row[0] > 1]
+    assert (len(rows), counting) == (61, (refused - 60, "", None, None))
+    assert {row[2] for row in rows} - {None} <= {session.id for session in sessions}
 
 
 def test_refused_enrolments_of_a_source_are_counted_in_one_row_and_none_stays_open(

@@ -1,9 +1,11 @@
-"""Tests of the limit of access log rows that one source gets for requests without valid credentials."""
+"""Tests of the limit of access log rows: of one source for requests without valid credentials, and of one principal for
+requests that a quota refuses.
+"""
 
 import pytest
 
 from control_plane.api.audit.entries import Entry
-from control_plane.api.audit.sources import ROWS, SECONDS, SOURCES, Sources, network_of
+from control_plane.api.audit.sources import ROWS, SECONDS, SOURCES, Sources, is_limited, network_of
 
 
 class _Clock:
@@ -55,6 +57,52 @@ def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
     neighbour = entry(0, "2001:db8:0:1::1")
     assert sources.row_of(neighbour) is neighbour
     assert neighbour.closed
+
+
+def throttled(number: int, principal: str = "key:one") -> Entry:
+    """Return a request of a principal that its quota refuses, with a session and an address of its own."""
+    return Entry(
+        f"req-{number}",
+        "GET",
+        f"/v1/nodes/{number}",
+        f"192.0.2.{number}",
+        route="/v1/nodes/{node}",
+        principal=principal,
+        credential=f"ses-{number}",
+        status=429,
+        reasons=("rate_limited",),
+    )
+
+
+def test_requests_that_the_quota_of_a_principal_refuses_are_limited_over_all_its_addresses() -> None:
+    sources = Sources(_Clock())
+    given = [throttled(number) for number in range(ROWS + 10)]
+    found = rows(sources, *given)
+    assert own(given, found) == ROWS
+    assert given[0].credential == "ses-0"
+    counting = found[-1]
+    assert (counting.count, counting.closed, counting.principal) == (10, False, "key:one")
+    assert (counting.path, counting.credential, counting.source) == ("", None, None)
+    other = throttled(999, "key:two")
+    assert sources.row_of(other) is other
+    assert other.closed
+
+
+def test_rows_of_principals_beyond_the_maximum_count_the_requests_of_one_principal_each() -> None:
+    sources = Sources(_Clock())
+    rows(sources, *(throttled(number, f"key:{number}") for number in range(SOURCES)))
+    rows(sources, *(throttled(number, f"key:a-{number}") for number in range(ROWS)))
+    one, other, again = throttled(1, "key:b"), throttled(2, "key:c"), throttled(3, "key:b")
+    assert [id(row) for row in rows(sources, one, other, again)] == [id(one), id(other), id(one)]
+    assert (one.principal, one.count) == ("key:b", 2)
+    assert (other.principal, other.count) == ("key:c", 1)
+
+
+def test_rows_are_limited_only_without_a_principal_or_after_a_refusal_by_a_quota() -> None:
+    found = Entry("req-1", "GET", "/", None, principal="key:one", reasons=("role_missing",))
+    assert not is_limited(found)
+    assert is_limited(throttled(1))
+    assert is_limited(entry(1))
 
 
 @pytest.mark.parametrize(
