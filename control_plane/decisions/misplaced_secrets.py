@@ -10,9 +10,12 @@ from typing import Final
 from urllib.parse import unquote
 
 _BEGINNINGS: Final = ("sp_", "ss_", "enrol_", "eyJ", "-----BEGIN ")
+# A JWT is searched only from the beginning of its first part, with all characters that stand before it: a search from
+# each "eyJ" to the end of the part would need a time that grows with the square of the length of the text.
 _SECRET: Final = re.compile(
     r"(?:sp|ss|enrol)_[A-Za-z0-9_-]{32,}"  # an API key, the secret of a session, an enrolment token
-    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"  # a signed JWT (RFC 7515, compact serialization)
+    r"|(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]*eyJ[A-Za-z0-9_-]{8})"
+    r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"  # a signed JWT (RFC 7515, compact serialization)
     r"|-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*",  # a private key in PEM, with all that follows
     re.DOTALL,
 )
