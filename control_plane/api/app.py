@@ -16,6 +16,7 @@ from control_plane.api.audit.credential_uses import CredentialUses
 from control_plane.api.audit.middleware import Audited
 from control_plane.api.document import extended
 from control_plane.api.feed.feed import Feed
+from control_plane.api.health import HealthChecks, checks
 from control_plane.api.requests import problems
 from control_plane.api.requests.access import authorise, declaration_of
 from control_plane.api.requests.body_limit import Bounded
@@ -120,6 +121,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app.state.credential_uses = CredentialUses(plane.engine, plane.settings.credential_use_seconds)
     app.state.key_lookups = Lookups(plane.engine, keys_by_secrets, lambda: log.is_busy)
     app.state.session_lookups = Lookups(plane.engine, sessions_by_secrets, lambda: log.is_busy)
+    app.state.health_checks = HealthChecks(checks(plane.engine, plane.redis))
     app.state.hub = progress.Hub(plane.redis)
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
     app.state.verifier = Verifier(plane.settings.oidc)

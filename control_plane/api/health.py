@@ -8,6 +8,9 @@ without a projector, lists fall behind.
 A leading follower holds an advisory lock of Postgres for as long as its session lives
 (`control_plane.following.leading`). Its lag is the age of the oldest event after its checkpoint, so it is 0 while there
 is nothing to do, however long that is.
+
+Requests for the results need no credentials, so their number must not determine the number of queries: `HealthChecks`
+runs each check at most once per second.
 """
 
 import asyncio
@@ -29,6 +32,8 @@ from read_models.projections import PROJECTIONS
 LONGEST_LAG_SECONDS: Final = 30.0
 """Lag above which a follower does not keep up. An idle follower reads an event within 20 ms of its commit."""
 DATABASE_SECONDS: Final = 3.0
+FRESH_SECONDS: Final = 1.0
+"""Minimum time between two starts of the same check in a process. Requests in between get the previous result."""
 FOLLOWERS: Final[Mapping[str, tuple[str, ...]]] = {
     "dispatcher": ("dispatcher",),
     "projector": tuple(each.name for each in PROJECTIONS.values() if not each.inline),
@@ -126,9 +131,42 @@ def judged(name: str, *, leads: bool, behind: int, lag_seconds: float, error: st
     return Check(name, ok, message, leads=leads, behind=behind, lag_seconds=round(lag_seconds, 3))
 
 
-async def check_all(engine: AsyncEngine, redis: Redis) -> list[Check]:
-    """Run all health checks concurrently."""
-    return list(await asyncio.gather(*(each() for each in checks(engine, redis).values())))
+class HealthChecks:
+    """The health checks of one process. Each one runs at most once per `FRESH_SECONDS` and never twice at the same
+    time; all requests share its result.
+    """
+
+    def __init__(self, checks: Mapping[str, Callable[[], Awaitable[Check]]]) -> None:
+        self._shared = {name: _Shared(run) for name, run in checks.items()}
+        self.names: Final = tuple(checks)
+
+    async def result(self, name: str) -> Check:
+        """Return the result of one check, which is at most `FRESH_SECONDS` old when the request arrives."""
+        return await self._shared[name].result()
+
+    async def results(self) -> list[Check]:
+        """Return the results of all checks, which run concurrently."""
+        return list(await asyncio.gather(*(self.result(name) for name in self.names)))
+
+
+class _Shared:
+    """A check of which concurrent and closely following requests share the result."""
+
+    def __init__(self, run: Callable[[], Awaitable[Check]]) -> None:
+        self._run = run
+        self._running: asyncio.Task[Check] | None = None
+        self._began = 0.0
+
+    async def result(self) -> Check:
+        now = time.monotonic()
+        if self._running is None or (self._running.done() and now - self._began >= FRESH_SECONDS):
+            self._began = now
+            self._running = asyncio.create_task(self._checked())
+        # A disconnected caller must not cancel the check of the others.
+        return await asyncio.shield(self._running)
+
+    async def _checked(self) -> Check:
+        return await self._run()
 
 
 def checks(engine: AsyncEngine, redis: Redis) -> dict[str, Callable[[], Awaitable[Check]]]:

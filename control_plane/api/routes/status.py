@@ -1,23 +1,22 @@
 """`/healthz`, `/readyz` and `/v1/status`: whether the control plane works, and a summary of what needs attention.
 
-`/healthz` concerns the process alone. `/readyz` runs all checks and returns 503 unless each is ok: it is for operators,
-monitoring, and scripts that wait for a deployment to start. `/readyz/postgres` is for a load balancer in front of
-several API replicas: only Postgres is essential to a replica. The other dependencies are shared by all replicas, and
+`/healthz` concerns the process alone. `/readyz` has the results of all checks and returns 503 unless each is ok: it is
+for operators, monitoring, and scripts that wait for a deployment to start. `/readyz/postgres` is for a load balancer in
+front of several API replicas: only Postgres is essential to a replica. The other dependencies are shared by all replicas, and
 without Redis or a leader nodes must still deliver heartbeats and renew sessions, so a replica stays in service.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Final
+from typing import Final, cast
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api import health
-from control_plane.api.health import Check
+from control_plane.api.health import Check, HealthChecks
 from control_plane.api.requests.access import HEALTH, access
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
@@ -103,29 +102,27 @@ async def alive() -> dict[str, str]:
 
 @router.get("/readyz", responses={503: {"model": ReadinessView}}, openapi_extra=HEALTH)
 async def ready(request: Request, response: Response) -> ReadinessView:
-    """Run every health check: 200 if all are ok, else 503."""
-    plane = plane_of(request)
-    return _answer(response, await health.check_all(plane.engine, plane.redis))
+    """Return the results of all health checks, at most one second old: 200 if all are ok, else 503."""
+    return _answer(response, await _checks_of(request).results())
 
 
 @router.get(
     "/readyz/{check}", responses={503: {"model": ReadinessView}, 404: PROBLEMS[404]}, openapi_extra=HEALTH
 )
 async def ready_in(request: Request, response: Response, check: str) -> ReadinessView:
-    """Run one health check: postgres, redis, dispatcher or projector."""
-    plane = plane_of(request)
-    checks = health.checks(plane.engine, plane.redis)
-    if check not in checks:
-        reason = f"unknown check {check[:64]!r}; choose one of {', '.join(checks)}"
+    """Return the result of one health check, at most one second old: postgres, redis, dispatcher or projector."""
+    checks = _checks_of(request)
+    if check not in checks.names:
+        reason = f"unknown check {check[:64]!r}; choose one of {', '.join(checks.names)}"
         raise UnknownName(Objection("unknown_check", reason))
-    return _answer(response, [await checks[check]()])
+    return _answer(response, [await checks.result(check)])
 
 
 @router.get("/v1/status", responses=PROBLEMS, openapi_extra=access(Scope.FLEET_READ))
 async def status(request: Request) -> StatusView:
     """Return the checks, and counts of nodes, open drift and tasks that need attention. 200 even if a check failed."""
     plane = plane_of(request)
-    found = await health.check_all(plane.engine, plane.redis)
+    found = await _checks_of(request).results()
     async with plane.engine.connect() as conn:
         return StatusView(
             **dict(_readiness(found)),
@@ -133,6 +130,10 @@ async def status(request: Request) -> StatusView:
             drift=await _drift(conn),
             tasks=await _tasks(conn),
         )
+
+
+def _checks_of(request: Request) -> HealthChecks:
+    return cast(HealthChecks, request.app.state.health_checks)
 
 
 def _answer(response: Response, found: Sequence[Check]) -> ReadinessView:

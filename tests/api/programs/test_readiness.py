@@ -1,18 +1,29 @@
 """`/readyz` and `/v1/status` report each control plane component with measurements, and 503 unless all are ok."""
 
 import asyncio
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import psycopg
 import pytest
 
-from control_plane.api.health import CHECKS, LONGEST_LAG_SECONDS, judged
+from control_plane.api import health
+from control_plane.api.health import (
+    CHECKS,
+    FRESH_SECONDS,
+    LONGEST_LAG_SECONDS,
+    Check,
+    HealthChecks,
+    judged,
+)
 from control_plane.commands.access import issue_first_key
 from control_plane.programs import SERVER
 from control_plane.settings import Settings
@@ -217,3 +228,97 @@ def test_ledger_follower_stopped_by_an_event_is_not_ready_and_names_the_event() 
     )
     assert check.ok is False
     assert "position 7" in check.message
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/readyz/postgres"])
+def test_many_requests_for_readiness_run_each_check_at_most_once_per_second(
+    running_plane: RunningPlane, path: str
+) -> None:
+    until(lambda: is_ready(running_plane), "the control plane is ready")
+    began = time.monotonic()
+
+    def latency(client: httpx.Client) -> list[float]:
+        checks = [client.get(path, timeout=20).json()["checks"][0] for _ in range(20)]
+        return [check["latency_ms"] for check in checks]
+
+    with ThreadPoolExecutor(10) as threads, httpx.Client(base_url=running_plane.url) as client:
+        latencies = [each for found in threads.map(latency, [client] * 10) for each in found]
+
+    assert len(latencies) == 200
+    assert len(set(latencies)) <= int((time.monotonic() - began) / FRESH_SECONDS) + 2
+
+
+class Slow:
+    """Health check that runs until it is released, and counts its runs."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.released = asyncio.Event()
+
+    async def run(self) -> Check:
+        self.runs += 1
+        await self.released.wait()
+        return Check("slow", ok=True, message=f"run {self.runs}")
+
+
+async def begin(checks: HealthChecks, count: int) -> list["asyncio.Task[list[Check]]"]:
+    """Start requests for the results of all checks, and let them run until they wait."""
+    tasks = [asyncio.create_task(checks.results()) for _ in range(count)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return tasks
+
+
+def clock_of(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Replace the clock of the health checks by one that a test sets in `now`."""
+    clock = SimpleNamespace(now=100.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(health, "time", clock)
+    return clock
+
+
+def test_concurrent_readiness_requests_share_one_run_even_if_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = clock_of(monkeypatch)
+
+    async def scenario() -> None:
+        slow = Slow()
+        checks = HealthChecks({"slow": slow.run})
+        tasks = await begin(checks, 50)
+        clock.now += 2 * FRESH_SECONDS
+        tasks += await begin(checks, 50)
+        slow.released.set()
+        assert {found.message for [found] in await asyncio.gather(*tasks)} == {"run 1"}
+        assert slow.runs == 1
+
+    asyncio.run(scenario())
+
+
+def test_readiness_result_is_renewed_after_one_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = clock_of(monkeypatch)
+
+    async def scenario() -> None:
+        slow = Slow()
+        slow.released.set()
+        checks = HealthChecks({"slow": slow.run})
+        messages = []
+        for seconds in (0, 0.9 * FRESH_SECONDS, 0.2 * FRESH_SECONDS, 0):
+            clock.now += seconds
+            messages.append((await checks.result("slow")).message)
+        assert messages == ["run 1", "run 1", "run 2", "run 2"]
+
+    asyncio.run(scenario())
+
+
+def test_disconnected_readiness_request_does_not_cancel_the_check_of_the_others() -> None:
+    async def scenario() -> None:
+        slow = Slow()
+        checks = HealthChecks({"slow": slow.run})
+        first, second = await begin(checks, 2)
+        first.cancel()
+        await asyncio.wait([first])
+        slow.released.set()
+        assert [found.message for found in await second] == ["run 1"]
+
+    asyncio.run(scenario())
