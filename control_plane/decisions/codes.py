@@ -66,7 +66,7 @@ _IMPOSSIBLE: Final = {
     "range_reversed": "The end of the requested range of positions lies before its beginning.",
     "required": "A required field or parameter is missing.",
     "scope_beyond_role": "The requested scope is not one of the role.",
-    "content_too_large": "The body is larger than any request needs.",
+    "content_too_large": "The body is larger than the route permits.",
     "secret_in_request": "A part of the request that is recorded or shown contains an API key, a token or a private key.",
     "too_long": "The text or list is too long.",
     "too_short": "The text or list is too short.",

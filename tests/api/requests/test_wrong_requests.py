@@ -1,12 +1,13 @@
 """An invalid request is refused with every reason at once, as problem+json, and changes nothing."""
 
+import json
 from typing import Any
 from uuid import UUID
 
 import httpx
 import pytest
 
-from control_plane.api.requests.body_limit import MOST_BYTES
+from control_plane.api.requests.body_limit import MOST_BYTES, MOST_BYTES_OF_NODES
 from tests.api.node import admit, batch, survey
 from tests.servers.plane import RunningPlane
 
@@ -181,12 +182,42 @@ def test_body_that_is_not_a_json_object_is_refused(
     assert "pydantic" not in answer.text.lower()
 
 
-def test_body_larger_than_the_limit_is_refused_on_every_route(
-    shared_plane: RunningPlane,
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        ("agent/enroll", MOST_BYTES),
+        ("agent/sessions", MOST_BYTES),
+        ("agent/heartbeat", MOST_BYTES),
+        ("allocations", MOST_BYTES),
+        ("agent/reports", MOST_BYTES_OF_NODES),
+        ("agent/progress", MOST_BYTES_OF_NODES),
+        ("agent/desired-state", MOST_BYTES_OF_NODES),
+    ],
+)
+def test_body_larger_than_the_limit_of_its_route_is_refused(
+    shared_plane: RunningPlane, path: str, most: int
 ) -> None:
-    for path in ("agent/enroll", "agent/reports", "allocations"):
-        answer = httpx.post(f"{shared_plane.url}/v1/{path}", content=iter([b"x" * MOST_BYTES, b"x"]))
-        assert (answer.status_code, codes(answer)) == (413, {"content_too_large"})
+    url = f"{shared_plane.url}/v1/{path}"
+    answer = httpx.post(url, content=iter([b"x" * most, b"x"]))
+    assert (answer.status_code, codes(answer)) == (413, {"content_too_large"})
+    assert httpx.post(url, content=iter([b"x" * most])).status_code in {401, 415}
+
+
+def test_largest_valid_allocation_request_is_not_too_large(shared_plane: RunningPlane) -> None:
+    [key] = GOOD["ssh_authorized_keys"]
+    character = "\U0001f600"  # the longest one in JSON: 12 characters
+    largest = {
+        **GOOD,
+        "network_mode": "public-nat",
+        "ssh_authorized_keys": [f"{key} {character * 360}"] * 16,
+        "ingress": [{"port": 22, "sources": ["255.255.255.255/32"] * 16}] * 16,
+        "labels": {f"{number:02}{character * 61}": character * 255 for number in range(32)},
+    }
+    content = json.dumps(largest)
+    assert 190_000 < len(content) < MOST_BYTES
+    headers = {"Content-Type": "application/json"}
+    answer = shared_plane.client().post("/allocations", content=content, headers=headers)
+    assert (answer.status_code, codes(answer)) == (409, {"no_capacity"}), answer.text[:1000]
 
 
 @pytest.mark.parametrize(
