@@ -9,8 +9,8 @@ _HEAD: Final = """# Refusal codes
 
 Generated from `control_plane/decisions/codes.py` by `./dev names`; do not edit.
 
-A refused request gets a body of type `application/problem+json` (RFC 9457) with every reason in `reasons`. Each reason has
-a `code` of this page. A code belongs to exactly one of four classes. A running control plane describes its codes at
+A refused request gets a body of type `application/problem+json` (RFC 9457) with up to 20 reasons in `reasons`. Each reason
+has a `code` of this page. A code belongs to exactly one of four classes. A running control plane describes its codes at
 `/problems/codes/CODE`, and the types of its problems at `/problems`.
 """
 

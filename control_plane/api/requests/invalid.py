@@ -5,7 +5,7 @@ from typing import Any, Final, get_args
 
 from pydantic_core.core_schema import ErrorType
 
-from control_plane.api.requests.request_checks import escaped, escaped_text
+from control_plane.api.requests.request_checks import escaped, escaped_text, shortened
 from control_plane.decisions.refusals import BadRequest, Malformed, Objection, Refused
 
 _PYDANTIC: Final = frozenset(get_args(ErrorType))
@@ -115,7 +115,7 @@ def _other_reason(kind: str, error: Mapping[str, Any], context: Mapping[str, Any
         case "missing":
             return "required", "is required"
         case "extra_forbidden":
-            return "unknown_field", f"{error['loc'][-1]!r} is not a field of this request"
+            return "unknown_field", f"{_quoted(error['loc'][-1])} is not a field of this request"
         case "literal_error" | "enum":
             return (
                 "unknown_value",
@@ -124,7 +124,7 @@ def _other_reason(kind: str, error: Mapping[str, Any], context: Mapping[str, Any
         case "union_tag_invalid":
             return (
                 "unknown_value",
-                f"unknown value {context['tag']!r}; choose one of {context['expected_tags']}",
+                f"unknown value {_quoted(context['tag'])}; choose one of {context['expected_tags']}",
             )
         case "union_tag_not_found":
             return "required", "must be an object; its field 'kind' must not be null"
@@ -136,8 +136,7 @@ def _other_reason(kind: str, error: Mapping[str, Any], context: Mapping[str, Any
 
 def _quoted(value: Any) -> str:
     """Return the value as quoted in an error message, shortened to `_SHOWN` characters."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return shortened(repr(value), _SHOWN)
 
 
 def _kind_of(value: Any) -> str:

@@ -24,6 +24,8 @@ from control_plane.decisions.refusals import (
 )
 
 PATH: Final = "/problems"
+MOST_REASONS: Final = 20
+"""Maximum number of reasons that a problem lists: a caller must not choose the size of a response or of a log line."""
 
 
 class ProblemType(NamedTuple):

@@ -1,7 +1,8 @@
-"""The only mapping of refusals to HTTP responses (RFC 9457 `application/problem+json`), which list every reason."""
+"""The only mapping of refusals to HTTP responses (RFC 9457 `application/problem+json`), which list the reasons."""
 
 from collections.abc import Iterable
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Final
 
 import structlog
@@ -20,6 +21,7 @@ from control_plane.api.requests.problem_types import (
     BROKEN,
     DATABASE,
     KINDS,
+    MOST_REASONS,
     PROTOCOL,
     REDIS,
     UNREADABLE,
@@ -90,13 +92,20 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
 def problem(
     request: Request, kind: ProblemType, objections: Iterable[Objection], **headers: str
 ) -> JSONResponse:
-    """Build the problem response of a refused or failed request, and log it."""
-    reasons = [_shown(objection) for objection in objections]
+    """Build the problem response of a refused or failed request, and log it.
+
+    The problem lists the first `MOST_REASONS` objections. If there are more, its `detail` says so.
+    """
+    found = list(islice(objections, MOST_REASONS + 1))
+    reasons = [_shown(objection) for objection in found[:MOST_REASONS]]
+    details = [_with_field(reason) for reason in reasons]
+    if len(found) > MOST_REASONS:
+        details.append(f"there are more reasons; only the first {MOST_REASONS} are listed")
     body = Problem(
         type=kind.url,
         title=kind.title,
         status=kind.status,
-        detail="; ".join(_with_field(reason) for reason in reasons),
+        detail="; ".join(details),
         hint=kind.fix,
         reasons=reasons,
         request_id=request.state.request_id,
@@ -132,7 +141,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
-        return _refusal(request, [refusal_of(one, error.body) for one in error.errors()])
+        # One error more than a problem lists, so that the problem says that there are more.
+        errors = islice(error.errors(), MOST_REASONS + 1)
+        return _refusal(request, [refusal_of(one, error.body) for one in errors])
 
     @app.exception_handler(KeyReused)
     async def reused(request: Request, _error: KeyReused) -> JSONResponse:
@@ -211,7 +222,7 @@ def _refusal(request: Request, refusals: list[Refused]) -> JSONResponse:
     """Return one response with the objections of all refusals; its status is that of the refusal with the class that
     comes first in `KINDS`.
     """
-    worst = min((type(refusal) for refusal in refusals), key=list(KINDS).index)
+    worst = min((type(refusal) for refusal in refusals[:MOST_REASONS]), key=list(KINDS).index)
     objections = [objection for refusal in refusals for objection in refusal.objections]
     waits = [refusal.retry_after for refusal in refusals if isinstance(refusal, Throttled)]
     headers = {"Retry-After": str(max(waits))} if waits else {}

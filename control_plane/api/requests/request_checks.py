@@ -10,6 +10,7 @@ import asyncio
 import math
 import re
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, Final
 
 from fastapi import Request
@@ -18,8 +19,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_plane.api.requests.access import declaration_of
+from control_plane.api.requests.problem_types import MOST_REASONS
 from control_plane.api.requests.state import SECRET_IN_REQUEST
-from control_plane.decisions.misplaced_secrets import has_secret
+from control_plane.decisions.misplaced_secrets import has_secret, without_secrets
 from control_plane.decisions.refusals import Malformed, Objection, UnsupportedMediaType
 
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
@@ -28,30 +30,39 @@ _CHARACTER: Final = "the value has a character that cannot be stored (U+0000 or 
 _DIGITS: Final = 19
 """Digits of the largest 64-bit integer. Python refuses to convert digit strings of more than 4,300."""
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+_LONGEST_POINTER: Final = 500
+"""Maximum number of characters of a JSON pointer in a reason. The pointers to all fields of the API are shorter."""
 _JSON: Final = "application/json"
 _STREAM: Final = "text/event-stream"
+_Path = tuple["_Path", str | int] | None
+"""Location of a value in a JSON document: the location of the enclosing value, and its key or index; None: the document.
+
+A JSON pointer is only built for a refused value. The pointers to all values of a document with long keys would together
+be much longer than the document.
+"""
 
 
 async def storable(request: Request) -> None:
     """Check that the database can store every value of the request, and that it may: no value is a secret.
 
-    Raises `Malformed` with all values that cannot or must not be stored, and `UnsupportedMediaType` for a body that is
-    not JSON.
+    Raises `Malformed` with the values that cannot or must not be stored, and `UnsupportedMediaType` for a body that is
+    not JSON. The check stops as soon as it has more objections than a problem lists.
     """
     route = request.scope["route"]
     assert isinstance(route, APIRoute), f"the route must be an APIRoute, not {type(route).__name__}"
     given = [*request.path_params.items(), *request.query_params.multi_items()]
-    objections = [
+    objections = (
         Objection(reason[0], f"{name}: {reason[1]}", parameter=name)
         for name, value in given
         for reason in (*_of_text(name), *_of_text(str(value)))
-    ]
+    )
+    of_body: Iterator[Objection] = iter(())
     if route.body_field is not None and await request.body():
         _require_json(request)
         # Nodes send secrets in bodies: the token and the proof of an enrolment.
-        objections += _of_body(await request.json(), secrets=declaration_of(route)["roles"] == ["node"])
-    if objections:
-        raise Malformed(*objections)
+        of_body = _of_body(await request.json(), secrets=declaration_of(route)["roles"] == ["node"])
+    if found := list(islice(chain(objections, of_body), MOST_REASONS + 1)):
+        raise Malformed(*found)
 
 
 def _require_json(request: Request) -> None:
@@ -74,44 +85,70 @@ def _of_text(value: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_body(body: Any, *, secrets: bool) -> Iterator[Objection]:
-    """Return the objections to the values of a JSON document, each with its JSON pointer (RFC 6901). The document may
+    """Yield the objections to the values of a JSON document, each with its JSON pointer (RFC 6901). The document may
     contain secrets if `secrets` is true.
     """
     # A stack instead of recursion: the document may be nested as deeply as Python's recursion limit allows.
-    left: list[tuple[str, Any]] = [("", body)]
+    left: list[Iterator[tuple[_Path, Any]]] = [iter([(None, body)])]
     while left:
-        pointer, value = left.pop()
-        match value:
-            case dict():
-                below = [(f"{pointer}/{escaped(key)}", key, each) for key, each in value.items()]
-                left += [(there, each) for there, key, each in below]
-                left += [
-                    (there, key) for there, key, each in below if _UNSTORABLE.search(key) or has_secret(key)
-                ]
-            case list():
-                left += [(f"{pointer}/{index}", each) for index, each in enumerate(value)]
-            case _:
-                yield from _of_scalar(pointer, value, secrets=secrets)
+        for path, value in left[-1]:
+            if isinstance(value, dict):
+                left.append(_members(path, value))
+                break
+            if isinstance(value, list):
+                left.append(_items(path, value))
+                break
+            yield from _of_scalar(path, value, secrets=secrets)
+        else:
+            left.pop()
 
 
-def _of_scalar(pointer: str, value: Any, *, secrets: bool) -> Iterator[Objection]:
+def _members(path: _Path, members: dict[str, Any]) -> Iterator[tuple[_Path, Any]]:
+    """Yield the values of a JSON object, and those of its keys that are refused as texts."""
+    for key, value in members.items():
+        if _UNSTORABLE.search(key) or has_secret(key):
+            yield (path, key), key
+        yield (path, key), value
+
+
+def _items(path: _Path, items: list[Any]) -> Iterator[tuple[_Path, Any]]:
+    for index, value in enumerate(items):
+        yield (path, index), value
+
+
+def _of_scalar(path: _Path, value: Any, *, secrets: bool) -> Iterator[Objection]:
     match value:
         case str() if _UNSTORABLE.search(value):
-            yield Objection("unstorable_character", _CHARACTER, escaped_text(pointer))
+            yield Objection("unstorable_character", _CHARACTER, _pointer(path))
         case str() if not secrets and has_secret(value):
-            yield Objection(*SECRET_IN_REQUEST, pointer)
+            yield Objection(*SECRET_IN_REQUEST, _pointer(path))
         case bool():
             pass
         case int() if not _SMALLEST <= value <= _LARGEST:
             yield Objection(
-                "number_out_of_range", "the number is outside the range of 64-bit integers", pointer
+                "number_out_of_range", "the number is outside the range of 64-bit integers", _pointer(path)
             )
         case float() if not math.isfinite(value):
             yield Objection(
-                "number_out_of_range", "the number is outside the range of 64-bit floats", pointer
+                "number_out_of_range", "the number is outside the range of 64-bit floats", _pointer(path)
             )
         case _:
             pass
+
+
+def _pointer(path: _Path) -> str:
+    """Return the JSON pointer (RFC 6901) to a location, shortened to `_LONGEST_POINTER` characters."""
+    parts: list[str] = []
+    while path is not None:
+        path, part = path
+        parts.append(f"/{escaped(part)}")
+    # Secrets are removed first, because a shortened one would not be recognized.
+    return escaped_text(shortened(without_secrets("".join(reversed(parts))), _LONGEST_POINTER))
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the text, or its first `most` characters and an ellipsis if it is longer."""
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def escaped(key: object) -> str:
