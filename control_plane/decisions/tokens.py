@@ -39,7 +39,7 @@ _TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 """Types of access and ID tokens (RFC 7519, RFC 9068). A provider signs other types, such as logout tokens, with the
 same key."""
 _USES: Final = ("access", "id")
-"""Values of the claim `token_use` in access and ID tokens of Amazon Cognito, which signs all its tokens with one key."""
+"""Values of the claim `token_use` in access and ID tokens of Amazon Cognito, which signs all tokens with one key."""
 _LAST_TIME: Final = 253402300800  # year 10000
 _RANKS: Final = (Role.ADMIN, Role.AUDITOR, Role.CALLER)
 

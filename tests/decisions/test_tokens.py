@@ -136,7 +136,21 @@ def test_text_that_is_not_a_token_is_refused_as_malformed(text: str) -> None:
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5))
 def test_claim_of_any_type_is_refused_or_accepted_without_an_error(value: Any) -> None:
-    for name in ("iss", "aud", "azp", "sub", "iat", "exp", "nbf", "cnf", "scope", "groups", "realm_access", "events", "token_use"):
+    for name in (
+        "iss",
+        "aud",
+        "azp",
+        "sub",
+        "iat",
+        "exp",
+        "nbf",
+        "cnf",
+        "scope",
+        "groups",
+        "realm_access",
+        "events",
+        "token_use",
+    ):
         try:
             holder(**{"groups": ["vision"], name: value})
         except (TokenRefused, Forbidden):

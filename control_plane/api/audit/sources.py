@@ -1,9 +1,9 @@
 """Limit of the rows of requests that cost little to send: those without valid credentials, limited by source, and those
 that a quota refuses, limited by principal. So no source and no principal can displace the rows of others.
 
-A source or principal gets `ROWS` rows per minute. Further requests of the minute are counted in one row for each method,
-route, status and reason. The row gets its position at the end of the minute, when its count is final, because a row with
-a position never changes.
+A source or principal gets `ROWS` rows per minute. Further requests of the minute are counted in one row for each
+method, route, status and reason. The row gets its position at the end of the minute, when its count is final, because a
+row with a position never changes.
 """
 
 import math

@@ -94,7 +94,7 @@ def problem(
 ) -> JSONResponse:
     """Build the problem response of a refused or failed request, and log it.
 
-    The problem lists the first `MOST_REASONS` objections. If there are more, its `detail` says so.
+    The problem lists the first `MOST_REASONS` objections. If there are more, its `detail` states that.
     """
     found = list(islice(objections, MOST_REASONS + 1))
     reasons = [_shown(objection) for objection in found[:MOST_REASONS]]
@@ -141,7 +141,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
-        # One error more than a problem lists, so that the problem says that there are more.
+        # One error more than a problem lists, so that the problem states that there are more.
         errors = islice(error.errors(), MOST_REASONS + 1)
         return _refusal(request, [refusal_of(one, error.body) for one in errors])
 

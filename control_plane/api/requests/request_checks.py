@@ -35,7 +35,7 @@ _LONGEST_POINTER: Final = 500
 _JSON: Final = "application/json"
 _STREAM: Final = "text/event-stream"
 _Path = tuple["_Path", str | int] | None
-"""Location of a value in a JSON document: the location of the enclosing value, and its key or index; None: the document.
+"""Location of a value in a JSON document: the location of the enclosing value, and its key or index. None: the root.
 
 A JSON pointer is only built for a refused value. The pointers to all values of a document with long keys would together
 be much longer than the document.

@@ -2,8 +2,9 @@
 
 `/healthz` concerns the process alone. `/readyz` has the results of all checks and returns 503 unless each is ok: it is
 for operators, monitoring, and scripts that wait for a deployment to start. `/readyz/postgres` is for a load balancer in
-front of several API replicas: only Postgres is essential to a replica. The other dependencies are shared by all replicas, and
-without Redis or a leader nodes must still deliver heartbeats and renew sessions, so a replica stays in service.
+front of several API replicas: only Postgres is essential to a replica. The other dependencies are shared by all
+replicas, and without Redis or a leader nodes must still deliver heartbeats and renew sessions, so a replica stays in
+service.
 """
 
 from collections.abc import Sequence

@@ -367,8 +367,8 @@ def test_refusals_by_the_quota_of_a_principal_are_counted_in_one_row_after_sixty
             with client_of(plane, session) as client:
                 refused += sum(client.get("/nodes").status_code == 429 for _ in range(20))
         assert refused >= 100
-        of_quota = "select count, path, credential, source from work.access where principal = %(who)s and status = 429"
-        rows = plane.rows(of_quota, who=f"key:{key.id}")
+        of_quota = "select count, path, credential, source from work.access where principal = %(principal)s and status = 429"
+        rows = plane.rows(of_quota, principal=f"key:{key.id}")
     assert sum(row[0] for row in rows) == refused
     [counting] = [row for row in rows if row[0] > 1]
     assert (len(rows), counting) == (61, (refused - 60, "", None, None))
