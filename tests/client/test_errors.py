@@ -40,7 +40,7 @@ def test_problem_has_the_codes_of_its_reasons_and_the_request_id() -> None:
         "req-1",
         409,
     )
-    assert str(found) == "Refused; there is none [no_capacity]; no SKU is named x [unknown_sku]"
+    assert str(found) == "Refused; there is none [no_capacity]; /sku: no SKU is named x [unknown_sku]"
 
 
 def test_outages_are_temporary_and_refusals_are_not() -> None:

@@ -84,7 +84,7 @@ def test_repetition_with_a_token_for_another_project_is_refused(
     body, key = {"sku": "lab.small", "ssh_authorized_keys": [KEY]}, {"Idempotency-Key": uuid4().hex}
     tokens = [
         oidc_provider.sign(oidc_provider.claims(sub="carol", realm_access=None, groups=[f"/{group}"]))
-        for group in ("vision", "rendering")
+        for group in ("rendering", "vision")
     ]
     with caller(plane, tokens[0]) as first, caller(plane, tokens[1]) as other:
         assert first.post("/allocations", json=body, headers=key).status_code == 202
