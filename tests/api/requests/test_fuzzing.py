@@ -156,7 +156,7 @@ def sample(fleet: Fleet, principal: str) -> Sample:
         for label, declared in fleet.operations()
         if not declared["roles"] or principal in declared["roles"] or principal == "anonymous"
     ]
-    few = {"anonymous": 4, "node": 2, "caller": 5, "admin": 10}[principal]
+    few = {"anonymous": 3, "node": 1, "caller": 3, "admin": 5}[principal]
     return Sample(1, 2, 8, frozenset(random.Random(f"P22 {principal}").sample(permitted, few)), 1)
 
 
