@@ -141,7 +141,7 @@ class HealthChecks:
         self.names: Final = tuple(checks)
 
     async def result(self, name: str) -> Check:
-        """Return the result of one check, which is at most `FRESH_SECONDS` old when the request arrives."""
+        """Return the result of the newest run of one check, in progress or begun at most `FRESH_SECONDS` ago."""
         return await self._shared[name].result()
 
     async def results(self) -> list[Check]:

@@ -7,14 +7,31 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BYTES: Final = 256 * 1024
-"""Maximum size of a body, except for the routes in `_OF_NODES`.
+"""Maximum size of a body for the routes of callers.
 
 The largest valid body has about 200 KiB: a `bodies.CreateAllocation` with SSH keys and labels of the maximum size, of
 which each character outside ASCII is escaped.
 """
-MOST_BYTES_OF_NODES: Final = 8 * 1024 * 1024
-"""Twice the size of the largest report of a node; a node sends several reports at once only if they are small."""
-_OF_NODES: Final = frozenset({"/v1/agent/reports", "/v1/agent/progress", "/v1/agent/desired-state"})
+MOST_REPORTED_BYTES: Final = 8 * 1024 * 1024
+"""Maximum size of a body for the routes with which an enrolled node sends its state.
+
+Twice the size of the largest report of a node; a node sends several reports at once only if they are small.
+"""
+MOST_ENROLMENT_BYTES: Final = 64 * 1024
+"""Maximum size of a body for the other routes of nodes: enrolments, sessions and heartbeats.
+
+They validate the body before they verify the credentials, so a body must be cheap to validate. A valid one has less
+than 10 KiB.
+"""
+_OF_NODES: Final = "/v1/agent/"
+_REPORTED: Final = frozenset(f"{_OF_NODES}{each}" for each in ("reports", "progress", "desired-state"))
+
+
+def most_bytes(path: str) -> int:
+    """Return the maximum size of the body of a request for a path."""
+    if path in _REPORTED:
+        return MOST_REPORTED_BYTES
+    return MOST_ENROLMENT_BYTES if path.startswith(_OF_NODES) else MOST_BYTES
 
 
 class Bounded:
@@ -27,7 +44,7 @@ class Bounded:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        left = MOST_BYTES_OF_NODES if scope["path"] in _OF_NODES else MOST_BYTES
+        left = most_bytes(scope["path"])
 
         async def bounded() -> Message:
             nonlocal left

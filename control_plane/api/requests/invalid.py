@@ -5,7 +5,7 @@ from typing import Any, Final, get_args
 
 from pydantic_core.core_schema import ErrorType
 
-from control_plane.api.requests.request_checks import escaped, escaped_text, shortened
+from control_plane.api.requests.request_checks import escaped_text, json_pointer, shortened
 from control_plane.decisions.refusals import BadRequest, Malformed, Objection, Refused
 
 _PYDANTIC: Final = frozenset(get_args(ErrorType))
@@ -68,7 +68,7 @@ def pointer(path: Sequence[str | int], body: Any, error: Mapping[str, Any]) -> s
     """
     found = _resolved(list(path), body, error)
     parts = path if found is None else found
-    return escaped_text("".join(f"/{escaped(part)}" for part in parts))
+    return json_pointer(parts)
 
 
 def _resolved(path: list[str | int], value: Any, error: Mapping[str, Any]) -> list[str | int] | None:

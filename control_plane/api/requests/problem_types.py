@@ -179,8 +179,8 @@ CONTENT_TOO_LARGE: Final = ProblemType(
     "content-too-large",
     413,
     "The body is too large",
-    "The body of the request is larger than its route permits: 8 MiB for the reports, the progress and the desired"
-    " state of nodes, 256 KiB for every other route.",
+    "The body of the request is larger than its route permits: 256 KiB for the routes of callers; 8 MiB for the"
+    " reports, the progress and the desired state of nodes; 64 KiB for the other routes of nodes.",
     "Send a smaller body; a list can be sent in several requests.",
     Objection("content_too_large", "POST /v1/agent/reports: Content Too Large"),
 )

@@ -9,7 +9,7 @@ outside 64 bits) is refused here, wherever it occurs in the path, the query or t
 import asyncio
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -137,13 +137,18 @@ def _of_scalar(path: _Path, value: Any, *, secrets: bool) -> Iterator[Objection]
 
 
 def _pointer(path: _Path) -> str:
-    """Return the JSON pointer (RFC 6901) to a location, shortened to `_LONGEST_POINTER` characters."""
-    parts: list[str] = []
+    parts: list[str | int] = []
     while path is not None:
         path, part = path
-        parts.append(f"/{escaped(part)}")
+        parts.append(part)
+    return json_pointer(reversed(parts))
+
+
+def json_pointer(parts: Iterable[str | int]) -> str:
+    """Return the JSON pointer (RFC 6901) of these keys and indexes, shortened to `_LONGEST_POINTER` characters."""
+    pointer = "".join(f"/{escaped(part)}" for part in parts)
     # Secrets are removed first, because a shortened one would not be recognized.
-    return escaped_text(shortened(without_secrets("".join(reversed(parts))), _LONGEST_POINTER))
+    return escaped_text(shortened(without_secrets(pointer), _LONGEST_POINTER))
 
 
 def shortened(text: str, most: int) -> str:

@@ -27,7 +27,7 @@ OPEN = "open"
 
 class AccessView(BaseModel):
     """A request, or several similar ones, with their number in `count`: requests without valid credentials, or requests
-    of a principal that a quota refuses, which have no path, credential and source.
+    of a principal beyond its quota. The row of several requests of a principal has no path, credential and source.
 
     `position` is its place in the access log, in the order in which requests ended, null while it is in progress.
     `route` is the template of the path, null if there is no such route. `principal` is the name under which the ledger

@@ -36,9 +36,9 @@ class GroupView(BaseModel):
 
 
 class LimitsView(BaseModel):
-    """Limits of requests. `body_bytes` is the maximum size of a body; the reports, the progress and the desired state
-    of nodes have a higher one. A `key_lifetime_seconds` of null means that an API key may be issued without expiry.
-    `session_lifetime_seconds` and `session_idle_seconds` concern the sessions of callers.
+    """Limits of requests. `body_bytes` is the maximum size of the body of a caller's request. A `key_lifetime_seconds`
+    of null means that an API key may be issued without expiry. `session_lifetime_seconds` and `session_idle_seconds`
+    concern the sessions of callers.
     """
 
     body_bytes: int

@@ -103,7 +103,7 @@ async def alive() -> dict[str, str]:
 
 @router.get("/readyz", responses={503: {"model": ReadinessView}}, openapi_extra=HEALTH)
 async def ready(request: Request, response: Response) -> ReadinessView:
-    """Return the results of all health checks, at most one second old: 200 if all are ok, else 503."""
+    """Return the results of all health checks: 200 if all are ok, else 503. Each check runs at most once a second."""
     return _answer(response, await _checks_of(request).results())
 
 
@@ -111,7 +111,7 @@ async def ready(request: Request, response: Response) -> ReadinessView:
     "/readyz/{check}", responses={503: {"model": ReadinessView}, 404: PROBLEMS[404]}, openapi_extra=HEALTH
 )
 async def ready_in(request: Request, response: Response, check: str) -> ReadinessView:
-    """Return the result of one health check, at most one second old: postgres, redis, dispatcher or projector."""
+    """Return the result of a health check: postgres, redis, dispatcher or projector. It runs at most once a second."""
     checks = _checks_of(request)
     if check not in checks.names:
         reason = f"unknown check {check[:64]!r}; choose one of {', '.join(checks.names)}"

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -13,14 +13,15 @@ from fastapi.routing import APIRoute
 from structlog.testing import capture_logs
 
 from control_plane.api.requests.access import SELF_VERIFIED
-from control_plane.api.requests.body_limit import MOST_BYTES
+from control_plane.api.requests.body_limit import MOST_ENROLMENT_BYTES
+from control_plane.api.requests.invalid import refusal_of
 from control_plane.api.requests.problem_types import MOST_REASONS
 from control_plane.api.requests.request_checks import storable
-from control_plane.decisions.refusals import Malformed
+from control_plane.decisions.refusals import Malformed, Refused
 from tasks.agent_api import Enrolment
 from tests.servers.plane import RunningPlane
 
-COUNT = 20_000
+COUNT = 5_000
 MOST_ANSWERED = 32 * 1024
 
 
@@ -57,7 +58,7 @@ class Prepared(Request):
 def enrol(plane: RunningPlane, body: Any) -> httpx.Response:
     """Send a body to the route of enrolments, which needs no credentials."""
     content = json.dumps(body)
-    assert len(content) <= MOST_BYTES
+    assert len(content) <= MOST_ENROLMENT_BYTES == 64 * 1024
     headers = {"Content-Type": "application/json"}
     return httpx.post(f"{plane.url}/v1/agent/enroll", content=content, headers=headers, timeout=20)
 
@@ -74,7 +75,7 @@ def reasons(answer: httpx.Response) -> list[dict[str, Any]]:
     [
         ({"token": ["\0"] * COUNT}, "unstorable_character", "/token/0"),
         ({f"f{number}": 0 for number in range(COUNT)}, "unknown_field", "/f0"),
-        ({"k" * 100_000: ["\0"] * 10_000}, "unstorable_character", f"/{'k' * 499}..."),
+        ({"k" * 30_000: ["\0"] * 3_000}, "unstorable_character", f"/{'k' * 499}..."),
     ],
     ids=["unstorable-values", "unknown-fields", "long-key"],
 )
@@ -98,6 +99,30 @@ def test_request_with_exactly_twenty_errors_is_refused_with_all_reasons(shared_p
 
     assert [each["field"] for each in reasons(answer)] == [f"/token/{index}" for index in range(20)]
     assert "more reasons" not in answer.json()["detail"]
+
+
+def test_refusal_of_an_unknown_field_with_a_long_name_shows_only_its_beginning(
+    shared_plane: RunningPlane,
+) -> None:
+    answer = enrol(shared_plane, {"k" * 60_000: 0})
+
+    shown = {each["field"]: each["message"] for each in reasons(answer) if each["code"] == "unknown_field"}
+    assert shown == {f"/{'k' * 499}...": f"'{'k' * 63}... is not a field of this request"}
+
+
+def test_schema_errors_that_the_problem_does_not_list_are_not_translated(
+    shared_plane: RunningPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translated: list[Any] = []
+
+    def counted(error: Mapping[str, Any], body: Any) -> Refused:
+        translated.append(error)
+        return refusal_of(error, body)
+
+    monkeypatch.setattr("control_plane.api.requests.problems.refusal_of", counted)
+    enrol(shared_plane, {f"f{number}": 0 for number in range(COUNT)})
+
+    assert len(translated) == MOST_REASONS + 1
 
 
 def test_check_for_unstorable_values_stops_after_the_first_twenty_one() -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from control_plane.api.requests.body_limit import MOST_BYTES, MOST_BYTES_OF_NODES
+from control_plane.api.requests.body_limit import MOST_BYTES, MOST_ENROLMENT_BYTES, MOST_REPORTED_BYTES
 from tests.api.node import admit, batch, survey
 from tests.servers.plane import RunningPlane
 
@@ -185,13 +185,13 @@ def test_body_that_is_not_a_json_object_is_refused(
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("agent/enroll", MOST_BYTES),
-        ("agent/sessions", MOST_BYTES),
-        ("agent/heartbeat", MOST_BYTES),
+        ("agent/enroll", MOST_ENROLMENT_BYTES),
+        ("agent/sessions", MOST_ENROLMENT_BYTES),
+        ("agent/heartbeat", MOST_ENROLMENT_BYTES),
         ("allocations", MOST_BYTES),
-        ("agent/reports", MOST_BYTES_OF_NODES),
-        ("agent/progress", MOST_BYTES_OF_NODES),
-        ("agent/desired-state", MOST_BYTES_OF_NODES),
+        ("agent/reports", MOST_REPORTED_BYTES),
+        ("agent/progress", MOST_REPORTED_BYTES),
+        ("agent/desired-state", MOST_REPORTED_BYTES),
     ],
 )
 def test_body_larger_than_the_limit_of_its_route_is_refused(
