@@ -85,7 +85,7 @@ def contexts_file(environ: Mapping[str, str]) -> Path:
 
 
 def read_contexts(path: Path) -> Contexts:
-    """Return the contexts in a file, none if it does not exist. Raises `WrongUsage`."""
+    """Return the contexts in a file; none if the file does not exist. Raises `WrongUsage` if it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Contexts)
     except FileNotFoundError:

@@ -105,7 +105,7 @@ def _chosen(logins: tuple[LoginProvider, ...], name: str | None) -> LoginProvide
 
 @contextmanager
 def _reached(chosen: LoginProvider) -> Iterator[None]:
-    """Turn errors of the connection to the provider into failures."""
+    """Raise errors of the connection to the identity provider as failures of the command."""
     try:
         yield
     except (httpx.TransportError, httpx.InvalidURL) as error:

@@ -146,9 +146,11 @@ def options(context: typer.Context) -> Given:
 
 
 def refuse_as_curl(context: typer.Context, command: str) -> None:
-    """Raise `WrongUsage` if --as-curl was given for a command that is not a request."""
+    """Raise `WrongUsage` if --as-curl was given for a command that does more than send one request."""
     if options(context).as_curl:
-        raise WrongUsage(f"sliceplane {command} is not one request, so that curl cannot replace it")
+        raise WrongUsage(
+            f"--as-curl cannot be used with sliceplane {command}, which does more than send one request"
+        )
 
 
 def _print_curl(current: Session, requests: Sequence[Prepared]) -> None:

@@ -20,7 +20,7 @@ Params = Mapping[str, str | int | Sequence[str] | None]
 """Query parameters. None: the parameter is not sent; a sequence: the parameter is sent once for each value."""
 LARGEST_PAGE: Final = 100
 _WITH_KEY: Final = frozenset({"PATCH", "POST"})
-_SAFE: Final = frozenset({"DELETE", "GET", "PUT"})
+_IDEMPOTENT: Final = frozenset({"DELETE", "GET", "PUT"})
 """Idempotent methods (RFC 9110, section 9.2.2)."""
 
 
@@ -70,7 +70,7 @@ class Prepared:
     @property
     def repeatable(self) -> bool:
         """Whether sending the request twice has the effect of sending it once."""
-        return self.method in _SAFE or "Idempotency-Key" in self.headers
+        return self.method in _IDEMPOTENT or "Idempotency-Key" in self.headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ async def show_alive(conn: Writer, process: UUID) -> None:
 
 
 async def store(conn: Writer, process: UUID, batch: Batch) -> None:
-    """Store a batch of rows of a process. Idempotent."""
+    """Store a batch of access log rows of an API process. Storing the same batch again changes nothing."""
     values = {
         "process": process,
         "new": msgspec.json.encode(batch.new).decode(),

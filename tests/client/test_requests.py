@@ -92,7 +92,7 @@ def test_readiness_is_requested_once_and_its_response_is_read_whatever_its_statu
 
 
 @pytest.mark.parametrize("reply", [Reply(b"<html>", 502), Reply(b"<html>"), document({"id": 3})])
-def test_response_that_is_not_one_of_a_control_plane_is_reported_as_unexpected(
+def test_response_of_a_server_that_is_not_a_control_plane_is_reported_as_unexpected(
     plane: ScriptedPlane, client: AnyClient, reply: Reply
 ) -> None:
     plane.script("GET /v1/nodes/n1", reply)

@@ -19,7 +19,7 @@ _BROKEN: Final = 500
 
 
 class Audited:
-    """Middleware that records requests. Plain ASGI, so that the chunks of a watch pass through it directly."""
+    """Middleware that records requests in the access log. It passes on each ASGI message at once, as a watch needs."""
 
     def __init__(self, app: ASGIApp, log: AccessLog, uses: CredentialUses) -> None:
         self._app, self._log, self._uses = app, log, uses

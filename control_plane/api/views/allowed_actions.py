@@ -45,7 +45,7 @@ def _is_absent(value: object) -> bool:
 
 
 class ActionView(BaseModel):
-    """Whether the caller may take an action now. If not, `code` and `reason` are those with which its route refuses."""
+    """Whether the caller may take an action now. If not, its route refuses it with `code` and `reason`."""
 
     allowed: bool
     code: str | None = Field(default=None, exclude_if=_is_absent)
