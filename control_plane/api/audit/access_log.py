@@ -16,11 +16,12 @@ import itertools
 import random
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
 import psycopg
 import structlog
+from fastapi import Request
 
 from control_plane.api.audit.entries import Entry
 from control_plane.api.audit.sources import Sources, is_limited
@@ -44,7 +45,7 @@ from events.values import new_uuid
 log = structlog.get_logger()
 MOMENT_SECONDS: Final = 0.02
 """Time in which rows gather while many requests arrive at once."""
-FEW: Final = 3
+FEW: Final = 6
 """Number of arriving requests up to which a row is written at once."""
 COMPLETION_SECONDS: Final = 0.2
 """Time after which ended requests are completed, if no other request arrives before."""
@@ -266,6 +267,11 @@ class AccessLog:
         self._wanted.set()
         async with asyncio.timeout(seconds):
             await written
+
+
+def access_log_of(request: Request) -> AccessLog:
+    """Return the access log of the API process that handles a request."""
+    return cast(AccessLog, request.app.state.access_log)
 
 
 def _resolve(waiting: Iterable[asyncio.Future[None]]) -> None:

@@ -20,12 +20,17 @@ Three counters are asked one after the other, the cheapest first:
    wait for it once, for a fraction of a second. From then on the same quotas are counted in this process, until Redis
    answers an attempt that no request waits for. No request is refused because Redis is unavailable.
 
+A principal may send its whole quota at once. So that others do not wait behind it, the requests of a principal, and
+those of a project, are spread out in each process: beyond `UNDELAYED` requests at once they are admitted at `PACE` per
+second, and the others wait for their turn.
+
 A refusal needs little processor time, but a client that ignores Retry-After could have many per second. The first
-`AT_ONCE` refusals of a sender are answered at once, and the next ones after `HOLD_SECONDS`, so a connection that waits
-for its answer gets at most one per second.
+`AT_ONCE` refusals of a sender are answered at once, and the next ones after `HOLD_SECONDS` to twice that time, so a
+connection that waits for its answer gets at most one per second.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from math import ceil
@@ -35,6 +40,8 @@ import structlog
 from fastapi import Request
 from redis.asyncio import Redis
 
+from control_plane.api.audit.access_log import access_log_of
+from control_plane.api.audit.entries import entry_of
 from control_plane.api.audit.sources import network_of
 from control_plane.api.requests.rate_windows import (
     Charge,
@@ -43,6 +50,7 @@ from control_plane.api.requests.rate_windows import (
     Quota,
     SharedWindows,
     Spent,
+    Turns,
 )
 from control_plane.api.requests.response_headers import set_header
 from control_plane.decisions.access import Principal
@@ -55,9 +63,13 @@ log = structlog.get_logger()
 RETRY_SECONDS: Final = 1.0
 """Interval in which an unavailable Redis is tried again."""
 HOLD_SECONDS: Final = 1.0
-"""Delay of the refusals of a sender that continues after `AT_ONCE` refusals."""
+"""Least delay of the refusals of a sender that continues after `AT_ONCE` refusals; the longest is twice as long."""
 AT_ONCE: Final = 20
 """Refusals per minute that a sender gets without a delay."""
+PACE: Final = 50.0
+"""Requests per second of a principal or a project that one process admits, as long as more of them wait."""
+UNDELAYED: Final = 10
+"""Requests of a principal or a project that one process admits at once, after a pause."""
 _MOST_HELD: Final = 1000
 """Refusals that are delayed at the same time; further ones are answered at once, because each keeps memory."""
 _MOST: Final = 10_000
@@ -75,6 +87,7 @@ class RateLimits:
         self._unauthenticated = _quota("unauthenticated", settings.unauthenticated_per_minute, seconds)
         self._verified, self._sources = LocalWindows(_MOST), LocalWindows(_MOST)
         self._refusals, self._held = LocalWindows(_MOST), 0
+        self._turns = Turns(_MOST, PACE, UNDELAYED)
         self._shared, self._memory = SharedWindows(redis), MemoryWindows()
         self._return: asyncio.Task[None] | None = None
         """Waits for an unavailable Redis; None while Redis is available."""
@@ -114,7 +127,7 @@ class RateLimits:
             self._verified.spend(mine)
 
     async def spend(self, request: Request, principal: Principal) -> None:
-        """Count a request of a principal. Raises `Throttled`."""
+        """Count a request of a principal, and wait for its turn. Raises `Throttled`."""
         charges = []
         if self._principal is not None:
             charges.append(Charge(self._principal, principal.actor))
@@ -122,6 +135,7 @@ class RateLimits:
             charges.append(Charge(self._project, next(iter(principal.projects))))
         if charges:
             await self._settle(request, await self._spend(charges), principal.actor)
+            await _wait(request, max(map(self._turns.take, charges)))
 
     async def _spend(self, charges: Sequence[Charge]) -> list[Spent]:
         if self._return is None:
@@ -143,14 +157,15 @@ class RateLimits:
         refused = [each for each in spent if not each.admitted]
         if refused:
             if not self._refusals.spend(Charge(_REFUSALS, sender)).admitted:
-                await self._hold()
-            raise Throttled(max(map(_wait, refused)), *map(_objection, refused))
+                await self._hold(request)
+            raise Throttled(max(map(_retry_after, refused)), *map(_objection, refused))
 
-    async def _hold(self) -> None:
+    async def _hold(self, request: Request) -> None:
         if self._held < _MOST_HELD:
             self._held += 1
             try:
-                await asyncio.sleep(HOLD_SECONDS)
+                # Connections that are refused at the same time must not all be answered at the same time.
+                await _wait(request, HOLD_SECONDS * random.uniform(1, 2))  # noqa: S311 (no secret)
             finally:
                 self._held -= 1
 
@@ -176,6 +191,14 @@ def _quota(name: str, per_minute: int, seconds: int) -> Quota | None:
     return Quota(name, max(1, per_minute * seconds // 60), seconds) if per_minute else None
 
 
+async def _wait(request: Request, seconds: float) -> None:
+    if seconds > 0:
+        # A request that waits needs no row soon. If it counted as one, the access log would gather rows, and all other
+        # requests would wait for that.
+        access_log_of(request).passed_by(entry_of(request))
+        await asyncio.sleep(seconds)
+
+
 def _network(request: Request) -> str:
     """Return the address or the IPv6 network that a request came from."""
     return "" if request.client is None else network_of(request.client.host)
@@ -183,10 +206,10 @@ def _network(request: Request) -> str:
 
 def _state(spent: Spent) -> str:
     quota = spent.charge.quota
-    return f'"{quota.name}";r={spent.window.remaining(quota)};t={_wait(spent)}'
+    return f'"{quota.name}";r={spent.window.remaining(quota)};t={_retry_after(spent)}'
 
 
-def _wait(spent: Spent) -> int:
+def _retry_after(spent: Spent) -> int:
     """Return the seconds until the quota admits more requests than now, rounded up."""
     return max(1, ceil(spent.window.regained_in(spent.charge.quota)))
 
@@ -198,5 +221,5 @@ def _objection(spent: Spent) -> Objection:
         "project": f"all callers of the project {subject} together",
         "unauthenticated": f"without valid credentials, the {'network' if '/' in subject else 'address'} {subject}",
     }[quota.name]
-    reason = f"{what} may send {quota.limit} requests in {quota.seconds} s; retry in {_wait(spent)} s"
+    reason = f"{what} may send {quota.limit} requests in {quota.seconds} s; retry in {_retry_after(spent)} s"
     return Objection("rate_limited", reason)

@@ -158,6 +158,32 @@ class LocalWindows:
         return Window(counter.previous, counter.current, counter.began + quota.seconds - self._now())
 
 
+class Turns:
+    """Times at which the requests of each subject are admitted: `undelayed` requests at once after a pause, and further
+    ones at `rate` per second, in the order of their arrival (the generic cell rate algorithm). If the quota of a
+    subject admits more than half of that rate, its requests are admitted at twice the rate of the quota. In the memory
+    of this process, for at most `most` subjects: the one that was not used for the longest time is dropped first. Not
+    thread-safe: used by one event loop.
+    """
+
+    def __init__(
+        self, most: int, rate: float, undelayed: int, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most, self._rate, self._undelayed, self._now = most, rate, undelayed, now
+        self._due = OrderedDict[str, float]()
+
+    def take(self, charge: Charge) -> float:
+        """Take the next turn of a subject; return the seconds until then."""
+        now, key, quota = self._now(), charge.key, charge.quota
+        rate = max(self._rate, 2 * quota.limit / quota.seconds)
+        due = max(now, self._due.get(key, 0.0))
+        self._due[key] = due + 1 / rate
+        self._due.move_to_end(key)
+        if len(self._due) > self._most:
+            self._due.popitem(last=False)
+        return max(0.0, due - now - (self._undelayed - 1) / rate)
+
+
 class MemoryWindows:
     """Counters of principals and projects in the memory of this process, for the time in which Redis is unavailable."""
 

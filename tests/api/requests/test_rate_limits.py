@@ -4,10 +4,12 @@ import asyncio
 import json
 import math
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 from pathlib import Path
 from statistics import median
@@ -17,7 +19,9 @@ import httpx
 import psycopg
 import pytest
 
-from control_plane.api.requests.rate_limits import AT_ONCE, HOLD_SECONDS
+from control_plane.api.audit import access_log
+from control_plane.api.requests import rate_limits
+from control_plane.api.requests.rate_limits import AT_ONCE, HOLD_SECONDS, PACE, UNDELAYED
 from control_plane.api.requests.rate_windows import REDIS_SECONDS
 from deploy.embedded.postgres import PostgresServer
 from tests.api.access.principals import Key, client_of, create_project, issue, session_of
@@ -296,3 +300,34 @@ def test_refusals_of_a_caller_that_continues_to_send_are_answered_late(limited: 
         assert time.monotonic() - began - at_once >= 3 * HOLD_SECONDS
     with client_of(limited, new_key(limited)) as other:
         assert statuses(other, 1) == {200: 1}
+
+
+def test_requests_that_a_caller_sends_at_once_are_admitted_one_after_the_other(limited: RunningPlane) -> None:
+    key, requests = new_key(limited), UNDELAYED + 25
+    with client_of(limited, key) as caller, ThreadPoolExecutor(requests) as pool:
+        statuses(caller, 1)
+        began = time.monotonic()
+        assert [*pool.map(lambda _: statuses(caller, 1), range(requests))] == [{200: 1}] * requests
+        assert time.monotonic() - began >= 24 / PACE
+
+
+def test_refusals_that_are_delayed_do_not_delay_the_requests_of_others(
+    limited: RunningPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate_limits, "HOLD_SECONDS", 3.0)
+    # While many requests arrive at once, the access log gathers their rows for this time.
+    monkeypatch.setattr(access_log, "MOMENT_SECONDS", gathering := 6.0)
+    key, address = new_key(limited), httpx.URL(limited.url)
+    request = f"GET /v1/whoami HTTP/1.1\r\nHost: {address.host}\r\nAuthorization: Bearer {key.secret}\r\n\r\n"
+    with (
+        client_of(limited, key) as caller,
+        client_of(limited, new_key(limited)) as other,
+        ExitStack() as opened,
+    ):
+        assert statuses(caller, LIMIT + AT_ONCE) == {200: LIMIT, 429: AT_ONCE}
+        for _ in range(3 * access_log.FEW):
+            delayed = opened.enter_context(socket.create_connection((address.host, address.port)))
+            delayed.sendall(request.encode())
+            began = time.monotonic()
+            assert statuses(other, 1) == {200: 1}
+            assert time.monotonic() - began < gathering

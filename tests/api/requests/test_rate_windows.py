@@ -16,6 +16,7 @@ from control_plane.api.requests.rate_windows import (
     MemoryWindows,
     Quota,
     SharedWindows,
+    Turns,
     Window,
     is_admitted,
 )
@@ -111,6 +112,28 @@ def test_full_memory_drops_the_counter_that_was_not_used_for_the_longest_time() 
     for each in (first, second, first, third):
         windows.spend(each)
     assert [each in windows for each in (first, second, third)] == [True, False, True]
+
+
+def test_requests_beyond_those_admitted_at_once_wait_for_turns_in_their_order() -> None:
+    turns, one, other = Turns(10, 50, 3, clock := Clock()), charge(100), charge(100)
+    assert [turns.take(one) for _ in range(5)] == pytest.approx([0, 0, 0, 0.02, 0.04])
+    assert turns.take(other) == 0
+    clock.now += 0.04
+    assert turns.take(one) == pytest.approx(0.02)
+    clock.now += 10
+    assert [turns.take(one) for _ in range(4)] == pytest.approx([0, 0, 0, 0.02])
+
+
+def test_requests_of_a_quota_above_the_rate_of_turns_wait_for_half_of_its_interval() -> None:
+    turns, one = Turns(10, 50, 3, Clock()), charge(1200, seconds=12)
+    assert [turns.take(one) for _ in range(5)] == pytest.approx([0, 0, 0, 0.005, 0.01])
+
+
+def test_full_memory_drops_the_turns_that_were_not_taken_for_the_longest_time() -> None:
+    turns, (first, second, third) = Turns(2, 50, 1, Clock()), (charge(1), charge(1), charge(1))
+    for each in (first, second, first, third):
+        turns.take(each)
+    assert [turns.take(each) > 0 for each in (third, first, second)] == [True, True, False]
 
 
 @pytest.mark.parametrize("limit", [1, 7, 150])
