@@ -45,9 +45,9 @@ class SysfsPci:
                 self._reset_seconds, lambda: _write(self._folder / address / "reset", b"1")
             )
         except DeadlineExceeded as overdue:
-            raise HostUnreadable(f"reset PCI device {address}: {overdue}") from overdue
+            raise HostUnreadable(f"cannot reset PCI device {address}: {overdue}") from overdue
         except OSError as error:
-            raise HostRefused(f"reset PCI device {address}: {error.strerror}") from error
+            raise HostRefused(f"cannot reset PCI device {address}: {error.strerror}") from error
 
     def _found(self) -> Iterator[PciDevice]:
         try:
@@ -55,7 +55,7 @@ class SysfsPci:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise HostUnreadable(f"list PCI devices: {error}") from error
+            raise HostUnreadable(f"cannot list PCI devices: {error}") from error
         for folder in folders:
             try:
                 yield _device(folder)
@@ -90,7 +90,7 @@ def _unreadable(folder: Path, reason: Exception) -> PciDevice:
     try:
         address, group = pci_address(folder.name), _link_target(folder / "iommu_group")
     except (OSError, ValueError):
-        raise HostUnreadable(f"read PCI device {folder.name}: {reason}") from reason
+        raise HostUnreadable(f"cannot read PCI device {folder.name}: {reason}") from reason
     return PciDevice(address, vendor=0, device=0, class_code=0, iommu_group=group, unread=str(reason))
 
 

@@ -100,7 +100,7 @@ class DnsmasqLeases:
         try:
             make_folder(self._hosts)
         except OSError as error:
-            raise HostRefused(f"create folder {self._hosts}: {error}") from error
+            raise HostRefused(f"cannot create folder {self._hosts}: {error}") from error
         self._server.serve(network)
 
     def foreign_files(self) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class DnsmasqLeases:
             make_folder(self._hosts)
             self._ensure_loaded()
         except OSError as error:
-            raise HostRefused(f"remove foreign files from {self._hosts}: {error}") from error
+            raise HostRefused(f"cannot remove foreign files from {self._hosts}: {error}") from error
 
     def foreign_servers(self, network: NodeNetwork) -> tuple[str, ...]:
         return look((self, "foreign servers", network), lambda: self._server.foreign(network))
@@ -136,7 +136,7 @@ class DnsmasqLeases:
             r.name == reservation.name or r.mac == reservation.mac or r.ip == reservation.ip for r in held
         ):
             raise HostRefused(
-                f"reserve {reservation.ip} for {reservation.mac} as {reservation.name}: the name, MAC or address "
+                f"cannot reserve {reservation.ip} for {reservation.mac} as {reservation.name}: the name, MAC or address "
                 "is reserved already; withdraw the existing reservation first"
             )
         invalidate_reads(self)
@@ -148,7 +148,7 @@ class DnsmasqLeases:
             draft.chmod(FILE_MODE)
             draft.rename(self._hosts / reservation.name)
         except OSError as error:
-            raise HostRefused(f"reserve {reservation.ip}: {error}") from error
+            raise HostRefused(f"cannot reserve {reservation.ip}: {error}") from error
 
     def withdraw(self, reservation: Reservation) -> None:
         invalidate_reads(self)
@@ -156,7 +156,7 @@ class DnsmasqLeases:
             remove(self._hosts / reservation.name)
             self._ensure_loaded()
         except OSError as error:
-            raise HostRefused(f"withdraw the reservation of {reservation.ip}: {error}") from error
+            raise HostRefused(f"cannot withdraw the reservation of {reservation.ip}: {error}") from error
 
     def clear(self, lease: ObservedLease) -> None:
         invalidate_reads(self)
@@ -181,7 +181,7 @@ class DnsmasqLeases:
         try:
             self._ensure_loaded()
         except OSError as error:
-            raise HostUnreadable(f"read reservations in {self._hosts}: {error}") from error
+            raise HostUnreadable(f"cannot read reservations in {self._hosts}: {error}") from error
         return self._reservations()
 
     def _ensure_loaded(self) -> None:
@@ -204,7 +204,7 @@ class DnsmasqLeases:
                 self._compared = (state, found) if _is_settled(state, began) else None
                 return found
         except OSError as error:
-            raise HostUnreadable(f"read reservations in {self._hosts}: {error}") from error
+            raise HostUnreadable(f"cannot read reservations in {self._hosts}: {error}") from error
         return self._compared[1]
 
     def _folder_state(self) -> FolderState:
@@ -218,7 +218,7 @@ class DnsmasqLeases:
         try:
             return frozenset(reservations_of(self._hosts))
         except OSError as error:
-            raise HostUnreadable(f"read reservations in {self._hosts}: {error}") from error
+            raise HostUnreadable(f"cannot read reservations in {self._hosts}: {error}") from error
 
     def _leases(self) -> frozenset[ObservedLease]:
         try:
@@ -226,7 +226,7 @@ class DnsmasqLeases:
         except FileNotFoundError:
             return frozenset()
         except (OSError, ValueError) as error:
-            raise HostUnreadable(f"read lease file {self._file}: {error}") from error
+            raise HostUnreadable(f"cannot read lease file {self._file}: {error}") from error
         return frozenset(seen for line in lines if (seen := _lease(line, time.time())))
 
     def _lease_file(self) -> str:
@@ -252,7 +252,7 @@ class DnsmasqLeases:
                 wire.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._network.bridge.encode())
                 wire.sendto(release_message(lease, self._network.gateway), (self._network.gateway, 67))
         except OSError as error:
-            raise HostRefused(f"release the DHCP lease of {lease.ip}: {error}") from error
+            raise HostRefused(f"cannot release the DHCP lease of {lease.ip}: {error}") from error
 
     def _remove_from_file(self, lease: ObservedLease) -> None:
         """Remove a lease from dnsmasq's lease file while dnsmasq is not running."""
@@ -261,7 +261,9 @@ class DnsmasqLeases:
             draft.write_text(_without(lease, self._file.read_text()))
             draft.rename(self._file)
         except OSError as error:
-            raise HostRefused(f"remove the DHCP lease of {lease.ip} from {self._file}: {error}") from error
+            raise HostRefused(
+                f"cannot remove the DHCP lease of {lease.ip} from {self._file}: {error}"
+            ) from error
 
     def _remove_from_open_file(self, lease: ObservedLease) -> None:
         """Remove a lease from dnsmasq's lease file in place, because a running dnsmasq keeps the file open."""
@@ -274,7 +276,9 @@ class DnsmasqLeases:
                 file.write(kept)
                 file.truncate()
         except OSError as error:
-            raise HostRefused(f"remove the DHCP lease of {lease.ip} from {self._file}: {error}") from error
+            raise HostRefused(
+                f"cannot remove the DHCP lease of {lease.ip} from {self._file}: {error}"
+            ) from error
 
 
 def release_message(lease: ObservedLease, server: Ipv4Address) -> bytes:

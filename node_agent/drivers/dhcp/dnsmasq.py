@@ -115,7 +115,7 @@ class Dnsmasq:
             log.debug("listing_of_dhcp_sockets_unsupported_by_kernel", reason=str(error))
             return ()
         except OSError as error:
-            raise HostUnreadable(f"list sockets on port 67: {error}") from error
+            raise HostUnreadable(f"cannot list sockets on port 67: {error}") from error
         if not found <= self._own_inodes:
             self._own_inodes = frozenset(inode for each in self.running() for inode in inodes_of(each.pid))
         foreign = sorted(found - self._own_inodes)
@@ -171,7 +171,7 @@ class Dnsmasq:
     def _start(self, network: NodeNetwork) -> int:
         number = self._link_number(network.bridge)
         if number is None:
-            raise HostRefused(f"start dnsmasq: link {network.bridge} does not exist")
+            raise HostRefused(f"cannot start dnsmasq: link {network.bridge} does not exist")
         try:
             child = subprocess.Popen(
                 self._arguments(network),
@@ -183,7 +183,7 @@ class Dnsmasq:
                 start_new_session=True,
             )
         except OSError as error:
-            raise HostRefused(f"start dnsmasq: {error}") from error
+            raise HostRefused(f"cannot start dnsmasq: {error}") from error
         self._await_socket(child)
         log.info("dnsmasq_started", pid=child.pid)
         return child.pid

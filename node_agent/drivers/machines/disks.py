@@ -32,7 +32,7 @@ class DisksFolder:
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise HostUnreadable(f"read folder {folder}: {error}") from error
+            raise HostUnreadable(f"cannot read folder {folder}: {error}") from error
         return (slot, *(f"{slot}/{name}" for name in entries))
 
     def write(self, name: str, content: bytes) -> None:
@@ -44,7 +44,7 @@ class DisksFolder:
             fresh.write_bytes(content)
             os.replace(fresh, path)
         except OSError as error:
-            raise HostRefused(f"write file {path}: {error}") from error
+            raise HostRefused(f"cannot write file {path}: {error}") from error
 
     def wipe(self, slot: str) -> None:
         path = self.path(slot)
@@ -56,7 +56,7 @@ class DisksFolder:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise HostRefused(f"remove folder {path}: {error}") from error
+            raise HostRefused(f"cannot remove folder {path}: {error}") from error
 
 
 def _is_folder(path: Path) -> bool:

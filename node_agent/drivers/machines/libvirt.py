@@ -173,13 +173,13 @@ class LibvirtHypervisor:
         try:
             self._deadlines.within(self._change_seconds, lambda: self._call(call))
         except DeadlineExceeded as overdue:
-            raise HostUnreadable(f"libvirt: {operation}: {overdue}") from overdue
+            raise HostUnreadable(f"libvirt cannot {operation}: {overdue}") from overdue
         except libvirt.libvirtError as error:
             if error.get_error_code() in done:
                 return
             past = error.get_error_code() in stale
             error_type = HostUnreadable if past or _is_inconclusive(error) else HostRefused
-            raise error_type(f"libvirt: {operation}: {error}") from error
+            raise error_type(f"libvirt cannot {operation}: {error}") from error
         finally:
             invalidate_reads()
 
@@ -239,7 +239,7 @@ def _domains_unreadable() -> Iterator[None]:
     try:
         yield
     except (DeadlineExceeded, libvirt.libvirtError) as error:
-        raise HostUnreadable(f"libvirt: list domains: {error}") from error
+        raise HostUnreadable(f"libvirt cannot list domains: {error}") from error
 
 
 def _start(connection: Connection, name: str, xml: str) -> None:

@@ -72,7 +72,7 @@ class NetlinkLinks:
             self._set(netlink, _index(netlink, tap.name), tap, self._declared_tap(tap.name))
 
         if self.link(tap.name) is not None:
-            raise HostRefused(f"add tap {tap.name}: a link with that name exists")
+            raise HostRefused(f"cannot add tap {tap.name}: a link with that name exists")
         self.change(f"add tap {tap.name}", add)
 
     def set_tap(self, tap: Tap) -> None:
@@ -197,7 +197,7 @@ class NetlinkLinks:
                 if _forwards(name) is False:
                     _forwarding(name).write_text("1\n")
             except OSError as error:
-                raise HostRefused(f"write {_forwarding(name)}: {error}") from error
+                raise HostRefused(f"cannot write {_forwarding(name)}: {error}") from error
 
     def _links(self) -> Links:
         return look((self, "links"), rtnetlink.links)
@@ -288,7 +288,7 @@ def _forwards(name: str) -> bool | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise HostUnreadable(f"read {_forwarding(name)}: {error}") from error
+        raise HostUnreadable(f"cannot read {_forwarding(name)}: {error}") from error
 
 
 def _index(netlink: IPRoute, name: str) -> int:
@@ -324,7 +324,7 @@ def _set_ipv6(name: str, *, disabled: bool) -> None:
         with suppress(FileNotFoundError):
             switch.write_text(f"{disabled:d}\n")
     except OSError as error:
-        raise HostRefused(f"write {switch}: {error}") from error
+        raise HostRefused(f"cannot write {switch}: {error}") from error
 
 
 def _tap(link: ListedLink, tap: ListedTap, links: Links, alterations: Alterations) -> Tap:

@@ -91,7 +91,7 @@ class Nftables:
         try:
             return xfrm.policies(self._deadline)
         except (Refused, OSError) as error:
-            raise HostUnreadable(f"list IPsec policies: {error}") from error
+            raise HostUnreadable(f"cannot list IPsec policies: {error}") from error
 
     def _listed(self) -> _Listed:
         return look((self, "ruleset"), lambda: self._ask_ruleset().answer())
@@ -122,7 +122,7 @@ class Nftables:
         try:
             return _declared_by(nfnetlink.tables(self._deadline), nfnetlink.chains(self._deadline))
         except (Refused, OSError) as error:
-            raise HostUnreadable(f"list nftables tables: {error}") from error
+            raise HostUnreadable(f"cannot list nftables tables: {error}") from error
 
     def start_reading(self) -> None:
         start_reading((self, "ruleset"), self._ask_ruleset)
@@ -147,15 +147,15 @@ class Nftables:
         try:
             conntrack.delete(originals, self._deadline)
         except Refused as error:
-            raise HostRefused(f"delete tracked connections of {ip}: {error}") from error
+            raise HostRefused(f"cannot delete tracked connections of {ip}: {error}") from error
         except OSError as error:
-            raise HostUnreadable(f"delete tracked connections of {ip}: {error}") from error
+            raise HostUnreadable(f"cannot delete tracked connections of {ip}: {error}") from error
 
     def _tracked(self) -> tuple[bytes, ...]:
         try:
             return conntrack.tracked(self._deadline)
         except (Refused, OSError) as error:
-            raise HostUnreadable(f"read connection tracking: {error}") from error
+            raise HostUnreadable(f"cannot read connection tracking: {error}") from error
 
     def _ask_ruleset(self) -> PendingQuery[_Listed]:
         return start_query("nft list ruleset", self._listings(), _listed_together, self._deadline)
@@ -173,7 +173,7 @@ class Nftables:
             unflagged = [each for each in nfnetlink.tables(self._deadline) if not each.flags]
             parts = nfnetlink.chains(self._deadline)
         except (Refused, OSError) as error:
-            raise HostUnreadable(f"list nftables tables: {error}") from error
+            raise HostUnreadable(f"cannot list nftables tables: {error}") from error
         return [
             *((*_LIST, "table", each.family, each.name) for each in unflagged),
             *(

@@ -99,7 +99,7 @@ class OpenVSwitch:
     def set_bridge(self, bridge: Bridge) -> None:
         # Open vSwitch would store a bridge that it cannot create.
         if (missing := self._missing_for_datapath(bridge.datapath_type)) is not None:
-            raise HostRefused(f"set bridge {bridge.name}: {missing} is missing")
+            raise HostRefused(f"cannot set bridge {bridge.name}: {missing} is missing")
         desired = {
             "datapath_type": bridge.datapath_type,
             "fail_mode": "secure" if bridge.secure else "standalone",
@@ -121,7 +121,7 @@ class OpenVSwitch:
         made = self.bridge(bridge.name)
         if made is None or not made.has_datapath:
             raise HostRefused(
-                f"set bridge {bridge.name}: ovs-vswitchd did not create a datapath of type {bridge.datapath_type};"
+                f"cannot set bridge {bridge.name}: ovs-vswitchd did not create a datapath of type {bridge.datapath_type};"
                 " see its log"
             )
 
@@ -174,11 +174,11 @@ class OpenVSwitch:
             # Open vSwitch keeps a port although it could not open the device, and may assign a different number.
             if not self._is_processed(port.name):
                 raise HostUnreadable(
-                    f"add port {port.name} to {port.bridge}: ovs-vswitchd did not process it in time"
+                    f"cannot add port {port.name} to {port.bridge}: ovs-vswitchd did not process it in time"
                 )
             problem = self._problem(port.name)
             self.delete_port(port.name)
-            raise HostRefused(f"add port {port.name} to {port.bridge}: {problem}")
+            raise HostRefused(f"cannot add port {port.name} to {port.bridge}: {problem}")
 
     def delete_port(self, name: str) -> None:
         invalidate_reads(self)
@@ -313,7 +313,7 @@ def has_kernel_datapath() -> bool:
     except Refused:
         return False
     except OSError as error:
-        raise HostUnreadable(f"look up the kernel datapath over generic netlink: {error}") from error
+        raise HostUnreadable(f"cannot look up the kernel datapath over generic netlink: {error}") from error
     return True
 
 

@@ -126,7 +126,7 @@ def _bodies(objects: str, kind: int, link: int, parent: int) -> Iterator[bytes]:
         # A kernel without traffic control has no disciplines and filters.
         found = listed(NETLINK_ROUTE, kind, request, _DEADLINE, ignored_error=errno.EOPNOTSUPP)
     except (Refused, OSError) as error:
-        raise HostUnreadable(f"list {objects}: {error}") from error
+        raise HostUnreadable(f"cannot list {objects}: {error}") from error
     return (body for _, body in found)
 
 

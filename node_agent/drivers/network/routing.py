@@ -106,7 +106,7 @@ def _bodies(objects: str, kind: int, request: bytes) -> tuple[bytes, ...]:
     try:
         return tuple(body for _, body in listed(NETLINK_ROUTE, kind, request, _DEADLINE))
     except (Refused, OSError) as error:
-        raise HostUnreadable(f"list {objects}: {error}") from error
+        raise HostUnreadable(f"cannot list {objects}: {error}") from error
 
 
 @lru_cache(maxsize=2)

@@ -104,7 +104,7 @@ def _bodies(objects: str, kind: int, request: Decoded) -> Iterator[bytes]:
     try:
         found = listed(NETLINK_ROUTE, kind, unframed(bytes(request.data)), _DEADLINE)
     except (Refused, OSError) as error:
-        raise HostUnreadable(f"list {objects}: {error}") from error
+        raise HostUnreadable(f"cannot list {objects}: {error}") from error
     return (body for _, body in found)
 
 

@@ -20,7 +20,7 @@ def keys(host: HostTarget) -> Iterator[str]:
                 if not key.endswith(_LIVE_WORKERS):
                     yield from _members(client, key)
     except (OSError, redis.RedisError) as error:
-        raise TargetUnreadable(f"read keys in Redis: {error}") from error
+        raise TargetUnreadable(f"cannot read keys in Redis: {error}") from error
 
 
 def _members(client: "redis.Redis", key: str) -> Iterator[str]:

@@ -24,7 +24,7 @@ class SimulatedLeases:
     def serve(self, network: NodeNetwork) -> None:
         with self._host.change("gateway.dhcp") as state:
             if network.bridge not in state.links:
-                raise HostRefused(f"serve DHCP: link {network.bridge} does not exist")
+                raise HostRefused(f"cannot serve DHCP: link {network.bridge} does not exist")
             state.dhcp = network
 
     def foreign_files(self) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class SimulatedLeases:
             held = {value for r in state.reservations for value in (r.name, r.mac, r.ip)}
             if held & {reservation.name, reservation.mac, reservation.ip}:
                 raise HostRefused(
-                    f"reserve {reservation.ip} for {reservation.mac} as {reservation.name}: the name, MAC or address "
+                    f"cannot reserve {reservation.ip} for {reservation.mac} as {reservation.name}: the name, MAC or address "
                     "is reserved already; withdraw the existing reservation first"
                 )
             state.reservations.append(reservation)

@@ -27,19 +27,19 @@ class SimulatedLinks:
     def add_tap(self, tap: Tap) -> None:
         with self._host.change("link.add", tap.name) as state:
             if self.link(tap.name) is not None:
-                raise HostRefused(f"add tap {tap.name}: a link with that name exists")
+                raise HostRefused(f"cannot add tap {tap.name}: a link with that name exists")
             state.taps.append(tap)
 
     def set_tap(self, tap: Tap) -> None:
         with self._host.change("link.set", tap.name) as state:
             if tap.name not in [each.name for each in state.taps]:
-                raise HostRefused(f"set tap {tap.name}: link {tap.name} does not exist")
+                raise HostRefused(f"cannot set tap {tap.name}: link {tap.name} does not exist")
             state.taps = [tap if each.name == tap.name else each for each in state.taps]
 
     def delete_link(self, name: str) -> None:
         with self._host.change("link.delete", name) as state:
             if name in [each.link.name for each in state.representors]:
-                raise HostRefused(f"delete link {name}: Operation not supported")
+                raise HostRefused(f"cannot delete link {name}: Operation not supported")
             state.taps = [each for each in state.taps if each.name != name]
             state.carried = [each for each in state.carried if each != name]
             state.others = [each for each in state.others if each.name != name]
@@ -53,9 +53,11 @@ class SimulatedLinks:
         with self._host.change("link.set", to.name) as state:
             found = self.representor(number)
             if found is None:
-                raise HostRefused(f"rename link {number} to {to.name} and configure it: No such device")
+                raise HostRefused(
+                    f"cannot rename link {number} to {to.name} and configure it: No such device"
+                )
             if found.name != to.name and self.link(to.name) is not None:
-                raise HostRefused(f"rename link {number} to {to.name} and configure it: File exists")
+                raise HostRefused(f"cannot rename link {number} to {to.name} and configure it: File exists")
             others = (each for each in state.representors if each.number != number)
             state.representors = [*others, HeldRepresentor(number, to)]
             state.ports = [
@@ -70,7 +72,7 @@ class SimulatedLinks:
     def set_gateway_link(self, name: str, link: GatewayLink) -> None:
         with self._host.change("gateway.link", name) as state:
             if name not in state.links:
-                raise HostRefused(f"set addresses of {name}: link {name} does not exist")
+                raise HostRefused(f"cannot set addresses of {name}: link {name} does not exist")
             found = state.links[name]
             set_ = replace(link, mac=link.mac or found.mac, mtu=link.mtu or found.mtu)
             state.links[name] = set_

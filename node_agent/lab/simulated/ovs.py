@@ -41,7 +41,7 @@ class SimulatedSwitch:
 
     def set_bridge(self, bridge: Bridge) -> None:
         if (missing := self._missing_for_datapath(bridge.datapath_type)) is not None:
-            raise HostRefused(f"set bridge {bridge.name}: {missing} is missing")
+            raise HostRefused(f"cannot set bridge {bridge.name}: {missing} is missing")
         with self._host.change("gateway.bridge", bridge.name) as state:
             state.bridges = [*(each for each in state.bridges if each.name != bridge.name), bridge]
             link = GatewayLink(frozenset(), up=False, mac=bridge.mac, mtu=DEFAULT_MTU)
@@ -62,7 +62,7 @@ class SimulatedSwitch:
     def reset_switching(self, bridge: str) -> None:
         with self._host.change("gateway.bridge", bridge) as state:
             if bridge not in [each.name for each in state.bridges]:
-                raise HostRefused(f"set fragment handling of {bridge}: bridge {bridge} does not exist")
+                raise HostRefused(f"cannot set fragment handling of {bridge}: bridge {bridge} does not exist")
             ports = dict(state.switching.pop(bridge, Switching()).ports)
             ports.pop(LOCAL_NUMBER, None)
             if ports:
@@ -78,7 +78,7 @@ class SimulatedSwitch:
         with self._host.change("port.add", port.name) as state:
             refusal = _refusal(state, port)
             if refusal is not None:
-                raise HostRefused(f"add port {port.name} to {port.bridge}: {refusal}")
+                raise HostRefused(f"cannot add port {port.name} to {port.bridge}: {refusal}")
             state.ports.append(port)
 
     def delete_port(self, name: str) -> None:
@@ -104,9 +104,9 @@ class SimulatedSwitch:
     def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None:
         with self._host.change("port.flows", str(cookie)) as state:
             if bridge not in [each.name for each in state.bridges]:
-                raise HostRefused(f"set flows of {bridge}: bridge {bridge} does not exist")
+                raise HostRefused(f"cannot set flows of {bridge}: bridge {bridge} does not exist")
             if missing := {*map(_meter_of, flows)} - {None, *_numbers(state, bridge)}:
-                raise HostRefused(f"set flows of {bridge}: meters {missing} do not exist")
+                raise HostRefused(f"cannot set flows of {bridge}: meters {missing} do not exist")
             others = [each for each in state.flows if (each.bridge, each.cookie) != (bridge, cookie)]
             ordered = sorted(flows, key=lambda flow: (flow.priority, sorted(flow.match)))
             state.flows = [*others, *(HeldFlow(bridge, cookie, flow) for flow in ordered)]
@@ -122,15 +122,15 @@ class SimulatedSwitch:
     def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
         with self._host.change("port.meter", str(number)) as state:
             if bridge not in [each.name for each in state.bridges]:
-                raise HostRefused(f"add meter {number} to {bridge}: bridge {bridge} does not exist")
+                raise HostRefused(f"cannot add meter {number} to {bridge}: bridge {bridge} does not exist")
             if number in _numbers(state, bridge):
-                raise HostRefused(f"add meter {number} to {bridge}: the meter already exists")
+                raise HostRefused(f"cannot add meter {number} to {bridge}: the meter already exists")
             state.meters.append(HeldMeter(bridge, number, meter))
 
     def change_meter(self, bridge: str, number: int, meter: Meter) -> None:
         with self._host.change("port.meter", str(number)) as state:
             if number not in _numbers(state, bridge):
-                raise HostRefused(f"change meter {number} of {bridge}: the meter does not exist")
+                raise HostRefused(f"cannot change meter {number} of {bridge}: the meter does not exist")
             state.meters = [
                 HeldMeter(bridge, number, meter) if (each.bridge, each.number) == (bridge, number) else each
                 for each in state.meters
@@ -139,7 +139,7 @@ class SimulatedSwitch:
     def delete_meter(self, bridge: str, number: int) -> None:
         with self._host.change("port.meter", str(number)) as state:
             if bridge not in [each.name for each in state.bridges]:
-                raise HostRefused(f"delete meter {number} of {bridge}: bridge {bridge} does not exist")
+                raise HostRefused(f"cannot delete meter {number} of {bridge}: bridge {bridge} does not exist")
             state.meters = [each for each in state.meters if (each.bridge, each.number) != (bridge, number)]
             state.flows = [
                 each for each in state.flows if (each.bridge, _meter_of(each.flow)) != (bridge, number)

@@ -33,7 +33,7 @@ class SimulatedPci:
     def reset(self, address: PciAddress) -> None:
         with self._host.change("machine.reset", address) as state:
             if not any(each.address == address and each.reset_methods for each in state.pci):
-                raise HostRefused(f"reset PCI device {address}: No such file or directory")
+                raise HostRefused(f"cannot reset PCI device {address}: No such file or directory")
 
 
 def add_pci_devices(host: SimulatedHost, places: Iterable[Place]) -> None:

@@ -27,7 +27,7 @@ class SimulatedRouting:
         with self._host.change("gateway.routes") as state:
             for each in routes:
                 if not all(link in state.links and state.links[link].up for link in each.links):
-                    raise HostRefused(f"set routes {each}: Network is down")
+                    raise HostRefused(f"cannot set routes {each}: Network is down")
                 state.routes = [*(other for other in state.routes if other != each), each]
 
     def policy_rules(self) -> tuple[PolicyRule, ...]:
