@@ -1,6 +1,6 @@
 """An API process that permits every request without credentials: the baseline of the access benchmark.
 
-It is the product's API, in which the dependency that authenticates is replaced before the routes are made.
+It is the product's API, in which the function that authenticates is replaced before the routes are made.
 """
 
 import sys

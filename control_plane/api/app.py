@@ -18,10 +18,9 @@ from control_plane.api.document import extended
 from control_plane.api.feed.feed import Feed
 from control_plane.api.health import HealthChecks, checks
 from control_plane.api.requests import problems
-from control_plane.api.requests.access import authorise, declaration_of
+from control_plane.api.requests.access import bearer, declaration_of
 from control_plane.api.requests.body_limit import Bounded
 from control_plane.api.requests.conditional import Conditional
-from control_plane.api.requests.deprecation import announce_deprecation
 from control_plane.api.requests.key_lookups import Lookups
 from control_plane.api.requests.parameters import known_parameters
 from control_plane.api.requests.rate_limits import RateLimits
@@ -73,11 +72,11 @@ DESCRIPTION = (
 )
 
 # Made once per process: FastAPI would repeat the analysis of all routes for each application that includes routers.
-# `recorded` is the last one: what the others refuse has not begun.
+# `bearer` documents the credentials, which an `AuthenticatedRoute` has checked before. `recorded` is the last one: what
+# the others refuse has not begun.
 _ROUTES = APIRouter(
     dependencies=[
-        Depends(announce_deprecation),
-        Depends(authorise),
+        Depends(bearer),
         Depends(storable),
         Depends(known_parameters),
         Depends(recorded),

@@ -5,23 +5,28 @@ Callers send an API key, the token of an identity provider or the secret of a se
 compared in constant time or looked up in the database. Tokens of identity providers are not stored, and no part of them
 is logged.
 
-Each route declares its required scope or role, with `openapi_extra=access(...)`. The declaration is checked before
-anything else of the request is read, and it is part of the OpenAPI document. An application with an undeclared route
-does not start.
+Each route declares its required scope or role, with `openapi_extra=access(...)`, and is an `AuthenticatedRoute`, which
+checks the declaration before it parses anything of the request. The declaration is part of the OpenAPI document. An
+application with a route that is undeclared, or of another class, does not start.
 """
 
 import time
+from collections.abc import Callable, Coroutine
 from functools import partial
+from http import HTTPStatus
 from typing import Annotated, Any, Final, cast
 
 import structlog
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute
 
 from control_plane.api.audit.entries import entry_of, storable
 from control_plane.api.requests.caller_sessions import streams_of_key, verify_session
+from control_plane.api.requests.deprecation import announce_deprecation
 from control_plane.api.requests.held_credential import CredentialKind, HeldCredential
 from control_plane.api.requests.key_lookups import Lookups
 from control_plane.api.requests.state import limits_of, plane_of
@@ -56,11 +61,11 @@ log = structlog.get_logger()
 EXTENSION: Final = "x-sliceplane-access"
 """Name of the field of an operation in the OpenAPI document that states the required scope or role."""
 
-_bearer: Final = HTTPBearer(
+bearer: Final = HTTPBearer(
     auto_error=False,
     description="An API key, a token of an identity provider, a session, or a node's id and credential.",
 )
-Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+"""Reader of the `Authorization` header. As a dependency of a route, it documents the header."""
 
 
 def access(scope: Scope) -> dict[str, Any]:
@@ -86,7 +91,9 @@ SELF_VERIFIED: Final[dict[str, Any]] = {EXTENSION: {"roles": ["node"], "verified
 HEARTBEATS: Final[dict[str, Any]] = {
     EXTENSION: {"roles": ["node"], "verified_by": "route", "audit": "refusals"}
 }
-"""Declaration of the route of heartbeats, which verifies credentials in batches."""
+"""Declaration of the route of heartbeats, which verifies credentials in batches. Their form is checked before the body
+is parsed.
+"""
 EVERYONE: Final[dict[str, Any]] = {EXTENSION: {"roles": []}}
 """Declaration of a route that requires no credentials."""
 HEALTH: Final[dict[str, Any]] = {EXTENSION: {"roles": [], "audit": NOT_RECORDED}}
@@ -96,20 +103,51 @@ AUTHENTICATED: Final[dict[str, Any]] = {EXTENSION: {"roles": [role.value for rol
 
 
 class UndeclaredRoute(Exception):
-    """A route has no declaration of its required scope or role."""
+    """A route has no declaration of its required scope or role, or does not check it."""
 
     def __init__(self, route: BaseRoute) -> None:
-        super().__init__(f"{route} does not declare openapi_extra=access(...)")
+        super().__init__(f"{route} is not an AuthenticatedRoute that declares openapi_extra=access(...)")
+
+
+class AuthenticatedRoute(APIRoute):
+    """Route that checks size, credentials, quotas and scope of a request, in this order, before it parses the body.
+
+    FastAPI parses the body before it runs the dependencies of a route, so a dependency would authenticate too late:
+    requests without valid credentials could occupy the processor, and would not be counted.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def authenticated(request: Request) -> Response:
+            announce_deprecation(request)
+            if self.body_field is not None:
+                await _receive(request)
+            await authorise(request)
+            return await handle(request)
+
+        return authenticated
+
+
+async def _receive(request: Request) -> None:
+    """Receive the body, of which `Bounded` limits the size.
+
+    It arrives before the credentials are verified, because they can be revoked while a client sends it slowly.
+    """
+    try:
+        await request.body()
+    except ClientDisconnect:
+        raise HTTPException(HTTPStatus.BAD_REQUEST) from None
 
 
 def declaration_of(route: BaseRoute) -> dict[str, Any]:
     """Return the declaration of a route. Raises `UndeclaredRoute`."""
-    if not isinstance(route, APIRoute) or EXTENSION not in (route.openapi_extra or {}):
+    if not isinstance(route, AuthenticatedRoute) or EXTENSION not in (route.openapi_extra or {}):
         raise UndeclaredRoute(route)
     return cast(dict[str, Any], (route.openapi_extra or {})[EXTENSION])
 
 
-async def authorise(request: Request, credentials: Credentials) -> None:
+async def authorise(request: Request) -> None:
     """Check the credentials of a request against the declaration of its route, and keep the caller for the handlers
     and the access log.
 
@@ -117,10 +155,14 @@ async def authorise(request: Request, credentials: Credentials) -> None:
     """
     declared, entry = declaration_of(request.scope["route"]), entry_of(request)
     entry.route = request.scope["route"].path
-    if not declared["roles"] or declared.get("verified_by") == "route":
+    if not declared["roles"] or declared == SELF_VERIFIED[EXTENSION]:
+        return
+    credentials = await bearer(request)
+    if declared == HEARTBEATS[EXTENSION]:
+        request.state.presented = _presented(credentials)
         return
     if declared == NODES[EXTENSION]:
-        presented = await _presented(credentials)
+        presented = _presented(credentials)
         number = await _session(request, presented)
         request.state.node = presented.node_id
         entry.principal, entry.credential = f"node:{presented.node_id}", f"{presented.node_id}/{number}"
@@ -218,7 +260,7 @@ def principal_of(row: KeyRow) -> Principal:
     return Principal(row.actor, role, scopes_of(role, frozenset(row.scopes)), projects)
 
 
-async def _presented(credentials: Credentials) -> PresentedCredential:
+def _presented(credentials: HTTPAuthorizationCredentials | None) -> PresentedCredential:
     """Return the credentials of a calling node without verifying them. Raises `Unauthorised` if they are malformed."""
     raw, _, credential = _secret(credentials).partition(":")
     try:
@@ -257,7 +299,11 @@ def _node_of(request: Request) -> NodeId:
     return cast(NodeId, request.state.node)
 
 
+async def _shown_by(request: Request) -> PresentedCredential:
+    return cast(PresentedCredential, request.state.presented)
+
+
 Caller = Annotated[Principal, Depends(caller_of)]
 CallingNode = Annotated[NodeId, Depends(_node_of)]
-ShownByNode = Annotated[PresentedCredential, Depends(_presented)]
-"""Credentials of a calling node, for a route that verifies them itself."""
+ShownByNode = Annotated[PresentedCredential, Depends(_shown_by)]
+"""Credentials of a calling node, for the route of heartbeats, which verifies them itself."""

@@ -20,8 +20,8 @@ Twice the size of the largest report of a node; a node sends several reports at 
 MOST_ENROLMENT_BYTES: Final = 64 * 1024
 """Maximum size of a body for the other routes of nodes: enrolments, sessions and heartbeats.
 
-They validate the body before they verify the credentials, so a body must be cheap to validate. A valid one has less
-than 10 KiB.
+They validate the body before they verify the token, the proof or the credential, so a body must be cheap to validate. A
+valid one has less than 10 KiB.
 """
 _OF_NODES: Final = "/v1/agent/"
 _REPORTED: Final = frozenset(f"{_OF_NODES}{each}" for each in ("reports", "progress", "desired-state"))

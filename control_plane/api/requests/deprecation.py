@@ -26,10 +26,10 @@ def deprecated(*, since: datetime, sunset: datetime, link: str) -> dict[str, Any
     }
 
 
-async def announce_deprecation(request: Request) -> None:
+def announce_deprecation(request: Request) -> None:
     """Set the headers `Deprecation` (RFC 9745), `Sunset` (RFC 8594) and `Link` if the route is deprecated."""
     route = request.scope["route"]
-    assert isinstance(route, APIRoute), "FastAPI runs this dependency only for a route of class APIRoute"
+    assert isinstance(route, APIRoute), f"the route must be an APIRoute, not {type(route).__name__}"
     declared = (route.openapi_extra or {}).get(_EXTENSION)
     if declared is None:
         return

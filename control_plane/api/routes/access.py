@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from control_plane.api.requests.access import (
     AUTHENTICATED,
+    AuthenticatedRoute,
     Caller,
     access,
     caller_of,
@@ -44,7 +45,7 @@ from events.values import ProjectId, ServiceAccountId, stream_of_key
 from read_models import keys
 from read_models.keys import KeyRow
 
-router = APIRouter(prefix="/v1", tags=["access"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["access"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 _BEFORE_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
 """Time for the view of a key that is issued just now, which has not expired."""
 

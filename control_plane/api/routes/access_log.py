@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import AfterValidator, BaseModel
 
 from control_plane.api.audit.entries import Outcome
-from control_plane.api.requests.access import access
+from control_plane.api.requests.access import AuthenticatedRoute, access
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, position_of
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
@@ -20,7 +20,7 @@ from control_plane.work import access_rows
 from control_plane.work.access_rows import AccessFilter
 from events.values import InvalidValue
 
-router = APIRouter(prefix="/v1", tags=["access"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["access"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 OPEN = "open"
 """Value of the filter `outcome` for requests in progress."""
 

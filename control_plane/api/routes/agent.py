@@ -7,7 +7,7 @@ from typing import NoReturn
 from fastapi import APIRouter, Request
 
 from control_plane.api.audit.entries import entry_of
-from control_plane.api.requests.access import NODES, SELF_VERIFIED, CallingNode
+from control_plane.api.requests.access import NODES, SELF_VERIFIED, AuthenticatedRoute, CallingNode
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import gate_of, keys_of, plane_of, sent, trace_of, users_of
 from control_plane.certificates import redis_ca
@@ -35,7 +35,7 @@ from tasks.failpoints import failpoint
 from tasks.reports import ReportBatch, ReportsTaken
 from tasks.scripts import DEFAULT_QUEUE, namespace_of
 
-router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 
 
 @router.post("/enroll", openapi_extra=SELF_VERIFIED)

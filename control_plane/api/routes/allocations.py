@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from control_plane.api.requests.access import Caller, access, caller_of
+from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import CreateAllocation
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
@@ -47,7 +47,9 @@ from events.values import (
 )
 from read_models import allocations
 
-router = APIRouter(prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS)
+router = APIRouter(
+    prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS, route_class=AuthenticatedRoute
+)
 JSON = "application/json"
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from control_plane.api.requests.access import EVERYONE
+from control_plane.api.requests.access import EVERYONE, AuthenticatedRoute
 from control_plane.api.requests.bodies import MAX_KEY_SECONDS, MAX_LEASE_SECONDS
 from control_plane.api.requests.body_limit import MOST_BYTES
 from control_plane.api.requests.pages import MAX_LIMIT
@@ -15,7 +15,7 @@ from control_plane.api.requests.state import MAX_KEY, plane_of
 from control_plane.version import release
 from events.values import MAX_SLOTS
 
-router = APIRouter(tags=["capabilities"], responses=PROBLEMS)
+router = APIRouter(tags=["capabilities"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 FEATURES: Final = (
     "dry-run",
     "etags",

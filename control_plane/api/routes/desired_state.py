@@ -11,7 +11,7 @@ from datetime import datetime
 import structlog
 from fastapi import APIRouter, Request
 
-from control_plane.api.requests.access import NODES, CallingNode
+from control_plane.api.requests.access import NODES, AuthenticatedRoute, CallingNode
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import keys_of, plane_of
 from control_plane.database import reading
@@ -20,7 +20,7 @@ from tasks.agent_api import DesiredState, HeldOrders
 from tasks.catalogue import bounds_of
 
 log = structlog.get_logger()
-router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 
 
 @router.post("/desired-state", openapi_extra=NODES)

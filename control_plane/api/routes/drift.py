@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api.requests.access import access
+from control_plane.api.requests.access import AuthenticatedRoute, access
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor, page_of
 from control_plane.api.requests.problems import PROBLEMS
@@ -24,7 +24,7 @@ from read_models import nodes, slots
 from read_models.nodes import NodeRow
 from read_models.pages import keyset
 
-router = APIRouter(prefix="/v1", tags=["drift"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["drift"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 _DRIFTING: Final = sa.union(
     *(sa.select(table.c.node_id).where(table.c.drift.is_not(None)) for table in (nodes.node, slots.slot))
 ).subquery("drifting")

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from control_plane.api.requests.access import Caller, access, credential_of
+from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, credential_of
 from control_plane.api.requests.as_of import From, To, range_of, refuse_reversed_range, travel_of
 from control_plane.api.requests.event_filters import After, LastEventId, Picked, held, limited
 from control_plane.api.requests.pages import Limit, Order, Page, event_page, page_of_newest
@@ -14,7 +14,7 @@ from control_plane.api.views.views import EventView
 from control_plane.decisions.access import Scope
 from events.values import Position
 
-router = APIRouter(prefix="/v1/events", tags=["events"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/events", tags=["events"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 
 
 @router.get("", openapi_extra=access(Scope.EVENTS_READ))

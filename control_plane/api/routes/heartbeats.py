@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_plane.api.audit.entries import entry_of
-from control_plane.api.requests.access import HEARTBEATS, ShownByNode
+from control_plane.api.requests.access import HEARTBEATS, AuthenticatedRoute, ShownByNode
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.database import reading
 from control_plane.decisions.refusals import Unauthorised
@@ -23,7 +23,7 @@ from control_plane.identity.sessions import PresentedCredential, refusal
 from events.ledger.connection import fetch_rows, ledger_connection
 from tasks.agent_api import Heartbeat, HeartbeatAnswer
 
-router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 MOMENT_SECONDS: Final = 0.05
 """Length of a batch. While the database responds in time, it makes a node's clock wrong by at most half of this."""
 

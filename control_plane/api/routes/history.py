@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api.requests.access import access, caller_of
+from control_plane.api.requests.access import AuthenticatedRoute, access, caller_of
 from control_plane.api.requests.as_of import (
     At,
     From,
@@ -46,7 +46,7 @@ from read_models.inline import NODES, SLOTS
 from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
 
-router = APIRouter(prefix="/v1/history", tags=["history"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/history", tags=["history"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 
 
 class Kind(StrEnum):

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request
 
-from control_plane.api.requests.access import Caller, access
+from control_plane.api.requests.access import AuthenticatedRoute, Caller, access
 from control_plane.api.requests.bodies import NodeAddresses, OpenIngress
 from control_plane.api.requests.commands import execute
 from control_plane.api.requests.conditional import IF_MATCH
@@ -29,7 +29,7 @@ from events.values import (
     stream_of_node,
 )
 
-router = APIRouter(prefix="/v1", tags=["ingress"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["ingress"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 
 
 @router.post(

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api.requests.access import Caller, access, caller_of
+from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import ForceRelease, Readmit, RegisterNode, RevokeNode
 from control_plane.api.requests.commands import execute, execute_with_secret
@@ -58,7 +58,7 @@ from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
 from tasks.failpoints import failpoint
 
-router = APIRouter(prefix="/v1", tags=["nodes"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["nodes"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 _MAX_PATH: Final = 64
 
 

@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request
 from sqlalchemy.dialects.postgresql import insert
 
-from control_plane.api.requests.access import Caller, access
+from control_plane.api.requests.access import AuthenticatedRoute, Caller, access
 from control_plane.api.requests.commands import execute
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, cursor_of, place_of
 from control_plane.api.requests.problems import PROBLEMS
@@ -17,7 +17,7 @@ from control_plane.handle import Decision, Transaction
 from control_plane.work.tables import parked, timer
 from read_models.pages import keyset
 
-router = APIRouter(prefix="/v1/parked", tags=["tasks"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/parked", tags=["tasks"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 _ROWS = sa.select(parked, timer.c.due_at).join(timer, timer.c.stream_id == parked.c.stream_id, isouter=True)
 
 

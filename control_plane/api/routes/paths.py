@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from redis.asyncio import Redis
 
 from control_plane.api.path_inventory import KnownNodes, RedisLimits, paths
-from control_plane.api.requests.access import access
+from control_plane.api.requests.access import AuthenticatedRoute, access
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, numbered, page_of
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
@@ -17,7 +17,7 @@ from control_plane.decisions.access import Scope
 from control_plane.queues.redis_nodes import RedisUnavailable, answers
 from read_models.nodes import node
 
-router = APIRouter(prefix="/v1", tags=["paths"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["paths"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 
 
 class PathView(BaseModel):

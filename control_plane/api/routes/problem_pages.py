@@ -8,7 +8,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
-from control_plane.api.requests.access import EVERYONE
+from control_plane.api.requests.access import EVERYONE, AuthenticatedRoute
 from control_plane.api.requests.problem_types import ALL
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.views.problem_pages import (
@@ -27,7 +27,7 @@ HTML: Final = "text/html"
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """The pages load nothing; their style sheet is part of the page."""
 _FORMS: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {HTML: {"schema": {"type": "string"}}}}}
-router = APIRouter(prefix="/problems", tags=["problems"], responses=_FORMS)
+router = APIRouter(prefix="/problems", tags=["problems"], responses=_FORMS, route_class=AuthenticatedRoute)
 
 
 @router.get("", response_model=ProblemIndexView, openapi_extra=EVERYONE)

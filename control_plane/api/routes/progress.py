@@ -20,7 +20,7 @@ import structlog
 from fastapi import APIRouter, Request
 from redis.asyncio.client import PubSub
 
-from control_plane.api.requests.access import NODES, CallingNode, credential_of
+from control_plane.api.requests.access import NODES, AuthenticatedRoute, CallingNode, credential_of
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of, plane_of
 from control_plane.api.routes.watch import watch
@@ -31,7 +31,7 @@ from events.values import NodeId, Position
 from tasks.agent_api import ProgressBatch
 
 log = structlog.get_logger()
-router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 RETRY_SECONDS: Final = 1.0
 _STEPS: Final = msgspec.json.Decoder(list[Step])
 

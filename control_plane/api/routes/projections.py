@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api.requests.access import Caller, access, caller_of
+from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.bodies import Body
 from control_plane.api.requests.commands import execute
 from control_plane.api.requests.pages import (
@@ -50,7 +50,7 @@ from read_models.checkpoints import Checkpoint
 from read_models.generations import IDLE, LIVE
 from read_models.projections import PROJECTIONS, Projection
 
-router = APIRouter(prefix="/v1", tags=["projections"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["projections"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 _MAX_POSITION: Final = 2**63 - 1
 
 

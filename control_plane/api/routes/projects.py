@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from control_plane.api.requests.access import Caller, access, caller_of
+from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.bodies import ArchiveProject, CreateProject, DescribeProject
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
@@ -22,7 +22,9 @@ from events.values import InvalidValue, ProjectId, project_id, stream_of_project
 from read_models import projects
 from read_models.projects import ProjectRow
 
-router = APIRouter(prefix="/v1/projects", tags=["projects"], responses=PROBLEMS)
+router = APIRouter(
+    prefix="/v1/projects", tags=["projects"], responses=PROBLEMS, route_class=AuthenticatedRoute
+)
 JSON = "application/json"
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from control_plane.api.requests.access import Caller, access, caller_of
+from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.bodies import CreateServiceAccount, DisableServiceAccount
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
@@ -33,7 +33,9 @@ from events.values import (
 from read_models import service_accounts
 from read_models.service_accounts import ServiceAccountRow
 
-router = APIRouter(prefix="/v1/service-accounts", tags=["access"], responses=PROBLEMS)
+router = APIRouter(
+    prefix="/v1/service-accounts", tags=["access"], responses=PROBLEMS, route_class=AuthenticatedRoute
+)
 JSON = "application/json"
 
 

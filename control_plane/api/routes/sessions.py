@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from control_plane.api.requests.access import AUTHENTICATED, Caller, credential_of
+from control_plane.api.requests.access import AUTHENTICATED, AuthenticatedRoute, Caller, credential_of
 from control_plane.api.requests.bodies import EndSession, StartSession
 from control_plane.api.requests.caller_sessions import principal_of_session
 from control_plane.api.requests.commands import DryRun, dry, execute, execute_with_secret, try_out
@@ -25,7 +25,7 @@ from control_plane.identity.caller_sessions import SessionRow, new_secret
 from events.sessions import SessionStarted
 from events.values import InvalidValue, SessionId, session_id, stream_of_session
 
-router = APIRouter(prefix="/v1/sessions", tags=["access"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/sessions", tags=["access"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 State = Literal["active", "ended", "expired"]
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.health import Check, HealthChecks
-from control_plane.api.requests.access import HEALTH, access
+from control_plane.api.requests.access import HEALTH, AuthenticatedRoute, access
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
 from control_plane.api.views.task_views import SHOWN
@@ -26,7 +26,7 @@ from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.work.tables import parked, task
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], route_class=AuthenticatedRoute)
 _ENDED_BADLY: Final = ("failed", "poisoned", "refused", "expired")
 # The same states as in a node's view (`api.views.NodeView`).
 _NODES: Final = sa.text("""

@@ -15,7 +15,7 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from control_plane.api.requests.access import Caller, access, caller_of
+from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.bodies import RequestTask
 from control_plane.api.requests.commands import execute
 from control_plane.api.requests.event_filters import After, LastEventId, held
@@ -70,7 +70,7 @@ from read_models.pages import keyset
 from tasks.scripts import QueueKeys, namespace_of
 
 log = structlog.get_logger()
-router = APIRouter(prefix="/v1/tasks", tags=["tasks"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/tasks", tags=["tasks"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 JSON: Final = "application/json"
 
 

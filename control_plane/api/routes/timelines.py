@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from control_plane.api.requests.access import access, caller_of
+from control_plane.api.requests.access import AuthenticatedRoute, access, caller_of
 from control_plane.api.requests.event_filters import After, LastEventId, held
 from control_plane.api.requests.pages import Limit, Order, Page, event_page, page_of_newest
 from control_plane.api.requests.problems import PROBLEMS
@@ -22,7 +22,9 @@ from events.allocations import AllocationPlaced, AllocationReplaced
 from events.ledger.search import EventFilter
 from events.values import InvalidValue, NodeId, Position, SlotId, allocation_id, correlation_of, node_of
 
-router = APIRouter(prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS)
+router = APIRouter(
+    prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS, route_class=AuthenticatedRoute
+)
 
 
 class _Timeline(NamedTuple):

@@ -11,7 +11,13 @@ import httpx
 import pytest
 from fastapi import APIRouter
 
-from control_plane.api.requests.access import EXTENSION, UndeclaredRoute, access, declaration_of
+from control_plane.api.requests.access import (
+    EXTENSION,
+    SELF_VERIFIED,
+    UndeclaredRoute,
+    access,
+    declaration_of,
+)
 from control_plane.decisions.access import OF_PROJECTS, Scope
 from deploy.embedded.postgres import PostgresServer
 from tests.api.access.issuers import issuer_of
@@ -27,7 +33,7 @@ from tests.api.access.principals import (
 )
 from tests.api.node import admit
 from tests.servers.oidc_provider import Provider
-from tests.servers.plane import RunningPlane, running
+from tests.servers.plane import TLS_CONTEXT, RunningPlane, running
 
 PARTS: Final = {
     "allocation": "alc-0000000000000000000000000a",
@@ -201,6 +207,45 @@ def test_every_route_is_open_exactly_to_the_principals_that_its_declaration_name
                     wrong.append((method, path, principal, found, answer.status_code))
     assert wrong == []
     assert count > 900
+
+
+def test_credentials_of_every_route_are_checked_before_the_body_is_parsed(
+    shared_plane: RunningPlane, callers: dict[str, dict[str, str]]
+) -> None:
+    document = httpx.get(f"{shared_plane.url}/openapi.json").json()
+    bodies = {
+        (method.upper(), path)
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        if "requestBody" in operation
+    }
+    found, wanted = {}, {}
+    with httpx.Client(verify=TLS_CONTEXT) as client:
+        for method, path, declared in routes(shared_plane):
+            if (method, path) not in bodies or declared == SELF_VERIFIED[EXTENSION]:
+                continue
+            for principal in ("anonymous", "admin"):
+                headers = {**callers[principal], "Content-Type": "application/json"}
+                url = f"{shared_plane.url}{path.format(**PARTS)}"
+                with client.stream(method, url, headers=headers, content=b"{") as answer:
+                    found[method, path, principal] = codes_of(answer)
+                wanted[method, path, principal] = (
+                    {"no_credentials"}
+                    if principal == "anonymous"
+                    else {"unknown_node"}
+                    if declared["roles"] == ["node"]
+                    else {"invalid_json"}
+                )
+    assert found == wanted
+    assert len(found) >= 50
+
+
+def test_scope_of_a_caller_is_checked_before_the_body_is_parsed(
+    shared_plane: RunningPlane, callers: dict[str, dict[str, str]]
+) -> None:
+    headers = {**callers["auditor"], "Content-Type": "application/json"}
+    answer = httpx.post(f"{shared_plane.url}/v1/projects", headers=headers, content=b"{")
+    assert (answer.status_code, codes_of(answer)) == (403, {"role_missing"})
 
 
 def test_route_without_a_declaration_is_refused_when_the_application_is_built() -> None:

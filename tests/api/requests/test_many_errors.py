@@ -9,10 +9,9 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import Request
-from fastapi.routing import APIRoute
 from structlog.testing import capture_logs
 
-from control_plane.api.requests.access import SELF_VERIFIED
+from control_plane.api.requests.access import SELF_VERIFIED, AuthenticatedRoute
 from control_plane.api.requests.body_limit import MOST_ENROLMENT_BYTES
 from control_plane.api.requests.invalid import refusal_of
 from control_plane.api.requests.problem_types import MOST_REASONS
@@ -42,7 +41,7 @@ class Prepared(Request):
     def __init__(self, content: Any) -> None:
         async def enrol(body: Enrolment) -> None: ...
 
-        route = APIRoute("/enroll", enrol, methods=["POST"], openapi_extra=SELF_VERIFIED)
+        route = AuthenticatedRoute("/enroll", enrol, methods=["POST"], openapi_extra=SELF_VERIFIED)
         headers = [(b"content-type", b"application/json")]
         scope = {"type": "http", "route": route, "path_params": {}, "query_string": b"", "headers": headers}
         super().__init__(scope)

@@ -274,6 +274,16 @@ def test_addresses_of_ipv4_that_are_mapped_to_ipv6_are_limited_separately(
         assert sent_from("::ffff:203.0.113.6", 1) == {401: 1}
 
 
+def test_requests_without_valid_credentials_are_counted_before_their_body_is_parsed(
+    postgres_server: PostgresServer,
+) -> None:
+    with running(postgres_server, unauthenticated_per_minute=NO_CREDENTIALS) as plane:
+        headers = {**Key("", "sp_guess").headers, "Content-Type": "application/json"}
+        with httpx.Client(base_url=f"{plane.url}/v1", headers=headers, verify=TLS_CONTEXT) as guess:
+            found = [guess.post("/allocations", content=b"{").status_code for _ in range(NO_CREDENTIALS + 2)]
+    assert found == [401] * NO_CREDENTIALS + [429] * 2
+
+
 def test_requests_without_credentials_are_limited_by_address(guarded: RunningPlane) -> None:
     with httpx.Client(base_url=f"{guarded.url}/v1", verify=TLS_CONTEXT) as anonymous:
         assert statuses(anonymous, 15) == {401: NO_CREDENTIALS, 429: 5}

@@ -7,12 +7,14 @@ from typing import Any
 import httpx
 import pytest
 import structlog
-from fastapi import APIRouter, Depends, FastAPI, HTTPException
+from fastapi import APIRouter, FastAPI, HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from control_plane.api.app import _RequestId
-from control_plane.api.requests.access import EVERYONE
-from control_plane.api.requests.deprecation import announce_deprecation, deprecated
+from control_plane.api.audit.entries import entry_for
+from control_plane.api.requests.access import EVERYONE, AuthenticatedRoute
+from control_plane.api.requests.deprecation import deprecated
 from control_plane.api.requests.response_headers import ResponseHeaders
 from control_plane.version import release
 from tests.servers.plane import TLS_CONTEXT, RunningPlane
@@ -44,10 +46,21 @@ def test_limits_in_the_list_of_capabilities_are_enforced_on_requests(shared_plan
             assert (answer.status_code == 422) is refused
 
 
+class WithEntry:
+    """Middleware that gives each request an entry for the access log, which nothing writes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        entry_for(scope)
+        await self._app(scope, receive, send)
+
+
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     """Client of an application with a deprecated route, a deprecated route that refuses, and a current route."""
-    app, router = FastAPI(), APIRouter(dependencies=[Depends(announce_deprecation)])
+    app, router = FastAPI(), APIRouter(route_class=AuthenticatedRoute)
     old = deprecated(
         since=datetime(2026, 12, 1, tzinfo=UTC), sunset=datetime(2027, 6, 1, tzinfo=UTC), link="/docs#new"
     )
@@ -66,6 +79,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
         return "new"
 
     app.include_router(router)
+    app.add_middleware(WithEntry)
     app.add_middleware(ResponseHeaders)
     app.add_middleware(_RequestId)
     transport = httpx.ASGITransport(app)
