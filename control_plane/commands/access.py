@@ -11,7 +11,7 @@ from control_plane.commands.projects import against_projects
 from control_plane.commands.service_accounts import unknown_service_account
 from control_plane.decisions.access import DEFAULT, Principal, Role, against_granting
 from control_plane.decisions.keys import IssuedKey, against_rotating, inactive_service_account
-from control_plane.decisions.refusals import Conflict, Forbidden, Objection, UnknownName, refuse_if
+from control_plane.decisions.refusals import Forbidden, Objection, UnknownName, refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.access import ApiKeyIssued, ApiKeyReplaced, ApiKeyRevoked
@@ -76,9 +76,9 @@ def issue_key(
 ) -> Command:
     """Issue an API key, recorded by its SHA-256 (hex); `render` makes the answer.
 
-    Raises `Forbidden` for a key with scopes that the issuer does not have, and `Conflict` for an unknown or archived
-    project, for an unknown or disabled service account, and for a lifetime above `most`, the maximum that the operator
-    sets.
+    Raises `Forbidden` for a key with scopes that the issuer does not have, `UnknownName` for a project or a service
+    account that does not exist, and `Conflict` for an archived project, for a disabled service account, and for a
+    lifetime above `most`, the maximum that the operator sets.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -88,8 +88,7 @@ def issue_key(
             *_against_account(wanted, account),
             *await against_projects(transaction.conn, wanted.projects),
         ]
-        if against:
-            raise Conflict(*against)
+        refuse_if(against)
         fact = _issued(wanted, key_sha256, transaction.now)
         issued = keys.issued(fact, account)
         _refuse_granting(issuer, issued)

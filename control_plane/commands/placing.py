@@ -19,7 +19,7 @@ from control_plane.commands.projects import against_project
 from control_plane.decisions.placement import choose, fits, node_blocked, only_simulated_left, unknown_node
 from control_plane.decisions.public_addresses import IngressRequest, no_free_address_anywhere
 from control_plane.decisions.readiness import Check, named
-from control_plane.decisions.refusals import Conflict
+from control_plane.decisions.refusals import Conflict, refuse_if
 from control_plane.decisions.skus import SKUS
 from control_plane.decisions.slots import claim
 from control_plane.handle import Command, Decision, RetryWithoutLocks, Transaction
@@ -53,7 +53,9 @@ def create_allocation(
     unreachable_after: timedelta,
     simulated_allowed: bool,
 ) -> Command:
-    """Create an allocation: choose and claim its slots and ingress rules. Raises `Conflict` if there is no capacity.
+    """Create an allocation: choose and claim its slots and ingress rules.
+
+    Raises `UnknownName` if its project does not exist, and `Conflict` if there is no capacity.
 
     `check` is the readiness check of its slices; `render` makes the caller's response from the allocation's first facts
     and their time. A node without heartbeat for `unreachable_after` is not chosen (PLT-3). A simulated node is chosen
@@ -63,8 +65,7 @@ def create_allocation(
     wanted = PlacementRequest(request, ingress_rules, unreachable_after, simulated_allowed=simulated_allowed)
 
     async def command(transaction: Transaction) -> Decision:
-        if against := await against_project(transaction.conn, request.project, "/project"):
-            raise Conflict(*against)
+        refuse_if(await against_project(transaction.conn, request.project, "/project"))
         try:
             found = await find_place(transaction, wanted)
         except Conflict as nothing:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.projects import against_projects
-from control_plane.decisions.refusals import Conflict, Objection, UnknownName
+from control_plane.decisions.refusals import Objection, UnknownName, refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.ledger.append import Change
@@ -18,8 +18,8 @@ from read_models.service_accounts import ServiceAccountRow
 def create_service_account(
     fact: ServiceAccountCreated, origin: Origin, render: Callable[[ServiceAccountCreated], str]
 ) -> Command:
-    """Create a service account; `render` makes the answer. Raises `Conflict` if it exists, and for an unknown or
-    archived project.
+    """Create a service account; `render` makes the answer. Raises `UnknownName` for a project that does not exist, and
+    `Conflict` if the account exists, and for an archived project.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -27,8 +27,7 @@ def create_service_account(
         if await service_accounts.find(transaction.conn, fact.account) is not None:
             reason = f"a service account named {fact.account} exists already"
             against.append(Objection("service_account_exists", reason, "/id"))
-        if against:
-            raise Conflict(*against)
+        refuse_if(against)
         change = Change(stream_of_service_account(fact.account), 0, (fact,))
         return Decision((change,), origin.at(transaction.now), render(fact))
 

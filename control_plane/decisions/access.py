@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from control_plane.decisions.refusals import Conflict, Forbidden, Malformed, Objection
+from control_plane.decisions.refusals import Forbidden, Malformed, Objection, UnknownName
 from events.values import ProjectId
 
 
@@ -137,13 +137,13 @@ def project_of(principal: Principal, named: str | None) -> ProjectId:
     """Return the project of a request that names one, or none: then the only project of the principal, or `default` if
     the principal is not limited to projects.
 
-    Raises `Malformed` if the principal has several projects and the request names none, and `Conflict` for a project of
-    others, as for one that does not exist.
+    Raises `Malformed` if the principal has several projects and the request names none, and `UnknownName` for a project
+    of others, as for one that does not exist.
     """
     if named is not None:
         project = ProjectId(named)
         if not principal.permits(project):
-            raise Conflict(unknown_project(project, "/project"))
+            raise UnknownName(unknown_project(project, "/project"))
         return project
     if principal.projects is None:
         return DEFAULT

@@ -4,7 +4,10 @@
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_UNKNOWN: Final = "unknown_"
+"""Prefix of the codes of objections to names that do not exist."""
 
 
 class Objection(NamedTuple):
@@ -53,7 +56,13 @@ class Gone(Refused):
 
 
 def refuse_if(against: Sequence[Objection]) -> None:
-    """Raise `Conflict` with the objections of a decision function, if there are any."""
+    """Raise a refusal with the objections of a decision function, if there are any.
+
+    It is `UnknownName` if one of them is to a name that does not exist, because repeating the request later does not
+    help then; else `Conflict`.
+    """
+    if any(objection.code.startswith(_UNKNOWN) for objection in against):
+        raise UnknownName(*against)
     if against:
         raise Conflict(*against)
 

@@ -95,7 +95,7 @@ def test_key_limited_to_a_scope_is_refused_on_routes_of_other_scopes(shared_plan
     ("body", "status", "code"),
     [
         ({"role": "caller"}, 422, "projects_missing"),
-        ({"role": "caller", "projects": ["nowhere"]}, 409, "unknown_project"),
+        ({"role": "caller", "projects": ["nowhere"]}, 404, "unknown_project"),
         ({"role": "auditor", "scopes": ["fleet:write"]}, 422, "scope_beyond_role"),
         ({"role": "node"}, 422, "unknown_value"),
         ({"role": "admin", "name": "Not A Name"}, 422, "invalid_value"),

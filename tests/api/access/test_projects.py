@@ -120,7 +120,9 @@ def test_request_for_a_project_of_others_is_refused_like_one_for_a_project_that_
     two: TwoProjects,
 ) -> None:
     answers = [request_allocation(two.clients["red"], project=name) for name in ("blue", "nowhere")]
-    assert [(each.status_code, codes(each)) for each in answers] == [(409, ["unknown_project"])] * 2
+    assert [(each.status_code, codes(each)) for each in answers] == [(404, ["unknown_project"])] * 2
+    texts = [[each.json()[name] for name in ("type", "title", "hint", "detail")] for each in answers]
+    assert texts[0] == [text.replace("nowhere", "blue") for text in texts[1]]
 
 
 def test_history_of_addresses_and_nodes_is_refused_to_a_caller(two: TwoProjects) -> None:

@@ -153,7 +153,7 @@ def test_rotation_of_a_key_of_an_account_issues_a_key_of_the_same_account(plane:
         (
             "/service-accounts",
             {"id": "x", "role": "caller", "projects": ["nowhere"]},
-            409,
+            404,
             "unknown_project",
         ),
         ("/service-accounts", {"id": "off", "role": "admin"}, 409, "service_account_exists"),
@@ -167,7 +167,7 @@ def test_rotation_of_a_key_of_an_account_issues_a_key_of_the_same_account(plane:
         ("/principals/revoke", {"actor": "service-account:No", "reason": "x"}, 422, "invalid_value"),
         ("/service-accounts/Not-A-Name/enable", None, 404, "unknown_service_account"),
         ("/keys", {"name": "x"}, 422, "required"),
-        ("/keys", {"name": "x", "service_account": "nowhere"}, 409, "unknown_service_account"),
+        ("/keys", {"name": "x", "service_account": "nowhere"}, 404, "unknown_service_account"),
         ("/keys", {"name": "x", "service_account": "off"}, 409, "service_account_not_active"),
         (
             "/keys",
