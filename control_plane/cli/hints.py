@@ -1,4 +1,7 @@
-"""What to do next after a refusal: a hint for each reason code, or else for the HTTP status."""
+"""What to do next after a refusal: a hint for each reason code, or else for the HTTP status.
+
+A hint for a code that callers get begins with what a caller may do; commands that require another scope follow.
+"""
 
 from http import HTTPStatus
 from typing import Final
@@ -10,6 +13,7 @@ _STATE: Final = "show the current state of the resource, and repeat the command 
 _LATER: Final = "repeat the command later"
 _DOCTOR: Final = "find the cause: sliceplane doctor"
 _MODE: Final = "use --network-mode private-nat"
+_FLEET: Final = "; with the scope fleet:read, "
 _ADDRESSES: Final = "show the public addresses of the node: sliceplane nodes addresses NODE"
 _PROJECTIONS: Final = "show the state of each projection: sliceplane projections list"
 _INGRESS: Final = "show the ingress rules: sliceplane allocations show ALLOCATION"
@@ -47,15 +51,23 @@ HINTS: Final = {
     "limited_to_projects": "use a key that is not limited to projects; " + _WHOAMI,
     "mac_taken": "contact the operator: other slots use every MAC address that is derived for this slot",
     "network_mode_not_offered": _MODE,
-    "no_capacity": "list the free slots: sliceplane slots list; and the drift that blocks placement: sliceplane nodes drift",
+    "no_capacity": "request fewer slots or another SKU, or "
+    + _LATER
+    + _FLEET
+    + "list the free slots: sliceplane slots list; and the drift that blocks placement: sliceplane nodes drift",
     "no_credentials": KEY,
     "no_desired_state": "show which slots have an allocation: sliceplane slots list",
     "no_fitting_sku": "compare the hardware of the slot with the SKUs: sliceplane skus list",
     "no_grant": "ask the operator which groups and roles of the identity provider have access",
     "no_host_address": _ADDRESSES,
-    "no_public_address": _ADDRESSES,
+    "no_public_address": "omit the public port or the node, remove an ingress rule that is not needed, or "
+    + _LATER
+    + _FLEET
+    + _ADDRESSES,
     "no_subnet": "remove a registered node that never enrolled: sliceplane nodes remove NODE",
-    "node_blocked": "show why nothing is placed on the node: sliceplane nodes show NODE",
+    "node_blocked": "omit the node, or name another one"
+    + _FLEET
+    + "show why nothing is placed on the node: sliceplane nodes show NODE",
     "node_enrolled": "show the state of the node: sliceplane nodes list",
     "node_exists": "show the state of the node: sliceplane nodes list",
     "not_awaiting_approval": _SLOTS,
@@ -66,7 +78,9 @@ HINTS: Final = {
     "method_not_allowed": "compare the versions of this client and of the control plane: sliceplane doctor",
     "not_retriable": "create another allocation: sliceplane allocations create --sku SKU",
     "not_stopped_at_position": "show where the projection stopped: sliceplane projections list",
-    "only_simulated_nodes": "list the nodes and their kinds: sliceplane nodes list",
+    "only_simulated_nodes": "name a simulated node"
+    + _FLEET
+    + "list the nodes and their kinds: sliceplane nodes list",
     "pci_taken": _SLOTS,
     "port_taken": "omit the public port, so that a free one is chosen; " + _INGRESS,
     "position_not_reached": "show the newest events: sliceplane events list",
@@ -112,7 +126,7 @@ HINTS: Final = {
     "unknown_key": KEY,
     "unknown_key_id": _KEYS,
     "unknown_kind": "docs/tasks.md lists the kinds of tasks",
-    "unknown_node": "list the nodes: sliceplane nodes list",
+    "unknown_node": "check the name of the node" + _FLEET + "list the nodes: sliceplane nodes list",
     "unknown_parked": "list the parked streams: sliceplane tasks parked",
     "unknown_project": "list the projects: sliceplane projects list",
     "unknown_projection": "list the projections: sliceplane projections list",
@@ -124,7 +138,9 @@ HINTS: Final = {
     "unknown_slot_index": _INGRESS,
     "unknown_task": _TASKS,
     "unreadable_event": _PROJECTIONS,
-    "unsupported_by_agent": "show the agent version of each node: sliceplane nodes list",
+    "unsupported_by_agent": "ask the operator to upgrade the agent"
+    + _FLEET
+    + "show the agent version of each node: sliceplane nodes list",
     "wrong_state": _STATE,
 }
 """Hint for each reason code that has one of its own."""

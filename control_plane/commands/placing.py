@@ -204,7 +204,7 @@ async def _with_exclusions(
         return lacking
     named = ", ".join(found[:_NAMED]) + (", and more" if len(found) > _NAMED else "")
     first, *others = lacking.objections
-    reason = f"{first.message}; nodes or slots excluded after failed bring-ups: {named}; readmit them when repaired"
+    reason = f"{first.message}; nodes or slots excluded after failed bring-ups: {named}; an operator can readmit them"
     return Conflict(first._replace(message=reason), *others)
 
 

@@ -57,13 +57,13 @@ def only_simulated_left(count: int, sku: SkuName) -> Conflict:
 
 def node_blocked(node: NodeId, blocked_by: str) -> Conflict:
     """Return the refusal of a request that names a node on which no slices are placed now."""
-    reason = f"node {node} is not schedulable now: {blocked_by}; see sliceplane nodes show {node}, or name another node"
+    reason = f"node {node} is not schedulable now: {blocked_by}; omit the node, or name another node"
     return Conflict(Objection("node_blocked", reason, "/node"))
 
 
 def unknown_node(node: NodeId) -> UnknownName:
     """Return the refusal of a request that names a node that is not registered."""
-    reason = f"no node is named {node}; see sliceplane nodes list"
+    reason = f"no node is named {node}; omit the node, or name another node"
     return UnknownName(Objection("unknown_node", reason, "/node"))
 
 

@@ -1,6 +1,7 @@
 """Output formats, hints, colours and widths: what every command has in common."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 from control_plane.cli.hints import HINTS, hints
 from control_plane.cli.yaml_text import yaml_text
 from control_plane.decisions.codes import CODES, RefusalClass
+from control_plane.decisions.placement import node_blocked, unknown_node
+from control_plane.decisions.refusals import Refused
+from events.values import NodeId
 from tests.cli.control_plane import ScriptedPlane, document, page, problem, stream
 from tests.cli.examples import ALLOCATION, BRING_UP, NODE, allocation
 from tests.cli.outcome import Outcome
@@ -111,6 +115,36 @@ def test_every_reason_code_has_a_hint_of_its_own_or_of_its_class(code: str) -> N
     assert all(found)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "no_capacity",
+        "no_public_address",
+        "node_blocked",
+        "unknown_node",
+        "only_simulated_nodes",
+        "unsupported_by_agent",
+    ],
+)
+def test_hint_of_a_refused_allocation_begins_with_what_its_caller_may_do(code: str) -> None:
+    for_callers, scope, for_operators = HINTS[code].partition("with the scope fleet:read")
+    assert for_callers
+    assert scope
+    assert not re.search("sliceplane (nodes|slots)", for_callers)
+    assert re.search("sliceplane (nodes|slots)", for_operators)
+
+
+@pytest.mark.parametrize(
+    "refusal", [node_blocked(NodeId("lab-a"), "it is draining"), unknown_node(NodeId("lab-a"))]
+)
+def test_refusal_of_the_node_of_an_allocation_names_no_command_that_its_caller_may_not_use(
+    refusal: Refused,
+) -> None:
+    [objection] = refusal.objections
+    assert "sliceplane" not in objection.message
+    assert "another node" in objection.message
+
+
 def test_hints_are_for_existing_reason_codes_only() -> None:
     assert HINTS.keys() - CODES.keys() == set()
 
@@ -132,7 +166,7 @@ def test_commands_in_hints_exist(unconfigured: Run) -> None:
 def test_refusal_has_the_hint_of_its_code(plane: ScriptedPlane, sliceplane: Run) -> None:
     plane.script("GET /v1/nodes/x", problem(404, "unknown_node", "no node is named x"))
     plane.script("GET /v1/nodes/y", problem(429, "a_code_of_a_newer_release", "too fast"))
-    assert "> list the nodes: sliceplane nodes list" in sliceplane("nodes", "show", "x").err
+    assert "list the nodes: sliceplane nodes list" in sliceplane("nodes", "show", "x").err
     assert "> repeat the command later" in sliceplane("nodes", "show", "y").err
 
 
