@@ -174,7 +174,9 @@ async def issue(
     command = issue_key(wanted, digest(secret), origin, most, render, issuer=principal)
     if dry_run:
         return await try_out(request, command)
-    return IssuedKey(**await execute_with_secret(request, command, {"key": secret}))
+    made = await execute_with_secret(request, command, {"key": secret})
+    set_version(request, 1)
+    return IssuedKey(**made)
 
 
 def _rendered_for(caller: Principal) -> Callable[[KeyRow], str]:
@@ -242,7 +244,9 @@ async def rotate(request: Request, principal: Caller, key: str, body: RotateKey)
     secret, overlap = new_secret(), timedelta(seconds=body.overlap_seconds)
     origin, render = origin_of(request, principal), _rendered_for(principal)
     command = replace_key(key, digest(secret), overlap, origin, render, issuer=principal)
-    return IssuedKey(**await execute_with_secret(request, command, {"key": secret}, stream_of_key(key)))
+    made = await execute_with_secret(request, command, {"key": secret}, stream_of_key(key))
+    set_version(request, 1)
+    return IssuedKey(**made)
 
 
 @router.post("/keys/{key}/revoke", dependencies=[IF_MATCH], openapi_extra=access(Scope.ACCESS_WRITE))

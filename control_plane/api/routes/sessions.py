@@ -123,7 +123,9 @@ async def start(
     command = start_session(wanted, digest(secret), origin, settings.max_session_lifetime, render)
     if dry_run:
         return await try_out(request, command)
-    return StartedSession(**await execute_with_secret(request, command, {"secret": secret}))
+    made = await execute_with_secret(request, command, {"secret": secret})
+    set_version(request, 1)
+    return StartedSession(**made)
 
 
 def _requested(held: HeldCredential, body: StartSession, idle_seconds: int) -> RequestedSession:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -114,6 +115,29 @@ def test_change_with_the_present_etag_succeeds_and_returns_the_next_one(shared_p
         for condition in ("*", None):
             headers = {} if condition is None else {"If-Match": condition}
             assert admin.patch("/projects/tagged", json={"description": "x"}, headers=headers).is_success
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "end"),
+    [
+        ("/keys", {"name": "etag", "role": "auditor"}, "/keys/{id}/revoke"),
+        ("/keys/{key}/rotate", {}, "/keys/{id}/revoke"),
+        ("/sessions", {}, "/sessions/{id}/end"),
+    ],
+)
+def test_etag_of_a_new_credential_is_that_of_its_version(
+    shared_plane: RunningPlane, path: str, body: dict[str, str], end: str
+) -> None:
+    key = issue(shared_plane, "replaced", "auditor").id
+    repeated = {"Idempotency-Key": uuid4().hex}
+    with shared_plane.client() as admin:
+        made, again = (admin.post(path.format(key=key), json=body, headers=repeated) for _ in range(2))
+        assert made.status_code == again.status_code == 201
+        assert made.headers["etag"] == again.headers["etag"]
+        url, tag = end.format(id=made.json()["id"]), made.headers["etag"]
+        ended = admin.post(url, json={"reason": "over"}, headers={"If-Match": tag})
+        assert ended.is_success, ended.text
+        assert admin.post(url, json={"reason": "over"}, headers={"If-Match": tag}).status_code == 412
 
 
 def test_of_concurrent_changes_with_one_etag_exactly_one_succeeds(shared_plane: RunningPlane) -> None:
