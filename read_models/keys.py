@@ -146,8 +146,8 @@ async def page(
     revoked: bool | None = None,
     account: ServiceAccountId | None = None,
 ) -> list[KeyRow]:
-    """Return one page of API keys by id, optionally only those with a role, limited to a project, (not) revoked, or of
-    a service account.
+    """Return one page of API keys, ordered by id. Each filter that is not None selects: keys with this role, keys that
+    are limited to this project, keys that are revoked or not, and keys of this service account.
     """
     query = _WITH_ACCOUNT
     if role is not None:

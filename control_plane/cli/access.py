@@ -6,11 +6,12 @@ is sent only to the URL beside it, so that a mistyped --url never receives the s
 a file also applies only to its URL; the CA file (PEM) of --ca or SLICEPLANE_CA applies to any URL.
 """
 
+import contextlib
 import os
 import shlex
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -73,8 +74,6 @@ class _Source:
     api_key: str | None
     ca: str | None = None
     project: str | None = None
-    identity: Path | None = None
-    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     login: str = ""
 
     def is_for(self, url: str | None) -> bool:
@@ -118,18 +117,31 @@ def find_access(given: Given) -> Access:
     if source is None or not source.is_for(url):
         if url is None:
             raise _unconfigured(environ)
-        return Access(url.rstrip("/"), _key(given, api_key, url, ""), own_ca, _word(ca_file), project)
+        access = Access(url.rstrip("/"), _key(given, api_key, url, ""), own_ca, _word(ca_file), project)
+        return _with_lab(environ, access)
     ca = own_ca or source.ca
-    return Access(
+    access = Access(
         source.url.rstrip("/"),
         _key(given, api_key or source.api_key, source.url, source.login),
         ca,
         _word(ca_file) or (CA_VARIABLE if ca else None),
         project or source.project,
         (*_overrides(environ, given), *(() if api_key else _open_to_others(source.path))),
-        source.identity,
-        source.namespaces,
     )
+    return _with_lab(environ, access)
+
+
+def _with_lab(environ: Mapping[str, str], access: Access) -> Access:
+    """Return the access with the key and the network namespaces of the lab nodes, if `./dev up` runs the control plane
+    on this machine and the user can read its file.
+    """
+    for path in config_files(environ, root=os.geteuid() == 0):
+        with contextlib.suppress(WrongUsage):
+            found = _read(path)
+            if found is not None and found.url.rstrip("/") == access.url:
+                identity = None if found.identity is None else Path(found.identity)
+                return replace(access, identity=identity, namespaces=found.namespaces)
+    return access
 
 
 def checked_url(url: str | None) -> str | None:
@@ -195,8 +207,7 @@ def _of_client_file(path: Path) -> _Source | None:
     found = _read(path)
     if found is None:
         return None
-    identity = None if found.identity is None else Path(found.identity)
-    return _Source(path, found.url, found.api_key, found.ca, identity=identity, namespaces=found.namespaces)
+    return _Source(path, found.url, found.api_key, found.ca)
 
 
 def _unconfigured(environ: Mapping[str, str]) -> WrongUsage:
@@ -204,6 +215,7 @@ def _unconfigured(environ: Mapping[str, str]) -> WrongUsage:
     return WrongUsage(
         f"no control plane is configured: there is no current context, and the file {path} does not exist",
         "start a control plane on this machine: ./dev up",
+        "if ./dev up --state FOLDER runs: SLICEPLANE_CONFIG=FOLDER/client.json",
         "log in to another control plane: sliceplane login --url URL",
         "in a script: SLICEPLANE_URL and SLICEPLANE_API_KEY",
     )

@@ -1,7 +1,7 @@
 """Login to a slice with ssh(1): the address, the network namespace and the options.
 
 On a machine that runs `./dev up` with real nodes, the addresses of slices exist only in network namespaces. The client
-reads two fields that `./dev up` writes to its configuration file. `namespaces` names, for each node and kind of
+reads two fields of the configuration file that `./dev up` writes, also if the user logged in with a context. `namespaces` names, for each node and kind of
 endpoint, the file with the id of a process in the namespace from which the endpoint is reachable. `identity` is the
 private key for the allocation that `./dev up` creates. To log in to slices of other nodes, plain ssh is enough.
 """
@@ -24,6 +24,10 @@ _OPTIONS: Final = (
     *("-o", "UserKnownHostsFile=/dev/null"),
     *("-o", "StrictHostKeyChecking=no"),
     *("-o", "LogLevel=ERROR"),  # otherwise it warns about the new host key each time
+    *(
+        "-o",
+        "ConnectTimeout=15",
+    ),  # otherwise it waits two minutes for an address that cannot be reached from here
 )
 
 

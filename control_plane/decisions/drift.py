@@ -18,8 +18,8 @@ UNGRANTED: Final = "slot.ungranted"
 
 
 def of_node(node: NodeId, recorded: Sequence[OpenDrift], found: Sequence[OpenDrift]) -> tuple[NodeFact, ...]:
-    """Return the facts that record a change of the open drift that concerns all slots of a node; none if nothing
-    changed.
+    """Return the event to record if the open drift of a node as a whole, which concerns all its slots, has changed; an
+    empty tuple if it has not.
     """
     if _subjects(recorded) == _subjects(found):
         return ()
@@ -27,7 +27,7 @@ def of_node(node: NodeId, recorded: Sequence[OpenDrift], found: Sequence[OpenDri
 
 
 def of_slot(slot: SlotId, recorded: Sequence[OpenDrift], found: Sequence[OpenDrift]) -> tuple[SlotFact, ...]:
-    """Return the facts that record a change of a slot's open drift; none if nothing changed."""
+    """Return the event to record if the open drift of a slot has changed; an empty tuple if it has not."""
     if _subjects(recorded) == _subjects(found):
         return ()
     return (SlotDegraded(slot, tuple(found)) if found else SlotRecovered(slot),)

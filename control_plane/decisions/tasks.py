@@ -55,8 +55,8 @@ CANCEL: Final[str] = OperationCancel.model_fields["kind"].default
 
 @dataclass(frozen=True, slots=True)
 class Trying:
-    """State of a task with attempt number `attempt` due or in progress since `since`. `first` is the first
-    attempt of the current round.
+    """State of a task whose attempt number `attempt` became due at `since` and has not ended. `first` is the number of
+    the first attempt since the task was requested or last retried by hand.
     """
 
     asked: TaskRequested

@@ -301,11 +301,11 @@ def refuse_expired(holder: TokenHolder, now: float) -> None:
     """Refuse a token that was valid before and may have expired since. `now` is in seconds since 1970. Raises
     `TokenRefused`."""
     if holder.expires_at <= now:
-        raise TokenRefused("token_expired", "expired since it was verified")
+        raise TokenRefused("token_expired", "the token expired after it was verified")
 
 
 def refuse_revoked(holder: TokenHolder, revoked_at: datetime) -> None:
     """Refuse a token that may have been issued before its holder was revoked: the clock of the provider may be ahead by
     the permitted skew. Raises `TokenRefused`."""
     if holder.earliest_issue <= revoked_at.timestamp():
-        raise TokenRefused("principal_revoked", "issued before the revocation")
+        raise TokenRefused("principal_revoked", "the token was issued before its holder was revoked")

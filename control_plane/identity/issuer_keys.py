@@ -207,7 +207,7 @@ def usable_keys(document: dict[str, Any]) -> tuple[IssuerKey, ...]:
     types that this server does not support, are ignored."""
     listed = document.get("keys")
     if not isinstance(listed, list):
-        raise _FetchFailed("answer has no list of keys")
+        raise _FetchFailed("answer is not a JWK set: it has no list `keys`")
     if len(listed) > MAX_KEYS:
         raise _FetchFailed("too many keys")
     return tuple(key for each in listed if (key := _usable(each)) is not None)

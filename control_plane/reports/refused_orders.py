@@ -36,7 +36,9 @@ log = structlog.get_logger()
 _CODES: Final = frozenset(codes(RefusalCode))
 _NO_ORDER: Final = "unknown"
 _NO_CODE: Final = "unknown"
-"""The id and the code under which refusals are counted that name no order of the node, or an unknown code."""
+"""Stand-ins under which refusals are counted: for the id of an order that is not one of the node's, and for an
+unknown reason code.
+"""
 
 
 async def take_refusal(

@@ -123,7 +123,9 @@ def _missing_files(wheel: Path) -> list[str]:
         contents = {*archive.namelist()}
     folders = {path.partition("/")[0] for path in contents}
     if "alembic" in folders:
-        raise Defect(f"the wheel contains `alembic` and would hide the library; install it as {MIGRATIONS}")
+        raise Defect(
+            f"the wheel has a top-level package `alembic`, which would hide the library Alembic; package the migrations as {MIGRATIONS}"
+        )
     files = {re.sub("^alembic/", f"{MIGRATIONS}/", str(path)) for path in _repository_files()}
     return sorted(path for path in files - contents if path.partition("/")[0] in folders)
 

@@ -150,7 +150,7 @@ class Spool:
         except FileNotFoundError:
             head = _Head(incarnation=new_uuid())
         except ValidationError as error:
-            log.warning("report_spool_head_file_unreadable", error=str(error))
+            log.warning("report_spool_position_unreadable", error=str(error))
             head = _Head(incarnation=new_uuid())
         self._store_head(head, durable=True)
         return head

@@ -36,6 +36,7 @@ OPTIONS: Final = (
     *("-o", "UserKnownHostsFile=/dev/null"),
     *("-o", "StrictHostKeyChecking=no"),
     *("-o", "LogLevel=ERROR"),
+    *("-o", "ConnectTimeout=15"),
 )
 PRIVATELY: Final = ("ssh", *OPTIONS, "-p", "22", "--", "root@10.100.1.10")
 PUBLICLY: Final = ("ssh", *OPTIONS, "-p", "20022", "--", "root@203.0.113.7")
@@ -141,6 +142,22 @@ def test_ssh_to_a_lab_node_enters_the_network_namespace_that_reaches_it(
     code, words, _ = started(programs, ALLOCATION, *options)
     pid, ssh = expected
     assert (code, words) == (23, ["nsenter", f"--target={pid}", "--net", "--", *ssh])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can enter a network namespace")
+def test_ssh_with_a_context_of_the_control_plane_of_dev_up_enters_the_network_namespace(
+    plane: ScriptedPlane, programs: Path, lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = {"url": plane.url, "credential": {"type": "api_key", "key": "sp_of-the-context"}}
+    contexts = lab.parent / ".config/sliceplane/config.json"
+    contexts.parent.mkdir(parents=True)
+    contexts.write_text(json.dumps({"current": "lab", "contexts": {"lab": context}}))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(contexts.parent.parent))
+    with_config = started(programs, ALLOCATION)
+    monkeypatch.setenv("SLICEPLANE_URL", plane.url)
+    monkeypatch.setenv("SLICEPLANE_API_KEY", "sp_other")
+    assert started(programs, ALLOCATION) == with_config
+    assert with_config == (23, ["nsenter", "--target=17", "--net", "--", *PRIVATELY], "")
 
 
 def test_ssh_to_a_node_outside_the_lab_executes_plain_ssh(

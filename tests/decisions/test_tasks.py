@@ -106,7 +106,7 @@ def due_actions(*facts: TaskFact, now: datetime = NOW) -> tuple[Due, ...]:
         ((REQUEST, failed(1, final=True), TaskRetried(ID)), "trying"),
     ],
 )
-def test_task_history_is_folded_to_its_state(facts: tuple[TaskFact, ...], name: str) -> None:
+def test_state_of_a_task_follows_from_its_last_event(facts: tuple[TaskFact, ...], name: str) -> None:
     assert state_name(state_after(*facts)) == name
 
 

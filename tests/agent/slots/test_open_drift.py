@@ -212,7 +212,9 @@ def test_missing_device_of_a_slot_stays_open_while_other_drift_of_the_slot_chang
     assert (recorder.drifts.open(), recorder.changes) == ((), 2)
 
 
-def test_restored_missing_device_keeps_the_time_since_which_it_is_missing(recorder: DriftRecorder) -> None:
+def test_device_that_is_missing_before_and_after_a_restart_keeps_the_time_since_which_it_is_missing(
+    recorder: DriftRecorder,
+) -> None:
     known = LocatedEvidence(
         slot=0, kind=DEVICE.kind, desired=DEVICE.desired, observed=DEVICE.observed, since=START
     )

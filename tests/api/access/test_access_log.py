@@ -313,7 +313,9 @@ def test_reads_are_sampled_but_changes_and_refusals_are_always_recorded(
         assert {row["request_id"] for row in listed(plane)} == {refused["request_id"], changed["request_id"]}
 
 
-def test_share_of_the_reads_is_recorded_according_to_the_setting(postgres_server: PostgresServer) -> None:
+def test_access_log_records_the_fraction_of_reads_that_the_setting_states(
+    postgres_server: PostgresServer,
+) -> None:
     with running(postgres_server, audit_reads=0.5) as plane, plane.client() as client:
         for _ in range(200):
             client.get("/skus")

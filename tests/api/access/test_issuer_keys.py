@@ -252,7 +252,10 @@ def document(**fields: object) -> tuple[int, dict[str, str], bytes]:
         ({DISCOVERY: document(jwks_uri=None)}, "jwks_uri is missing or not https"),
         ({DISCOVERY: document(jwks_uri="file:///etc/passwd")}, "jwks_uri is missing or not https"),
         ({DISCOVERY: document(jwks_uri="http://192.0.2.1/jwks")}, "jwks_uri is missing or not https"),
-        ({DISCOVERY: document(), "/jwks": (200, {}, b"{}")}, "answer has no list of keys"),
+        (
+            {DISCOVERY: document(), "/jwks": (200, {}, b"{}")},
+            "answer is not a JWK set: it has no list `keys`",
+        ),
         ({DISCOVERY: document(), "/jwks": (200, {}, b'{"keys": []}')}, "no usable key"),
         (
             {DISCOVERY: document(), "/jwks": (200, {}, json.dumps({"keys": [{}] * (MAX_KEYS + 1)}).encode())},

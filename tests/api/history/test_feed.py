@@ -181,7 +181,7 @@ async def test_watch_verifies_its_credential_once_and_again_after_an_event_about
     assert checks == 3
 
 
-async def test_poll_of_an_event_feed_on_request_returns_the_position_of_the_last_committed_event(
+async def test_event_feed_that_is_asked_for_its_end_returns_the_position_of_the_last_committed_event(
     feed: Feed, conn: psycopg.AsyncConnection
 ) -> None:
     """The feed is not woken after the commits: event lists of the API must be complete even if a wake-up is lost."""

@@ -38,7 +38,7 @@ def without_conditions(expected: dict[str, Any]) -> dict[str, Any]:
     return expected | {"conditions": None, "allowed_actions": None}
 
 
-def test_history_state_at_a_position_equals_the_view_at_that_time(lifecycle: Lifecycle) -> None:
+def test_past_state_at_a_position_equals_the_api_response_of_that_time(lifecycle: Lifecycle) -> None:
     for moment in lifecycle.moments:
         for subject, path in subjects(lifecycle).items():
             recorded = get_view(
