@@ -52,7 +52,9 @@ class IngressPublished(Fact, frozen=True):
 
 
 class IngressLost(Fact, frozen=True):
-    """The node found that the ingress rule no longer forwards traffic to the slice, and could not repair the rule."""
+    """The node found that the public address and port do not lead to the slice: nothing in the slice answers on the
+    port, or the rule is missing or blocked and the node could not repair that.
+    """
 
     allocation_id: AllocationId
     ingress_id: IngressId

@@ -1,9 +1,10 @@
 """Login to a slice with ssh(1): the address, the network namespace and the options.
 
 On a machine that runs `./dev up` with real nodes, the addresses of slices exist only in network namespaces. The client
-reads two fields of the configuration file that `./dev up` writes, also if the user logged in with a context. `namespaces` names, for each node and kind of
-endpoint, the file with the id of a process in the namespace from which the endpoint is reachable. `identity` is the
-private key for the allocation that `./dev up` creates. To log in to slices of other nodes, plain ssh is enough.
+reads two fields of the configuration file that `./dev up` writes, also if the user logged in with a context.
+`namespaces` names, for each node and kind of endpoint, the file with the id of a process in the namespace from which
+the endpoint is reachable. `identity` is the private key for the allocation that `./dev up` creates. To log in to slices
+of other nodes, plain ssh is enough.
 """
 
 import os

@@ -2,7 +2,8 @@
 
     reserved    its address and port are claimed, and the slot's order contains it
     published   the node found the rule in place: the rule is shown as an endpoint while its slice runs
-    lost        the node found the rule missing and could not repair it
+    lost        the node found that the rule does not lead to the slice: nothing answers on the port, or the rule is
+                missing or blocked
     withdrawn   the slot's order no longer contains it
     removed     the node found neither the rule nor any rule that was not ordered: the claim is released
 

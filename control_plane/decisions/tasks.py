@@ -55,7 +55,7 @@ CANCEL: Final[str] = OperationCancel.model_fields["kind"].default
 
 @dataclass(frozen=True, slots=True)
 class Trying:
-    """State of a task whose attempt number `attempt` became due at `since` and has not ended. `first` is the number of
+    """State of a task; its attempt number `attempt` became due at `since` and has not ended. `first` is the number of
     the first attempt since the task was requested or last retried by hand.
     """
 

@@ -27,7 +27,7 @@ does.
 
 An object that is created for the first time is not drift; an object that could not be created is.
 
-Open drift that concerns one ingress withdraws its endpoint (`ingress.lost`) and does not affect the other ingresses of the slot.
+Open drift that concerns one ingress, such as a port on which nothing in the slice answers, withdraws its endpoint (`ingress.lost`) and does not affect the other ingresses of the slot.
 
 Probes detect outages that no comparison detects. Each ready slice is probed every 5 s, and at once when the host reports
 a change, by a TCP SYN that never completes a connection: from the gateway's address to the readiness port, and, if that

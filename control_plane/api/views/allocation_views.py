@@ -45,6 +45,7 @@ from events.allocations import (
     SliceRemoved,
     SliceStopped,
 )
+from events.facts import Reason
 from events.ingress import IngressReserved
 from events.values import IngressId, SlotId, index_of, node_of
 
@@ -87,8 +88,9 @@ class Endpoint(BaseModel):
 
 
 class IngressView(BaseModel):
-    """An ingress rule. `state`: reserved, published, lost (the node found it missing), withdrawn or removed. If
-    `protocol` is null, all traffic to the public address goes to the slice. If `sources` is empty, all are allowed.
+    """An ingress rule. `state`: reserved, published, lost (its node found that it does not lead to the slice),
+    withdrawn or removed; `reason` is why it is lost or was withdrawn. If `protocol` is null, all traffic to the public
+    address goes to the slice. If `sources` is empty, all are allowed.
 
     The state is reserved while the allocation stops or is stopped, and withdrawn once the allocation is released or
     failed: an ingress that the node has been ordered to close is never shown as published.
@@ -289,11 +291,13 @@ def _public(ingress: IngressReserved) -> Endpoint:
 
 def _ingress_view(ingress: IngressState, allocation: Allocation, principal: Principal | None) -> IngressView:
     reserved, service = ingress.asked, ingress.asked.rule.service
+    state = _ingress_state(ingress, allocation)
+    reason = ingress.reason if isinstance(ingress, Withdrawn) else None
     return IngressView(
         id=reserved.ingress_id,
         slot_id=reserved.slot_id,
-        state=_ingress_state(ingress, allocation),
-        reason=reason_view(ingress.reason if isinstance(ingress, Withdrawn) else None),
+        state=state,
+        reason=reason_view(_why_lost(reserved) if state == "lost" else reason),
         public_address=reserved.rule.public_address,
         protocol=service.protocol if service else None,
         public_port=service.public_port if service else None,
@@ -301,6 +305,21 @@ def _ingress_view(ingress: IngressState, allocation: Allocation, principal: Prin
         sources=list(reserved.rule.sources),
         allowed_actions=None if principal is None else actions_on_ingress(principal),
     )
+
+
+def _why_lost(reserved: IngressReserved) -> Reason:
+    service = reserved.rule.service
+    guest = (
+        f"nothing in the slice answers on {service.protocol}/{service.port}"
+        if service
+        else "the slice does not answer"
+    )
+    where = reserved.rule.public_address + (f":{service.public_port}" if service else "")
+    message = (
+        f"{where} does not lead to the slice: {guest}, or rules of another program on the node block the way; the "
+        "ingress is published again when its node finds that it does"
+    )
+    return Reason("ingress_lost", message)
 
 
 def _ingress_state(ingress: IngressState, allocation: Allocation) -> str:

@@ -153,6 +153,9 @@ def test_ingress_reported_lost_is_not_an_endpoint_until_it_is_back(running: Runn
     order = running.complete_order()
     running.report("slice.ingress_observed", order_id=order, lost=[name])
     assert (ingress_states(running), public_endpoints(running)) == (["lost"], [])
+    [lost] = running.view()["ingress"]
+    assert lost["reason"]["code"] == "ingress_lost"
+    assert "nothing in the slice answers on tcp/22" in lost["reason"]["message"]
     running.report("slice.ingress_observed", order_id=order, lost=[])
     assert ingress_states(running) == ["published"]
 
