@@ -60,6 +60,11 @@ def _decided_by(decide: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _misfit(code: str, field: str, reason: str) -> PydanticCustomError:
+    """Return the error of an object of which the fields do not fit together; `field` is the one to change."""
+    return PydanticCustomError(code, "{reason}", {"reason": reason, "field": field})
+
+
 def _fit_into_an_order(keys: list[str]) -> list[str]:
     # An order is one message of bounded size (TSK-1), and the caller controls only the size of the keys.
     if (size := sum(len(key.encode()) for key in keys)) > MAX_KEYS_BYTES:
@@ -137,7 +142,7 @@ class NodeAddress(Body):
     def _has_ports(self) -> Self:
         if self.first_port > self.last_port:
             reason = f"first_port {self.first_port} is greater than last_port {self.last_port}; swap them"
-            raise PydanticCustomError("no_ports", "{reason}", {"reason": reason})
+            raise _misfit("no_ports", "first_port", reason)
         return self
 
 
@@ -151,7 +156,7 @@ class NodeAddresses(Body):
         listed = [each.address for each in self.addresses]
         if repeated := sorted({each for each in listed if listed.count(each) > 1}):
             reason = f"{', '.join(repeated)}: listed more than once; list each address once"
-            raise PydanticCustomError("duplicate_address", "{reason}", {"reason": reason})
+            raise _misfit("duplicate_address", "addresses", reason)
         return self
 
 
@@ -183,10 +188,10 @@ class CreateAllocation(Body):
     def _has_ingress_for_its_own_slots_only(self) -> Self:
         if self.ingress and not permits_ingress(network_mode_offered(self.network_mode)):
             reason = f"network mode {self.network_mode} does not support ingress; use public-nat"
-            raise PydanticCustomError("ingress_needs_public_nat", "{reason}", {"reason": reason})
+            raise _misfit("ingress_needs_public_nat", "ingress", reason)
         if beyond := [each.slot for each in self.ingress if each.slot >= self.slot_count]:
             reason = f"slot {max(beyond)} is out of range: slot_count is {self.slot_count}, and slots are counted from 0"
-            raise PydanticCustomError("unknown_slot_index", "{reason}", {"reason": reason})
+            raise _misfit("unknown_slot_index", "ingress", reason)
         return self
 
 
@@ -262,10 +267,10 @@ class Limits(Body):
         """Check that the limits fit a role. Raises `PydanticCustomError`."""
         if role is Role.CALLER and not self.projects:
             reason = "the role caller must be limited to at least one project; list it in 'projects'"
-            raise PydanticCustomError("projects_missing", "{reason}", {"reason": reason})
+            raise _misfit("projects_missing", "projects", reason)
         if beyond := [each for each in self.scopes if each not in SCOPES_OF[role]]:
             reason = f"the role {role} does not have the scope {', '.join(beyond)}"
-            raise PydanticCustomError("scope_beyond_role", "{reason}", {"reason": reason})
+            raise _misfit("scope_beyond_role", "scopes", reason)
 
 
 class CreateServiceAccount(Limits):
@@ -304,11 +309,11 @@ class IssueKey(Limits):
         if self.service_account is None:
             if self.role is None:
                 reason = "a role or a service account is required"
-                raise PydanticCustomError("required", "{reason}", {"reason": reason})
+                raise _misfit("required", "role", reason)
             self.refuse_misfit(self.role)
         elif given := [name for name in ("role", "projects", "scopes") if getattr(self, name)]:
             reason = f"the key of a service account has the role and limits of the account; omit {', '.join(given)}"
-            raise PydanticCustomError("limits_of_service_account", "{reason}", {"reason": reason})
+            raise _misfit("limits_of_service_account", "service_account", reason)
         return self
 
 
@@ -375,9 +380,6 @@ class RequestTask(Body):
         target, other = (self.slot_id, self.node_id) if of_slot else (self.node_id, self.slot_id)
         if target is None or other is not None:
             required, excess = ("slot_id", "node_id") if of_slot else ("node_id", "slot_id")
-            raise PydanticCustomError(
-                "invalid_target",
-                "{reason}",
-                {"reason": f"a task of kind {self.kind} requires {required} and does not accept {excess}"},
-            )
+            reason = f"a task of kind {self.kind} requires {required} and does not accept {excess}"
+            raise _misfit("invalid_target", required, reason)
         return self

@@ -44,14 +44,15 @@ class Bounded:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        left = most_bytes(scope["path"])
+        left = most = most_bytes(scope["path"])
 
         async def bounded() -> Message:
             nonlocal left
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:
-                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "Content Too Large")
+                reason = f"the body has more than {most} bytes, the limit of this route"
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
             return message
 
         await self._app(scope, bounded, send)

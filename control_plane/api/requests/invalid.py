@@ -45,14 +45,18 @@ _PARAMETERS: Final = frozenset({"query", "path", "header", "cookie"})
 def refusal_of(error: Mapping[str, Any], body: Any) -> Refused:
     """Return the exception that refuses a request with this JSON body, for one Pydantic error.
 
-    If a validator of `bodies` refused the field, the error's context contains the class of the exception to return.
+    If a validator of `bodies` refused the field, the error's context contains the class of the exception to return. If
+    a validator of a whole object did, it contains the name of the field that has to change.
     """
     kind = error["type"]
     location, *path = error["loc"]
     if kind == "json_invalid":
         reason = f"the body is not valid JSON: {error['ctx']['error']}, at byte {path[0]}"
         return BadRequest(Objection("invalid_json", reason))
-    field = pointer(path, body, error) if location not in _PARAMETERS else None
+    field = None
+    if location not in _PARAMETERS:
+        own = error.get("ctx", {}).get("field")
+        field = pointer(path, body, error) + ("" if own is None else json_pointer([own]))
     parameter = str(path[0]) if location in _PARAMETERS and path else None
     describe = _quoted if parameter is not None else _kind_of
     code, message = _reason(error, describe) if kind in _PYDANTIC else (str(kind), str(error["msg"]))
@@ -95,7 +99,7 @@ def _reason(error: Mapping[str, Any], describe: Callable[[Any], str]) -> tuple[s
     kind, context = str(error["type"]), error.get("ctx", {})
     if kind in _LIMITS:
         words, key = _LIMITS[kind]
-        return "out_of_range", f"{_quoted(error['input'])} {words} {context[key]}"
+        return "out_of_range", f"{words} {context[key]}, not {_quoted(error['input'])}"
     if kind in _LENGTHS:
         code, words = _LENGTHS[kind]
         return code, words.format(**context)

@@ -182,7 +182,10 @@ CONTENT_TOO_LARGE: Final = ProblemType(
     "The body of the request is larger than its route permits: 256 KiB for the routes of callers; 8 MiB for the"
     " reports, the progress and the desired state of nodes; 64 KiB for the other routes of nodes.",
     "Send a smaller body; a list can be sent in several requests.",
-    Objection("content_too_large", "POST /v1/agent/reports: Content Too Large"),
+    Objection(
+        "content_too_large",
+        "POST /v1/agent/reports: the body has more than 8388608 bytes, the limit of this route",
+    ),
 )
 PROTOCOL: Final = {each.status: each for each in (NOT_FOUND, METHOD_NOT_ALLOWED, CONTENT_TOO_LARGE)}
 """Requests that reach no route, by HTTP status."""

@@ -17,6 +17,7 @@ GOOD = {
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV"
     ],
 }
+INGRESS = {**GOOD, "network_mode": "public-nat"}
 EVERYTHING_WRONG = {
     "sku": "h900.huge",
     "network_mode": "fabric-only",
@@ -76,6 +77,32 @@ def test_allocation_request_refused_for_lack_of_free_slots_names_their_number_an
     answer = shared_plane.client().post("/allocations", json={**GOOD, "slot_count": count})
     [reason] = answer.json()["reasons"]
     assert reason["message"] == f"no schedulable node has {what} of SKU {GOOD['sku']}"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "message"),
+    [
+        ("/allocations", {**GOOD, "lease_seconds": 1}, "/lease_seconds", "the value must be at least 60, not 1"),
+        ("/allocations", {**GOOD, "slot_count": 99}, "/slot_count", "the value must be at most 64, not 99"),
+        ("/keys", {"name": "x", "role": "caller"}, "/projects", "the role caller must be limited to at least one"),
+        ("/keys", {"name": "x", "role": "auditor", "scopes": ["fleet:write"]}, "/scopes", "the role auditor does not"),
+        ("/keys", {"name": "x"}, "/role", "a role or a service account is required"),
+        ("/allocations", {**INGRESS, "ingress": [{"port": 22, "slot": 1}]}, "/ingress", "slot 1 is out of range"),
+        (
+            "/nodes/n1/public-addresses",
+            {"addresses": [{"address": "192.0.2.1", "use": "ports", "first_port": 9, "last_port": 8}]},
+            "/addresses/0/first_port",
+            "first_port 9 is greater than last_port 8",
+        ),
+    ],
+)  # fmt: skip
+def test_refusal_of_a_field_names_the_field_and_begins_with_what_is_permitted(
+    shared_plane: RunningPlane, path: str, body: dict[str, Any], field: str, message: str
+) -> None:
+    method = "PUT" if path.endswith("public-addresses") else "POST"
+    [reason] = shared_plane.client().request(method, path, json=body).json()["reasons"]
+    assert reason["field"] == field
+    assert reason["message"].startswith(message)
 
 
 def test_allocation_request_with_several_errors_is_refused_with_every_reason(
@@ -200,6 +227,7 @@ def test_body_larger_than_the_limit_of_its_route_is_refused(
     url = f"{shared_plane.url}/v1/{path}"
     answer = httpx.post(url, content=iter([b"x" * most, b"x"]))
     assert (answer.status_code, codes(answer)) == (413, {"content_too_large"})
+    assert f"{most} bytes" in answer.json()["detail"]
     assert httpx.post(url, content=iter([b"x" * most])).status_code in {401, 415}
 
 
