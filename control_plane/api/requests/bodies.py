@@ -75,7 +75,7 @@ def _fit_into_an_order(keys: list[str]) -> list[str]:
 
 
 class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
 
 Port = Annotated[int, Field(ge=1, le=65535)]
