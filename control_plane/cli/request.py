@@ -3,6 +3,7 @@ addresses.
 """
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -37,8 +38,11 @@ def ssh_keys(files: list[Path], note: Callable[[str], None], *, create: bool) ->
 def _keys_in(file: Path) -> list[str]:
     try:
         text = file.read_text()
+    except FileNotFoundError:
+        raise WrongUsage(f"--ssh-key: the file {file} does not exist", *_advice_on_missing_key(file)) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise WrongUsage(f"cannot read the SSH key {file}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise WrongUsage(f"--ssh-key: cannot read {file}: {reason}") from error
     if "PRIVATE KEY" in text:
         raise WrongUsage(
             f"{file} is a private key, which must not be sent",
@@ -48,6 +52,13 @@ def _keys_in(file: Path) -> list[str]:
     if not keys:
         raise WrongUsage(f"{file} contains no SSH key")
     return keys
+
+
+def _advice_on_missing_key(file: Path) -> tuple[str, ...]:
+    create = f"create a key: ssh-keygen -t ed25519 -f {shlex.quote(str(file.with_suffix('')))}"
+    own = "omit --ssh-key: the keys in ~/.ssh are used, and one is created if there is none"
+    # ssh-keygen adds .pub to the name of the private key, so it cannot create a public key file with another ending.
+    return (create, own) if file.suffix == ".pub" else (own,)
 
 
 def ingress_request(

@@ -119,6 +119,34 @@ def test_create_with_a_private_key_file_is_refused_and_sends_no_request(
     assert not plane.received
 
 
+def test_create_with_a_missing_ssh_key_file_names_option_and_file_and_states_how_to_create_a_key(
+    plane: ScriptedPlane, sliceplane: Run, home: Path
+) -> None:
+    missing = home / "id_ed25519.pub"
+    outcome = sliceplane(*CREATE, "--ssh-key", str(missing))
+    assert outcome.code == 2
+    text = " ".join(outcome.err.split())
+    assert f"--ssh-key: the file {missing} does not exist" in text
+    assert f"create a key: ssh-keygen -t ed25519 -f {home / 'id_ed25519'}" in text
+    assert "omit --ssh-key" in text
+    assert "Errno" not in text
+    assert not plane.received
+
+
+def test_create_with_an_unreadable_ssh_key_file_states_option_file_and_reason_once(
+    plane: ScriptedPlane, sliceplane: Run, home: Path
+) -> None:
+    binary = home / "binary.pub"
+    binary.write_bytes(b"\xff\xfe")
+    for file, reason in ((home, "Is a directory"), (binary, "it is not a text file")):
+        outcome = sliceplane(*CREATE, "--ssh-key", str(file))
+        assert outcome.code == 2
+        text = " ".join(outcome.err.split())
+        assert f"--ssh-key: cannot read {file}: {reason}" in text
+        assert text.count(f"{file}") == 1
+    assert not plane.received
+
+
 def test_allocations_create_with_option_json_prints_only_the_active_allocation(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
