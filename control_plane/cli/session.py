@@ -102,7 +102,8 @@ class Session:
         self.recorded = reply.recorded
         recorded = "" if reply.recorded is None else f", recorded {reply.recorded.isoformat()}"
         before = "" if reply.recorded is not None else ", which is before the first event of the ledger"
-        self.asides[f"as of cursor {reply.position}{recorded}{before}"] = None
+        position = reply.position.rpartition(".")[2]  # without the epoch, as --at takes it
+        self.asides[f"as of position {position}{recorded}{before}"] = None
 
 
 @contextmanager

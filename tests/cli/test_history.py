@@ -82,7 +82,7 @@ def test_list_command_with_option_at_sends_the_position_and_shows_which_position
     outcome = sliceplane(*words, "--at", "position:7")
     assert outcome.code == 0
     assert "at=position%3A7" in plane.received[0].path
-    assert "as of cursor 1.7, recorded 2026-11-21T12:00:00+00:00" in outcome.err
+    assert "as of position 7, recorded 2026-11-21T12:00:00+00:00" in outcome.err
 
 
 def test_ages_printed_with_option_at_are_relative_to_the_requested_time(
