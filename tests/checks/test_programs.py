@@ -4,6 +4,7 @@ import re
 
 from control_plane.programs import PURPOSES, SERVER, Program
 from control_plane.server import HELP
+from control_plane.settings import Settings
 from tests.checks.files import ROOT, place, repository_files, text_lines
 
 COMMAND = re.compile(rf"{SERVER} ([a-z][a-z-]*)")
@@ -19,6 +20,12 @@ def test_help_of_sliceplane_server_lists_every_program_with_its_purpose() -> Non
 def test_parts_table_of_the_architecture_page_lists_every_program() -> None:
     rows = re.findall(rf"^\| `{SERVER} ([a-z-]+)`", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
     assert rows == [*Program]
+
+
+def test_operators_pages_name_every_setting_of_the_control_plane() -> None:
+    pages = "".join((ROOT / f"docs/{name}.md").read_text() for name in ("server", "node", "access"))
+    settings = {f"SLICEPLANE_{name.upper()}" for name in Settings.model_fields.keys() - {"failpoints"}}
+    assert settings - {*re.findall(r"\bSLICEPLANE_[A-Z_]+\b", pages)} == set()
 
 
 def test_documents_name_only_commands_that_the_server_has() -> None:
