@@ -32,8 +32,9 @@ Open drift that concerns one ingress, such as a port on which nothing in the sli
 Probes detect outages that no comparison detects. Each ready slice is probed every 5 s, and at once when the host reports
 a change, by a TCP SYN that never completes a connection: from the gateway's address to the readiness port, and, if that
 responds, at each ingress from the agent's own device (`sp-probe`) beside the uplink. `slice.unreachable` opens after 5 s without
-a response (11 s after the outage at the latest), or after the port was closed for 30 s; it ends with the next response. `observed`
-names the first hop that fails:
+a response (11 s after the outage at the latest), or after the readiness port was closed for 30 s; it ends with the next response. A
+refused connection to an ingress, because nothing listens on its port in the slice, counts as no response: its state is `lost` after 5
+to 11 s, until something listens. `observed` names the first hop that fails:
 
 | hop | meaning |
 | --- | --- |

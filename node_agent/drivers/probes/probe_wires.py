@@ -156,7 +156,8 @@ class UplinkWire:
         except Refused as refused:
             raise OSError(str(refused)) from refused
         if found is None:
-            return "the host itself answers or refuses the probe"
+            # The kernel forgets a connection as soon as the guest refuses it, so both causes look the same here.
+            return "the connection is refused: nothing listens on the port in the slice, or the host itself answers"
         if (found.target, found.target_port) != (path.network.ip, path.port):
             return (
                 f"the probe is sent to {found.target} port {found.target_port} "
