@@ -8,21 +8,28 @@ from typing import Final
 _SHORTEST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.15
 _PAUSE_PER_CHECK: Final = 2
+_LONGEST_GROWN_PAUSE: Final = 0.1
+_SHARE_OF_WAITING: Final = 1 / 12
 
 
 class Pauses:
-    """Pauses between checks of a condition, twice as long as the last check, so that waiting takes at most a third of a
-    processor. Without pauses, checks that start programs or send requests would occupy nearly a whole processor.
+    """Pauses between checks of a condition, at least twice as long as the last check, so that waiting takes at most a
+    third of a processor. Without pauses, checks that start programs or send requests would occupy nearly a whole
+    processor.
+
+    The pauses grow to a twelfth of the time waited so far, and at most to a tenth of a second: a long wait takes little
+    processor time, and becomes longer by a few hundredths.
     """
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._first = self._began = time.monotonic()
 
     def next(self) -> float:
         """Return the seconds to pause after a check that ended now. The check began when the previous pause ended."""
-        took = time.monotonic() - self._began
-        pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, _PAUSE_PER_CHECK * took))
-        self._began = time.monotonic() + pause
+        now = time.monotonic()
+        grown = min(_LONGEST_GROWN_PAUSE, _SHARE_OF_WAITING * (now - self._first))
+        pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, _PAUSE_PER_CHECK * (now - self._began), grown))
+        self._began = now + pause
         return pause
 
 
@@ -43,14 +50,11 @@ def _nothing() -> None:
 
 
 def last(seconds: float, again: Callable[[], object] = _nothing) -> None:
-    """Let a fault last for `seconds`, and call `again` repeatedly meanwhile."""
+    """Let a fault last for `seconds`, and call `again` repeatedly meanwhile, with pauses of a hundredth of a second."""
     end = time.monotonic() + seconds
-
-    def over() -> bool:
+    while time.monotonic() <= end:
         again()
-        return time.monotonic() > end
-
-    until(over, "the fault has lasted for its time", seconds + 30)
+        time.sleep(_SHORTEST_PAUSE)
 
 
 async def dawdle(seconds: float) -> None:
