@@ -1,8 +1,32 @@
-"""Tests of an allocation on a simulated node, from its request to its release."""
+"""Tests of an allocation on a simulated node, from its request to its release. They share the node: each begins and
+ends with free slots.
+"""
+
+from collections.abc import Iterator
+
+import pytest
 
 from node_agent.lab.leaks.snapshot import differences
-from tests.road.conftest import KEY, Site
+from tests.road.conftest import KEY, Site, running_site
+from tests.servers.plane import RunningPlane
 from tests.waiting import until
+
+
+@pytest.fixture(scope="module")
+def shared_site(shared_plane: RunningPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with running_site(shared_plane, tmp_path_factory.mktemp("site")) as made:
+        yield made
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Iterator[Site]:
+    """Control plane and node of the module, with two free slots. Allocations of the test are released after it."""
+    yield shared_site
+    client = shared_site.plane.client()
+    for each in client.get("/allocations").json()["items"]:
+        if each["state"] not in {"released", "failed"}:
+            assert client.delete(f"/allocations/{each['id']}").is_success
+    shared_site.await_placeable(2)
 
 
 def test_released_allocation_leaves_nothing_on_its_node(site: Site) -> None:

@@ -123,7 +123,7 @@ def running_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
 
 @pytest.fixture(scope="module")
 def shared_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """Control plane that the tests of one module share and only read."""
+    """Control plane that the tests of one module share. Each test leaves a state that the others accept."""
     with running(postgres_server) as made:
         yield made
 
