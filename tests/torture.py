@@ -33,7 +33,7 @@ PROMISES: Final = {
     "P8": ("tests/faults/test_clocks.py",),
     "P9": ("tests/road/test_identity.py",),
     "P11": ("tests/ledger/test_no_event_is_skipped.py",),
-    "P12": ("tests/projections/test_histories.py", "tests/golden"),
+    "P12": ("tests/projections/test_histories.py", "tests/projections/test_swap.py", "tests/golden"),
     "P14": ("tests/ledger/test_roles.py",),
     "P15": ("tests/api/history/test_watch_faults.py",),
     "P16": (

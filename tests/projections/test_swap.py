@@ -23,9 +23,10 @@ from tests.projections.eventually import eventually
 from tests.projections.fleet import Fleet, living
 from tests.projections.projector_process import open_rebuilds, projector
 from tests.servers.postgres import Database
+from tests.torture import count
 
 pytestmark = [pytest.mark.slow]
-APPENDERS, SWAPS, SLOTS = 4, 6, 2
+APPENDERS, SWAPS, SLOTS = 4, count(6, usual_share=3), 2
 ATTEMPTS = 4
 """Number of postponed attempts of a blocked swap during which appends are timed."""
 BOUND_SECONDS = 0.3
