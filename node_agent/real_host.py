@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from events.values import Ipv4Subnet
-from node_agent.aspects.devices import absent_devices_of, devices_of, pci_devices_of
+from node_agent.aspects.devices import absent_devices_of, describe_devices_of, devices_of, pci_devices_of
 from node_agent.aspects.gateway import Gateway, node_network
 from node_agent.aspects.hypervisors import Disks, Hypervisor
 from node_agent.aspects.leases import LeaseAspect
@@ -15,6 +15,7 @@ from node_agent.aspects.machines import Machines
 from node_agent.aspects.passthrough import PciBus
 from node_agent.aspects.ports import PortAspect
 from node_agent.aspects.translations import TranslationAspect
+from node_agent.drivers.device_files import HostDeviceFiles
 from node_agent.drivers.dhcp.dhcp import DnsmasqLeases
 from node_agent.drivers.machines.disks import DisksFolder
 from node_agent.drivers.machines.libvirt import LibvirtHypervisor
@@ -51,6 +52,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
     dhcp = DnsmasqLeases(run_folder / "dhcp", network, links, something_changed)
     hypervisor = LibvirtHypervisor(settings.libvirt_uri, something_changed)
     bus, places = SysfsPci(settings.sysfs_root), settings.places
+    device_files = HostDeviceFiles(settings.sysfs_root, settings.procfs_root)
     images = ImagesFolder(settings.images_folder)
     leases = LeaseAspect(dhcp)
     disks = DisksFolder(run_folder / "disks")
@@ -89,6 +91,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         devices=devices_of(settings, links, bus),
         absent_devices=absent_devices_of(settings, links),
         pci_devices=pci_devices_of(places, bus),
+        describe_devices=describe_devices_of(places, device_files),
         check_machines=machines.check,
         inspect_machine=machines.inspect,
         runs=machines.runs,

@@ -128,6 +128,8 @@ class Settings(Wire):
     libvirt_uri: str = "qemu:///system"
     sysfs_root: Path = Path("/sys")
     """Root of sysfs, in which the kernel shows the host's PCI devices."""
+    procfs_root: Path = Path("/proc")
+    """Root of procfs, in which the NVIDIA driver shows its GPUs."""
     ovs_folder: Path = Path("/run/openvswitch")
     accelerator: Accelerator = "qemu"
     slots: tuple[SlotSettings, ...] = Field(min_length=1, max_length=64)

@@ -37,7 +37,8 @@ Whole = Annotated[int, Field(strict=True)]
 """An integer; a JSON `true` or a number in a text is refused, as the OpenAPI document states."""
 Flag = Annotated[bool, Field(strict=True)]
 """A truth value; 0, 1 and texts such as `"yes"` are refused, as the OpenAPI document states."""
-Count = Annotated[Whole, Field(ge=0, le=2**31 - 1)]
+LARGEST_COUNT: Final = 2**31 - 1
+Count = Annotated[Whole, Field(ge=0, le=LARGEST_COUNT)]
 Port = Annotated[Whole, Field(ge=1, le=65535)]
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END: Final = datetime(9999, 1, 1, tzinfo=UTC)

@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import Field
 
 from tasks import operations
+from tasks.devices import FoundDevice
 from tasks.drift import LocatedEvidence, TimedEvidence
 from tasks.fields import (
     AllocationId,
@@ -20,7 +21,6 @@ from tasks.fields import (
     Line,
     MacAddress,
     Moment,
-    PciAddress,
     Port,
     SlotId,
     Whole,
@@ -44,21 +44,6 @@ class Reason(Wire):
     """Reason code."""
     message: Line
     """Explanation for people."""
-
-
-class FoundDevice(Wire):
-    """A PCI function that the node's settings assign to a slot, and the properties that the host reports for it."""
-
-    address: PciAddress
-    """PCI address."""
-    use: Literal["gpu", "fabric", "card"]
-    """Purpose of the function."""
-    number: Word | None = Field(max_length=9)
-    """Vendor and device id in hexadecimal, such as `10de:2330`; null if no function was found there."""
-    kind: Word | None = Field(max_length=16)
-    """Kind of function, by its class and its devices; null if none was found."""
-    numa_node: Whole | None = Field(ge=0, le=1023)
-    """NUMA node that the function is attached to; null if the host does not report it."""
 
 
 class FoundSlot(Wire):

@@ -4,19 +4,29 @@ The links are the parent of the virtual functions and the link to a BlueField ca
 belong to the slots' virtual machines. A device that is not configured is not required.
 """
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
-from events.values import SlotIndex
+from events.values import PciAddress, SlotIndex
 from node_agent.aspects.links import Links
 from node_agent.aspects.passthrough import PciBus, device_problems, lost, numa_mismatches
+from node_agent.host.device_facts import FactsUnread, Files, describe_device
 from node_agent.host.host import Prerequisite
-from node_agent.host.host_resources import Places
+from node_agent.host.host_resources import Places, Use
 from node_agent.host.pci import PciDevices
 from node_agent.host.slices import Difference, HostUnreadable
 from node_agent.settings import Settings
+from tasks.devices import FoundDevice
 
 NOT_CONFIGURATION: Final = "not configured"
+
+
+class DeviceFiles(Protocol):
+    """The files in which the host describes its PCI functions."""
+
+    def read(self, address: PciAddress) -> Files | FactsUnread:
+        """Return the files of a PCI function, and those of its physical function about RDMA and network links."""
+        ...
 
 
 def devices_of(settings: Settings, links: Links, bus: PciBus) -> Callable[[], tuple[Prerequisite, ...]]:
@@ -45,6 +55,27 @@ def pci_devices_of(places: Places, bus: PciBus) -> Callable[[], PciDevices]:
     """
     desired = any(place.devices for place in places.values())
     return lambda: bus.devices() if desired else PciDevices(())
+
+
+def describe_devices_of(
+    places: Places, files: DeviceFiles
+) -> Callable[[PciDevices], Mapping[tuple[Use, PciAddress], FoundDevice]]:
+    """Return a function that describes the PCI functions in the slots' settings, found or not, by use and address."""
+    desired = [(each.use, each.address) for place in places.values() for each in place.devices]
+
+    def describe(devices: PciDevices) -> Mapping[tuple[Use, PciAddress], FoundDevice]:
+        return {
+            (use, address): describe_device(use, address, devices, _files_of(address, devices, files))
+            for use, address in desired
+            if use != "unordered"
+        }
+
+    return describe
+
+
+def _files_of(address: PciAddress, devices: PciDevices, files: DeviceFiles) -> Files | FactsUnread:
+    device = devices.find(address)
+    return {} if device is None or device.unread is not None else files.read(address)
 
 
 def lost_devices(places: Places, devices: PciDevices) -> dict[SlotIndex, tuple[Difference, ...]]:

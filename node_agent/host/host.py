@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from events.values import Ipv4Address, SlotIndex
+from events.values import Ipv4Address, PciAddress, SlotIndex
+from node_agent.host.host_resources import Use
 from node_agent.host.pci import PciDevices
 from node_agent.host.reachability import Findings
 from node_agent.host.slices import Aspect, Difference, Slice, SliceNetwork, Step
+from tasks.devices import FoundDevice
 
 LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
 
@@ -135,6 +137,8 @@ class Host:
     """Return the drift of configured devices that do not exist. Raises `HostUnreadable`."""
     pci_devices: Callable[[], PciDevices]
     """Return the host's PCI functions; none if no slot has any. Raises `HostUnreadable`."""
+    describe_devices: Callable[[PciDevices], Mapping[tuple[Use, PciAddress], FoundDevice]]
+    """Return the descriptions of the PCI functions in the slots' settings, by use and address."""
     check_machines: Callable[[], None]
     """Raise `HostUnreadable` if the hypervisor does not answer."""
     inspect_machine: Callable[[SliceNetwork], ObservedMachine | None]

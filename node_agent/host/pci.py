@@ -144,6 +144,13 @@ class PciDevices:
         return None
 
 
+def is_representor(netdev: Netdev) -> bool:
+    """Return whether a network link is a port of an embedded switch other than its uplink, such as a VF's
+    representor.
+    """
+    return netdev.switch_id is not None and netdev.port is not None and not _UPLINK.fullmatch(netdev.port)
+
+
 def _check_read(*devices: PciDevice | None) -> None:
     for device in devices:
         if device is not None and device.unread is not None:

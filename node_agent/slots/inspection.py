@@ -11,7 +11,7 @@ A fault of the node is reported and never fatal: running slices keep running, an
 
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +20,10 @@ from pydantic import ValidationError
 
 from events.values import PciAddress
 from node_agent.aspects.devices import lost_devices
+from node_agent.host.device_facts import absent_device
 from node_agent.host.drift import NODE, Drifts, differences, merged, unreadable
 from node_agent.host.host import Host
 from node_agent.host.host_resources import USES, Use
-from node_agent.host.pci import PciDevice, PciDevices
 from node_agent.host.slices import Difference, HostUnreadable, tap_of
 from node_agent.runtime.durable import replace_file
 from node_agent.runtime.halt import Halt
@@ -31,9 +31,10 @@ from node_agent.runtime.version import agent_version
 from node_agent.settings import Settings, SlotSettings
 from node_agent.slots.steps import StepFailed, run_steps
 from node_agent.transport.reporter import Reporter
+from tasks.devices import FoundDevice
 from tasks.failpoints import failpoint
 from tasks.fields import Wire, line
-from tasks.reports import MOST_IMAGES, FoundDevice, FoundSlot, NodeSurveyed
+from tasks.reports import MOST_IMAGES, FoundSlot, NodeSurveyed
 
 log = structlog.get_logger(__name__)
 _NOT_REPORTED: Final = ""
@@ -77,13 +78,11 @@ class Inspection:
             drifts.restore(each for each in self._last.description.drift if each.slot in own)
         self._report_requested = threading.Event()
         self._describing = threading.Lock()
-        self._pci: PciDevices | None = None
-        """PCI functions as they were read last; None: not yet."""
         reported = self._last.description.slots if self._last is not None else ()
-        self._reported_devices = {
+        self._devices: Mapping[tuple[Use, PciAddress], FoundDevice] = {
             (each.use, each.address): each for slot in reported for each in slot.devices
         }
-        """PCI functions of the slots in the description that was reported before the agent started."""
+        """PCI functions of the slots as they were read last, or reported before the agent started."""
 
     def prepare(self, halt: Halt) -> tuple[Difference, ...]:
         """Repair the drift of the node as a whole, and return the drift that was found. Raises `Halted`."""
@@ -156,7 +155,8 @@ class Inspection:
         If the host cannot be read, yield the error as drift; the drift that was recorded earlier stays open.
         """
         try:
-            self._pci = devices = self._host.pci_devices()
+            devices = self._host.pci_devices()
+            self._devices = self._host.describe_devices(devices)
             lost = lost_devices(self._places, devices)
             mirrored = self._host.gateway.mirrored()
             own = {slot.index for slot in self._settings.slots}
@@ -192,10 +192,7 @@ class Inspection:
         )
 
     def _device(self, use: Use, address: PciAddress) -> FoundDevice:
-        if self._pci is None and (reported := self._reported_devices.get((use, address))) is not None:
-            return reported
-        found = self._pci.find(address) if self._pci is not None else None
-        return _found_device(use, address, found if found is None or found.unread is None else None)
+        return self._devices.get((use, address)) or absent_device(use, address)
 
 
 def _read(path: Path) -> LastDescription | None:
@@ -220,14 +217,4 @@ def _found(slot: SlotSettings, device: Callable[[Use, PciAddress], FoundDevice])
         network_device=tap_of(slot.index),
         devices=tuple(device(use, address) for use in USES for address in slot.place.of(use)),
         numa_node=slot.numa_node,
-    )
-
-
-def _found_device(use: Use, address: PciAddress, found: PciDevice | None) -> FoundDevice:
-    return FoundDevice(
-        address=address,
-        use=use,
-        number=found.number if found is not None else None,
-        kind=found.kind if found is not None else None,
-        numa_node=found.numa_node if found is not None else None,
     )

@@ -13,6 +13,7 @@ from typing import Final
 
 from events.values import IngressId, Ipv4Address, SlotIndex
 from node_agent.aspects.leases import LeaseState, ObservedAddress
+from node_agent.host.device_facts import describe_device
 from node_agent.host.host import Answered, Host, NotYet, ObservedMachine, Prerequisite
 from node_agent.host.pci import PciDevice, PciDevices
 from node_agent.host.reachability import Findings
@@ -92,6 +93,9 @@ class Toy:
             devices=lambda: (),
             absent_devices=lambda: (),
             pci_devices=self.pci_devices,
+            describe_devices=lambda found: {
+                ("gpu", each.address): describe_device("gpu", each.address, found, {}) for each in found
+            },
             check_machines=lambda: None,
             inspect_machine=self.inspect,
             runs=self.runs,

@@ -20,6 +20,7 @@ from deploy.embedded.postgres import PostgresServer
 from events.values import AllocationId, NodeId, PciAddress, SlotId, new_uuid
 from read_models.projections import PROJECTIONS
 from tasks import reports
+from tasks.devices import FoundDevice
 from tests.projections import expected
 from tests.projections.fleet import living
 from tests.servers.postgres import cloned
@@ -35,7 +36,7 @@ OF_NODE = reports.Reason(code="step_refused", message="machine.start: refused")
 BATCHES = st.sampled_from([1, 2, 7, 500])
 
 GPUS = [
-    reports.FoundDevice(address=address, use="gpu", number="10de:2330", kind="gpu", numa_node=0)
+    FoundDevice(address=address, use="gpu", number="10de:2330", kind="gpu", numa_node=0)
     for address in (PciAddress("0000:1b:00.0"), PciAddress("0000:43:00.0"))
 ]
 
@@ -95,7 +96,7 @@ class Histories(RuleBasedStateMachine):
         missing: list[str],
         *,
         twice: bool,
-        gpus: tuple[reports.FoundDevice, ...],
+        gpus: tuple[FoundDevice, ...],
     ) -> None:
         found = tuple(
             reports.FoundSlot(

@@ -1,10 +1,11 @@
 """The PCI bus of a simulated host, with the devices that the settings of its slots name."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from events.values import PciAddress
 from node_agent.aspects.links import Representor
+from node_agent.host.device_facts import PCI_FOLDER, Files
 from node_agent.host.host_resources import HostDevice, Place
 from node_agent.host.pci import Netdev, PciDevice, PciDevices
 from node_agent.host.slices import HostRefused
@@ -20,8 +21,17 @@ _NUMBERS: Final[dict[str, tuple[int, int, int]]] = {
 }
 
 
+_GPU_RESOURCE: Final = """\
+0x0000220000000000 0x0000220000ffffff 0x000000000014220c
+0x0000000000000000 0x0000000000000000 0x0000000000000000
+0x0000200000000000 0x0000201fffffffff 0x000000000014220c
+"""
+"""Regions of an H100: 16 MiB and 128 GiB."""
+_SIMULATED_PORT: Final = {"link_layer": "Ethernet", "state": "4: ACTIVE", "phys_state": "5: LinkUp"}
+
+
 class SimulatedPci:
-    """Simulated implementation of `node_agent.aspects.passthrough.PciBus`."""
+    """Simulated implementation of `PciBus` and `DeviceFiles` in `node_agent.aspects`."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
@@ -29,6 +39,10 @@ class SimulatedPci:
     def devices(self) -> PciDevices:
         with self._host.look() as state:
             return PciDevices(state.pci)
+
+    def read(self, address: PciAddress) -> Files:
+        device = self.devices().find(address)
+        return dict(_files(device)) if device is not None else {}
 
     def reset(self, address: PciAddress) -> None:
         with self._host.change("machine.reset", address) as state:
@@ -52,6 +66,18 @@ def add_pci_devices(host: SimulatedHost, places: Iterable[Place]) -> None:
         existing = {each.number for each in state.representors}
         new = (number for number, _ in enumerate(cards) if _LINKS + number not in existing)
         state.representors += [_representor(number) for number in new]
+
+
+def _files(device: PciDevice) -> Iterator[tuple[str, str]]:
+    folder = f"{PCI_FOLDER}/{device.address}"
+    bus = device.address.rpartition(":")[0]
+    yield folder, f"/sys/devices/pci{bus}/{bus}:1f.0/{device.address}"
+    yield f"{folder}/class", f"0x{device.class_code:06x}"
+    if device.kind == "gpu":
+        yield f"{folder}/resource", _GPU_RESOURCE
+    if device.physical_function is not None:
+        port = f"{PCI_FOLDER}/{device.physical_function}/infiniband/mlx5_0/ports/1"
+        yield from ((f"{port}/{name}", text) for name, text in _SIMULATED_PORT.items())
 
 
 def _switching(functions: tuple[PciAddress, ...]) -> PciDevice:

@@ -1,0 +1,109 @@
+"""Read the files that describe a PCI function, from sysfs and from the NVIDIA driver's part of procfs.
+
+Only text is read here; `node_agent.host.device_facts` computes facts from it. A missing or unreadable file is left out:
+many files exist for some functions only, and others can be read only while the link is up.
+
+A read of an RDMA port's state is a command to the firmware of its card, which may hang. So the files of each function
+are read within a deadline, and while a read of a function hangs, no other read of it starts.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from events.values import InvalidValue, PciAddress, pci_address
+from node_agent.drivers.deadlines import Call, DeadlineExceeded, Deadlines
+from node_agent.host.device_facts import NVIDIA_FOLDER, PCI_FOLDER, FactsUnread, Files
+
+READ_SECONDS: Final = 2.0
+_MOST_HUNG: Final = 256
+"""Functions whose reads may hang at once, more than the GPUs and network functions of any host."""
+_OWN_FILES: Final = ("vendor", "device", "class", "numa_node", "resource")
+_OWN_LINKS: Final = ("iommu_group", "physfn")
+_PORT_FILES: Final = (
+    "infiniband/*/node_guid",
+    *(f"infiniband/*/ports/*/{name}" for name in ("link_layer", "state", "phys_state", "rate")),
+    *(f"net/*/{name}" for name in ("mtu", "address", "operstate", "speed")),
+)
+_LARGEST_FILE: Final = 16 * 1024
+
+
+class HostDeviceFiles:
+    """Implementation of `node_agent.aspects.devices.DeviceFiles` for sysfs and procfs, mounted at these paths."""
+
+    def __init__(self, sysfs: Path, procfs: Path, read_seconds: float = READ_SECONDS) -> None:
+        self._sysfs, self._procfs, self._read_seconds = sysfs, procfs, read_seconds
+        self._deadlines = Deadlines(max_concurrent=_MOST_HUNG)
+        self._hung: dict[PciAddress, Call[Files]] = {}
+
+    def read(self, address: PciAddress) -> Files | FactsUnread:
+        hung = self._hung.pop(address, None)
+        if hung is not None and not hung.outcome.done():
+            self._hung[address] = hung
+            return FactsUnread("an earlier read of its files has not returned")
+        try:
+            call = self._deadlines.begin(self._read_seconds, lambda: self._files(address))
+        except DeadlineExceeded as overdue:
+            return FactsUnread(f"read its files: {overdue}")
+        try:
+            return call.result()
+        except DeadlineExceeded as overdue:
+            self._hung[address] = call
+            return FactsUnread(f"read its files: {overdue}")
+
+    def _files(self, address: PciAddress) -> Files:
+        return dict(self._found(address))
+
+    def _found(self, address: PciAddress) -> Iterator[tuple[str, str]]:
+        folder = self._sysfs / "bus" / "pci" / "devices" / address
+        shown = f"{PCI_FOLDER}/{address}"
+        if (path := self._real_path(folder)) is not None:
+            yield shown, path
+        for name in _OWN_FILES:
+            yield from _text(folder / name, f"{shown}/{name}")
+        for name in _OWN_LINKS:
+            if (target := _link_target(folder / name)) is not None:
+                yield f"{shown}/{name}", target
+        yield from self._port_files(address)
+        if (parent := _parent(folder)) is not None:
+            yield from self._port_files(parent)
+        information = self._procfs / "driver" / "nvidia" / "gpus" / address / "information"
+        yield from _text(information, f"{NVIDIA_FOLDER}/{address}/information")
+
+    def _port_files(self, function: PciAddress) -> Iterator[tuple[str, str]]:
+        """Yield the files of a function's RDMA devices and network links."""
+        folder = self._sysfs / "bus" / "pci" / "devices" / function
+        for pattern in _PORT_FILES:
+            for path in sorted(folder.glob(pattern)):
+                yield from _text(path, f"{PCI_FOLDER}/{function}/{path.relative_to(folder)}")
+
+    def _real_path(self, folder: Path) -> str | None:
+        """Return the path of a function below /sys/devices, which names all bridges above it."""
+        try:
+            return f"/sys/{folder.resolve(strict=True).relative_to(self._sysfs.resolve())}"
+        except (OSError, ValueError):
+            return None
+
+
+def _parent(folder: Path) -> PciAddress | None:
+    try:
+        return pci_address(_link_target(folder / "physfn") or "")
+    except InvalidValue:
+        return None
+
+
+def _link_target(path: Path) -> str | None:
+    try:
+        return path.readlink().name
+    except OSError:
+        return None
+
+
+def _text(path: Path, shown: str) -> Iterator[tuple[str, str]]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE).decode(errors="replace").strip()
+    except OSError:
+        return
+    if text:
+        yield shown, text
