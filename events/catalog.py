@@ -60,7 +60,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "node.reports_resumed": Shape(1, nodes.NodeReportsResumed),
     "slot.discovered": Shape(1, slots.SlotDiscovered),
     "slot.approved": Shape(1, slots.SlotApproved),
-    "slot.devices_described": Shape(1, slots.SlotDevicesDescribed),
+    "slot.devices_described": Shape(2, slots.SlotDevicesDescribed),
     "slot.devices_granted": Shape(1, slots.SlotDevicesGranted),
     "slot.claimed": Shape(1, slots.SlotClaimed),
     "slot.releasing": Shape(1, slots.SlotReleasing),

@@ -46,6 +46,40 @@ class SlotNetwork(Record, frozen=True):
     """Name of the bridge on the node."""
 
 
+class DeviceEvidence(Record, frozen=True):
+    """A file of a node that a fact about a PCI function was read from."""
+
+    path: str
+    """Absolute path of the file or link. If the name of a network link may change, `*` stands for it."""
+    value: str
+    """Content of the file or the part that was used, or the target of the link."""
+
+
+class FabricMetadata(Record, frozen=True):
+    """Connection of a network function to its fabric. A field is null if the node does not report it.
+
+    Without an RDMA device of its own, such as a virtual function that is reserved for guests, a function has the link
+    layer, the states and the rate of its physical function. Without a network link of its own, it has that one's MTU.
+    """
+
+    link_layer: str | None = None
+    """`infiniband` or `ethernet`. If no RDMA device reports it, it follows from the class of the PCI function."""
+    rdma_device: str | None = None
+    """Name of the function's RDMA device, such as `mlx5_0`; an Ethernet function with such a device supports RoCE."""
+    port_state: str | None = None
+    """State of the RDMA port, such as `active` or `down`; without RDMA, the operational state of the network link."""
+    physical_state: str | None = None
+    """Physical state of the RDMA port, such as `link_up` or `polling`."""
+    rate_mbit: int | None = None
+    """Rate of the port in Mbit/s."""
+    mtu: int | None = None
+    """MTU of the network link in bytes."""
+    guid: str | None = None
+    """GUID of the RDMA device, such as `b83f:d203:00a1:b2c3`."""
+    mac: str | None = None
+    """MAC address of the function's Ethernet link."""
+
+
 class SlotDevice(Record, frozen=True):
     """A PCI function of the node that is passed through to the slice in this slot."""
 
@@ -59,6 +93,30 @@ class SlotDevice(Record, frozen=True):
     """Kind of function that the node found: `gpu`, `fabric`, `vf`, `bridge` or `other`; null if it found none."""
     numa_node: int | None
     """NUMA node that the function is attached to; null if the node does not report it."""
+    unreadable: str | None = None
+    """Reason why the function or its facts could not be read; null if they were read, and if no function was found."""
+    model: str | None = None
+    """Model name, from the driver or by the device id; null if neither names it."""
+    memory_mib: int | None = None
+    """Memory of a GPU of this model, in MiB; null for an unknown model."""
+    bar_mib: int | None = None
+    """Size of the largest prefetchable 64-bit BAR of a GPU, in MiB; the memory may be smaller or larger."""
+    uuid: str | None = None
+    """UUID of a GPU; null unless the NVIDIA driver of the node reports it."""
+    iommu_group: str | None = None
+    """IOMMU group; null if the node does not use an IOMMU."""
+    root_port: PciAddress | None = None
+    """Topmost bridge above the function; null if the function is on a root bus."""
+    physical_function: PciAddress | None = None
+    """Physical function of a virtual function; null for other functions."""
+    vf_number: int | None = None
+    """Number of a virtual function within its physical function, from 0."""
+    representor: str | None = None
+    """Port name of a virtual function's representor, such as `pf0vf3`; null if its card is not in switchdev mode."""
+    fabric_metadata: FabricMetadata | None = None
+    """Connection to the fabric; null for a GPU."""
+    evidence: tuple[DeviceEvidence, ...] = ()
+    """Files that the facts were read from, in the order of their paths."""
 
 
 class SlotDiscovered(Fact, frozen=True):
@@ -79,7 +137,9 @@ class SlotApproved(Fact, frozen=True):
 
 
 class SlotDevicesDescribed(Fact, frozen=True):
-    """A node reported the PCI functions for slices in this slot, and they differ from those recorded before."""
+    """A node reported the PCI functions for slices in this slot, and they or the facts about them differ from those
+    recorded before.
+    """
 
     slot_id: SlotId
     devices: tuple[SlotDevice, ...]

@@ -26,7 +26,15 @@ def _request_without_options(shape: JsonObject) -> JsonObject:
     return shape
 
 
+def _devices_without_facts(shape: JsonObject) -> JsonObject:
+    """Return a description of devices of version 1 unchanged. Version 2 added facts about each function, from
+    `unreadable` to `evidence`, and their defaults are what version 1 meant: the node did not report them.
+    """
+    return shape
+
+
 UPCASTS: Final[dict[tuple[str, int], Rewrite]] = {
     ("allocation.requested", 1): _request_without_options,
+    ("slot.devices_described", 1): _devices_without_facts,
 }
 """Upcasters by stored name and version; each converts that version to the next."""

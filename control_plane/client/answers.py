@@ -118,12 +118,40 @@ class RegisteredNode(Answer, frozen=True):
     token_expires_at: datetime
 
 
+class DeviceEvidence(Answer, frozen=True):
+    path: str
+    value: str
+
+
+class FabricMetadata(Answer, frozen=True):
+    link_layer: str | None = None
+    rdma_device: str | None = None
+    port_state: str | None = None
+    physical_state: str | None = None
+    rate_mbit: int | None = None
+    mtu: int | None = None
+    guid: str | None = None
+    mac: str | None = None
+
+
 class SlotDevice(Answer, frozen=True):
     address: str
     use: str
     number: str | None = None
     kind: str | None = None
     numa_node: int | None = None
+    unreadable: str | None = None
+    model: str | None = None
+    memory_mib: int | None = None
+    bar_mib: int | None = None
+    uuid: str | None = None
+    iommu_group: str | None = None
+    root_port: str | None = None
+    physical_function: str | None = None
+    vf_number: int | None = None
+    representor: str | None = None
+    fabric_metadata: FabricMetadata | None = None
+    evidence: tuple[DeviceEvidence, ...] = ()
     granted: bool = False
 
 

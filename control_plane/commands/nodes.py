@@ -23,11 +23,12 @@ from events.drift import OpenDrift
 from events.envelope import Cause
 from events.ledger.append import Change
 from events.nodes import EnrolmentReopened, NodeInspected, NodeRegistered, NodeRepaired
-from events.slots import SlotDevice, SlotFact, SlotHardware, SlotRepaired
+from events.slots import DeviceEvidence, FabricMetadata, SlotDevice, SlotFact, SlotHardware, SlotRepaired
 from events.values import NodeId, SlotId, SlotIndex, index_of, slot_of, stream_of_node, stream_of_slot
 from read_models import nodes, slots
 from read_models.nodes import REMOVED, NodeRow
 from read_models.slots import SlotRow
+from tasks.devices import FoundDevice
 from tasks.drift import LocatedEvidence
 from tasks.reports import DriftRepaired, FoundSlot, NodeSurveyed
 
@@ -151,10 +152,16 @@ def _slot_changes(survey: Survey, known: dict[SlotIndex, SlotRow]) -> Iterator[C
 
 
 def _described(slot: FoundSlot) -> Described:
-    devices = (
-        SlotDevice(each.address, each.use, each.number, each.kind, each.numa_node) for each in slot.devices
-    )
-    return tuple(devices), slot.numa_node
+    return tuple(map(_slot_device, slot.devices)), slot.numa_node
+
+
+def _slot_device(found: FoundDevice) -> SlotDevice:
+    fabric = found.fabric_metadata
+    facts = found.model_dump() | {
+        "fabric_metadata": None if fabric is None else FabricMetadata(**dict(fabric)),
+        "evidence": tuple(DeviceEvidence(each.path, each.value) for each in found.evidence),
+    }
+    return SlotDevice(**facts)
 
 
 def _ungranted(

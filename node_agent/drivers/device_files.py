@@ -17,7 +17,7 @@ from node_agent.host.device_facts import NVIDIA_FOLDER, PCI_FOLDER, FactsUnread,
 
 READ_SECONDS: Final = 2.0
 _MOST_HUNG: Final = 256
-"""Functions whose reads may hang at once, more than the GPUs and network functions of any host."""
+"""Number of functions with a read that hangs: more than the GPUs and network functions of any host."""
 _OWN_FILES: Final = ("vendor", "device", "class", "numa_node", "resource")
 _OWN_LINKS: Final = ("iommu_group", "physfn")
 _PORT_FILES: Final = (

@@ -61,7 +61,15 @@ network = st.builds(
 )
 pci = st.lists(word.map(PciAddress), max_size=2).map(tuple)
 device = st.builds(
-    slots.SlotDevice, word.map(PciAddress), word, st.none() | word, st.none() | word, st.none() | number
+    slots.SlotDevice,
+    word.map(PciAddress),
+    word,
+    st.none() | word,
+    st.none() | word,
+    st.none() | number,
+    model=st.none() | word,
+    fabric_metadata=st.none() | st.builds(slots.FabricMetadata, link_layer=word, rate_mbit=number),
+    evidence=st.lists(st.builds(slots.DeviceEvidence, word, word), max_size=2).map(tuple),
 )
 allocation = word.map(AllocationId)
 failures = st.lists(

@@ -69,7 +69,7 @@ class Link:
     address: str
     mtu: int
     speed: int | None
-    """None for a link without a carrier, whose speed cannot be read."""
+    """None for a link without a carrier: its speed cannot be read."""
     switch_id: str = ""
     port: str = ""
 

@@ -36,8 +36,8 @@ OF_NODE = reports.Reason(code="step_refused", message="machine.start: refused")
 BATCHES = st.sampled_from([1, 2, 7, 500])
 
 GPUS = [
-    FoundDevice(address=address, use="gpu", number="10de:2330", kind="gpu", numa_node=0)
-    for address in (PciAddress("0000:1b:00.0"), PciAddress("0000:43:00.0"))
+    FoundDevice(address=address, use="gpu", number="10de:2330", kind="gpu", numa_node=0, model=model)
+    for address, model in ((PciAddress("0000:1b:00.0"), None), (PciAddress("0000:43:00.0"), "NVIDIA H100"))
 ]
 
 

@@ -138,14 +138,60 @@ class Seen(NamedTuple):
     spooled_reports: int
 
 
+class DeviceEvidenceView(BaseModel):
+    """A file of the node that a fact was read from. In its path, `*` stands for the name of a network link that may
+    change.
+    """
+
+    path: str
+    value: str
+
+
+class FabricMetadataView(BaseModel):
+    """Connection of a network function to its fabric.
+
+    `link_layer` is `infiniband` or `ethernet`; with Ethernet and an `rdma_device`, the function supports RoCE.
+    `port_state` is the state of the RDMA port, or of the network link if there is no RDMA device. A virtual function
+    that is reserved for guests has the link layer, states, rate and MTU of its physical function.
+    """
+
+    link_layer: str | None
+    rdma_device: str | None
+    port_state: str | None
+    physical_state: str | None
+    rate_mbit: int | None
+    mtu: int | None
+    guid: str | None
+    mac: str | None
+
+
 class SlotDeviceView(BaseModel):
-    """A PCI function that is assigned to the slice in this slot. `granted`: whether an admin granted it to the slot."""
+    """A PCI function that is assigned to the slice in this slot. `granted`: whether an admin granted it to the slot.
+
+    If no function was found at the address, `number` is null; if it or its files could not be read, `unreadable` is the
+    reason. Every fact is null that the node does not report. `memory_mib` is the memory of a GPU of this model, and
+    `bar_mib` the size of its largest prefetchable 64-bit BAR. `root_port` is the topmost bridge above the function.
+    `vf_number` is the number of a virtual function within `physical_function`, and `representor` the port name of its
+    representor. `evidence` lists the files of the node that state these facts.
+    """
 
     address: str
     use: str
     number: str | None
     kind: str | None
     numa_node: int | None
+    unreadable: str | None
+    model: str | None
+    memory_mib: int | None
+    bar_mib: int | None
+    uuid: str | None
+    iommu_group: str | None
+    root_port: str | None
+    physical_function: str | None
+    vf_number: int | None
+    representor: str | None
+    fabric_metadata: FabricMetadataView | None
+    evidence: list[DeviceEvidenceView]
     granted: bool
 
 
@@ -304,13 +350,8 @@ def _failure_view(failure: FailedBringUp) -> FailureView:
 
 
 def _device_view(device: SlotDevice, granted: Collection[PciAddress]) -> SlotDeviceView:
-    return SlotDeviceView(
-        address=device.address,
-        use=device.use,
-        number=device.number,
-        kind=device.kind,
-        numa_node=device.numa_node,
-        granted=device.address in granted,
+    return SlotDeviceView.model_validate(
+        {**msgspec.to_builtins(device), "granted": device.address in granted}
     )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from control_plane.cli.options import Output, Why
-from control_plane.cli.pages import tables
+from control_plane.cli.pages import details, tables
 from control_plane.cli.screen import Format
 from control_plane.cli.session import session
 from control_plane.cli.times import At
@@ -37,6 +37,20 @@ def list_slots(
     """List slots with their state, size, addresses and allocation."""
     with session(context, output) as current:
         current.show_list(calls.slots(node_name=node, at=at), tables.slots)
+
+
+@commands.command()
+def show(
+    context: typer.Context,
+    *,
+    slot: Annotated[
+        str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
+    ],
+    output: Output = Format.TABLE,
+) -> None:
+    """Show a slot: its state, its drift, and the facts about its PCI functions."""
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.slot(slot)), details.slot)
 
 
 @commands.command()

@@ -18,6 +18,7 @@ from control_plane.client.answers import (
     Condition,
     Drift,
     Endpoint,
+    FabricMetadata,
     Failure,
     Ingress,
     Node,
@@ -258,6 +259,7 @@ def _slot_rows(item: Slot, now: datetime | None) -> Iterator[Row]:
         yield "memory", f"of NUMA node {item.numa_node}"
     for device in item.devices:
         yield device.use, _device(device)
+        yield from (("", fact) for fact in _device_facts(device))
     yield "allocation", item.allocation_id or "none"
     yield from _exclusion(item.excluded, item.failures, now)
     yield from actions(item.allowed_actions)
@@ -265,9 +267,45 @@ def _slot_rows(item: Slot, now: datetime | None) -> Iterator[Row]:
 
 
 def _device(device: SlotDevice) -> str:
-    what = f"{device.number} ({device.kind})" if device.number else "not present"
+    found = f"{device.number} ({device.kind})" if device.number else "not present"
+    what = f"{device.model}, {found}" if device.model else found
     near = "" if device.numa_node is None else f", NUMA node {device.numa_node}"
     return f"{device.address}  {what}{near}{'' if device.granted else ', not approved'}"
+
+
+def _device_facts(device: SlotDevice) -> Iterator[str]:
+    """Yield up to four lines about a PCI function: error, place and identity, physical function, and fabric."""
+    if device.unreadable:
+        yield f"unreadable: {device.unreadable}"
+    facts = (
+        ("memory", None if device.memory_mib is None else words.amount(device.memory_mib)),
+        ("BAR", None if device.bar_mib is None else words.amount(device.bar_mib)),
+        ("root port", device.root_port),
+        ("IOMMU group", device.iommu_group),
+        ("UUID", device.uuid),
+    )
+    if placed := ", ".join(f"{name} {value}" for name, value in facts if value is not None):
+        yield placed
+    if device.physical_function is not None:
+        number = "" if device.vf_number is None else f" {device.vf_number}"
+        representor = "no representor" if device.representor is None else f"representor {device.representor}"
+        yield f"virtual function{number} of {device.physical_function}, {representor}"
+    if device.fabric_metadata is not None and (fabric := ", ".join(_fabric_facts(device.fabric_metadata))):
+        yield fabric
+
+
+def _fabric_facts(fabric: FabricMetadata) -> Iterator[str]:
+    facts = (
+        ("link", fabric.link_layer),
+        ("port", fabric.port_state),
+        ("physical", fabric.physical_state),
+        ("rate", None if fabric.rate_mbit is None else words.rate(fabric.rate_mbit)),
+        ("MTU", fabric.mtu),
+        ("RDMA", fabric.rdma_device),
+        ("GUID", fabric.guid),
+        ("MAC", fabric.mac),
+    )
+    return (f"{name} {value}" for name, value in facts if value is not None)
 
 
 def _drift(found: Iterable[Drift], shown: str, now: datetime | None) -> Iterator[Row]:

@@ -20,6 +20,41 @@ CARD: Final = {
 }
 
 
+NOT_REPORTED: Final[dict[str, Any]] = {
+    **dict.fromkeys(("unreadable", "model", "memory_mib", "bar_mib", "uuid", "iommu_group", "root_port")),
+    **dict.fromkeys(("physical_function", "vf_number", "representor", "fabric_metadata")),
+    "evidence": [],
+}
+"""Fields of a device in the view of a slot, if its node reports no facts about the device."""
+H200: Final = {
+    **GPU,
+    "model": "NVIDIA H200 SXM 141GB",
+    "memory_mib": 143771,
+    "bar_mib": 262144,
+    "iommu_group": "59",
+    "root_port": "0000:15:01.0",
+    "uuid": "GPU-9221d5d1-b60b-a624-bf14-0a1819cfda3b",
+    "evidence": [{"path": "/sys/bus/pci/devices/0000:1b:00.0/class", "value": "0x030200"}],
+}
+FABRIC_FIELDS: Final = (
+    "link_layer",
+    "rdma_device",
+    "port_state",
+    "physical_state",
+    "rate_mbit",
+    "mtu",
+    "guid",
+    "mac",
+)
+PORT: Final = {
+    "link_layer": "infiniband",
+    "rdma_device": "mlx5_0",
+    "port_state": "active",
+    "rate_mbit": 400_000,
+}
+HCA: Final = {**CARD, "physical_function": "0000:18:00.0", "vf_number": 0, "fabric_metadata": PORT}
+
+
 class DescribedNode:
     """Node with two slots that are not approved. Each of its reports is a new description of the node."""
 
@@ -71,11 +106,51 @@ def test_slot_shows_the_pci_devices_that_its_node_reports_and_claims_them_when_i
 ) -> None:
     node.describe_devices(GPU, CARD)
     slot = node.slot()
-    assert slot["devices"] == [{**GPU, "granted": False}, {**CARD, "granted": False}]
+    shown = [{**NOT_REPORTED, **GPU, "granted": False}, {**NOT_REPORTED, **CARD, "granted": False}]
+    assert slot["devices"] == shown
     assert (slot["numa_node"], node.claims()) == (0, [])
     assert node.approve().is_success
-    assert node.slot()["devices"] == [{**GPU, "granted": True}, {**CARD, "granted": True}]
+    assert node.slot()["devices"] == [{**each, "granted": True} for each in shown]
     assert node.claims() == [("n1/0000:18:00.1", "slot-n1/0"), ("n1/0000:1b:00.0", "slot-n1/0")]
+
+
+def test_slot_shows_the_facts_about_its_pci_devices_with_their_evidence(node: DescribedNode) -> None:
+    node.describe_devices(H200, HCA)
+    port = {**dict.fromkeys(FABRIC_FIELDS), **PORT}
+    assert node.slot()["devices"] == [
+        {**NOT_REPORTED, **H200, "granted": False},
+        {**NOT_REPORTED, **HCA, "fabric_metadata": port, "granted": False},
+    ]
+    with node.plane.client() as client:
+        assert client.get("/nodes/n1/slots/0").json()["devices"] == node.slot()["devices"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"number": None, "kind": None, "numa_node": None},
+        {"unreadable": "read its files: no answer within 2 s"},
+        {"uuid": "GPU-12345678-b60b-a624-bf14-0a1819cfda3b"},
+        {"fabric_metadata": {"link_layer": "ethernet"}},
+        {"evidence": [{"path": "/sys/bus/pci/devices/0000:1b:00.0/class", "value": "0x030000"}]},
+    ],
+    ids=lambda changed: str(next(iter(changed))),
+)
+def test_change_of_a_fact_about_a_pci_device_after_approval_is_recorded_once(
+    changed: dict[str, Any], node: DescribedNode
+) -> None:
+    node.describe_devices(H200)
+    node.approve()
+    node.describe_devices({**H200, **changed})
+    node.describe_devices({**H200, **changed})
+    assert node.device_events() == [
+        "slot.devices_described",
+        "slot.devices_granted",
+        "slot.devices_described",
+    ]
+    (shown,) = node.slot()["devices"]
+    ((field, value),) = list(changed.items())[:1]
+    assert shown[field] == ({**dict.fromkeys(FABRIC_FIELDS), **value} if isinstance(value, dict) else value)
 
 
 def test_slot_without_pci_devices_records_no_device_events(node: DescribedNode) -> None:

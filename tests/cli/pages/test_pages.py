@@ -215,6 +215,52 @@ def test_slot_is_shown_with_its_pci_devices_and_their_approval(plane: ScriptedPl
         assert part in shown
 
 
+def test_slot_is_shown_with_the_facts_about_its_pci_devices(plane: ScriptedPlane, sliceplane: Run) -> None:
+    gpu = {
+        "address": "0000:9a:00.0",
+        "use": "gpu",
+        "number": "10de:2335",
+        "kind": "gpu",
+        "numa_node": 1,
+        "model": "NVIDIA H200 SXM 141GB",
+        "memory_mib": 143771,
+        "bar_mib": 262144,
+        "iommu_group": "107",
+        "root_port": "0000:97:01.0",
+        "uuid": "GPU-9221d5d1-b60b-a624-bf14-0a1819cfda3b",
+        "granted": True,
+    }
+    card = {
+        "address": "0000:3b:00.5",
+        "use": "card",
+        "number": "15b3:101e",
+        "kind": "vf",
+        "physical_function": "0000:3b:00.0",
+        "vf_number": 2,
+        "representor": "pf0vf2",
+        "fabric_metadata": {
+            "link_layer": "ethernet",
+            "port_state": "active",
+            "physical_state": "link_up",
+            "rate_mbit": 200_000,
+            "mtu": 9000,
+        },
+        "granted": True,
+    }
+    hung = {"address": "0000:18:00.0", "use": "fabric", "number": "15b3:1021", "unreadable": "no answer"}
+    slot = {**SLOT, "devices": [gpu, {**card, "evidence": [{"path": "/sys/x", "value": "0"}]}, hung]}
+    plane.script("GET /v1/nodes/lab-a/slots/0", document(slot))
+    shown = " ".join(sliceplane("slots", "show", "lab-a/0").out.split())
+    for part in (
+        "0000:9a:00.0 NVIDIA H200 SXM 141GB, 10de:2335 (gpu), NUMA node 1",
+        "memory 143771 MiB, BAR 256 GiB, root port 0000:97:01.0, IOMMU group 107, UUID GPU-9221d5d1-",
+        "virtual function 2 of 0000:3b:00.0, representor pf0vf2",
+        "link ethernet, port active, physical link_up, rate 200000 Mbit/s, MTU 9000",
+        "unreadable: no answer",
+    ):
+        assert part in shown
+
+
 def test_node_is_listed_and_shown_with_its_missing_requirements(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:

@@ -287,7 +287,7 @@ def test_changed_uuid_and_changed_link_layer_change_the_description(tmp_path: Pa
     assert (fabric(card).link_layer, fabric(changed_card).link_layer) == ("infiniband", "ethernet")
 
 
-def test_function_whose_files_hang_is_unreadable_and_does_not_affect_others(tmp_path: Path) -> None:
+def test_function_with_files_that_hang_is_unreadable_and_does_not_affect_others(tmp_path: Path) -> None:
     tree = hgx_h200(tmp_path)
     state = tree.folder(HGX_CARD) / "infiniband/mlx5_4/ports/1/state"
     state.unlink()
