@@ -4,7 +4,7 @@ The links are the parent of the virtual functions and the link to a BlueField ca
 belong to the slots' virtual machines. A device that is not configured is not required.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from events.values import PciAddress, SlotIndex
@@ -24,8 +24,8 @@ NOT_CONFIGURATION: Final = "not configured"
 class DeviceFiles(Protocol):
     """The files in which the host describes its PCI functions."""
 
-    def read(self, address: PciAddress) -> Files | FactsUnread:
-        """Return the files of a PCI function, and those of its physical function about RDMA and network links."""
+    def read(self, addresses: Iterable[PciAddress]) -> Mapping[PciAddress, Files | FactsUnread]:
+        """Return, for each PCI function, its files and those of its physical function about RDMA and network links."""
         ...
 
 
@@ -61,21 +61,22 @@ def describe_devices_of(
     places: Places, files: DeviceFiles
 ) -> Callable[[PciDevices], Mapping[tuple[Use, PciAddress], FoundDevice]]:
     """Return a function that describes the PCI functions in the slots' settings, found or not, by use and address."""
-    desired = [(each.use, each.address) for place in places.values() for each in place.devices]
+    desired = [
+        (each.use, each.address)
+        for place in places.values()
+        for each in place.devices
+        if each.use != "unordered"
+    ]
 
     def describe(devices: PciDevices) -> Mapping[tuple[Use, PciAddress], FoundDevice]:
+        found = (devices.find(address) for _, address in desired)
+        read = files.read([each.address for each in found if each is not None and each.unread is None])
         return {
-            (use, address): describe_device(use, address, devices, _files_of(address, devices, files))
+            (use, address): describe_device(use, address, devices, read.get(address, {}))
             for use, address in desired
-            if use != "unordered"
         }
 
     return describe
-
-
-def _files_of(address: PciAddress, devices: PciDevices, files: DeviceFiles) -> Files | FactsUnread:
-    device = devices.find(address)
-    return {} if device is None or device.unread is not None else files.read(address)
 
 
 def lost_devices(places: Places, devices: PciDevices) -> dict[SlotIndex, tuple[Difference, ...]]:

@@ -7,7 +7,7 @@ A read of an RDMA port's state is a command to the firmware of its card, which m
 are read within a deadline, and while a read of a function hangs, no other read of it starts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -36,15 +36,24 @@ class HostDeviceFiles:
         self._deadlines = Deadlines(max_concurrent=_MOST_HUNG)
         self._hung: dict[PciAddress, Call[Files]] = {}
 
-    def read(self, address: PciAddress) -> Files | FactsUnread:
-        hung = self._hung.pop(address, None)
-        if hung is not None and not hung.outcome.done():
-            self._hung[address] = hung
-            return FactsUnread("an earlier read of its files has not returned")
+    def read(self, addresses: Iterable[PciAddress]) -> Mapping[PciAddress, Files | FactsUnread]:
+        # All reads start before the first is awaited, so that many functions of one hung card delay a survey only once.
+        started = {address: self._started(address) for address in addresses}
+        return {address: self._result(address, call) for address, call in started.items()}
+
+    def _started(self, address: PciAddress) -> Call[Files] | FactsUnread:
+        if (hung := self._hung.get(address)) is not None:
+            if not hung.outcome.done():
+                return FactsUnread("an earlier read of its files has not returned")
+            del self._hung[address]
         try:
-            call = self._deadlines.begin(self._read_seconds, lambda: self._files(address))
+            return self._deadlines.begin(self._read_seconds, lambda: self._files(address))
         except DeadlineExceeded as overdue:
             return FactsUnread(f"read its files: {overdue}")
+
+    def _result(self, address: PciAddress, call: Call[Files] | FactsUnread) -> Files | FactsUnread:
+        if isinstance(call, FactsUnread):
+            return call
         try:
             return call.result()
         except DeadlineExceeded as overdue:

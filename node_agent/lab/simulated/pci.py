@@ -1,6 +1,6 @@
 """The PCI bus of a simulated host, with the devices that the settings of its slots name."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from events.values import PciAddress
@@ -40,9 +40,10 @@ class SimulatedPci:
         with self._host.look() as state:
             return PciDevices(state.pci)
 
-    def read(self, address: PciAddress) -> Files:
-        device = self.devices().find(address)
-        return dict(_files(device)) if device is not None else {}
+    def read(self, addresses: Iterable[PciAddress]) -> Mapping[PciAddress, Files]:
+        devices = self.devices()
+        found = {address: devices.find(address) for address in addresses}
+        return {address: dict(_files(each)) for address, each in found.items() if each is not None}
 
     def reset(self, address: PciAddress) -> None:
         with self._host.change("machine.reset", address) as state:

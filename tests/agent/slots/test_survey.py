@@ -2,13 +2,18 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from events.values import PciAddress, SlotIndex
+from node_agent.aspects.devices import describe_devices_of
+from node_agent.drivers.device_files import HostDeviceFiles
+from node_agent.drivers.sysfs import SysfsPci
 from node_agent.host.drift import Drifts
+from node_agent.host.host import Host
+from node_agent.host.host_resources import HostDevice, Place
 from node_agent.host.pci import PciDevice
 from node_agent.host.slices import Difference
 from node_agent.runtime.clock import NodeClock
@@ -31,6 +36,7 @@ from tests.agent.orders import NODE
 from tests.agent.slots.test_accept import NETWORK
 from tests.agent.task_signing import trust
 from tests.agent.toy_host import Toy
+from tests.node.hardware_trees import HGX_GPU, Tree, hgx_h200
 
 GPU = PciDevice(PciAddress("0000:1b:00.0"), 0x10DE, 0x2330, 0x030200)
 PORT = Difference("port.absent", "port 1000", "no port")
@@ -43,22 +49,36 @@ class SurveyedNode:
     folder: Path
     toy: Toy
     timetable: Timetable
+    tree: Tree | None = None
+    """sysfs and procfs of the host; None: those of the toy host."""
+    gpu: PciAddress = GPU.address
 
     def __post_init__(self) -> None:
-        clock, host = NodeClock(), self.toy.host()
+        clock, host = NodeClock(), self._host()
         self.spool = Spool(self.folder / "spool")
         reporter = Reporter(self.spool, clock)
         self.drifts = Drifts(reporter.report, clock.now, self._on_drift_change)
         files = FenceFiles(self.folder / "fence", trust().verify_stored)
         slots = Slots(NODE, NETWORK, (SlotIndex(0),), files, lambda: None)
         acceptance = Acceptance(slots, SlotWork(host, Outcomes(reporter), self.drifts), reporter)
-        slot = SlotSettings(index=SlotIndex(0), vcpus=1, memory_mib=96, gpus=(GPU.address,))
+        slot = SlotSettings(index=SlotIndex(0), vcpus=1, memory_mib=96, gpus=(self.gpu,))
         settings = settings_in(self.folder).model_copy(update={"slots": (slot,)})
         settings.state_folder.mkdir(exist_ok=True)
         inspection = Inspection(settings, host, reporter, self.drifts, lambda: "token")
         gate = Gate(self.spool, clock)
         self.survey = Survey(acceptance, inspection, gate, lambda _slot: None, seconds=3600)
         self.survey.start(self.timetable)
+
+    def _host(self) -> Host:
+        if self.tree is None:
+            return self.toy.host()
+        places = {SlotIndex(0): Place(devices=(HostDevice(self.gpu, "gpu"),))}
+        files = HostDeviceFiles(self.tree.sysfs, self.tree.procfs)
+        return replace(
+            self.toy.host(),
+            pci_devices=SysfsPci(self.tree.sysfs).devices,
+            describe_devices=describe_devices_of(places, files),
+        )
 
     def _on_drift_change(self) -> None:
         self.survey.report()
@@ -118,6 +138,28 @@ def test_pci_devices_that_are_unreadable_after_an_agent_restart_are_reported_wit
         restarted.survey.survey_host()
         assert restarted.open() == ["host.unreadable"]
         assert restarted.devices() == ["10de:2330"]
+
+
+def test_another_gpu_in_the_same_place_and_a_lost_gpu_are_reported_by_the_next_survey_and_only_once(
+    tmp_path: Path, toy: Toy
+) -> None:
+    tree = hgx_h200(tmp_path / "host")
+    tree.load_nvidia_driver(HGX_GPU, "NVIDIA H200", "GPU-1")
+    with Timetable() as timetable:
+        node = SurveyedNode(tmp_path, toy, timetable, tree, HGX_GPU)
+        for uuid in ("GPU-1", "GPU-1", "GPU-2", "GPU-2"):
+            tree.load_nvidia_driver(HGX_GPU, "NVIDIA H200", uuid)
+            node.survey.survey_host()
+        tree.vanish(HGX_GPU)
+        node.survey.survey_host()
+        node.survey.survey_host()
+        described = [report.slots[0].devices[0] for report in node.survey_reports()]
+    # The agent also describes the node when it starts, which may be before the first survey.
+    assert [(each.number, each.uuid) for each in described[-3:]] == [
+        ("10de:2335", "GPU-1"),
+        ("10de:2335", "GPU-2"),
+        (None, None),
+    ]
 
 
 def test_survey_of_a_host_reads_the_host_state_once_even_if_the_spool_is_full(

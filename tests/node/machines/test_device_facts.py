@@ -2,11 +2,12 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from time import monotonic
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.values import PciAddress, SlotIndex
@@ -24,7 +25,7 @@ from node_agent.host.device_facts import (
     state_word,
 )
 from node_agent.host.host_resources import HostDevice, Place, Use
-from node_agent.host.pci import PciDevice, PciDevices
+from node_agent.host.pci import PciDevice, PciDevices, PciKind
 from tasks.devices import FoundDevice, FoundFabric
 from tests.node.hardware_trees import (
     CARD_VFS,
@@ -37,6 +38,7 @@ from tests.node.hardware_trees import (
     hgx_h200,
     hgx_h200_roce,
 )
+from tests.waiting import until
 
 GPU_UUID = "GPU-9221d5d1-b60b-a624-bf14-0a1819cfda3b"
 GIB = 1024**3
@@ -44,10 +46,15 @@ GIB = 1024**3
 
 def described(tree: Tree, use: Use, address: str) -> FoundDevice:
     """Return the description of a PCI function, as the agent of this host reads and reports it."""
-    function = PciAddress(address)
-    places = {SlotIndex(0): Place(devices=(HostDevice(function, use),))}
+    function = HostDevice(PciAddress(address), use)
+    return described_slot(tree, function)[use, function.address]
+
+
+def described_slot(tree: Tree, *functions: HostDevice) -> Mapping[tuple[Use, PciAddress], FoundDevice]:
+    """Return the descriptions of all PCI functions of a slot, by use and address."""
+    places = {SlotIndex(0): Place(devices=functions)}
     describe = describe_devices_of(places, HostDeviceFiles(tree.sysfs, tree.procfs))
-    return describe(SysfsPci(tree.sysfs).devices())[use, function]
+    return describe(SysfsPci(tree.sysfs).devices())
 
 
 def evidence(device: FoundDevice) -> dict[str, str]:
@@ -97,11 +104,15 @@ def test_each_gpu_of_an_hgx_host_shares_its_root_port_and_numa_node_with_one_net
     tmp_path: Path,
 ) -> None:
     tree = hgx_h200(tmp_path)
-    devices = [each for each in SysfsPci(tree.sysfs).devices() if each.kind in {"gpu", "fabric"}]
+    kinds: dict[PciKind, Use] = {"gpu": "gpu", "fabric": "fabric"}
+    functions = [
+        HostDevice(each.address, kinds[each.kind])
+        for each in SysfsPci(tree.sysfs).devices()
+        if each.kind in kinds
+    ]
     pairs: dict[tuple[str | None, int | None], list[str]] = {}
-    for each in devices:
-        found = described(tree, "gpu" if each.kind == "gpu" else "fabric", each.address)
-        pairs.setdefault((found.root_port, found.numa_node), []).append(each.kind)
+    for (use, _), found in described_slot(tree, *functions).items():
+        pairs.setdefault((found.root_port, found.numa_node), []).append(use)
     assert {*map(tuple, map(sorted, pairs.values()))} == {("fabric", "gpu")}
     assert sorted(node for _, node in pairs if node is not None) == [0, 0, 0, 0, 1, 1, 1, 1]
 
@@ -295,28 +306,54 @@ def test_function_with_files_that_hang_is_unreadable_and_does_not_affect_others(
     os.mkfifo(state)
     files = HostDeviceFiles(tree.sysfs, tree.procfs, read_seconds=0.05)
     threads = threading.active_count()
-    assert files.read(HGX_CARD) == FactsUnread("read its files: no answer within 0.05 s")
-    assert files.read(HGX_CARD) == FactsUnread("an earlier read of its files has not returned")
+    first, second = files.read([HGX_CARD, HGX_GPU]), files.read([HGX_CARD, HGX_GPU])
+    assert first[HGX_CARD] == FactsUnread("read its files: no answer within 0.05 s")
+    assert second[HGX_CARD] == FactsUnread("an earlier read of its files has not returned")
     assert threading.active_count() == threads + 1
-    assert not isinstance(files.read(HGX_GPU), FactsUnread)
-    devices = SysfsPci(tree.sysfs).devices()
-    card = describe_device("fabric", HGX_CARD, devices, files.read(HGX_CARD))
+    assert isinstance(first[HGX_GPU], dict)
+    assert first[HGX_GPU] == second[HGX_GPU]
+    card = describe_device("fabric", HGX_CARD, SysfsPci(tree.sysfs).devices(), second[HGX_CARD])
     assert (card.number, card.iommu_group, card.fabric_metadata) == ("15b3:1021", "304", None)
     assert card.unreadable == "an earlier read of its files has not returned"
-    os.close(os.open(state, os.O_RDWR | os.O_NONBLOCK))
+    _unblock(state)
+    until(lambda: isinstance(files.read([HGX_CARD])[HGX_CARD], dict), "the files are read again")
+
+
+def test_functions_with_files_that_hang_delay_a_read_of_all_files_by_one_deadline(tmp_path: Path) -> None:
+    tree = bluefield3(tmp_path)
+    state = tree.folder("0000:3b:00.0") / "infiniband/mlx5_0/ports/1/state"
+    state.unlink()
+    os.mkfifo(state)
+    functions = [PciAddress(vf) for vf in CARD_VFS]
+    begin = monotonic()
+    read = HostDeviceFiles(tree.sysfs, tree.procfs, read_seconds=0.3).read(functions)
+    assert 0.3 <= monotonic() - begin < 0.3 * len(functions)
+    assert {*read.values()} == {FactsUnread("read its files: no answer within 0.3 s")}
+    _unblock(state)
+
+
+def _unblock(pipe: Path) -> None:
+    """Let all reads of a named pipe return, and replace it by a file."""
+    end = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    pipe.unlink()
+    pipe.write_text("1: DOWN\n")
+    os.close(end)
 
 
 def test_functions_of_the_machine_that_runs_the_tests_are_described_without_an_error() -> None:
     machine = Tree(Path("/"))
     found = SysfsPci(machine.sysfs).devices()
+    functions = [HostDevice(each.address, "fabric") for each in found]
+    facts = described_slot(machine, *functions)
     for each in found:
-        device = described(machine, "fabric", each.address)
+        device = facts["fabric", each.address]
         assert (device.number, device.kind, device.unreadable) == (each.number, each.kind, None)
         assert evidence(device)[f"{PCI_FOLDER}/{each.address}"] == os.path.realpath(
             f"/sys/bus/pci/devices/{each.address}"
         )
 
 
+@settings(max_examples=50)
 @given(
     st.dictionaries(
         st.sampled_from(
