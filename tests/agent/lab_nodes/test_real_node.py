@@ -10,10 +10,12 @@ import pytest
 from redis.asyncio import Redis
 
 from deploy.embedded.children import REPOSITORY, python_module
-from events.values import image_name
+from events.values import PciAddress, SlotIndex, image_name
 from node_agent.host.images import Image, ImagesFolder, publish
 from node_agent.lab.lab import Lab
-from tasks.reports import SliceReady, SliceStopped
+from node_agent.settings import Settings, SlotSettings
+from tasks.devices import FoundDevice
+from tasks.reports import NodeSurveyed, SliceReady, SliceStopped
 from tests import matrix
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually_async
@@ -152,3 +154,36 @@ async def test_guest_stopped_by_an_order_stays_off_and_starts_again_with_its_dis
     await send(control, remove(10))
     await eventually_async(lambda: "slice.removed" in plane.kinds(), BOOT, node.log)
     assert not {"slice.failed", "slice.removal_incomplete", "slice.interrupted"} & {*plane.kinds()}
+
+
+def _pci_functions() -> list[Path]:
+    """Return the folders of the PCI functions of this machine; empty if it has no PCI bus."""
+    return list(Path("/sys/bus/pci/devices").glob("*"))
+
+
+async def test_node_reports_the_facts_about_the_pci_functions_of_the_machine_that_runs_the_tests(
+    lab: Lab, plane: FakeControlPlane, control: Redis, images: Path
+) -> None:
+    functions = {path.name: path for path in _pci_functions()}
+    if not functions:
+        pytest.skip("this machine has no PCI bus")
+    address = PciAddress(max(functions))
+
+    def with_device(settings: Settings) -> Settings:
+        slot = SlotSettings(index=SlotIndex(0), vcpus=1, memory_mib=96, fabric=(address,))
+        return settings.model_copy(update={"slots": (slot,)})
+
+    def described() -> list[FoundDevice]:
+        surveys = (report.body for report in plane.reports if isinstance(report.body, NodeSurveyed))
+        found = (device for survey in surveys for device in survey.slots[0].devices)
+        return [device for device in found if device.number is not None]
+
+    with real_node(lab, plane, images, with_device) as node:
+        node.start()
+        await eventually_async(lambda: described() != [], BOOT, node.log)
+    device, folder = described()[-1], functions[address]
+    assert device.number == ":".join((folder / name).read_text().strip()[2:] for name in ("vendor", "device"))
+    assert device.unreadable is None
+    evidence = {each.path: each.value for each in device.evidence}
+    assert evidence[str(folder)] == str(folder.resolve())
+    assert evidence[f"{folder}/class"] == (folder / "class").read_text().strip()

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from events.values import PciAddress
-from node_agent.aspects.devices import devices_of, lost_devices
+from node_agent.aspects.devices import describe_devices_of, devices_of, lost_devices
 from node_agent.aspects.links import Representor
 from node_agent.host.host import Prerequisite
 from node_agent.host.pci import PciDevice
@@ -17,6 +17,7 @@ from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.pci import SimulatedPci, add_pci_devices
 from node_agent.settings import Settings
+from tasks.devices import FoundFabric
 from tests.node.settings import SLOT, settings
 
 GPU: Final = PciAddress("0000:1b:00.0")
@@ -123,3 +124,18 @@ def test_representor_of_a_simulated_network_card_persists_over_a_restart_of_the_
     assert SimulatedPci(host).devices().behind(PciAddress("0000:3b:00.2")) == number
     with pytest.raises(HostRefused, match="not supported"):
         SimulatedLinks(host).delete_link("slice0")
+
+
+def test_simulated_host_describes_the_facts_about_the_pci_devices_of_its_slots() -> None:
+    card = PciAddress("0000:18:00.1")
+    places = settings({**SLOT, "gpus": [GPU], "vf": card, "numa_node": 0}).places
+    host = SimulatedHost()
+    add_pci_devices(host, places.values())
+    bus = SimulatedPci(host)
+    described = describe_devices_of(places, bus)(bus.devices())
+    gpu, vf = described["gpu", GPU], described["card", card]
+    assert (gpu.model, gpu.bar_mib, gpu.root_port) == ("NVIDIA H100 SXM5 80GB", 128 * 1024, "0000:1b:1f.0")
+    assert (vf.vf_number, vf.representor) == (0, "pf0vf0")
+    assert vf.fabric_metadata == FoundFabric(
+        link_layer="ethernet", port_state="active", physical_state="link_up"
+    )
