@@ -1,20 +1,23 @@
 """Facts about a slot's PCI function, computed from the text of files in sysfs and procfs. Nothing is read here.
 
-Sources: Documentation/ABI/testing/sysfs-bus-pci and PCI/sysfs-pci.rst of the kernel (`resource`: a line with start, end
-and flags for each region), ABI/stable/sysfs-class-infiniband (`state`, `phys_state`, `rate`, `link_layer`),
-ABI/testing/sysfs-class-net (`mtu`, `operstate`, `speed`, `phys_port_name`), include/linux/ioport.h (flags of regions),
-and the chapter about /proc in the README of NVIDIA's driver (`gpus/<address>/information`).
-
 Each file that a fact is taken from becomes a piece of evidence, so that a person can read the same file again.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from events.values import InvalidValue, PciAddress, pci_address
+from events.values import PciAddress
 from node_agent.host.device_models import DEVICE_MODELS, DeviceModel
+from node_agent.host.device_texts import (
+    largest_bar,
+    nvidia_fields,
+    rate_mbit,
+    root_port,
+    state_word,
+    whole_number,
+)
 from node_agent.host.host_resources import Use
 from node_agent.host.pci import PciDevice, PciDevices, is_representor
 from tasks.devices import (
@@ -33,14 +36,6 @@ Files = Mapping[str, str]
 PCI_FOLDER: Final = "/sys/bus/pci/devices"
 NVIDIA_FOLDER: Final = "/proc/driver/nvidia/gpus"
 _UNKNOWN_MODEL: Final = DeviceModel("")
-_PCI_ROOT: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
-_PREFETCHABLE_64: Final = 0x0010_2200
-"""IORESOURCE_MEM, IORESOURCE_PREFETCH and IORESOURCE_MEM_64."""
-_STANDARD_BARS: Final = 6
-"""Further lines of `resource` are the ROM, the BARs of virtual functions and the windows of bridges."""
-_MIB: Final = 1024 * 1024
-_RATE: Final = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
-_STATE: Final = re.compile(r"\d+: (.+)")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 _LINK_LAYERS: Final[Mapping[str, LinkLayer]] = {"InfiniBand": "infiniband", "Ethernet": "ethernet"}
 _LINK_LAYER_OF_CLASS: Final[Mapping[int, LinkLayer]] = {0x0207: "infiniband", 0x0200: "ethernet"}
@@ -229,76 +224,11 @@ def _link_facts(
 ) -> dict[str, object]:
     link = _network_link(function, devices, reading)
     assert link is not None, "only a function with a link has link facts"
-    facts: dict[str, object] = {"mtu": _whole(reading.text(f"{link}/mtu"))}
+    facts: dict[str, object] = {"mtu": whole_number(reading.text(f"{link}/mtu"))}
     if is_own and _MAC.fullmatch(reading.files.get(f"{link}/address", "")):
         # An IP-over-InfiniBand link has a hardware address of 20 bytes, which is no MAC address.
         facts["mac"] = reading.text(f"{link}/address")
     if not has_port:
         facts["port_state"] = reading.text(f"{link}/operstate")
-        facts["rate_mbit"] = _whole(reading.text(f"{link}/speed"))
+        facts["rate_mbit"] = whole_number(reading.text(f"{link}/speed"))
     return _set(facts)
-
-
-def root_port(path: str) -> PciAddress | None:
-    """Return the topmost bridge in the path of a PCI function below /sys/devices; None for a function on a root bus.
-
-    Below a controller with a PCI domain of its own, such as Intel VMD, it is the topmost bridge of that domain.
-    """
-    parts = path.split("/")
-    roots = [position for position, part in enumerate(parts) if _PCI_ROOT.fullmatch(part)]
-    below = parts[roots[-1] + 1 :] if roots else []
-    try:
-        return pci_address(below[0]) if len(below) > 1 else None
-    except InvalidValue:
-        return None
-
-
-def largest_bar(resource: str) -> tuple[int, int] | None:
-    """Return number and size in MiB of the largest prefetchable 64-bit BAR in a function's `resource`; None if all are
-    smaller than 1 MiB or of another type.
-    """
-    sizes = (
-        (size, number)
-        for number, size in enumerate(_bars(resource.splitlines()[:_STANDARD_BARS]))
-        if size >= _MIB
-    )
-    size, number = max(sizes, default=(0, 0))
-    return (number, size // _MIB) if size else None
-
-
-def _bars(lines: list[str]) -> Iterator[int]:
-    for line in lines:
-        try:
-            start, end, flags = (int(word, 16) for word in line.split())
-        except ValueError:
-            yield 0
-            continue
-        yield end - start + 1 if flags & _PREFETCHABLE_64 == _PREFETCHABLE_64 and end > start else 0
-
-
-def nvidia_fields(information: str) -> dict[str, str]:
-    """Return the fields of an NVIDIA driver's `information` file, without those that the driver does not know yet.
-
-    Until a GPU is initialized, the driver shows question marks in its UUID.
-    """
-    pairs = (line.partition(":") for line in information.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs if value.strip() and "?" not in value}
-
-
-def state_word(text: str | None) -> str | None:
-    """Return the state in an RDMA port's file in snake_case: `4: ACTIVE` is `active`, `5: LinkUp` is `link_up`."""
-    match = _STATE.fullmatch(text or "")
-    if match is None:
-        return None
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", match[1]).replace(" ", "_").lower()
-
-
-def rate_mbit(text: str | None) -> int | None:
-    """Return an RDMA port's rate in Mbit/s: `400 Gb/sec (4X NDR)` is 400000."""
-    match = _RATE.match(text or "")
-    return round(float(match[1]) * 1000) if match is not None else None
-
-
-def _whole(text: str | None) -> int | None:
-    # The speed of a link without a carrier is -1.
-    return int(text) if text is not None and text.isdecimal() else None

@@ -14,16 +14,8 @@ from events.values import PciAddress, SlotIndex
 from node_agent.aspects.devices import describe_devices_of
 from node_agent.drivers.device_files import HostDeviceFiles
 from node_agent.drivers.sysfs import SysfsPci
-from node_agent.host.device_facts import (
-    PCI_FOLDER,
-    FactsUnread,
-    describe_device,
-    largest_bar,
-    nvidia_fields,
-    rate_mbit,
-    root_port,
-    state_word,
-)
+from node_agent.host.device_facts import PCI_FOLDER, FactsUnread, describe_device
+from node_agent.host.device_texts import largest_bar, nvidia_fields, rate_mbit, root_port, state_word
 from node_agent.host.host_resources import HostDevice, Place, Use
 from node_agent.host.pci import PciDevice, PciDevices, PciKind
 from tasks.devices import FoundDevice, FoundFabric
