@@ -39,7 +39,9 @@ def _keys_in(file: Path) -> list[str]:
     try:
         text = file.read_text()
     except FileNotFoundError:
-        raise WrongUsage(f"--ssh-key: the file {file} does not exist", *_advice_on_missing_key(file)) from None
+        raise WrongUsage(
+            f"--ssh-key: the file {file} does not exist", *_advice_on_missing_key(file)
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise WrongUsage(f"--ssh-key: cannot read {file}: {reason}") from error
