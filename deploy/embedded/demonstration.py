@@ -24,6 +24,7 @@ ONCE_LABEL: Final = {"made-by": "dev-up-once"}
 ENDED: Final = ("failed", "released")
 PORTS: Final = {"first_port": 20000, "last_port": 29999}
 """Port range of each node's address for ingress rules."""
+_SSH_PORT: Final = 22
 END_STATES: Final = ("active", "failed", "released")
 
 
@@ -173,7 +174,7 @@ class Demonstration:
 
     def use(self, allocation: dict[str, Any]) -> None:
         """Log in to each guest, through its node and from outside. Raises `GuestUnusable`."""
-        for endpoint in allocation["endpoints"]:
+        for endpoint in ssh_endpoints(allocation):
             where = f"{endpoint['address']}:{endpoint['port']}"
             with self.screen.step(f"log in to the guest at {where} {VIA_TEXT[endpoint['via']]}"):
                 lines = self.nodes.prove_login(endpoint, allocation["id"])
@@ -221,6 +222,22 @@ class Demonstration:
     def _pause(self) -> None:
         self.supervise()
         time.sleep(0.1)
+
+
+def ssh_endpoints(allocation: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the endpoints of an allocation at which its guests accept a login: the private ones for SSH, and the
+    public ones of ingress rules to the SSH port. Users may have added rules to other ports.
+    """
+    public = {
+        (each["public_address"], each["public_port"])
+        for each in allocation["ingress"]
+        if (each["protocol"], each["port"]) == ("tcp", _SSH_PORT)
+    }
+    return [
+        each
+        for each in allocation["endpoints"]
+        if each["kind"] == "ssh" or (each["kind"] == "tcp" and (each["address"], each["port"]) in public)
+    ]
 
 
 def _includes_end(events: list[dict[str, Any]], state: str) -> bool:

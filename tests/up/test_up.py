@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from deploy.embedded.demonstration import ENDED
+from deploy.embedded.demonstration import ENDED, ssh_endpoints
 from deploy.embedded.layout import SYSTEM_STATE, Layout, default_state
 from deploy.embedded.program import layouts, parsed
 from deploy.embedded.ssh_key import ensure_key_pair
@@ -295,6 +295,26 @@ def test_curl_commands_in_the_readme_list_sizes_and_request_a_slice(simulated: S
         lambda: made["id"] in [each["id"] for each in allocations(up.layout)],
         f"the new allocation is listed: {done.stderr}",
     )
+
+
+def test_dev_up_logs_in_only_at_the_endpoints_of_a_slice_that_lead_to_its_ssh_port() -> None:
+    def rule(port: int, public_port: int, protocol: str = "tcp") -> dict[str, Any]:
+        return {
+            "public_address": "198.51.100.11",
+            "public_port": public_port,
+            "protocol": protocol,
+            "port": port,
+        }
+
+    def public(port: int) -> dict[str, Any]:
+        return {"kind": "tcp", "via": "public", "address": "198.51.100.11", "port": port}
+
+    private = {"kind": "ssh", "via": "node", "address": "10.100.1.10", "port": 22}
+    allocation = {
+        "endpoints": [private, public(20001), public(20002), {**public(20003), "kind": "udp"}],
+        "ingress": [rule(22, 20001), rule(81, 20002), rule(22, 20003, "udp")],
+    }
+    assert ssh_endpoints(allocation) == [private, public(20001)]
 
 
 def test_second_dev_up_and_dev_reset_on_the_state_folder_of_a_running_dev_up_are_refused(
