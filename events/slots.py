@@ -88,7 +88,7 @@ class SlotDevice(Record, frozen=True):
     use: str
     """`gpu`, `fabric` or `card` (the slice's network card): the purpose according to the node's settings."""
     number: str | None
-    """Vendor and device id in hexadecimal, such as `10de:2330`; null if no function was found there."""
+    """Vendor and device id in hexadecimal, such as `10de:2330`; null if the node found no function at this address."""
     kind: str | None
     """Kind of function that the node found: `gpu`, `fabric`, `vf`, `bridge` or `other`; null if it found none."""
     numa_node: int | None
@@ -96,7 +96,7 @@ class SlotDevice(Record, frozen=True):
     unreadable: str | None = None
     """Reason why the function or its facts could not be read; null if they were read, and if no function was found."""
     model: str | None = None
-    """Model name, from the driver or by the device id; null if neither names it."""
+    """Model name that the driver reports, else the one that belongs to the device id; null if it is unknown."""
     memory_mib: int | None = None
     """Memory of a GPU of this model, in MiB; null for an unknown model."""
     bar_mib: int | None = None
@@ -112,11 +112,13 @@ class SlotDevice(Record, frozen=True):
     vf_number: int | None = None
     """Number of a virtual function within its physical function, from 0."""
     representor: str | None = None
-    """Port name of a virtual function's representor, such as `pf0vf3`; null if its card is not in switchdev mode."""
+    """Port name, such as `pf0vf3`, of a virtual function's representor: the link on which the node handles its traffic.
+    Null if its card is not in switchdev mode.
+    """
     fabric_metadata: FabricMetadata | None = None
-    """Connection to the fabric; null for a GPU."""
+    """Connection of a network function to its fabric: link layer, states and rate of the port; null for a GPU."""
     evidence: tuple[DeviceEvidence, ...] = ()
-    """Files that the facts were read from, in the order of their paths."""
+    """Files from which the other fields were read, with their contents, ordered by path."""
 
 
 class SlotDiscovered(Fact, frozen=True):
@@ -137,8 +139,8 @@ class SlotApproved(Fact, frozen=True):
 
 
 class SlotDevicesDescribed(Fact, frozen=True):
-    """A node reported the PCI functions for slices in this slot, and they or the facts about them differ from those
-    recorded before.
+    """A node described the PCI functions that slices in this slot get, and the description differs from the one that
+    was recorded before.
     """
 
     slot_id: SlotId

@@ -60,7 +60,7 @@ class FoundDevice(Wire):
     use: Literal["gpu", "fabric", "card"]
     """Purpose of the function."""
     number: Word | None = Field(max_length=9)
-    """Vendor and device id in hexadecimal, such as `10de:2330`; null if no function was found there."""
+    """Vendor and device id in hexadecimal, such as `10de:2330`; null if the node found no function at this address."""
     kind: Word | None = Field(max_length=16)
     """Kind of function, by its class and its devices; null if none was found."""
     numa_node: Whole | None = Field(ge=0, le=1023)
@@ -69,7 +69,7 @@ class FoundDevice(Wire):
     unreadable: Sentence | None = Field(default=None, exclude_if=is_none)
     """Reason why the function or its facts could not be read; null if they were read, and if no function was found."""
     model: Word | None = Field(default=None, exclude_if=is_none)
-    """Model name, from the driver or by the device id; null if neither names it."""
+    """Model name that the driver reports, else the one that belongs to the device id; null if it is unknown."""
     memory_mib: Count | None = Field(default=None, exclude_if=is_none)
     """Memory of a GPU of this model, in MiB; null for an unknown model."""
     bar_mib: Count | None = Field(default=None, exclude_if=is_none)
@@ -85,8 +85,10 @@ class FoundDevice(Wire):
     vf_number: Whole | None = Field(default=None, ge=0, le=65535, exclude_if=is_none)
     """Number of a virtual function within its physical function, from 0."""
     representor: _Short | None = Field(default=None, exclude_if=is_none)
-    """Port name of a virtual function's representor, such as `pf0vf3`; null if its card is not in switchdev mode."""
+    """Port name, such as `pf0vf3`, of a virtual function's representor: the link on which the node handles its traffic.
+    Null if its card is not in switchdev mode.
+    """
     fabric_metadata: FoundFabric | None = Field(default=None, exclude_if=is_none)
-    """Connection to the fabric; null for a GPU."""
+    """Connection of a network function to its fabric: link layer, states and rate of the port; null for a GPU."""
     evidence: tuple[FoundEvidence, ...] = Field(default=(), max_length=MOST_EVIDENCE, exclude_if=is_empty)
-    """Files that the facts were read from, in the order of their paths."""
+    """Files from which the other fields were read, with their contents, ordered by path."""

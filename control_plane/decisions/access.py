@@ -83,7 +83,7 @@ class Principal:
 
 
 def scopes_of(role: Role, limited_to: frozenset[str]) -> frozenset[Scope]:
-    """Return the scopes of a role, or those of them to which a credential is limited if the set is not empty."""
+    """Return the scopes of a role. If `limited_to` is not empty, return only those of them that it contains."""
     granted = SCOPES_OF[role]
     return frozenset(scope for scope in granted if scope in limited_to) if limited_to else granted
 

@@ -56,7 +56,9 @@ from events.values import IngressId, SlotId
 from tasks.orders import MOST_MAPPINGS
 
 IN_PLACE_WITHIN: Final = timedelta(minutes=2)
-"""Time within which an ingress rule must be in place, from when its slice runs or from the slice's deadline."""
+"""Time within which an ingress rule must be in place. It begins when the slice runs; while the slice is being started,
+it begins at the deadline of that start.
+"""
 
 
 @dataclass(frozen=True, slots=True)

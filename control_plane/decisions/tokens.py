@@ -88,7 +88,7 @@ class TokenHolder:
     expires_at: float
     issuer: Issuer
     token_id: str | None = None
-    """The claim `jti`, if it can be recorded."""
+    """The claim `jti`; None if the token has none, or one that may not be recorded, such as a very long text."""
 
     @property
     def earliest_issue(self) -> float:
@@ -114,15 +114,15 @@ def has_form_of_token(secret: str) -> bool:
 def read_token(token: str) -> ShownToken:
     """Split a token into its parts without trusting it. Raises `TokenRefused`."""
     if len(token) > MAX_BYTES:
-        raise TokenRefused("token_malformed", "longer than 8 KiB")
+        raise TokenRefused("token_malformed", "the token is longer than 8 KiB")
     parts = token.split(".")
     if len(parts) != 3:  # noqa: PLR2004  # RFC 7515, section 3.1; an encrypted token has five
-        raise TokenRefused("token_malformed", "not three parts")
+        raise TokenRefused("token_malformed", "the token does not have three parts")
     header, claims, signature = map(_decoded, parts)
     fields = _object(header)
     algorithm, kid, kind = fields.get("alg"), fields.get("kid"), fields.get("typ", "JWT")
     if _REFUSED_HEADERS & fields.keys():
-        raise TokenRefused("token_malformed", "header that is not permitted")
+        raise TokenRefused("token_malformed", "the token has a header field that is not permitted")
     if not isinstance(algorithm, str) or not (kid is None or isinstance(kid, str)):
         raise TokenRefused("token_malformed", "header alg or kid is not a string")
     if not isinstance(kind, str) or kind.lower() not in _TYPES:
@@ -134,13 +134,13 @@ def read_token(token: str) -> ShownToken:
 def _decoded(part: str) -> bytes:
     """Decode base64url without padding (RFC 7515, section 2). Each value has one form only."""
     if not _PART.fullmatch(part):
-        raise TokenRefused("token_malformed", "part is empty or not base64url")
+        raise TokenRefused("token_malformed", "a part of the token is empty or not base64url")
     try:
         decoded = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except (binascii.Error, ValueError):
-        raise TokenRefused("token_malformed", "part is not base64url") from None
+        raise TokenRefused("token_malformed", "a part of the token is not base64url") from None
     if base64.urlsafe_b64encode(decoded).rstrip(b"=") != part.encode():
-        raise TokenRefused("token_malformed", "part is not in canonical base64url")
+        raise TokenRefused("token_malformed", "a part of the token is not in canonical base64url")
     return decoded
 
 
@@ -148,9 +148,11 @@ def _object(raw: bytes) -> dict[str, Any]:
     try:
         found = json.loads(raw.decode(), object_pairs_hook=_distinct, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise TokenRefused("token_malformed", "part is not JSON in UTF-8 with distinct names") from None
+        raise TokenRefused(
+            "token_malformed", "a part of the token is not JSON in UTF-8 with distinct names"
+        ) from None
     if not isinstance(found, dict):
-        raise TokenRefused("token_malformed", "part is not a JSON object")
+        raise TokenRefused("token_malformed", "a part of the token is not a JSON object")
     return found
 
 
@@ -193,7 +195,7 @@ def holder_of(claims: dict[str, Any], issuer: Issuer, now: float) -> TokenHolder
     if "cnf" in claims:
         # The token is bound to a key of its holder (RFC 7800). This server does not verify the proof of possession, so
         # the token must not be accepted from a caller that only has the token.
-        raise TokenRefused("token_untrusted", "token is bound to a key")
+        raise TokenRefused("token_untrusted", "the token is bound to a key")
     _check_use(claims)
     _check_audience(claims, issuer)
     issued_at, expires_at = _check_times(claims, issuer, now)
@@ -224,12 +226,17 @@ def _check_audience(claims: dict[str, Any], issuer: Issuer) -> None:
     if not isinstance(audiences, list) or not all(isinstance(each, str) for each in audiences):
         raise TokenRefused("token_malformed", "claim aud is missing or not a list of strings")
     if issuer.audience not in audiences:
-        raise TokenRefused("token_wrong_audience", "claim aud does not contain the audience")
+        raise TokenRefused(
+            "token_wrong_audience", "the claim aud of the token does not contain the audience of this server"
+        )
     # A token for several services could be replayed by any of them, so it must name the client that requested it.
     permitted = {issuer.audience, issuer.client_id, *issuer.authorised_parties} - {None}
     party = claims.get("azp")
     if len(audiences) > 1 and not (isinstance(party, str) and party in permitted):
-        raise TokenRefused("token_wrong_audience", "several audiences, and claim azp is not permitted")
+        raise TokenRefused(
+            "token_wrong_audience",
+            "the token has several audiences, and its claim azp does not name a permitted client",
+        )
 
 
 def _check_times(claims: dict[str, Any], issuer: Issuer, now: float) -> tuple[float, float]:
@@ -242,7 +249,7 @@ def _check_times(claims: dict[str, Any], issuer: Issuer, now: float) -> tuple[fl
     if expires + skew <= now:
         raise TokenRefused("token_expired", "claim exp has passed")
     if issued + issuer.max_token_age_seconds + skew <= now:
-        raise TokenRefused("token_expired", "issued too long ago")
+        raise TokenRefused("token_expired", "the token was issued too long ago")
     if begins - skew > now:
         raise TokenRefused("token_not_yet_valid", "claim nbf lies in the future")
     if issued - skew > now:

@@ -31,7 +31,9 @@ from tasks.devices import (
 from tasks.fields import LARGEST_COUNT, sentence
 
 Files = Mapping[str, str]
-"""Text of files by absolute path, and the targets of links. A missing or unreadable file has no entry."""
+"""Maps the absolute path of each file to its text, and of each symbolic link to its target. A missing or unreadable
+file has no entry.
+"""
 
 PCI_FOLDER: Final = "/sys/bus/pci/devices"
 NVIDIA_FOLDER: Final = "/proc/driver/nvidia/gpus"

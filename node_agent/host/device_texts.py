@@ -69,7 +69,9 @@ def nvidia_fields(information: str) -> dict[str, str]:
 
 
 def state_word(text: str | None) -> str | None:
-    """Return the state in an RDMA port's file in snake_case: `4: ACTIVE` is `active`, `5: LinkUp` is `link_up`."""
+    """Return the name of a state in snake_case from the text of an RDMA port's file: `4: ACTIVE` gives `active`, and
+    `5: LinkUp` gives `link_up`. None for other text.
+    """
     match = _STATE.fullmatch(text or "")
     if match is None:
         return None

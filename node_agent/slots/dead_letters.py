@@ -92,7 +92,7 @@ class DeadLetterHandler:
         if any(slot.held is not None and slot.held.order.order_id == message.order_id for slot in self.slots):
             # An earlier process of the agent admitted it, so it is carried out from disk and the copy can be dropped.
             log.warning(
-                "dead_lettered_order_was_accepted_before",
+                "dead_lettered_order_is_carried_out_already",
                 order_id=str(message.order_id),
                 deliveries=deliveries,
             )

@@ -83,7 +83,7 @@ def test_page_describes_every_exit_code() -> None:
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)} == {*map(int, ExitCode)}
 
 
-def test_names_of_the_python_client_in_the_page_exist() -> None:
+def test_every_name_on_the_documentation_page_of_the_python_client_exists() -> None:
     modules = {"bodies": bodies, "calls": calls, "errors": errors}
     named = re.findall(r"\b(bodies|calls|errors)\.(\w+)", PAGE)
     assert [(module, name) for module, name in named if not hasattr(modules[module], name)] == []

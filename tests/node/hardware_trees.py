@@ -62,7 +62,8 @@ class RdmaDevice:
 
 @dataclass(frozen=True)
 class Link:
-    """Network link of a function. A link of an embedded switch has a switch id and a port name."""
+    """Network link of a PCI function. If it is a port of the embedded switch of its card, it has the id of the switch
+    and its own port name."""
 
     name: str
     number: int
@@ -109,7 +110,7 @@ class Tree:
         _put(self.folder(address) / name, content)
 
     def remove(self, address: str, *names: str) -> None:
-        """Remove files and folders from the folder of a PCI function."""
+        """Remove files and folders from the sysfs folder of a PCI function."""
         for name in names:
             _delete(self.folder(address) / name)
 
@@ -234,7 +235,8 @@ def hgx_h200(root: Path, link_layer: str = "InfiniBand") -> Tree:
 
 
 def hgx_h200_roce(root: Path) -> Tree:
-    """Write the host of `hgx_h200` with its cards configured for Ethernet (`LINK_TYPE_P1=ETH` in the firmware).
+    """Write the files of the same host as `hgx_h200`, except that its network cards are configured for Ethernet
+    (`LINK_TYPE_P1=ETH` in the firmware).
 
     Sources: as for `hgx_h200`. The class of the card changes with its link type: `lspci` lists a ConnectX-7 as
     "Infiniband controller" or as "Ethernet controller".

@@ -44,13 +44,13 @@ from events.values import new_uuid
 
 log = structlog.get_logger()
 MOMENT_SECONDS: Final = 0.02
-"""Time in which rows gather while many requests arrive at once."""
+"""Time for which rows are collected and then written together, while many requests arrive at once."""
 FEW: Final = 6
 """Number of arriving requests up to which a row is written at once."""
 COMPLETION_SECONDS: Final = 0.2
 """Time after which ended requests are completed, if no other request arrives before."""
 SURVEY_SECONDS: Final = 2.0
-"""Interval of the search for rows of ended processes and for rows to delete."""
+"""Interval between searches for rows that ended API processes left open, and for rows past their retention."""
 OPENING_TIMEOUT_SECONDS: Final = 5.0
 """Time that a request waits for its row."""
 REFUSAL_TIMEOUT_SECONDS: Final = 1.0

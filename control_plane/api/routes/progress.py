@@ -163,7 +163,7 @@ class Subject:
     node: NodeId
     wants: Callable[[Step], bool]
     which: sa.ColumnElement[bool]
-    """The condition of `wants` on rows of `work.task`."""
+    """SQL condition on rows of `work.task` that selects the same tasks as `wants` does."""
 
 
 async def watch_both(request: Request, subject: Subject) -> AsyncIterator[bytes]:

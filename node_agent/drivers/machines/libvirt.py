@@ -250,7 +250,7 @@ def _start(connection: Connection, name: str, xml: str) -> None:
             raise
         # QEMU was killed while libvirt started it, which would fail a slice without a fault of its own. The start is
         # repeated only once: if QEMU is killed again, the cause is permanent, and the error is reported.
-        log.warning("qemu_killed_during_start", machine=name, reason=str(error))
+        log.warning("qemu_was_killed_while_it_started", machine=name, reason=str(error))
         connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
 
 

@@ -240,7 +240,7 @@ def test_credentials_of_every_route_are_checked_before_the_body_is_parsed(
     assert len(found) >= 50
 
 
-def test_scope_of_a_caller_is_checked_before_the_body_is_parsed(
+def test_request_without_the_required_scope_is_refused_before_its_body_is_parsed(
     shared_plane: RunningPlane, callers: dict[str, dict[str, str]]
 ) -> None:
     headers = {**callers["auditor"], "Content-Type": "application/json"}

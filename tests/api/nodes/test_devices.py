@@ -114,7 +114,9 @@ def test_slot_shows_the_pci_devices_that_its_node_reports_and_claims_them_when_i
     assert node.claims() == [("n1/0000:18:00.1", "slot-n1/0"), ("n1/0000:1b:00.0", "slot-n1/0")]
 
 
-def test_slot_shows_the_facts_about_its_pci_devices_with_their_evidence(node: DescribedNode) -> None:
+def test_slot_view_has_the_properties_of_its_pci_devices_and_the_files_that_show_them(
+    node: DescribedNode,
+) -> None:
     node.describe_devices(H200, HCA)
     port = {**dict.fromkeys(FABRIC_FIELDS), **PORT}
     assert node.slot()["devices"] == [
