@@ -182,7 +182,8 @@ def _fabric(device: PciDevice, devices: PciDevices, reading: _Reading) -> FoundF
         facts |= _link_facts(link, devices, reading, is_own=link == own, has_port=port is not None)
     if port is not None:
         facts |= _set(_port_facts(port, reading, is_own=port == own))
-    return FoundFabric.model_validate(_set(facts)) if _set(facts) else None
+    known = _set(facts)
+    return FoundFabric.model_validate(known) if known else None
 
 
 def _rdma_port(function: PciAddress, reading: _Reading) -> str | None:
