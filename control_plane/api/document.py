@@ -33,7 +33,9 @@ _CHANGES: Final = frozenset({"delete", "patch", "post", "put"})
 
 
 def extended(original: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """Return a replacement of `FastAPI.openapi`, `original`, that adds what all routes have in common."""
+    """Return a function that replaces `FastAPI.openapi`. It adds the conventions of all routes to the document that
+    `original` (the replaced function) returns.
+    """
 
     def openapi() -> dict[str, Any]:
         document = original()

@@ -38,7 +38,9 @@ FOLLOWERS: Final[Mapping[str, tuple[str, ...]]] = {
     "dispatcher": ("dispatcher",),
     "projector": tuple(each.name for each in PROJECTIONS.values() if not each.inline),
 }
-"""The programs of which one process leads, each with the names of its checkpoints."""
+"""Programs that follow the ledger, each with the names of its checkpoints. Of the processes of one program, only one
+leads.
+"""
 CHECKS: Final = ("postgres", "redis", *FOLLOWERS)
 # `ledger.lead` takes a lock with two keys: the class 21329, and the hash of the name as an unsigned number.
 _FOLLOWER: Final = sa.text("""
@@ -116,9 +118,10 @@ async def check_follower(engine: AsyncEngine, name: str) -> Check:
 
 
 def judged(name: str, *, leads: bool, behind: int, lag_seconds: float, error: str | None) -> Check:
-    """Return the health check of a follower of the ledger.
+    """Return the result of the health check of the follower of the ledger `name`.
 
-    `behind` is the number of positions after its checkpoint; `error` names the event that stopped the follower.
+    `behind` is the number of ledger positions after the follower's checkpoint; `error` names the event that stopped the
+    follower.
     """
     ok, message = True, f"a process of the {name} is the leader and keeps up with the ledger"
     if not leads:
@@ -141,7 +144,9 @@ class HealthChecks:
         self.names: Final = tuple(checks)
 
     async def result(self, name: str) -> Check:
-        """Return the result of the newest run of one check, in progress or begun at most `FRESH_SECONDS` ago."""
+        """Return the result of one check: of the run in progress, or of the last run if it began at most
+        `FRESH_SECONDS` ago, or else of a new run.
+        """
         return await self._shared[name].result()
 
     async def results(self) -> list[Check]:
@@ -150,7 +155,7 @@ class HealthChecks:
 
 
 class _Shared:
-    """A check of which concurrent and closely following requests share the result."""
+    """One health check. Requests that arrive while it runs, or shortly after it began, share its result."""
 
     def __init__(self, run: Callable[[], Awaitable[Check]]) -> None:
         self._run = run
@@ -170,7 +175,7 @@ class _Shared:
 
 
 def checks(engine: AsyncEngine, redis: Redis) -> dict[str, Callable[[], Awaitable[Check]]]:
-    """Return the health checks by name."""
+    """Return the functions that run the health checks, by the name of the check."""
     followers = {name: _of_follower(engine, name) for name in FOLLOWERS}
     return {"postgres": lambda: check_postgres(engine), "redis": lambda: check_redis(redis), **followers}
 

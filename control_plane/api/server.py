@@ -23,7 +23,9 @@ from events.ledger.tail import Tail
 log = structlog.get_logger()
 LAST_SECONDS: Final = 2
 KEEP_ALIVE_SECONDS: Final = 75
-"""Longer than a node's heartbeat interval: over TLS, a new connection costs more than the heartbeat."""
+"""Time after which an idle connection is closed. It is longer than a node's heartbeat interval, because over TLS a new
+connection costs more than the heartbeat.
+"""
 
 
 async def serve(plane: Plane) -> None:

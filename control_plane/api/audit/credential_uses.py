@@ -16,15 +16,15 @@ from control_plane.work.credential_uses import Use, store
 
 log = structlog.get_logger()
 LAST_SECONDS: Final = 2.0
-"""Time that the last write has when the process ends."""
+"""Maximum duration of one write, also of the last one when the process ends."""
 
 
 class CredentialUses:
     """The uses of credentials in one API process. `run` must run beside the application. Not thread-safe: used by one
     event loop.
 
-    `seconds` is the interval between two writes. While the database is unavailable, the uses wait; there is at most one
-    for each credential that exists.
+    `seconds` is the interval between two writes. While the database is unavailable, the uses stay in memory: at most
+    one use for each existing credential.
     """
 
     def __init__(self, engine: AsyncEngine, seconds: float) -> None:
@@ -32,11 +32,11 @@ class CredentialUses:
         self._uses: dict[str, Use] = {}
 
     def note(self, credential: str, source: str | None) -> None:
-        """Note that a request with this verified credential has come from an address."""
+        """Note a request with this verified credential, sent from the client address `source`."""
         self._uses[credential] = Use(time.monotonic(), source)
 
     async def run(self) -> None:
-        """Write the uses of each interval until cancelled, and then those that are left."""
+        """Write the collected uses once per interval until cancelled, and then write the uses that are left."""
         try:
             while True:
                 await rest(self._seconds)
@@ -45,7 +45,9 @@ class CredentialUses:
             await self._write()
 
     async def _write(self) -> None:
-        """Write the uses that wait. After an error they wait again, unless there was a later use."""
+        """Write the collected uses. After an error, keep each use for the next write, unless its credential was used
+        again since.
+        """
         uses, self._uses = self._uses, {}
         if not uses:
             return

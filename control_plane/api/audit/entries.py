@@ -32,10 +32,11 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One request, or several similar ones (`count`): without valid credentials, or refused by a quota.
+    """An entry of the access log: one request, or `count` similar requests that had no valid credentials or were
+    refused by a quota.
 
-    `route` is the template of the path; null if no route has the path. `principal` is null until the credentials are
-    verified.
+    `route` is the path template of the request's route; null if no route matches the path. `principal` is null until
+    the credentials are verified.
     """
 
     request_id: str
@@ -56,13 +57,15 @@ class Entry:
     exempt: bool = False
     """Whether the request is never recorded."""
     approaching: bool = True
-    """Whether the request has not been opened yet, and may be opened soon."""
+    """Whether the row of the request has not been written yet, but may have to be written soon."""
     closed: bool = True
-    """Whether the row gets its position when it has an outcome; false while further requests are counted in it."""
+    """Whether the row gets its position as soon as the request has an outcome; false while further requests are counted
+    in this row.
+    """
     queued: bool = False
-    """Whether the log has taken the entry for a row of its own."""
+    """Whether the writer of the access log has accepted this entry as a row of its own."""
     submitted: bool = False
-    """Whether a statement that inserts the row was sent."""
+    """Whether the statement that inserts the row of this entry was sent to the database."""
 
     def end(self, outcome: Outcome, status: int | None) -> None:
         self.outcome, self.status = outcome, status

@@ -88,7 +88,7 @@ class _Recording:
             self._uses.note(entry.credential, entry.source)
 
     def _is_recorded(self, status: int) -> bool:
-        """Return whether the access log records a request that got no row before its handler."""
+        """Return whether the access log records a request for which no row was written before its handler ran."""
         entry = self._entry
         if entry.exempt:
             return False

@@ -1,5 +1,6 @@
-"""Limit of the rows of requests that cost little to send: those without valid credentials, limited by source, and those
-that a quota refuses, limited by principal. So no source and no principal can displace the rows of others.
+"""Limit of the number of access log rows for requests that cost a client little: requests without valid credentials,
+limited by source address, and requests that a quota refuses, limited by principal. Without this limit, one source or
+principal could displace the rows of others.
 
 A source or principal gets `ROWS` rows per minute. Further requests of the minute are counted in one row for each
 method, route, status and reason. The row gets its position at the end of the minute, when its count is final, because a
@@ -61,7 +62,9 @@ class Sources:
         return _counted(self._window(""), entry)
 
     def ended(self, *, all_windows: bool = False) -> Iterator[Entry]:
-        """Forget the windows that have ended, or all of them, and yield the rows that counted their requests."""
+        """Remove the one-minute windows that have ended, or all windows, and yield their rows that count several
+        requests.
+        """
         now = math.inf if all_windows else self._now()
         for source in [source for source, window in self._windows.items() if window.end <= now]:
             for row in self._windows.pop(source).counting.values():
@@ -88,13 +91,16 @@ def _counted(window: _Window, entry: Entry) -> Entry:
 
 
 def is_limited(entry: Entry) -> bool:
-    """Return whether the rows of such requests are limited."""
+    """Return whether the number of rows for requests like this one is limited: it has no verified principal, or a quota
+    refused it.
+    """
     return entry.principal is None or RATE_LIMITED in entry.reasons
 
 
 def network_of(source: str) -> str:
-    """Return the name under which a source is limited: an IPv6 address stands for its network. An IPv4 address that is
-    mapped to IPv6 (RFC 4291, section 2.5.5.2) is the IPv4 address: all of them have the same network.
+    """Return the name under which the rows of a source address are limited: for an IPv6 address, its network. An IPv4
+    address that is mapped to IPv6 (RFC 4291, section 2.5.5.2) counts as the IPv4 address, because all mapped addresses
+    are in one IPv6 network.
     """
     try:
         found = ip_address(source)

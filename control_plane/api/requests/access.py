@@ -69,8 +69,8 @@ bearer: Final = HTTPBearer(
 
 
 def access(scope: Scope) -> dict[str, Any]:
-    """Declare a route for principals with a scope. Requests are limited to the projects of the principal if the scope
-    is one of projects.
+    """Return the declaration of a route that requires a scope. If the scope is one of `OF_PROJECTS`, the requests of a
+    principal concern only its projects.
     """
     declared = {
         "scope": scope.value,
@@ -91,15 +91,15 @@ SELF_VERIFIED: Final[dict[str, Any]] = {EXTENSION: {"roles": ["node"], "verified
 HEARTBEATS: Final[dict[str, Any]] = {
     EXTENSION: {"roles": ["node"], "verified_by": "route", "audit": "refusals"}
 }
-"""Declaration of the route of heartbeats, which verifies credentials in batches. Their form is checked before the body
-is parsed.
+"""Declaration of the route of heartbeats, which verifies the credentials of nodes in batches. Before the body is
+parsed, only the form of the credentials is checked.
 """
 EVERYONE: Final[dict[str, Any]] = {EXTENSION: {"roles": []}}
 """Declaration of a route that requires no credentials."""
 HEALTH: Final[dict[str, Any]] = {EXTENSION: {"roles": [], "audit": NOT_RECORDED}}
 """Declaration of a health check, which works without credentials and without a database."""
 AUTHENTICATED: Final[dict[str, Any]] = {EXTENSION: {"roles": [role.value for role in Role]}}
-"""Declaration of a route for every principal, about the principal itself."""
+"""Declaration of a route that every principal may use, such as a route about the caller itself."""
 
 
 class UndeclaredRoute(Exception):
@@ -130,9 +130,10 @@ class AuthenticatedRoute(APIRoute):
 
 
 async def _receive(request: Request) -> None:
-    """Receive the body, of which `Bounded` limits the size.
+    """Receive the body of a request; the middleware `Bounded` limits its size.
 
-    It arrives before the credentials are verified, because they can be revoked while a client sends it slowly.
+    The body is received before the credentials are verified, because they can be revoked while a client sends the body
+    slowly.
     """
     try:
         await request.body()
@@ -148,8 +149,8 @@ def declaration_of(route: BaseRoute) -> dict[str, Any]:
 
 
 async def authorise(request: Request) -> None:
-    """Check the credentials of a request against the declaration of its route, and keep the caller for the handlers
-    and the access log.
+    """Check the credentials of a request against the declaration of its route, and store the caller in the request, for
+    its handler and for the access log.
 
     Raises `Unauthorised`, `Forbidden`, and `Throttled` for a principal that exceeds a limit of its requests.
     """
@@ -227,7 +228,9 @@ async def _token(request: Request, token: str) -> HeldCredential:
 
 
 async def _unrevoked(request: Request, holder: TokenHolder, credential: str) -> HeldCredential:
-    """Return the holder of a verified token as a credential. Raises `Unauthorised` if it has expired or was revoked."""
+    """Return the credential of a verified token and its holder. Raises `Unauthorised` if the token has expired or was
+    revoked.
+    """
     actor = holder.principal.actor
     async with reading(plane_of(request).engine) as conn:
         revoked_at = await principals.revoked_at(conn, actor)
@@ -273,7 +276,7 @@ def _presented(credentials: HTTPAuthorizationCredentials | None) -> PresentedCre
 
 
 async def _session(request: Request, presented: PresentedCredential) -> int:
-    """Return the number of the session of a node. Raises `Unauthorised`."""
+    """Return the number of the node session to which the presented credential belongs. Raises `Unauthorised`."""
     async with reading(plane_of(request).engine) as conn:
         return await refuse_unknown_node(conn, presented)
 
@@ -291,7 +294,7 @@ def caller_of(request: Request) -> Principal:
 
 
 def credential_of(request: Request) -> HeldCredential:
-    """Return the credential that `authorise` has verified. The route of the request must be one for principals."""
+    """Return the credential that `authorise` has verified. Only for routes that callers use, not nodes."""
     return cast(HeldCredential, request.state.credential)
 
 
@@ -306,4 +309,4 @@ async def _shown_by(request: Request) -> PresentedCredential:
 Caller = Annotated[Principal, Depends(caller_of)]
 CallingNode = Annotated[NodeId, Depends(_node_of)]
 ShownByNode = Annotated[PresentedCredential, Depends(_shown_by)]
-"""Credentials of a calling node, for the route of heartbeats, which verifies them itself."""
+"""The unverified credentials that a node presents, for the route of heartbeats, which verifies them itself."""

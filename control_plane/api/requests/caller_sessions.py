@@ -1,7 +1,7 @@
 """Verification of the sessions of callers.
 
-A session is looked up with the credential that started it, in one query (`control_plane.identity.caller_sessions`). Its
-principal is the caller that started it.
+One query returns a session together with the credential that started it (`control_plane.identity.caller_sessions`). The
+principal of a session is the caller that started the session.
 """
 
 from functools import partial
@@ -36,10 +36,12 @@ _REASONS: Final = {
     "session_expired": "this session has expired; log in again",
     "session_idle": "this session was not used for too long; log in again",
 }
-"""What the caller receives with each code of a session that is refused."""
+"""Message of the response that refuses a session, by the code of the refusal."""
 _CHECKS: Final = 3
-"""Verifications of the session of a watch in its idle time. Each is a use: even if one is stored late, by at most half
-of the idle time (see `Settings`), the session is never idle while the watch runs."""
+"""Number of times that a watch verifies its session within the session's idle time. Each verification is a use of the
+session. A use is stored late by at most half of the idle time (see `Settings`), so the session does not become idle
+while the watch runs.
+"""
 
 
 async def verify_session(request: Request, secret_sha256: str) -> HeldCredential:
@@ -64,7 +66,7 @@ async def verify_session(request: Request, secret_sha256: str) -> HeldCredential
 
 
 async def _verify_again(request: Request, secret_sha256: str) -> HeldCredential:
-    """Verify the session of a request that lasts. This is a use of the session."""
+    """Verify the session of a long-running request again. The verification counts as a use of the session."""
     held = await verify_session(request, secret_sha256)
     cast(CredentialUses, request.app.state.credential_uses).note(held.id, entry_of(request).source)
     return held

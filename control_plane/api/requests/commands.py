@@ -39,7 +39,7 @@ DryRun = Annotated[
 
 
 def dry(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of the response of a dry run, which has this model."""
+    """Return the OpenAPI description of the response of a dry run. `model` is the type of its body."""
     return {HTTPStatus.OK: {"model": model, "description": "Result of a dry run: what would be created."}}
 
 
@@ -69,8 +69,8 @@ async def execute_with_secret(
 ) -> dict[str, Any]:
     """Run a command that answers with a JSON object; return the object with the fields of `secret` added.
 
-    With an idempotency key the whole object is stored encrypted. Raises `Conflict` if it was stored by another
-    credential of the same principal.
+    With an idempotency key the whole object is stored encrypted. Raises `Conflict` if an earlier request with the same
+    key was made with another credential of the same principal.
     """
     key = await key_of(request, caller_of(request))
     _, bearer = get_authorization_scheme_param(request.headers.get("authorization"))

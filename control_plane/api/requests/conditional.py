@@ -51,7 +51,7 @@ async def _if_match(
         ),
     ] = None,
 ) -> None:
-    """Store the versions that the request requires. Raises `Malformed`."""
+    """Store the resource versions that the header `If-Match` accepts. Raises `Malformed` for an invalid header."""
     if if_match is None or if_match.strip() == "*":
         return
     try:
@@ -78,16 +78,19 @@ async def _if_none_match(
 
 
 IF_MATCH: Final = Depends(_if_match)
-"""Dependency of a route that changes a resource."""
+"""Dependency of routes that change a resource: it reads the header `If-Match`."""
 TAGGED: Final[dict[str, Any]] = {
     "dependencies": [Depends(_if_none_match)],
     "responses": {304: {"description": "The resource still has the ETag of If-None-Match."}},
 }
-"""Arguments of a route that returns one resource."""
+"""Arguments for the declaration of a route that returns one resource: it then documents `If-None-Match` and status 304.
+"""
 
 
 def condition_of(request: Request, about: StreamId | None) -> Condition | None:
-    """Return the condition that the header `If-Match` makes for a change of the resource with this stream."""
+    """Return the condition that the header `If-Match` sets for a change of the resource with the stream `about`; None
+    without one.
+    """
     wanted: frozenset[int] | None = getattr(request.state, _WANTED, None)
     return None if wanted is None or about is None else Condition(about, wanted)
 

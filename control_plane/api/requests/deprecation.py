@@ -13,10 +13,11 @@ _EXTENSION: Final = "x-sliceplane-deprecation"
 
 
 def deprecated(*, since: datetime, sunset: datetime, link: str) -> dict[str, Any]:
-    """Declare a route as deprecated since a time; it may be removed after `sunset`. `link` is a page about its
-    replacement. Merge the result into `openapi_extra`.
+    """Return the declaration of a route that is deprecated since a time, and may be removed after `sunset`. `link` is a
+    page about its replacement.
 
-    Raises `ValueError` unless `since` is before `sunset`, and both have a zone.
+    Merge the result into `openapi_extra`. Raises `ValueError` unless `since` is before `sunset`, and both have a time
+    zone.
     """
     if since.tzinfo is None or sunset.tzinfo is None or since >= sunset:
         raise ValueError(f"a route deprecated since {since} cannot be removed after {sunset}")

@@ -106,7 +106,9 @@ def pick(
 
 
 def limited(pick: EventFilter, principal: Principal) -> EventFilter:
-    """Return a filter that matches only events of the principal's projects. Raises `UnknownName` if it names others."""
+    """Return a filter that matches only events of the principal's projects. Raises `UnknownName` if the filter names
+    other projects.
+    """
     if principal.projects is None:
         return pick
     if foreign := sorted(pick.projects - principal.projects):

@@ -1,4 +1,6 @@
-"""The verified credential of a request that lasts, such as a watch, which verifies it again while it runs."""
+"""The verified credential of a long-running request, such as a watch, which verifies the credential again while it
+runs.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,11 +24,11 @@ class HeldCredential:
 
     Everything that can end the credential early is an event of one of the `streams`: of the credential, and of what it
     depends on, such as the service account of an API key. `expires_at` is in seconds since 1970; None: the credential
-    does not expire. `verify` verifies it again, and raises `Unauthorised`.
+    does not expire. `verify` verifies the credential again, and raises `Unauthorised` if it is no longer valid.
 
-    A request that lasts verifies its credential again every `reverify_seconds`, which is a use; None: never because of
-    time alone. `issued_at` is the earliest time at which a token may have been issued, in seconds since 1970; None for
-    other credentials.
+    A long-running request verifies its credential every `reverify_seconds`, which counts as a use; None: only when an
+    event concerns the credential or when it expires. `issued_at` is the earliest time at which a token may have been
+    issued, in seconds since 1970; None for other credentials.
     """
 
     principal: Principal

@@ -45,8 +45,9 @@ _PARAMETERS: Final = frozenset({"query", "path", "header", "cookie"})
 def refusal_of(error: Mapping[str, Any], body: Any) -> Refused:
     """Return the exception that refuses a request with this JSON body, for one Pydantic error.
 
-    If a validator of `bodies` refused the field, the error's context contains the class of the exception to return. If
-    a validator of a whole object did, it contains the name of the field that has to change.
+    If a validator of `bodies` refused the value of one field, the context of the error contains the class of the
+    exception to return. If a validator of a whole object refused it, the context contains the name of the field that
+    has to change.
     """
     kind = error["type"]
     location, *path = error["loc"]

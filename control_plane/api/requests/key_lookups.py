@@ -16,7 +16,7 @@ from control_plane.database import reading
 MOMENT_SECONDS: Final = 0.01
 F = TypeVar("F")
 BySecrets = Callable[[AsyncConnection, Collection[str]], Awaitable[Mapping[str, F]]]
-"""Query for the credentials with some SHA-256 (hex); returns those that exist by their SHA-256."""
+"""Query for the credentials with these SHA-256 hashes (hex); it returns the existing ones, each by its hash."""
 
 
 class Lookups(Generic[F]):
@@ -31,7 +31,7 @@ class Lookups(Generic[F]):
         self._turn = asyncio.Lock()
 
     async def find(self, secret_sha256: str) -> F | None:
-        """Return the credential with this SHA-256 (hex); None if there is none."""
+        """Return the credential with this SHA-256 (hex); None if it does not exist."""
         if self._reading is None:
             self._gathered = set()
             self._reading = asyncio.create_task(self._read(self._gathered))

@@ -1,7 +1,7 @@
 """Cursor pagination of the API's lists: `limit`, `cursor` and `order` on every list.
 
-A cursor is the place of the last item of a page, so it stays valid if items are added or removed. Its text is not part
-of the contract of the API.
+A cursor contains the sort key of the last item of a page, so it stays valid if items are added or removed. The format
+of a cursor is not part of the contract of the API.
 """
 
 import re
@@ -61,12 +61,14 @@ def position_of(cursor: str | None) -> Position | None:
 
 
 def cursor_of(moment: datetime, name: object) -> str:
-    """Return the cursor of an item in the order of a time and a name: the time in microseconds, and the name."""
+    """Return the cursor of an item of a list sorted by time, then name. It contains the time in microseconds since 1970
+    and the name.
+    """
     return f"{(moment - _EPOCH) // timedelta(microseconds=1)}.{name}"
 
 
 def place_of(cursor: str) -> tuple[datetime, str]:
-    """Parse a cursor that `cursor_of` has made. Raises `Malformed`."""
+    """Parse a cursor of a list sorted by time, then name, into the two. Raises `Malformed` for another cursor."""
     moment, _, name = cursor.partition(".")
     if not _DIGITS.fullmatch(moment):
         raise invalid_cursor(cursor)
@@ -77,7 +79,7 @@ def place_of(cursor: str) -> tuple[datetime, str]:
 
 
 def identified_place_of(cursor: str) -> tuple[datetime, UUID]:
-    """Parse a cursor that `cursor_of` has made of a time and a UUID. Raises `Malformed`."""
+    """Parse a cursor of a list sorted by time, then UUID, into the two. Raises `Malformed` for another cursor."""
     moment, name = place_of(cursor)
     try:
         return moment, UUID(name)
@@ -86,7 +88,7 @@ def identified_place_of(cursor: str) -> tuple[datetime, UUID]:
 
 
 def page_of(items: Sequence[T], names: Sequence[str], cursor: str | None, limit: int, order: str) -> Page[T]:
-    """Return one page of a list that is in memory as a whole. Raises `Malformed` for an invalid cursor.
+    """Return one page of a list that is completely in memory. Raises `Malformed` for an invalid cursor.
 
     `names` are the cursors of the items. They are unique and in ascending order, and each begins with a number of four
     to six digits.
@@ -105,7 +107,7 @@ def page_of(items: Sequence[T], names: Sequence[str], cursor: str | None, limit:
 
 
 def numbered(items: Sequence[object]) -> list[str]:
-    """Return the cursors of a list with a fixed order: the number of each item."""
+    """Return the cursors for a list in a fixed order: the index of each item, as six digits."""
     return [f"{number:06}" for number, _ in enumerate(items)]
 
 

@@ -157,7 +157,9 @@ KINDS: Final[dict[type[Refused], ProblemType]] = {
         ),
     ),
 }
-"""The type of each refusal. If a request has several, the first of this table determines the status."""
+"""Problem type of each class of refusals. If a request has several refusals, the first of them in this table determines
+the status.
+"""
 
 NOT_FOUND: Final = ProblemType(
     "not-found",

@@ -219,8 +219,8 @@ def _install_outages(app: FastAPI) -> None:
 
 
 def _refusal(request: Request, refusals: list[Refused]) -> JSONResponse:
-    """Return one response with the objections of all refusals; its status is that of the refusal with the class that
-    comes first in `KINDS`.
+    """Return one response with the objections of all refusals. Its status is that of the refusal class that comes first
+    in `KINDS`.
     """
     worst = min((type(refusal) for refusal in refusals[:MOST_REASONS]), key=list(KINDS).index)
     objections = [objection for refusal in refusals for objection in refusal.objections]

@@ -63,15 +63,18 @@ log = structlog.get_logger()
 RETRY_SECONDS: Final = 1.0
 """Interval in which an unavailable Redis is tried again."""
 HOLD_SECONDS: Final = 1.0
-"""Least delay of the refusals of a sender that continues after `AT_ONCE` refusals; the longest is twice as long."""
+"""Minimum delay of a refusal, for a sender that continues after `AT_ONCE` refusals; the maximum delay is twice as long.
+"""
 AT_ONCE: Final = 20
-"""Refusals per minute that a sender gets without a delay."""
+"""Number of refusals per minute that a sender gets without a delay."""
 PACE: Final = 50.0
-"""Requests per second of a principal or a project that one process admits, as long as more of them wait."""
+"""Rate, in requests per second, at which one process admits the waiting requests of a principal or a project."""
 UNDELAYED: Final = 10
-"""Requests of a principal or a project that one process admits at once, after a pause."""
+"""Number of requests that one process admits without a delay from a principal or a project that has paused."""
 _MOST_HELD: Final = 1000
-"""Refusals that are delayed at the same time; further ones are answered at once, because each keeps memory."""
+"""Maximum number of refusals that are delayed at the same time. Further ones are sent at once, because each delayed one
+uses memory.
+"""
 _MOST: Final = 10_000
 _REFUSALS: Final = Quota("refusals", AT_ONCE, 60)
 _PROBE: Final = Charge(Quota("probe", 1_000_000, 60), "api")
@@ -90,7 +93,7 @@ class RateLimits:
         self._turns = Turns(_MOST, PACE, UNDELAYED)
         self._shared, self._memory = SharedWindows(redis), MemoryWindows()
         self._return: asyncio.Task[None] | None = None
-        """Waits for an unavailable Redis; None while Redis is available."""
+        """Background task that waits until Redis is available again; None while Redis is available."""
 
     async def count_invalid(self, request: Request) -> None:
         """Count a request without valid credentials. Raises `Throttled` if its source exceeds its quota."""
@@ -127,7 +130,9 @@ class RateLimits:
             self._verified.spend(mine)
 
     async def spend(self, request: Request, principal: Principal) -> None:
-        """Count a request of a principal, and wait for its turn. Raises `Throttled`."""
+        """Count a request of a principal, and wait until the rate limit admits it. Raises `Throttled` if a quota
+        refuses it.
+        """
         charges = []
         if self._principal is not None:
             charges.append(Charge(self._principal, principal.actor))
@@ -146,8 +151,8 @@ class RateLimits:
         return await self._memory.spend(charges)
 
     async def _settle(self, request: Request, spent: Sequence[Spent], sender: str) -> None:
-        """Set the headers of the response (draft-ietf-httpapi-ratelimit-headers-10). Raises `Throttled` if a quota
-        refuses the request; after many refusals of requests of the same sender, it waits before it raises.
+        """Set the rate limit headers of the response (draft-ietf-httpapi-ratelimit-headers-10). Raises `Throttled` if a
+        quota refuses the request. If many requests of `sender` were refused recently, wait before raising.
         """
         policies = [
             f'"{each.quota.name}";q={each.quota.limit};w={each.quota.seconds}' for each, _, _ in spent
@@ -210,7 +215,7 @@ def _state(spent: Spent) -> str:
 
 
 def _retry_after(spent: Spent) -> int:
-    """Return the seconds until the quota admits more requests than now, rounded up."""
+    """Return the whole seconds, rounded up, until the quota admits more requests than it admits now."""
     return max(1, ceil(spent.window.regained_in(spent.charge.quota)))
 
 

@@ -29,7 +29,7 @@ from control_plane.queues.redis_nodes import Command, RedisUnavailable, answers
 REDIS_SECONDS: Final = 1.0
 """Time in which Redis has to answer; a request is delayed at most twice as long when Redis stops answering."""
 _BATCH: Final = 100
-"""Requests that are sent to Redis in one round trip."""
+"""Maximum number of HTTP requests that are counted in Redis with one round trip."""
 
 
 def _sha(script: bytes) -> str:
@@ -68,8 +68,8 @@ class Charge(NamedTuple):
 
 
 class Window(NamedTuple):
-    """State of a counter: the requests of the previous and of the current window, and the seconds until the current one
-    ends. The previous one has left the sliding window at the same time.
+    """State of a counter: the numbers of requests in the previous and in the current window, and `left`, the seconds
+    until the current window ends. At that moment the sliding window no longer covers the previous window.
     """
 
     previous: int
@@ -114,8 +114,8 @@ class _Counter:
 
 
 class LocalWindows:
-    """Counters in the memory of this process, at most `most`: the one that was not used for the longest time is dropped
-    first. Not thread-safe: used by one event loop.
+    """Counters in the memory of this process, at most `most`: the least recently used counter is dropped first. Not
+    thread-safe: used by one event loop.
     """
 
     def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -126,11 +126,12 @@ class LocalWindows:
         return charge.key in self._counters
 
     def forget(self, charge: Charge) -> None:
-        """Drop a counter. Idempotent."""
+        """Drop the counter of a charge, if it exists."""
         self._counters.pop(charge.key, None)
 
     def spend(self, charge: Charge) -> Spent:
-        """Count a request if its quota admits it."""
+        """Count a request if its quota admits it. Return whether the request is admitted, and the counter afterwards.
+        """
         counter = self._counter(charge)
         admitted = self._window(counter, charge.quota).remaining(charge.quota) > 0
         counter.current += admitted
@@ -159,11 +160,12 @@ class LocalWindows:
 
 
 class Turns:
-    """Times at which the requests of each subject are admitted: `undelayed` requests at once after a pause, and further
-    ones at `rate` per second, in the order of their arrival (the generic cell rate algorithm). If the quota of a
-    subject admits more than half of that rate, its requests are admitted at twice the rate of the quota. In the memory
-    of this process, for at most `most` subjects: the one that was not used for the longest time is dropped first. Not
-    thread-safe: used by one event loop.
+    """Times at which the requests of each subject are admitted, in the order of their arrival (the generic cell rate
+    algorithm). After a pause, `undelayed` requests are admitted at once, and further ones at `rate` per second. If the
+    quota of a subject admits more than half of that rate, its requests are admitted at twice the rate of the quota.
+
+    The times are in the memory of this process, for at most `most` subjects: the least recently used subject is dropped
+    first. Not thread-safe: used by one event loop.
     """
 
     def __init__(
@@ -173,7 +175,7 @@ class Turns:
         self._due = OrderedDict[str, float]()
 
     def take(self, charge: Charge) -> float:
-        """Take the next turn of a subject; return the seconds until then."""
+        """Reserve the next time at which a request of the subject is admitted; return the seconds until then."""
         now, key, quota = self._now(), charge.key, charge.quota
         rate = max(self._rate, 2 * quota.limit / quota.seconds)
         due = max(now, self._due.get(key, 0.0))
@@ -192,7 +194,7 @@ class MemoryWindows:
         self._limiter = SlidingWindowCounterRateLimiter(self._storage)
 
     async def spend(self, charges: Sequence[Charge]) -> list[Spent]:
-        """Count a request in all quotas if all of them admit it."""
+        """Count a request in all of its quotas if all of them admit it. Return the result for each quota."""
         admits = [await self._limiter.test(each.item, each.subject) for each in charges]
         if all(admits):
             admits = [await self._limiter.hit(each.item, each.subject) for each in charges]
@@ -213,7 +215,7 @@ class _Waiting(NamedTuple):
 
 
 class SharedWindows:
-    """Counters in Redis, shared by all API processes. They are lost with the data of Redis."""
+    """Counters in Redis, shared by all API processes. If Redis loses its data, they begin at zero."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -221,7 +223,9 @@ class SharedWindows:
         self._sender: asyncio.Task[None] | None = None
 
     async def spend(self, charges: Sequence[Charge]) -> list[Spent]:
-        """Count a request in all quotas if all of them admit it. Raises `RedisUnavailable`."""
+        """Count a request in all of its quotas if all of them admit it. Return the result for each quota. Raises
+        `RedisUnavailable`.
+        """
         made = _Waiting(charges, asyncio.get_running_loop().create_future())
         self._waiting.append(made)
         if self._sender is None or self._sender.done():
@@ -285,7 +289,7 @@ class SharedWindows:
 
 
 def _keys(charge: Charge) -> tuple[str, str]:
-    """Return the keys of the previous and of the current window."""
+    """Return the Redis keys of a counter: that of its previous window and that of its current window."""
     key = f"sliceplane:requests:{charge.key}"
     return f"{key}/previous", key
 

@@ -8,10 +8,11 @@ from control_plane.api.requests.access import NOT_RECORDED, declaration_of
 
 
 async def recorded(request: Request) -> None:
-    """Write the row of a request that is recorded even if it succeeds. Raises a database error.
+    """Write the row of the request to the access log before its handler runs, if the request is recorded even when it
+    succeeds. Raises a database error.
 
-    It is the last dependency of every route: what the others refuse, and a body that is not valid JSON, gets its row
-    when it is refused.
+    This is the last dependency of every route. The row of a request that another dependency refuses, or of which the
+    body is not valid JSON, is written by the middleware when the request is refused.
     """
     entry, log = entry_of(request), access_log_of(request)
     policy = declaration_of(request.scope["route"]).get("audit")

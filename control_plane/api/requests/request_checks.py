@@ -104,7 +104,7 @@ def _of_body(body: Any, *, secrets: bool) -> Iterator[Objection]:
 
 
 def _members(path: _Path, members: dict[str, Any]) -> Iterator[tuple[_Path, Any]]:
-    """Yield the values of a JSON object, and those of its keys that are refused as texts."""
+    """Yield the values of a JSON object, and also those keys that cannot be stored or contain a secret."""
     for key, value in members.items():
         if _UNSTORABLE.search(key) or has_secret(key):
             yield (path, key), key

@@ -1,4 +1,6 @@
-"""Response headers that dependencies and handlers set before a response exists, also for responses of refusals."""
+"""Response headers that dependencies and handlers set before the response exists. A refusal of the request gets them
+too.
+"""
 
 from typing import Final
 
@@ -12,11 +14,13 @@ _POLICY: Final = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Policy of the documentation page: whatever its script contains, a browser loads and sends nothing elsewhere."""
+"""Content-Security-Policy of the documentation page. It prevents that the page loads anything from other servers or
+sends anything to them.
+"""
 
 
 def set_header(request: Request, name: str, value: str) -> None:
-    """Set a header of the response to this request, whatever the response will be."""
+    """Set a header of the response to this request, also if the request is refused later."""
     request.scope["state"].setdefault(_HEADERS, {})[name] = value
 
 

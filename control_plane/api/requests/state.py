@@ -92,7 +92,7 @@ def sent(request: Request) -> str:
 
 async def key_of(request: Request, principal: Principal) -> CommandKey | None:
     """Return the request's `Idempotency-Key`, scoped by caller and route. It is bound to the body, and to the projects
-    of the caller: another token of the same caller may be limited to others. Raises `Malformed`.
+    of the caller, because another token of the same caller may be limited to other projects. Raises `Malformed`.
     """
     raw = request.headers.get("idempotency-key")
     if raw is None:

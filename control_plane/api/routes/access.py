@@ -47,7 +47,9 @@ from read_models.keys import KeyRow
 
 router = APIRouter(prefix="/v1", tags=["access"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 _BEFORE_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
-"""Time for the view of a key that is issued just now, which has not expired."""
+"""Present time to assume in the view of a newly issued API key: earlier than every expiry, because the key has not
+expired.
+"""
 
 
 class KeyView(BaseModel):
@@ -238,8 +240,8 @@ async def show(request: Request, key: str) -> KeyView:
     "/keys/{key}/rotate", status_code=201, dependencies=[IF_MATCH], openapi_extra=access(Scope.ACCESS_WRITE)
 )
 async def rotate(request: Request, principal: Caller, key: str, body: RotateKey) -> IssuedKey:
-    """Issue a successor of an API key with the same role, projects and scopes. The replaced key is accepted for a last
-    period.
+    """Issue a successor of an API key with the same role, projects and scopes. The replaced key is still accepted for
+    `overlap_seconds`.
     """
     secret, overlap = new_secret(), timedelta(seconds=body.overlap_seconds)
     origin, render = origin_of(request, principal), _rendered_for(principal)

@@ -29,13 +29,13 @@ class AccessView(BaseModel):
     """A request, or several similar ones, with their number in `count`: requests without valid credentials, or requests
     of a principal beyond its quota. The row of several requests of a principal has no path, credential and source.
 
-    `position` is its place in the access log, in the order in which requests ended, null while it is in progress.
-    `route` is the template of the path, null if there is no such route. `principal` is the name under which the ledger
-    records what the caller does; `credential` is the id of its API key or token, or a node with the number of its
-    session; both are null for a request without valid credentials. `source` is the address of the client. `outcome` is
-    completed, refused, failed, aborted (the client left before the response was complete), interrupted (the API process
-    ended, and the effect is unknown), or null for a request in progress. `reasons` are the codes of its refusal.
-    `process` is the API process that received it.
+    `position` numbers the rows in the order in which their requests ended, and is null while the request is in
+    progress. `route` is the path template of the route, null if no route matches the path. `principal` is the name
+    under which the ledger records what the caller does; `credential` is the id of its API key, token or session, or a
+    node with the number of its session; both are null for a request without valid credentials. `source` is the address
+    of the client. `outcome` is completed, refused, failed, aborted (the client left before the response was complete),
+    interrupted (the API process ended, and the effect is unknown), or null for a request in progress. `reasons` are the
+    codes of its refusal. `process` is the API process that received the request.
     """
 
     request_id: str
@@ -111,7 +111,9 @@ async def list_requests(
     limit: Limit = 100,
     order: Order = "desc",
 ) -> Page[AccessView]:
-    """List requests that have ended by their positions, the newest first. A listed row never changes."""
+    """List the requests that have ended, the newest first. With the filter `outcome=open`, list the requests in
+    progress instead. The row of a request that has ended never changes.
+    """
     engine, place, begin = plane_of(request).engine, position_of(cursor), position_of(after) or 0
     if outcome == OPEN:
         async with engine.connect() as conn:

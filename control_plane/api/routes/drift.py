@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1", tags=["drift"], responses=PROBLEMS, route_class
 _DRIFTING: Final = sa.union(
     *(sa.select(table.c.node_id).where(table.c.drift.is_not(None)) for table in (nodes.node, slots.slot))
 ).subquery("drifting")
-"""Names of nodes with open drift."""
+"""Subquery of the names of all nodes with open drift."""
 NodeLimit = Annotated[int, Query(ge=1, le=100)]
 
 

@@ -25,7 +25,9 @@ from tasks.agent_api import Heartbeat, HeartbeatAnswer
 
 router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 MOMENT_SECONDS: Final = 0.05
-"""Length of a batch. While the database responds in time, it makes a node's clock wrong by at most half of this."""
+"""Time for which heartbeats are collected into one batch. This delays the control plane's time in the response, by
+which a node sets its clock: the clock is wrong by at most half of this delay, as long as the database responds in time.
+"""
 
 # One statement, which is a transaction of its own that does not wait for the disk. If a node has two heartbeats in a
 # batch, the later one is stored. All processes write the rows in the same order, so that they never deadlock.
@@ -88,7 +90,9 @@ class Heartbeats:
         self._writing = asyncio.Lock()
 
     async def take(self, beat: Beat) -> datetime:
-        """Store a heartbeat with the others of the same batch; return the database's time. Raises `Unauthorised`."""
+        """Store a heartbeat in one batch with others; return the database's time. Raises `Unauthorised` if its
+        credentials are invalid.
+        """
         if self._written is None:
             self._gathered = []
             self._written = asyncio.create_task(self._write(self._gathered))

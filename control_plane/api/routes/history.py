@@ -50,8 +50,8 @@ router = APIRouter(prefix="/v1/history", tags=["history"], responses=PROBLEMS, r
 
 
 class Kind(StrEnum):
-    """A kind of resource that has a history. `address`: a MAC or IPv4 address of a slot; `ingress`: the value of an
-    ingress rule's claim; `device`: `<node>/<PCI address>`.
+    """A kind of resource that has a history. The name of an `address` is a MAC or IPv4 address of a slot, the name of
+    an `ingress` is the value that the ingress rule claims, and the name of a `device` is `<node>/<PCI address>`.
     """
 
     ALLOCATION = "allocation"
@@ -163,14 +163,16 @@ async def show(request: Request, response: Response, *, kind: Kind, name: str, a
 
 
 async def _ever(request: Request, conn: AsyncConnection, subject: Subject) -> bool:
-    """Return whether the resource exists now. If so, its state at a time before its creation is null, not an error."""
+    """Return whether the resource exists now. An existing resource has the state null before its creation; an unknown
+    resource is an error.
+    """
     return await subject.at(conn, travel_of(request).final) is not None
 
 
 async def _own(request: Request, kind: Kind, name: str) -> Subject:
-    """Return the resource, if the caller may see its history. Raises `UnknownName` and `Forbidden`.
+    """Return the resource, if the caller may read its history. Raises `UnknownName` and `Forbidden`.
 
-    A caller that is limited to projects sees only the history of its allocations.
+    A caller that is limited to projects may read only the history of allocations in these projects.
     """
     principal = caller_of(request)
     if principal.projects is not None:

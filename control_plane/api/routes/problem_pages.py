@@ -25,7 +25,7 @@ from control_plane.decisions.refusals import Objection, UnknownName
 
 HTML: Final = "text/html"
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""The pages load nothing; their style sheet is part of the page."""
+"""Content-Security-Policy of the pages: they load nothing, and their style sheet is a part of the page."""
 _FORMS: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {HTML: {"schema": {"type": "string"}}}}}
 router = APIRouter(prefix="/problems", tags=["problems"], responses=_FORMS, route_class=AuthenticatedRoute)
 

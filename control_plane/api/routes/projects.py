@@ -123,7 +123,9 @@ async def describe(request: Request, principal: Caller, project: str, body: Desc
 
 @router.post("/{project}/archive", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE))
 async def archive(request: Request, principal: Caller, project: str, body: ArchiveProject) -> ProjectView:
-    """Archive a project after its allocations have released their slots. It can then be read only. Idempotent."""
+    """Archive a project after its allocations have released their slots. An archived project can be read, but not
+    changed. Idempotent.
+    """
     name = _named(project)
     command = archive_project(name, body.reason, origin_of(request, principal, project=name))
     return await _execute(request, name, command)

@@ -1,4 +1,6 @@
-"""`/v1/sessions`: start, list, show and end sessions, the short-lived credentials that callers get for others."""
+"""`/v1/sessions`: start, list, show and end sessions: short-lived credentials that callers get in exchange for an API
+key or a token.
+"""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
@@ -32,8 +34,8 @@ State = Literal["active", "ended", "expired"]
 class SessionView(BaseModel):
     """A session, without its secret. `projects` of null means all projects.
 
-    `state`: active; ended, if the session was ended or what it came from was revoked or disabled; or expired, if it or
-    its API key has expired, or it was not used for `idle_seconds`.
+    `state`: active; ended, if the session was ended, or the API key or caller that started it was revoked or disabled;
+    or expired, if the session or its API key has expired, or the session was not used for `idle_seconds`.
     """
 
     id: str
@@ -49,9 +51,9 @@ class SessionView(BaseModel):
     projects: list[str] | None
     started_at: datetime
     expires_at: datetime
-    """Time from which the session is refused, also while it is in use."""
+    """Time from which the session is refused, even if it is in use."""
     idle_seconds: int
-    """The session is refused after it was not used for this time."""
+    """Time without a request after which the session is refused."""
     last_used_at: datetime | None
     """Time of the last request with the session, late by at most the setting `credential_use_seconds`; null: never."""
     last_used_from: str | None
@@ -106,11 +108,11 @@ def _projects(principal: Principal) -> list[str] | None:
 async def start(
     request: Request, principal: Caller, body: StartSession, *, dry_run: DryRun = False
 ) -> Response | StartedSession:
-    """Start a session with an API key or a token. The session has the same actor and permissions, and ends with what it
-    came from.
+    """Start a session with an API key or a token. The session has the same actor and permissions. It ends when the API
+    key that started it expires or is revoked, or when its caller is revoked or disabled.
 
-    Its secret is sent like an API key. It is returned only to this request and to repetitions with the same
-    Idempotency-Key; only a hash of it is stored, and the answer that the repetitions get is encrypted. A dry run
+    The secret of the session is sent like an API key. It is returned only to this request and to repetitions with the
+    same Idempotency-Key; only a hash of it is stored, and the answer that the repetitions get is encrypted. A dry run
     returns no secret.
     """
     held, settings, secret = credential_of(request), plane_of(request).settings, new_secret()
@@ -129,7 +131,9 @@ async def start(
 
 
 def _requested(held: HeldCredential, body: StartSession, idle_seconds: int) -> RequestedSession:
-    """Return the session that a request with this credential starts. Raises `Forbidden` for a session."""
+    """Return the session that a request with this credential starts. Raises `Forbidden` if the credential is itself a
+    session.
+    """
     if held.kind is CredentialKind.SESSION:
         # Else a stolen session could be renewed without end.
         reason = "a session cannot start another session; send an API key or a token"

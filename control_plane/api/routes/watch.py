@@ -33,9 +33,11 @@ from events.values import Position
 log = structlog.get_logger()
 HEARTBEAT_SECONDS: Final = 15.0
 REVERIFY_SECONDS: Final = 0.5
-"""Interval in which an expired credential is verified again: the clock of the database decides about API keys."""
+"""Interval in which a credential is verified again after it has expired by the clock of this process: the clock of the
+database decides whether an API key has expired.
+"""
 PIECE: Final = 2**18
-"""Bytes of one chunk: the memory that a client that does not read occupies."""
+"""Maximum size of a chunk, in bytes. A client that does not read keeps one chunk in memory."""
 POSITION_EVERY: Final = 1_000
 """Number of events that a watch skips before it sends its position to the client."""
 WELCOME: Final = b": welcome\n\n"

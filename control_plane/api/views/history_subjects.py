@@ -85,7 +85,9 @@ class Subject(Protocol):
         ...
 
     async def steps(self, conn: AsyncConnection, after: Position, to: Position, limit: int) -> Steps:
-        """Return the first `limit` events that concern the resource, after one position and up to another."""
+        """Return the first `limit` events that concern the resource, after position `after` and up to position `to`,
+        each with the state after it.
+        """
         ...
 
 

@@ -89,7 +89,9 @@ _DISPLAYED: Final[Mapping[str, sa.ColumnElement[Any]]] = {
     "sends": sa.case((_NEVER_SENT, 0), else_=task.c.sends),
     "sent_at": sa.case((_NEVER_SENT, None), else_=task.c.sent_at),
 }
-"""Columns that are stored as if the task was sent already, corrected for tasks that were not sent yet."""
+"""Columns of a task row. Their stored values assume that the task was sent; for a task that was not sent yet, these
+expressions correct them.
+"""
 STATE: Final = _DISPLAYED["state"]
 _COLUMNS: Final[Sequence[sa.ColumnElement[Any]]] = [
     _DISPLAYED.get(column.name, column).label(column.name) for column in task.c
@@ -119,7 +121,9 @@ def of_projects(within: Within) -> sa.ColumnElement[bool]:
 
 
 async def one(conn: AsyncConnection, task_id: UUID, within: Within) -> sa.Row[Any] | None:
-    """Return the row of a task, or None if it has no row (yet), or if it is not of the projects `within`."""
+    """Return the row of a task; None if it has no row yet, or if the task does not belong to one of the projects
+    `within`.
+    """
     has_id = sa.or_(task.c.order_id == task_id, task.c.task_id == task_id)
     has_id = sa.and_(has_id, sa.func.coalesce(task.c.task_id, task.c.order_id) == task_id)
     row: sa.Row[Any] | None = (
