@@ -37,7 +37,9 @@ def message(recorded: Recorded[Fact]) -> Message:
 
 
 class LedgerRange(NamedTuple):
-    """A range of the ledger: all events after position `after` up to position `upto`; `wire` is their joined bytes."""
+    """A range of the ledger: all events after position `after` up to position `upto`. `wire` is the encoded messages of
+    these events, joined.
+    """
 
     after: Position
     upto: Position

@@ -83,8 +83,7 @@ TAGGED: Final[dict[str, Any]] = {
     "dependencies": [Depends(_if_none_match)],
     "responses": {304: {"description": "The resource still has the ETag of If-None-Match."}},
 }
-"""Arguments for the declaration of a route that returns one resource: it then documents `If-None-Match` and status 304.
-"""
+"""Arguments for the declaration of a route that returns one resource: they document `If-None-Match` and status 304."""
 
 
 def condition_of(request: Request, about: StreamId | None) -> Condition | None:

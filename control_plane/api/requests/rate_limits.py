@@ -63,8 +63,7 @@ log = structlog.get_logger()
 RETRY_SECONDS: Final = 1.0
 """Interval in which an unavailable Redis is tried again."""
 HOLD_SECONDS: Final = 1.0
-"""Minimum delay of a refusal, for a sender that continues after `AT_ONCE` refusals; the maximum delay is twice as long.
-"""
+"""Minimum delay of a refusal, for a sender that continues after `AT_ONCE` refusals. The maximum is twice as long."""
 AT_ONCE: Final = 20
 """Number of refusals per minute that a sender gets without a delay."""
 PACE: Final = 50.0

@@ -130,8 +130,7 @@ class LocalWindows:
         self._counters.pop(charge.key, None)
 
     def spend(self, charge: Charge) -> Spent:
-        """Count a request if its quota admits it. Return whether the request is admitted, and the counter afterwards.
-        """
+        """Count a request if its quota admits it. Return whether it was admitted, and the counter afterwards."""
         counter = self._counter(charge)
         admitted = self._window(counter, charge.quota).remaining(charge.quota) > 0
         counter.current += admitted

@@ -28,7 +28,9 @@ _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _CHARACTER: Final = "the value has a character that cannot be stored (U+0000 or a surrogate)"
 _DIGITS: Final = 19
-"""Digits of the largest 64-bit integer. Python refuses to convert digit strings of more than 4,300."""
+"""Number of digits of the largest 64-bit integer. Longer numbers are refused without a conversion, because Python
+refuses to convert strings of more than 4,300 digits.
+"""
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 _LONGEST_POINTER: Final = 500
 """Maximum number of characters of a JSON pointer in a reason. The pointers to all fields of the API are shorter."""

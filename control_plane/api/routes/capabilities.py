@@ -25,7 +25,7 @@ FEATURES: Final = (
     "sessions",
     "time-travel",
 )
-"""Conventions of docs/api.md that the release supports. A name is never reused with another meaning."""
+"""Names of the API features in docs/api.md that this release supports. A name is never reused with another meaning."""
 
 
 class GroupView(BaseModel):

@@ -41,7 +41,7 @@ class PathView(BaseModel):
 async def list_paths(
     request: Request, cursor: Cursor = None, limit: Limit = 100, order: Order = "asc"
 ) -> Page[PathView]:
-    """List all network paths, grouped by client. Nodes are listed by their number, not one by one."""
+    """List all network paths, grouped by client. A path that all nodes use is listed once, with the number of nodes."""
     plane = plane_of(request)
     async with plane.engine.connect() as conn:
         access = sa.func.count(node.c.key_thumbprint)
