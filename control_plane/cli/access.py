@@ -21,7 +21,7 @@ from control_plane.cli.contexts import Context, contexts_file, read_contexts
 from control_plane.cli.failures import NoAccess, WrongUsage
 
 CA_VARIABLE: Final = '"$SLICEPLANE_CA"'
-"""Shell word for the CA of a configuration file, which is not in a file of its own."""
+"""Shell word for a CA that is stored inside a configuration file, for which curl needs a file of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,9 @@ class _ClientFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A URL that is stored in a file, and what is stored beside it. `login` is the advice how to store a key there."""
+    """A control plane URL that is stored in a file, and the values that are stored with it. `login` advises how to
+    store an API key or session there.
+    """
 
     path: Path
     url: str
@@ -101,7 +103,7 @@ def first_existing(files: Sequence[Path]) -> Path:
 
 
 def own_contexts_file() -> Path:
-    """Return the path of the file of the user's contexts."""
+    """Return the path of the file that contains the user's contexts."""
     return contexts_file(os.environ)
 
 
@@ -132,8 +134,8 @@ def find_access(given: Given) -> Access:
 
 
 def _with_lab(environ: Mapping[str, str], access: Access) -> Access:
-    """Return the access with the key and the network namespaces of the lab nodes, if `./dev up` runs the control plane
-    on this machine and the user can read its file.
+    """Return the access with the SSH key and the network namespaces of the lab nodes, if `./dev up` runs this control
+    plane on this machine and the user can read the `client.json` that it wrote.
     """
     for path in config_files(environ, root=os.geteuid() == 0):
         with contextlib.suppress(WrongUsage):
@@ -145,7 +147,7 @@ def _with_lab(environ: Mapping[str, str], access: Access) -> Access:
 
 
 def checked_url(url: str | None) -> str | None:
-    """Return a URL unchanged. Raises `WrongUsage` if it is not one of HTTP."""
+    """Return a URL unchanged. Raises `WrongUsage` if it begins with neither `http://` nor `https://`."""
     if url is not None and not url.startswith(("http://", "https://")):
         raise WrongUsage(
             f"{url} is not a URL of a control plane", "use a URL that starts with http:// or https://"
@@ -178,9 +180,9 @@ def _word(ca_file: Path | None) -> str | None:
 
 
 def _source(environ: Mapping[str, str], context: str | None, *, optional: bool) -> _Source | None:
-    """Return the URL and what is stored beside it, from the context or file that applies: a default for each value that
-    options and environment do not set. Return None if the file does not exist. If it is `optional` and no context is
-    named, a file that cannot be read is not an error.
+    """Return the URL and the values stored with it, from the context or the configuration file that applies. They are
+    defaults for the values that neither options nor environment set. Return None if the file does not exist. An
+    unreadable file is not an error if `optional` is true and no context is named.
     """
     try:
         contexts = contexts_file(environ)

@@ -1,7 +1,7 @@
 """Progress of rebuilds and verifications through the ledger: bars on a terminal, a line every few seconds elsewhere.
 
-The rate is that of the last polls, in positions, nearly all of which are events. Bars are drawn on stderr and removed
-afterwards; one line remains for each item that is complete.
+The displayed rate is measured over the last polls. It counts ledger positions, of which nearly all are events. Bars are
+drawn on stderr and removed afterwards; one line remains for each item that is complete.
 """
 
 import time
@@ -31,7 +31,8 @@ class Advancing(Protocol):
 
 @contextmanager
 def advancing(screen: Screen, what: str) -> Iterator[Advancing]:
-    """Provide the progress display that fits the screen while the `with` block runs.
+    """Provide the progress display while the `with` block runs: bars on a terminal, lines elsewhere, nothing in formats
+    for programs.
 
     `what` is the activity, such as "rebuilding".
     """

@@ -15,13 +15,13 @@ from control_plane.cli.failures import WrongUsage
 
 
 class ApiKey(msgspec.Struct, frozen=True, tag="api_key"):
-    """The secret of an API key, for programs: people store a session."""
+    """A stored API key, meant for programs: `sliceplane login` stores a session for people."""
 
     key: str
 
     @property
     def bearer(self) -> str:
-        """The secret that requests send."""
+        """The secret that requests send as a Bearer token."""
         return self.key
 
 
@@ -33,12 +33,12 @@ class StoredSession(msgspec.Struct, frozen=True, tag="session"):
 
     @property
     def bearer(self) -> str:
-        """The secret that requests send."""
+        """The secret that requests send as a Bearer token."""
         return self.secret
 
 
 Credential = ApiKey | StoredSession
-"""The credentials that a context can have."""
+"""The kinds of credentials that a context can store."""
 
 
 class Context(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,13 +51,15 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Contexts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All contexts by name. `current` is used if no other is named; None: no context is used."""
+    """All contexts by name. `current` is the context to use if a command names none; None: a command uses no context
+    then.
+    """
 
     current: str | None = None
     contexts: dict[str, Context] = {}
 
     def named(self, name: str) -> Context:
-        """Return a context. Raises `WrongUsage` if there is none with this name."""
+        """Return the context with this name. Raises `WrongUsage` if it does not exist."""
         try:
             return self.contexts[name]
         except KeyError:
@@ -68,24 +70,24 @@ class Contexts(msgspec.Struct, frozen=True, omit_defaults=True):
             ) from None
 
     def with_context(self, name: str, context: Context, *, current: bool) -> "Contexts":
-        """Return the contexts with one added or replaced, and made the current one if `current` is true."""
+        """Return the contexts with this one added or replaced. If `current` is true, it is made the current context."""
         return Contexts(name if current else self.current, {**self.contexts, name: context})
 
     def without(self, name: str) -> "Contexts":
-        """Return the contexts without one. If it was the current one, none is current."""
+        """Return the contexts without the one with this name. If it was the current context, no context is current."""
         self.named(name)
         left = {each: context for each, context in self.contexts.items() if each != name}
         return Contexts(None if self.current == name else self.current, left)
 
 
 def contexts_file(environ: Mapping[str, str]) -> Path:
-    """Return the path of the file of the contexts."""
+    """Return the path of the file that contains the contexts of the user."""
     home = Path(environ.get("HOME", "~")).expanduser()
     return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "sliceplane/config.json"
 
 
 def read_contexts(path: Path) -> Contexts:
-    """Return the contexts in a file; none if the file does not exist. Raises `WrongUsage` if it cannot be read."""
+    """Return the contexts in a file; none if the file does not exist. Raises `WrongUsage` if the file is unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Contexts)
     except FileNotFoundError:
@@ -101,7 +103,9 @@ def read_contexts(path: Path) -> Contexts:
 
 
 def write_contexts(path: Path, contexts: Contexts) -> None:
-    """Replace the file of the contexts, readable by the user only. Raises `WrongUsage`."""
+    """Replace the file that contains the contexts; only the user can read it. Raises `WrongUsage` if it cannot be
+    written.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A file of `mkstemp` has mode 0600.

@@ -11,13 +11,13 @@ from control_plane.cli.failures import WrongUsage
 
 
 class CredentialSource(Protocol):
-    """A way to obtain an API key or a token for the control plane at a URL. Raises a `Failure`."""
+    """Source of a new credential, an API key or a token, for the control plane at a URL. Raises a `Failure`."""
 
     def obtain(self, url: str) -> str: ...
 
 
 class TypedKey:
-    """Ask for an API key on the terminal, without echo."""
+    """Credential source that asks for an API key on the terminal, without echo."""
 
     def obtain(self, url: str) -> str:
         try:
@@ -30,7 +30,7 @@ class TypedKey:
 
 
 class KeyFromInput:
-    """Read an API key from standard input, up to its end."""
+    """Credential source that reads an API key from standard input, up to its end."""
 
     def obtain(self, url: str) -> str:
         return _api_key(sys.stdin.read())

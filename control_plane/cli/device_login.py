@@ -1,8 +1,8 @@
 """Login of a user at an identity provider, by the OAuth 2.0 Device Authorization Grant (RFC 8628).
 
-The control plane names its providers without credentials. The user opens a page of the provider in any browser and
-enters a code there; this program asks the provider for the token until the user has done so. Only the provider sees the
-user's password.
+The control plane lists its identity providers; this request needs no credentials. The user opens a page of the provider
+in any browser and enters a code there; this program requests the token from the provider until the user has done so.
+Only the provider receives the user's password.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,8 +22,9 @@ from control_plane.client.trust import trust, why_untrusted
 
 GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 INTERVAL_SECONDS: Final = 5.0
-"""Time between two requests for the token, if the provider names none (section 3.2), and the time by which it grows
-when the provider asks for it (section 3.5)."""
+"""Time between two requests for the token, if the provider does not specify it (RFC 8628, section 3.2), and the time by
+which it is increased when the provider responds with `slow_down` (section 3.5).
+"""
 _TIMEOUT: Final = httpx.Timeout(20.0, connect=5.0)
 _AGAIN: Final = "log in again: sliceplane login --device"
 T = TypeVar("T")
@@ -61,8 +62,9 @@ class _Error(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DeviceLogin:
-    """Log in at a provider of the control plane. `provider` is its name; None: the only one. `ca` (PEM) verifies the
-    control plane and `provider_ca` the provider; None: the system's CAs. `note` shows a line to the user.
+    """Login at an identity provider of the control plane. `provider` is its name; None: the only provider. `ca` (PEM)
+    verifies the certificate of the control plane and `provider_ca` that of the provider; None: the system's CAs. `note`
+    shows a line to the user.
     """
 
     provider: str | None
@@ -71,7 +73,7 @@ class DeviceLogin:
     note: Callable[[str], None]
 
     def obtain(self, url: str) -> str:
-        """Return a token of the user. Raises a `Failure`."""
+        """Log the user in, and return the token that the provider issued. Raises a `Failure`."""
         with Client(url, "", ca=self.ca) as client:
             logins = client.run(calls.capabilities()).logins
         chosen = _chosen(logins, self.provider)
@@ -105,7 +107,7 @@ def _chosen(logins: tuple[LoginProvider, ...], name: str | None) -> LoginProvide
 
 @contextmanager
 def _reached(chosen: LoginProvider) -> Iterator[None]:
-    """Raise errors of the connection to the identity provider as failures of the command."""
+    """Convert connection errors of the identity provider, raised in the `with` block, to failures of the command."""
     try:
         yield
     except (httpx.TransportError, httpx.InvalidURL) as error:
@@ -116,8 +118,8 @@ def _reached(chosen: LoginProvider) -> Iterator[None]:
 
 
 def _metadata(http: httpx.Client, chosen: LoginProvider) -> _Metadata:
-    """Return the metadata of the provider. Raises `Unreachable` if it is not of this provider, or offers no device
-    login.
+    """Return the metadata of the provider. Raises `Unreachable` if they name another provider, do not offer the device
+    login, or name an endpoint without TLS.
     """
     answer = http.get(f"{chosen.issuer.rstrip('/')}/.well-known/openid-configuration")
     found = _read(answer, _Metadata, chosen)
@@ -172,7 +174,7 @@ def _await_token(http: httpx.Client, chosen: LoginProvider, metadata: _Metadata,
 
 
 def _read(answer: httpx.Response, kind: type[T], chosen: LoginProvider, *, of_success: bool = True) -> T:
-    """Decode a response of the provider. Raises `Unreachable` if it has another form."""
+    """Decode a response of the provider. Raises `Unreachable` if its status or body is not the expected one."""
     try:
         if answer.is_success is of_success:
             return msgspec.json.decode(answer.content, type=kind)

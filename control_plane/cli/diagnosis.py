@@ -1,4 +1,6 @@
-"""The judgements of `sliceplane doctor`. Pure: what was measured comes in, a finding with advice goes out."""
+"""The evaluation of the checks of `sliceplane doctor`. Pure functions: each gets measured values, and returns findings
+with advice.
+"""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -12,13 +14,17 @@ from control_plane.client.access_answers import Caller
 from control_plane.client.answers import HealthCheck, Status, Task
 
 _CLOCK_WARNING: Final = 2.0
-"""Seconds of clock difference from which times relative to this machine, such as `10m ago`, are wrong."""
+"""Clock difference in seconds that causes a warning, because times relative to this machine, such as `10m ago`, are
+then wrong.
+"""
 _CLOCK_FAILED: Final = 60.0
 _CERTIFICATE_WARNING_DAYS: Final = 14
 _LAG_WARNING: Final = 5.0
-"""Seconds of lag of a follower of the ledger; the control plane itself calls 30 s a failure."""
+"""Lag in seconds of a follower of the ledger that causes a warning. The control plane itself reports a failure if the
+lag is above 30 s.
+"""
 _OLD_TASK: Final = 60.0
-"""Age in seconds from which a task that no node has finished is a sign of a queue that grows."""
+"""Age in seconds at which an unfinished task causes a warning, because it is a sign of a growing queue."""
 
 
 class Verdict(StrEnum):
@@ -40,7 +46,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def clock(server: datetime, before: datetime, after: datetime) -> Finding:
-    """Compare the time in a response with the local time before the request and after the response.
+    """Return the finding about the clock difference: the time in a response, compared with the local time before the
+    request and after the response.
 
     The header Date has whole seconds, so that it may be a second behind the clock of the server.
     """
@@ -55,7 +62,9 @@ def clock(server: datetime, before: datetime, after: datetime) -> Finding:
 
 
 def tls(url: str, expires: datetime | None, now: datetime) -> Finding:
-    """Judge the transport: `expires` is the end of the verified certificate, None without TLS."""
+    """Return the finding about the transport encryption. `expires` is when the verified certificate expires; None
+    without TLS.
+    """
     if expires is None:
         local = url.startswith(("http://127.", "http://localhost", "http://[::1]"))
         if local:
@@ -70,7 +79,9 @@ def tls(url: str, expires: datetime | None, now: datetime) -> Finding:
 
 
 def version(server: str | None, client: str) -> Finding:
-    """Compare the releases of the control plane and this client. Releases of one minor version are compatible."""
+    """Return the finding about the releases of the control plane and this client. Releases of one minor version are
+    compatible.
+    """
     if server is None:
         return Finding("version", Verdict.SKIPPED, "the control plane does not publish its version")
     what = f"control plane {server}, this client {client}"
@@ -84,7 +95,7 @@ def _minor(release: str) -> list[str]:
 
 
 def key(caller: Caller) -> Finding:
-    """Describe an accepted key."""
+    """Return the finding about the API key that the control plane has accepted: its actor, role and projects."""
     projects = (
         "all projects" if caller.projects is None else f"projects {', '.join(caller.projects) or 'none'}"
     )
@@ -92,7 +103,7 @@ def key(caller: Caller) -> Finding:
 
 
 def health(checks: Sequence[HealthCheck]) -> Iterator[Finding]:
-    """Yield the health checks of the control plane, with the lag of its followers of the ledger."""
+    """Yield a finding for each health check of the control plane, with the lag of its followers of the ledger."""
     for check in checks:
         lag = "" if check.lag_seconds is None else f"lag {words.span(check.lag_seconds)}"
         if check.status != "ok":
@@ -127,7 +138,9 @@ def fleet(status: Status) -> Iterator[Finding]:
 
 
 def queues(unfinished: Sequence[Task], more: bool, now: datetime) -> Finding:  # noqa: FBT001, one of three facts
-    """Judge the tasks that no node has finished. `more`: there are more than the listed ones."""
+    """Return the finding about the tasks that no node has finished. `more` is whether further unfinished tasks exist
+    than those given.
+    """
     if not unfinished:
         return Finding("queues", Verdict.OK, "no unfinished task")
     oldest = max((now - task.created_at).total_seconds() for task in unfinished)

@@ -1,7 +1,7 @@
 """Failures of a command of `sliceplane`, with the exit codes that scripts may rely on.
 
 A failure has what the user needs: what happened, every reason that the control plane returned, and what to do next.
-`session` is the one place that prints it.
+Only the module `session` prints failures.
 """
 
 from enum import IntEnum

@@ -12,7 +12,7 @@ _CURSOR: Final = re.compile(r"(?:position:|[0-9]+\.)[0-9]+")
 
 
 def _place(given: str | None) -> str | None:
-    """Return a cursor in the format of the API from an event's id or a position. Raises `typer.BadParameter`."""
+    """Convert the id of an event, or a position, to a cursor in the format of the API. Raises `typer.BadParameter`."""
     if given is None or _CURSOR.fullmatch(given):
         return given
     if given.isascii() and given.isdigit():

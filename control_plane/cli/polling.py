@@ -18,7 +18,9 @@ _POLL_SECONDS: Final = 0.3
 
 
 def polled(current: Session, call: Call[T], timeout: float | None) -> Iterator[Reply[T]]:
-    """Send a call repeatedly, and yield each response. Raises `TimedOut` after `timeout` seconds."""
+    """Send the same call again and again, and yield each response. Raises `TimedOut` after `timeout` seconds; None: no
+    limit.
+    """
     lost_at: float | None = None
     deadline = deadline_of(timeout)
     while deadline is None or time.monotonic() < deadline:

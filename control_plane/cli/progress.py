@@ -37,7 +37,9 @@ class Progress(Protocol):
 
 @contextmanager
 def shown(screen: Screen, timeline: Timeline) -> Iterator[Progress]:
-    """Provide the progress display that fits the screen while the `with` block runs."""
+    """Provide the progress display while the `with` block runs: a live line on a terminal, plain lines elsewhere,
+    nothing in formats for programs.
+    """
     if screen.machine:
         yield Silence()
     elif screen.lively:

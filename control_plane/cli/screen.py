@@ -24,9 +24,11 @@ _CONTROL_CHARACTERS: Final = {
     code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }
 _WIDE: Final = 240
-"""Columns of rows, and of all output that is not to a terminal: enough that no id is wrapped."""
+"""Minimum width, in columns, that is assumed for tables, and for all output that does not go to a terminal: enough to
+print each id on one line.
+"""
 _NAMES: Final = ("id", "name", "stream", "actor")
-"""Fields that name a resource; the first one that a response has is its name."""
+"""Fields that can name a resource. The name of a resource is the first of these fields that its response has."""
 
 
 class Format(StrEnum):
@@ -57,7 +59,7 @@ class Screen:
 
     @property
     def lively(self) -> bool:
-        """Whether a line may be redrawn: stderr is a terminal, and the output is for people."""
+        """Whether a displayed line may be redrawn: stderr is a terminal, and the output is for people."""
         return self.err.is_terminal and not self.machine
 
     def page(self, page: RenderableType) -> None:
@@ -77,7 +79,7 @@ class Screen:
         return self._wide.measure(rows).maximum <= self._out.width
 
     def one(self, reply: Reply[T], page: Callable[[T], RenderableType]) -> None:
-        """Print one response: `page` of it for people, or the response itself."""
+        """Print one response: for people the result of `page`, for programs the response itself."""
         if self.machine:
             self.document(reply.raw)
         else:
@@ -86,8 +88,8 @@ class Screen:
     def many(
         self, items: Sequence[Reply[T]], rows: Callable[[list[T]], RenderableType], cursor: str | None = None
     ) -> None:
-        """Print a list: `rows` for people, or one document in the shape of an API page. `cursor` continues a list that
-        --limit cut off.
+        """Print a list: for people the result of `rows`, for programs one document in the shape of an API page.
+        `cursor` continues a list that --limit cut off.
         """
         if self.format is Format.NAME:
             for each in items:
@@ -99,7 +101,7 @@ class Screen:
             self.rows(rows([each.value for each in items]))
 
     def each(self, reply: Reply[T], line: Callable[[T], RenderableType]) -> None:
-        """Print one item of a stream: `line` for people, or a document on a line of its own; flush it at once."""
+        """Print one item of a stream at once: for people the result of `line`, for programs one document."""
         match self.format:
             case Format.TABLE:
                 self.rows(line(reply.value))
@@ -111,7 +113,7 @@ class Screen:
                 _write(_name(reply.raw))
 
     def document(self, raw: bytes) -> None:
-        """Print one JSON document as the control plane returned it, in the format for programs."""
+        """Print one JSON document from the control plane, converted to the output format of the command."""
         match self.format:
             case Format.YAML:
                 _write(yaml_text(msgspec.json.decode(raw)).rstrip("\n"))
@@ -132,7 +134,9 @@ class Screen:
             self.err.print(Text.assemble(("warning: ", "yellow"), text), soft_wrap=True)
 
     def plain(self, text: str) -> None:
-        """Print text on stdout in every format, without colours and line breaks of the terminal's width."""
+        """Print text on stdout in every format, without colours. Long lines are not wrapped at the width of the
+        terminal.
+        """
         _write(text)
 
     def failure(self, failure: Failure) -> None:
@@ -158,7 +162,9 @@ def _console(*, stderr: bool, wide: bool = False) -> Console:
 
 
 def _blocks(rows: Table) -> Iterator[RenderableType]:
-    """Yield the rows of a table as blocks: a line for each cell that is not empty, with the name of its column."""
+    """Yield a block for each row of a table. A block has a line for each cell that is not empty, with the name of its
+    column.
+    """
     names = [str(column.header).lower() for column in rows.columns]
     for index, cells in enumerate(zip(*(column.cells for column in rows.columns), strict=True)):
         block = Table.grid(padding=(0, 2, 0, 0))

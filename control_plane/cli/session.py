@@ -47,7 +47,7 @@ class Session:
         self.recorded: datetime | None = None
 
     def send(self, call: Call[T]) -> Reply[T]:
-        """Send a request and return its response. Raises a `SliceplaneError`."""
+        """Send a request and return its response. Raises a `SliceplaneError` if it fails."""
         [reply] = self.each(call)
         return reply
 
@@ -90,7 +90,9 @@ class Session:
         self.screen.many(items, rows, listing.next_cursor)
 
     def noted(self, listing: Listing[T]) -> None:
-        """Keep notes about a list for the user: of which moment it is, and whether --limit cut it off."""
+        """Add notes about a list to `asides`: the past position that the list describes, and whether --limit cut it
+        off.
+        """
         if listing.last_page is not None:
             self._note(listing.last_page)
         if listing.next_cursor is not None:

@@ -1,4 +1,6 @@
-"""Values of JSON as YAML 1.2 in block style. JSON is a subset of YAML, so every value that needs quotes is JSON."""
+"""Conversion of JSON values to YAML 1.2 in block style. A string that needs quotes is written as JSON, which is a
+subset of YAML.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,9 +9,9 @@ from typing import Final
 import msgspec
 
 _PLAIN: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+-]*(?: [A-Za-z0-9_./@+-]+)*")
-"""Strings that YAML reads as they are, without quotes."""
+"""Strings that YAML reads unchanged without quotes."""
 _WORDS: Final = re.compile(r"(?i:true|false|yes|no|on|off|y|n|null)")
-"""Strings that a reader of YAML 1.1 or 1.2 takes for another type."""
+"""Strings that YAML 1.1 or 1.2 reads as a boolean or null if they are not quoted."""
 # Characters that end a line or are not printable in YAML; JSON leaves them as they are.
 _ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 

@@ -40,8 +40,8 @@ _LABEL: Final = 100
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """A context as it is shown: without its secret. `credential` is the kind of its credential: `key`, `session`, or
-    null.
+    """A context as `sliceplane contexts list` displays it, without its secret. `credential` is the kind of the stored
+    credential: `key`, `session`, or null.
     """
 
     name: str
@@ -139,7 +139,9 @@ def _new_session(client: Client) -> tuple[Credential, str]:
 
 
 def logout(context: typer.Context) -> None:
-    """End the session of the current context, or of --context, and remove it. The context itself remains."""
+    """End the session of the current context, or of --context, and remove it from the context. The context itself
+    remains.
+    """
     with screen(Format.TABLE) as made:
         refuse_as_curl(context, "logout")
         path = own_contexts_file()
@@ -167,7 +169,9 @@ def logout(context: typer.Context) -> None:
 
 
 def _end(context: Context, session: StoredSession) -> SliceplaneError | None:
-    """End a session. Return the error if that was not possible. A session that is refused has ended already."""
+    """End a session. Return the error if this failed, else None. A session that the control plane refuses has ended
+    already.
+    """
     try:
         with Client(context.url, session.secret, ca=context.ca) as client:
             client.run(calls.end_session(session.id, "logged out"))

@@ -53,7 +53,7 @@ def doctor(context: typer.Context, *, output: UnnamedOutput = UnnamedFormat.TABL
 
 
 def _findings(current: Session) -> Iterator[Finding]:
-    """Yield the findings. Raises a `SliceplaneError` if the control plane does not respond."""
+    """Yield the findings of all checks. Raises a `SliceplaneError` if the control plane does not respond."""
     yield from _connection(current)
     yield diagnosis.version(_version(current), release())
     yield from diagnosis.health(current.client.run(calls.readiness()).checks)

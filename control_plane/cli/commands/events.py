@@ -27,7 +27,9 @@ commands = typer.Typer(no_args_is_help=True)
 
 
 def show_events(current: Session, call: ListCall[Event], limit: int | None = None, of: str = "") -> None:
-    """Print a list of events as it arrives. `of` is the resource that all of them concern, if there is one."""
+    """Print the events of a list as they arrive. `of` is the name of the one resource that all of them concern; empty
+    if there is none.
+    """
     if current.screen.machine:
         current.show_list(call, lambda _: "", limit)
         return

@@ -13,7 +13,9 @@ from control_plane.cli.pages.details import Row, actions, page
 from control_plane.client.answers import Parked, Task
 
 _SUBJECTS: Final = ("aspect", "kind", "name")
-"""Fields that state what a record is about; the API sorts all fields by their names."""
+"""Names of the fields that identify a record in a task's result. They are displayed first, although the API sorts
+fields by name.
+"""
 
 
 def tasks(items: Iterable[Task]) -> RenderableType:
