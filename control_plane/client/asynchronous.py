@@ -131,7 +131,9 @@ class AsyncClient:
     async def follow(
         self, watch: WatchCall[T], following: Following | None = None
     ) -> AsyncGenerator[Reply[T], None]:
-        """Yield each message of a stream once, in order, across lost connections. `following` has the options."""
+        """Yield each message of a stream once, in order, across lost connections. `following` sets timeouts and
+        callbacks.
+        """
         state = following or Following()
         while True:
             try:
@@ -145,7 +147,7 @@ class AsyncClient:
     async def timelines(
         self, allocation: str, following: Following | None = None, *, after: str | None = None
     ) -> AsyncGenerator[Timeline, None]:
-        """Yield the timeline of an allocation after each of its events."""
+        """Follow an allocation, and yield its timeline after each event."""
         timeline = Timeline(allocation)
         async with aclosing(
             self.follow(calls.watch_allocation(allocation, after=after), following)
@@ -163,9 +165,11 @@ class AsyncClient:
     async def wait_for(
         self, subject: Allocation | Task, state: str = "done", *, within: float
     ) -> Allocation | Task:
-        """Wait until the allocation or task of an earlier response is in a state. `within` is in seconds.
+        """Wait until an allocation or task, given as an earlier response, is in the state `state`. `within` is in
+        seconds.
 
-        Raises `NotReached` if it ends in another state. Raises `TimedOut` after `within`; the operation continues.
+        Raises `NotReached` if the allocation or task ends in another state. Raises `TimedOut` after `within`; the
+        operation continues.
         """
         following = Following(retry_seconds=within, deadline=time.monotonic() + within)
         try:

@@ -1,4 +1,6 @@
-"""What both transports share about connections: headers, timeouts, and the errors of a failed connection."""
+"""Connection settings that the synchronous and the asynchronous client share: headers, timeouts, and the errors of a
+failed connection.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,17 +14,17 @@ from control_plane.version import release
 
 TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 QUICK: Final = httpx.Timeout(10.0, connect=5.0)
-"""Timeouts of a quick call: longer than the longest timeout of a readiness check."""
+"""Timeouts in seconds of a health check request: longer than the time in which the server completes a health check."""
 
 
 def headers_of(api_key: str) -> dict[str, str]:
-    """Return the headers of every request. An empty key is not sent."""
+    """Return the headers that every request has. With an empty API key, requests have no Authorization header."""
     authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     return {**authorization, "User-Agent": f"sliceplane/{release()}"}
 
 
 def unreachable(url: str, error: httpx.TransportError) -> Unreachable:
-    """Return the error of a failed connection to a URL."""
+    """Return the exception to raise for a failed connection to a URL."""
     if untrusted := why_untrusted(error):
         what, advice = untrusted
         return Untrusted(f"cannot verify the certificate of {url}: {what}", advice)

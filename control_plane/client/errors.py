@@ -41,15 +41,17 @@ class Untrusted(Unreachable):
 
 
 class UnexpectedResponse(SliceplaneError):
-    """The response is not one of a control plane, or this client cannot read it."""
+    """The response does not have the format of the API: another server may have sent it, or a control plane of another
+    release.
+    """
 
 
 class TimedOut(SliceplaneError):
-    """The time of the wait is over. What was waited for continues."""
+    """The wait timed out. The operation that the client waited for continues."""
 
 
 class NotReached(SliceplaneError):
-    """The allocation or task ended in another state than the one waited for. `state` is the state of its end."""
+    """The allocation or task ended in a state other than the one waited for. `state` is the state in which it ended."""
 
     def __init__(self, what: str, state: str) -> None:
         super().__init__(what)
@@ -100,7 +102,7 @@ class UnsupportedMediaType(ApiProblem):
 
 
 class ContentTooLarge(ApiProblem):
-    """The body is larger than any request needs."""
+    """The body is larger than the control plane accepts."""
 
 
 class NotFound(ApiProblem):
@@ -184,7 +186,7 @@ BY_TYPE: Final[dict[str, type[ApiProblem]]] = {
     "unreadable-event": UnreadableEvent,
     "unsupported-media-type": UnsupportedMediaType,
 }
-"""The class of each problem type, by the last part of the type's URI."""
+"""The exception class of each problem type, by the last segment of the URI of the type."""
 _BY_STATUS: Final[dict[int, type[ApiProblem]]] = {
     HTTPStatus.BAD_REQUEST: BadRequest,
     HTTPStatus.UNAUTHORIZED: Unauthorised,

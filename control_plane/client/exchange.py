@@ -59,7 +59,7 @@ class WatchCall(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request as it is sent. Each attempt sends exactly this, so that all have the same idempotency key."""
+    """A request as it is sent. Each repetition sends the same data, and therefore has the same idempotency key."""
 
     method: str
     path: str
@@ -101,7 +101,7 @@ class Reply(Generic[T]):
 
 
 def prepare(call: Call[T], idempotency_key: str) -> Prepared:
-    """Return the request to send. The idempotency key is sent with the methods that are not idempotent themselves."""
+    """Return the request to send. The idempotency key is sent only if the method is not idempotent by itself."""
     headers = {"Idempotency-Key": idempotency_key} if call.method in _WITH_KEY else {}
     content = None if call.body is None else msgspec.json.encode(call.body)
     if content is not None:
@@ -160,7 +160,7 @@ class Pages(Generic[T]):
         return Call("GET", self._call.path, Page, params)
 
     def take(self, page: Reply[Page]) -> list[Reply[T]]:
-        """Return the items of a page."""
+        """Record that a page was received, and return its items, at most as many as are left of the limit."""
         self._begun = True
         found = page.value
         items = found.items[: self._left]

@@ -11,7 +11,7 @@ from typing import Final
 from control_plane.client.exchange import Prepared
 
 PAUSES: Final = (0.2, 0.5, 1.0)
-"""Seconds before each further attempt. A server may ask for a longer pause."""
+"""Seconds to wait before the first, second and third repetition of a request. A server may request a longer pause."""
 LONGEST_PAUSE: Final = 5.0
 _LATER: Final = frozenset({409, 429, 503})
 

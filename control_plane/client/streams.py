@@ -1,8 +1,8 @@
-"""Server-sent events (WHATWG HTML, section 9.2), followed across lost connections. Pure: the transports read and sleep.
+"""Server-sent events (WHATWG HTML, section 9.2), followed across lost connections. Pure: the clients read and sleep.
 
-After a lost connection the stream is requested again after the last id received. The server also sends ids without an
-event, if a filter skips many events. Repeated events are ignored. Nothing is stored on disk: a new process resumes with
-the parameter `after`.
+After a lost connection the stream is requested again after the last id received. If a filter skips many events, the
+server also sends ids without an event. Events that were received before are ignored. Nothing is stored on disk: a new
+process resumes with the parameter `after`.
 """
 
 import re
@@ -102,7 +102,7 @@ class Following:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the next connection."""
+        """Headers of the next request for the stream, with the last id received."""
         return HEADERS if self._last_id is None else {**HEADERS, "Last-Event-ID": self._last_id}
 
     def found(self) -> None:
@@ -113,7 +113,7 @@ class Following:
             self.on_back()
 
     def lost(self, lost: SliceplaneError, now: float) -> None:
-        """Record that the connection failed. Raises the error if it is not retried."""
+        """Record that the connection failed. Raises the error if the connection is not to be retried."""
         if not is_temporary(lost) or (not self._connected and self.retry_seconds is None):
             raise lost
         if self._lost_at is None:

@@ -133,7 +133,9 @@ class Client:
         return Listing(self, call, limit)
 
     def follow(self, watch: WatchCall[T], following: Following | None = None) -> Iterator[Reply[T]]:
-        """Yield each message of a stream once, in order, across lost connections. `following` has the options."""
+        """Yield each message of a stream once, in order, across lost connections. `following` sets timeouts and
+        callbacks.
+        """
         state = following or Following()
         while True:
             try:
@@ -146,7 +148,7 @@ class Client:
     def timelines(
         self, allocation: str, following: Following | None = None, *, after: str | None = None
     ) -> Iterator[Timeline]:
-        """Yield the timeline of an allocation after each of its events."""
+        """Follow an allocation, and yield its timeline after each event."""
         timeline = Timeline(allocation)
         for reply in self.follow(calls.watch_allocation(allocation, after=after), following):
             timeline = timeline.then(reply.value)
@@ -161,9 +163,11 @@ class Client:
     def wait_for(
         self, subject: Allocation | Task, state: str = "done", *, within: float
     ) -> Allocation | Task:
-        """Wait until the allocation or task of an earlier response is in a state. `within` is in seconds.
+        """Wait until an allocation or task, given as an earlier response, is in the state `state`. `within` is in
+        seconds.
 
-        Raises `NotReached` if it ends in another state. Raises `TimedOut` after `within`; the operation continues.
+        Raises `NotReached` if the allocation or task ends in another state. Raises `TimedOut` after `within`; the
+        operation continues.
         """
         following = Following(retry_seconds=within, deadline=time.monotonic() + within)
         try:

@@ -8,15 +8,15 @@ from control_plane.client.errors import NotReached, TimedOut
 from control_plane.client.timeline import Timeline
 
 ENDS: Final = frozenset({"releasing", "failed", "released"})
-"""States after which an allocation can reach none of the other states."""
+"""States of an allocation that is ending or has ended: it can no longer reach a state outside this set."""
 UNFINISHED: Final = frozenset({"due", "sent", "waiting"})
-"""States of a task that has not ended."""
+"""States of a task that has not ended yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The state that an allocation is to reach, by an event with version `since` or later: it may have been in that
-    state before.
+    """The state that an allocation must reach. States before the event with version `since` do not count, because the
+    allocation may have been in the same state before.
     """
 
     state: str
@@ -32,14 +32,14 @@ class Goal:
 
 
 def reached(found: Allocation, state: str) -> Allocation:
-    """Return the allocation if it is in the state. Raises `NotReached`."""
+    """Return the allocation if it is in this state. Raises `NotReached` if it is in another state."""
     if found.state == state:
         return found
     raise NotReached(f"allocation {found.id} is {found.state}{_because(found.reason)}", found.state)
 
 
 def done(found: Task, state: str) -> Task:
-    """Return the task if it is in the state. Raises `NotReached`."""
+    """Return the task if it is in this state. Raises `NotReached` if it is in another state."""
     if found.state == state:
         return found
     raise NotReached(f"task {found.id} is {found.state}{_because(found.reason)}", found.state)
