@@ -1,9 +1,9 @@
 """One tailer of the ledger for all watchers of a process.
 
 Only the tailer reads how far the ledger is final, reads the new events and encodes them. It wakes the watchers, and
-each reads from the ring of events in memory at its own position. After each poll it pauses briefly, so that a busy
-ledger arrives in small batches and fifty watchers are woken fifty times a second and not at every commit. A slow
-watcher delays no other.
+each reads from the ring of events in memory at its own position. After each poll it pauses for `GATHER_SECONDS`, so
+that the events of a busy ledger arrive in small batches, and all watchers are woken once per batch and not at every
+commit. A slow watcher delays no other.
 
 After a crash of the process, the tailer begins at the end of the ledger, and older events are read from the database.
 After an outage, the database may have been restored from a backup. If so, all watches end, and a cursor that the

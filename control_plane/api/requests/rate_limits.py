@@ -7,24 +7,25 @@ only after its body was read, and a limit has to refuse before that. A request c
 a quota refuses it. Nodes have their report budget instead (`control_plane.work.report_budget`), and routes that require
 no credentials have no limit.
 
-Three counters are asked one after the other, the cheapest first:
+Three counters are queried one after the other, the cheapest first:
 
 1. In this process, by the hash of the presented secret, with the quota of a principal: a flood is refused without a
    query. Only secrets that were verified before have such a counter, until one of their requests is refused as
    unauthorised, for example after a revocation.
-2. In this process, by source address: requests without valid credentials, or with a token that has no role here. An
-   exhausted quota also refuses secrets that this process has not verified yet, without a look-up, so that a guess is
-   not answered. Verified callers behind the same address are not affected. Requests in progress are not counted yet,
-   so their number can exceed the quota.
+2. In this process, by source address: requests without valid credentials, or with a token that gives no role. An
+   exhausted quota also refuses secrets that this process has not verified yet, without a look-up, so that the response
+   does not reveal whether a guessed secret is valid. Verified callers behind the same address are not affected.
+   Requests in progress are not counted yet, so their number can exceed the quota.
 3. In Redis, by principal and project, shared by all API processes. If Redis does not answer, the requests in progress
-   wait for it once, for a fraction of a second. From then on the same quotas are counted in this process, until Redis
-   answers an attempt that no request waits for. No request is refused because Redis is unavailable.
+   wait for it once, for at most twice `REDIS_SECONDS`. From then on the same quotas are counted in this process, until
+   Redis answers a background task that tries it every `RETRY_SECONDS`. No request is refused because Redis is
+   unavailable.
 
-A principal may send its whole quota at once. So that others do not wait behind it, the requests of a principal, and
-those of a project, are spread out in each process: beyond `UNDELAYED` requests at once they are admitted at `PACE` per
-second, and the others wait for their turn.
+A principal may send its whole quota at once. So that other principals do not wait behind it, each process spreads out
+the requests of a principal, and those of a project: it admits `UNDELAYED` requests at once and further ones at `PACE`
+per second; a request waits until it is admitted.
 
-A refusal needs little processor time, but a client that ignores Retry-After could have many per second. The first
+A refusal needs little processor time, but a client that ignores Retry-After could cause many per second. The first
 `AT_ONCE` refusals of a sender are answered at once, and the next ones after `HOLD_SECONDS` to twice that time, so a
 connection that waits for its answer gets at most one per second.
 """

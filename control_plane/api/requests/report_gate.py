@@ -17,7 +17,9 @@ from control_plane.decisions.refusals import Objection, Throttled
 from events.values import NodeId
 
 IN_PROGRESS: Final = 4
-"""Concurrent requests of one node. An agent sends one at a time, and may send another after a timeout."""
+"""Maximum number of concurrent report requests of one node. An agent sends one at a time, and may send another after a
+timeout.
+"""
 _REMEMBERED_SECONDS: Final = 120.0
 _MANY: Final = 1024
 
