@@ -25,7 +25,7 @@ from read_models import allocations, checkpoints, projects
 PAGE: Final = 200
 READERS: Final = 2
 WINDOWS: Final = 50
-"""Maximum number of windows of the ledger that are scanned for one page of a list, however few events match."""
+"""Maximum number of ledger ranges that are scanned for one page of a list, however few events match."""
 
 
 class Section(NamedTuple):

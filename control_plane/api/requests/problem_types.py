@@ -190,7 +190,7 @@ CONTENT_TOO_LARGE: Final = ProblemType(
     ),
 )
 PROTOCOL: Final = {each.status: each for each in (NOT_FOUND, METHOD_NOT_ALLOWED, CONTENT_TOO_LARGE)}
-"""Requests that reach no route, by HTTP status."""
+"""Problem types of requests that are refused before they reach a route, by HTTP status."""
 
 BROKEN: Final = ProblemType(
     "internal-error",
@@ -234,7 +234,7 @@ UNREADABLE: Final = ProblemType(
     ),
 )
 OTHERS: Final = (BROKEN, DATABASE, REDIS, UNREADABLE)
-"""Problems that are failures of the service, not refusals."""
+"""Problem types of failures of the service; all other types are refusals."""
 
 ALL: Final = {each.name: each for each in (*KINDS.values(), *PROTOCOL.values(), *OTHERS)}
 """All problem types by name."""

@@ -80,7 +80,9 @@ class HistoryView(BaseModel):
 
 
 class FieldView(BaseModel):
-    """A field that an event changed; `path` is a JSON pointer (RFC 6901) into the state, null means absent."""
+    """A field that an event changed. `path` is a JSON pointer (RFC 6901) into the state. `before` or `after` is null if
+    the field was absent then.
+    """
 
     path: str
     before: str | int | float | bool | None

@@ -103,8 +103,8 @@ class _Check:
             self._made = monotonic()
 
     def due_in(self) -> float:
-        """Return the seconds until the credential has expired and the last check is `REVERIFY_SECONDS` old, or until
-        the interval of the credential has passed.
+        """Return the seconds until the next check is due: when the credential has expired and the last check is
+        `REVERIFY_SECONDS` old, or when the last check is `reverify_seconds` of the credential old.
         """
         credential, due = self._credential, inf
         if credential.expires_at is not None:

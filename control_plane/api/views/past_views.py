@@ -38,8 +38,8 @@ async def allocations_then(
 
 
 def view_of_history(history: Sequence[Recorded[Fact]], principal: Principal | None = None) -> AllocationView:
-    """Return the view of an allocation after these events, which are its stream from the beginning. `principal` is the
-    caller of a view of the present, which has the actions that the caller may take.
+    """Return the view of an allocation after these events, which are its stream from the beginning. With a `principal`,
+    the view is one of the present, and has the actions that this caller may take.
     """
     facts = tuple([each.fact for each in allocation_facts(tuple(history))])
     return allocation_view(facts, history[0].cause.observed_at, principal)

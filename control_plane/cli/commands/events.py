@@ -43,7 +43,7 @@ def show_events(current: Session, call: ListCall[Event], limit: int | None = Non
 
 
 def _projects(current: Session, named: list[str] | None, *, every: bool) -> list[str] | None:
-    """Return the projects to filter by: the named ones, else the project of the session."""
+    """Return the projects to filter by: the named ones, else that of --project or the context. None: all projects."""
     if named or every or current.access.project is None:
         return named
     return [current.access.project]
