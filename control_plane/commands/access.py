@@ -36,7 +36,7 @@ class KeyRequest:
     """A requested API key: the name of its owner, its role, and the projects and scopes that it is limited to (empty:
     not limited). `lifetime` of None means that it does not expire.
 
-    A key of a service account has no role of its own: `role` is None exactly if `service_account` is not.
+    A key of a service account has no role of its own: either `role` or `service_account` is None.
     """
 
     name: str
@@ -74,7 +74,7 @@ def issue_key(
     *,
     issuer: Principal,
 ) -> Command:
-    """Issue an API key, recorded by its SHA-256 (hex); `render` makes the answer.
+    """Issue an API key, recorded by its SHA-256 (hex); `render` builds the JSON answer from the row of the key.
 
     Raises `Forbidden` for a key with scopes that the issuer does not have, `UnknownName` for a project or a service
     account that does not exist, and `Conflict` for an archived project, for a disabled service account, and for a
@@ -107,12 +107,12 @@ def replace_key(
     *,
     issuer: Principal,
 ) -> Command:
-    """Issue a successor of an API key with the same role, projects, scopes and expiry. The replaced key is accepted for
-    the period `overlap`, but not after its own expiry. The successor of a key of a service account is a key of the same
-    account. `render` makes the answer.
+    """Issue a successor of an API key with the same role, projects, scopes and expiry. The replaced key is accepted
+    for the period `overlap`, but not after its own expiry. The successor of a key of a service account is a key of the
+    same account. `render` builds the JSON answer from the row of the successor.
 
-    Raises `UnknownName`, `Conflict` if the key is revoked, expired or replaced already, or its account is disabled, and
-    `Forbidden` if it has scopes that the issuer does not have.
+    Raises `UnknownName`, `Conflict` if the key is revoked, expired or replaced already, or its account is disabled,
+    and `Forbidden` if the key has scopes that the issuer does not have.
     """
 
     async def command(transaction: Transaction) -> Decision:

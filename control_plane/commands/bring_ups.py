@@ -1,4 +1,6 @@
-"""Commands that count bring-ups failed by node faults, and exclude slots and nodes from placement or readmit them."""
+"""Commands that count bring-ups that failed due to node faults, and exclude slots and nodes from placement or readmit
+them.
+"""
 
 from collections.abc import Iterable
 

@@ -53,7 +53,7 @@ _GIVEN: Final = (
     )
     .render_derived("given", with_types=True)
 )
-"""The public addresses of a node, one per row."""
+"""SQL table expression with the public addresses of a node, one per row."""
 
 
 def change_addresses(
@@ -76,7 +76,7 @@ def change_addresses(
 
 
 async def _used(conn: AsyncConnection, addresses: list[Ipv4Address]) -> set[Ipv4Address]:
-    """Return those of the given public addresses that ingress rules have claimed, as a whole or by port."""
+    """Return the public addresses in `addresses` that ingress rules have claimed, as a whole or by port."""
     address = sa.func.unnest(sa.cast(addresses, ARRAY(sa.Text))).column_valued("address")
     held = (
         sa.select(sa.true()).where(claim.c.kind == "port", claim.c.value.between(*span)).limit(1)
@@ -93,8 +93,9 @@ def open_ingress(
     origin: Origin,
     render: Callable[[tuple[AllocationFact, ...]], str],
 ) -> Command:
-    """Reserve an ingress rule with the given id for a slice; `render` makes the answer from the facts of the
-    allocation. Raises `UnknownName`, `Malformed`, `Conflict`."""
+    """Reserve an ingress rule with the given id for a slice; `render` builds the JSON answer from all facts of the
+    allocation. Raises `UnknownName`, `Malformed`, `Conflict`.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         loaded = await load(transaction.conn, allocation)
@@ -152,8 +153,8 @@ def has_free_ingress(requests: Iterable[IngressRequest]) -> Iterator[sa.ColumnEl
 def _of_addresses(
     expression: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]
 ) -> sa.ScalarSelect[int]:
-    """Return a subquery with the value of an aggregate over those public addresses of a node that meet the
-    conditions.
+    """Return a subquery for the aggregate `expression` over those public addresses of a node that meet all
+    `conditions`.
     """
     return sa.select(expression).select_from(_GIVEN).where(*conditions).scalar_subquery()
 

@@ -41,8 +41,8 @@ class LoadedAllocation:
     rows: dict[SlotId, SlotRow]
 
     def changes(self, facts: tuple[AllocationFact, ...], *slot_changes: Change) -> tuple[Change, ...]:
-        """Return the ledger changes that append facts to the allocation's stream. They also release its slots if a fact
-        ends the allocation or moves it to another node.
+        """Return the ledger changes that append facts to the allocation's stream. The changes also release the
+        allocation's slots if a fact ends the allocation or moves it to another node.
         """
         if not facts:
             return slot_changes
@@ -56,7 +56,7 @@ class LoadedAllocation:
 
     @property
     def ingress_rules(self) -> IngressStates:
-        """The allocation's ingress rules."""
+        """The states of the allocation's ingress rules, by the id of the rule."""
         return ingress_states_of(recorded.fact for recorded in self.history)
 
     def is_new(self, fact: SliceAddressObserved | SliceRemovalIncomplete) -> bool:
@@ -64,7 +64,7 @@ class LoadedAllocation:
         return life.is_new(tuple(recorded.fact for recorded in self.history), fact)
 
     def leftovers(self, slot: SlotId) -> tuple[str, ...]:
-        """Return the remains of the slice in a slot that the node reported last; empty if it has reported none."""
+        """Return the remains of a slice in a slot, as the node reported them last; empty if it has reported none."""
         facts = (recorded.fact for recorded in reversed(self.history))
         remains = (
             fact for fact in facts if isinstance(fact, SliceRemovalIncomplete) and fact.slot_id == slot

@@ -64,7 +64,9 @@ def register_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv
 
 
 def reopen_enrolment(node: NodeId, token: str, origin: Origin) -> Command:
-    """Issue another token for a node that lost its token or its disk. Its present access ends when it enrols again."""
+    """Issue another token for a node that lost its token or its disk. The present access of the node ends when the
+    node enrols again.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         return _opened(await locked_node(transaction.conn, node), token, origin, transaction.now)
@@ -100,7 +102,7 @@ def remove_node(node: NodeId, origin: Origin) -> Command:
 
 
 def registration_of(row: NodeRow) -> Registration:
-    """Return the registration in the row of a node."""
+    """Return the registration of a node, built from the node's row in the read model."""
     addresses = tuple(each.address for each in row.public_addresses)
     # A revocation and a reopened enrolment delete the key but keep the agent version of the enrolment.
     return Registration(row.node_id, row.subnet, addresses, has_enrolled=row.agent_version is not None)

@@ -20,7 +20,9 @@ from read_models.projects import ProjectRow
 def create_project(
     name: ProjectId, description: str, origin: Origin, render: Callable[[ProjectCreated], str]
 ) -> Command:
-    """Create a project; `render` makes the answer. Raises `Conflict` if it exists."""
+    """Create a project; `render` builds the JSON answer from the recorded fact. Raises `Conflict` if the project
+    exists.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         if await projects.find(transaction.conn, name) is not None:

@@ -18,8 +18,10 @@ from read_models.service_accounts import ServiceAccountRow
 def create_service_account(
     fact: ServiceAccountCreated, origin: Origin, render: Callable[[ServiceAccountCreated], str]
 ) -> Command:
-    """Create a service account; `render` makes the answer. Raises `UnknownName` for a project that does not exist, and
-    `Conflict` if the account exists, and for an archived project.
+    """Create a service account; `render` builds the JSON answer from the recorded fact.
+
+    Raises `UnknownName` for a project that does not exist, and `Conflict` if the account exists, and for an archived
+    project.
     """
 
     async def command(transaction: Transaction) -> Decision:

@@ -15,7 +15,8 @@ from read_models import sessions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedSession:
-    """A requested session of a caller, which has sent `credential`: the id of an API key or token.
+    """A session that the caller `actor` requests. `credential` is the id of the API key or token that the request was
+    sent with.
 
     `ends_by` is the expiry of the API key; None for a key without expiry, and for a token, which the session may
     outlive. `role`, `projects` and `scopes` are what a token grants, and are not given for a key. `lifetime` of None
@@ -41,7 +42,8 @@ def start_session(
     most: timedelta,
     render: Callable[[SessionStarted], str],
 ) -> Command:
-    """Start a session, recorded by the SHA-256 (hex) of its secret; `render` makes the answer.
+    """Start a session, recorded by the SHA-256 (hex) of its secret; `render` builds the JSON answer from the recorded
+    fact.
 
     Raises `Conflict` for a lifetime above `most`, the maximum that the operator sets. The credential is not verified
     again: each request with the session is refused if the credential was revoked, also at the same time as the start.

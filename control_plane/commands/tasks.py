@@ -59,8 +59,9 @@ def request_task(
     *,
     render: Callable[[TaskRequested, datetime], str],
 ) -> Command:
-    """Request one inspection or repair of a node; `render` makes the answer. Raises `UnknownName`, and `Conflict` with
-    every reason against it.
+    """Request one inspection or repair of a node; `render` builds the JSON answer from the recorded fact and the time.
+
+    Raises `UnknownName`, and `Conflict` with every reason why the task cannot be requested.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -167,7 +168,9 @@ async def changed(
     facts: tuple[TaskFact, ...],
     decision: Decision,
 ) -> Decision:
-    """Add facts about a task to a command's outcome (`decision`), and end the `work.task` rows that these facts end."""
+    """Add facts about a task to a command's outcome (`decision`). If such a fact ends an attempt of the task, also end
+    the attempt's rows in `work.task`.
+    """
     if not facts:
         return decision
     request = history[0].fact
