@@ -71,7 +71,9 @@ def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
 
 
 def against_releasing(state: Allocation) -> list[Objection]:
-    """Return the reason why the allocation cannot be released; an empty list if it can, also repeatedly."""
+    """Return the reason why the allocation cannot be released; an empty list if it can, or if a release has been
+    requested before.
+    """
     match state:
         case Failed():
             reason = "the allocation has failed already, and its slots are released automatically"
@@ -282,7 +284,9 @@ def slice_stopped(state: Allocation, slot: SlotId, *, forced: bool) -> tuple[All
 
 
 def slice_removed(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
-    """Record the proof that a slot is empty. The last proof ends a release; a repeated report returns no facts."""
+    """Record the proof that a slot is empty. The proof of the allocation's last slot ends a release. For a repeated
+    report, return no facts.
+    """
     if slot not in awaiting_proof(state):
         return ()
     return _emptied(state, SliceRemoved(state.request.allocation_id, slot))

@@ -14,8 +14,10 @@ PERMITTED: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
 )
-"""Signature algorithms that can be configured (RFC 7518, RFC 8037, RFC 9864). All of them have a public key: a provider
-would have to share the key of HS256, and `none` is not a signature."""
+"""Signature algorithms that can be configured (RFC 7518, RFC 8037, RFC 9864). All of them verify with a public key.
+HS256 is not permitted, because the provider would have to share its secret key with this server, and `none` is not
+permitted, because such a token has no signature.
+"""
 _DEFAULT: Final = ("RS256", "ES256", "EdDSA")
 
 Text = Annotated[str, Field(min_length=1, max_length=255)]
@@ -66,8 +68,9 @@ class Grant(BaseModel):
     (RFC 8693, section 4.2)."""
     role: Role
     projects: tuple[Annotated[str, AfterValidator(project_id)], ...] = Field(default=(), max_length=64)
-    """Projects that the grant is limited to; empty: all. A grant of the role caller names at least one, as API keys
-    of callers do. They do not need to exist."""
+    """Projects that the grant is limited to; empty: all. A grant of the role caller names at least one, as API keys of
+    callers do. The projects need not exist yet.
+    """
 
     @model_validator(mode="after")
     def _limits_callers(self) -> Self:

@@ -1,4 +1,4 @@
-"""Recognition of secrets in texts that must have none: parts of a request that are shown, logged or recorded.
+"""Recognition of secrets in texts that must not contain any: parts of a request that are shown, logged or recorded.
 
 A caller may send a secret to the wrong place, such as an API key in a path. The ledger is never changed, and logs are
 copied to other systems, so such a request is refused before anything of it is recorded, and messages and log lines omit
@@ -20,7 +20,7 @@ _SECRET: Final = re.compile(
     re.DOTALL,
 )
 _DECODINGS: Final = 3
-"""Maximum number of times that a path is decoded: each takes time in proportion to the length of the path."""
+"""Maximum number of times that a path is decoded: each decoding takes time in proportion to the length of the path."""
 OMITTED: Final = "[secret]"
 """Text that takes the place of an omitted secret."""
 

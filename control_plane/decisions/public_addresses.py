@@ -16,7 +16,9 @@ from events.values import Ipv4Address, Ipv4Subnet, NodeId
 
 FIRST_PORT: Final = 20000
 LAST_PORT: Final = 29999
-"""Default port range of an address that is assigned port by port: below the ephemeral ports of hosts."""
+"""`FIRST_PORT` to `LAST_PORT` is the default port range of a public address that is assigned port by port. The range
+is below the ephemeral ports of hosts.
+"""
 _THIS_NETWORK: Final = IPv4Network("0.0.0.0/8")
 
 
@@ -53,8 +55,8 @@ def normalized_sources(sources: Iterable[Ipv4Subnet]) -> tuple[Ipv4Subnet, ...]:
 def candidates(
     request: IngressRequest, addresses: Sequence[PublicAddress], start: int
 ) -> Iterator[IngressRule]:
-    """Yield every ingress rule that satisfies a request, once each, with ports in order from offset `start` of the
-    port range.
+    """Yield every ingress rule that satisfies a request, once each. The ports of an address begin at offset `start` of
+    its port range and continue at the beginning of the range.
     """
     match request.to:
         case AddressRequest():

@@ -66,7 +66,9 @@ SUPERSEDED: Final = End("superseded")
 
 
 def failure(reason: Reason) -> End:
-    """Return the end of an order or operation that failed for the given reason. The code decides the state."""
+    """Return the end of an order or operation that failed for the given reason. The reason's code decides the state of
+    the row.
+    """
     if reason.code == POISONED:
         return End("poisoned", reason)
     return End("expired" if reason.code == NO_ANSWER else "failed", reason)

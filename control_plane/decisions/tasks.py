@@ -47,7 +47,7 @@ REQUESTABLE: Final[Mapping[str, bool]] = MappingProxyType(
 """Every kind of task that may be requested, and whether it concerns a slot (True) or a whole node (False)."""
 _ORDER_KINDS: Final = ("slice.apply", "slice.stop", "slice.remove")
 _PAUSE: Final = timedelta(seconds=2)
-"""Pause before the second attempt of a round; it doubles before each further one."""
+"""Pause before the second attempt of a round; it doubles before each further attempt."""
 NO_ANSWER: Final = "no_answer"
 CANCELLED: Final = "cancelled"
 CANCEL: Final[str] = OperationCancel.model_fields["kind"].default
