@@ -71,7 +71,7 @@ class Evaluation:
     command: Command | None = None
     error: str | None = None
     final_state: str | None = None
-    """The final state of the stream's open rows, or None while the stream goes on."""
+    """The state in which the stream's open rows of `work.task` end, or None if the stream has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +82,21 @@ class Process(Generic[F, D]):
     """
 
     facts: Callable[[History], tuple[Recorded[F], ...]]
-    """Return the history with the type of its facts. Raises `WrongStream`."""
+    """Function that returns the history of a stream with the type of its facts. Raises `WrongStream`."""
     due: Callable[[tuple[Recorded[F], ...], History, datetime], tuple[D, ...]]
-    """Take the stream's history, that of the stream that `second_stream` names (empty if there is none), and the
-    current time.
+    """Function that returns what is due for a stream. Its arguments are the history of the stream, the history of the
+    stream that `second_stream` returns (empty if there is none), and the current time.
     """
     command: Callable[[StreamId, D, timedelta], Command | None]
-    """Build the command for a decision that only time triggers; None if it is not one. The last argument is the time
-    without heartbeat after which a node counts as unreachable.
+    """Function that returns the command to execute for one result of `due`, or None if the result does not require a
+    command (an order, an operation or a wait). The last argument is the time without heartbeat after which a node
+    counts as unreachable.
     """
     second_stream: Callable[[History], StreamId | None] = lambda _history: None
     final_state: Callable[[tuple[Recorded[F], ...]], str | None] = lambda _history: None
-    """Return the state in which rows that are still open end, where no newer order ends them."""
+    """Function that returns the state in which the open rows of an ended stream end; None if the stream has not ended,
+    and for streams whose orders end only when newer orders supersede them.
+    """
 
     def evaluate(
         self, stream: StreamId, history: History, other: History, now: datetime, unreachable_after: timedelta
@@ -252,7 +255,9 @@ def _operation(tried: Try) -> Task:
 
 
 def _next_due(found_due: Iterable[Due], now: datetime) -> datetime | None:
-    """Return the time of the next evaluation of a stream if no event causes an earlier one; None for no timer."""
+    """Return the time at which a stream is evaluated again unless an event causes an earlier evaluation. None: no
+    timer.
+    """
     due_times: list[datetime] = []
     for each in found_due:
         match each:

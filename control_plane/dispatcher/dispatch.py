@@ -44,7 +44,7 @@ RETRY_AFTER: Final = timedelta(seconds=5)
 
 
 Read = Callable[[Sequence[StreamId]], Awaitable[dict[StreamId, History]]]
-"""Reads the whole history of each stream, in ledger order."""
+"""Function that returns the whole history of each of these streams, in ledger order."""
 
 
 class Evaluations(NamedTuple):

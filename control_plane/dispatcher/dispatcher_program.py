@@ -120,7 +120,7 @@ async def _send_due(task_sender: TaskSender, due: Waiter, backlog: asyncio.Event
     """Send due tasks: at once after this or another dispatcher wrote them, and all others once per second.
 
     While the leader has a backlog of facts, it sends only once per second and leaves the rest to other dispatchers:
-    they can send what it wrote, but cannot follow the ledger for it.
+    they can send the tasks that the leader wrote, but only the leader follows the ledger.
     """
     while True:
         sent = 0

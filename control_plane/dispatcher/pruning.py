@@ -40,7 +40,9 @@ _REFUSALS: Final = "delete from work.refusal where last_at < statement_timestamp
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Retention of ended tasks: `well` if they succeeded or were superseded, `badly` if they failed or were refused."""
+    """How long rows of ended tasks are kept: for `well` if the task succeeded or was superseded, for `badly` if it
+    failed or was refused.
+    """
 
     well: timedelta
     badly: timedelta

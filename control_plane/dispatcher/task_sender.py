@@ -55,14 +55,18 @@ from tasks.wire import OrderMessage, OrderTooLarge, encode_order
 
 log = structlog.get_logger()
 Seal = Callable[[str, datetime], str]
-"""Signs a task's text, given the time until which a node may begin it; returns the text to send."""
+"""Function that signs the text of a task, given the time until which a node may begin the task, and returns the signed
+text to send.
+"""
 BACK_OFF: Final = timedelta(seconds=1)
 COPY: Final = min(type_.bounds.maximum_age for type_ in CATALOGUE.values()) / 2
-"""Age after which a copy that still waits is replaced by a newly signed one."""
+"""Age after which a signed copy of a task that still waits in its queue is replaced by a newly signed copy."""
 _AT_ONCE: Final = timedelta(milliseconds=50)
 BATCH: Final = 500
 TIDY_ROUND: Final = 12
-"""One in this many nodes is checked for stranded orders per turn, so that the queries do not load Redis noticeably."""
+"""Each call of `TaskSender.withdraw_stranded` checks one in this many nodes, so that the queries do not load Redis
+noticeably.
+"""
 
 # A crash of the server can only lose the fact that a task was sent: it is sent again, without any effect. With the
 # other scan and join methods off, the index returns due tasks in their order and nothing else is read, whatever row
@@ -126,7 +130,9 @@ select node_id from work.node_session
 where statement_timestamp() - (expires_at - %b::interval) between %b::interval and %b::interval
 """
 _WORKER_TIMEOUT_AGO: Final = (timedelta(seconds=WORKER_TIMEOUT), timedelta(seconds=WORKER_TIMEOUT + 15))
-"""The worker timeout, and 15 seconds more: some turns of the caller's loop."""
+"""Minimum and maximum age of a session that `_restarted` selects. The 15 seconds between them are longer than the
+interval at which the dispatcher calls `TaskSender.withdraw_stranded`, so that no restart is missed.
+"""
 
 
 class _Due(NamedTuple):
@@ -214,8 +220,9 @@ class TaskSender:
         """Remove from the queues those tasks that have ended and that a dead worker still has in flight. Tasks of dead
         workers that have not ended are sent again by `send_due`.
 
-        Each call (`turn`) covers one in `TIDY_ROUND` nodes, and nodes of which the agent may have restarted. If a node
-        flooded its queue, the queue is deleted; its unfinished tasks are sent again when they are next due.
+        Each call covers one in `TIDY_ROUND` nodes, selected by the number of the call (`turn`), and all nodes of which
+        the agent may have restarted. If a node flooded its queue, the queue is deleted; its unfinished tasks are sent
+        again when they are next due.
         """
         try:
             async with self.engine.connect() as conn:
@@ -361,8 +368,8 @@ def _has_its_turn(node: NodeId, turn: int) -> bool:
 
 
 async def _restarted(conn: AsyncConnection, session_lifetime: timedelta) -> frozenset[NodeId]:
-    """Return the nodes that began a session about one worker timeout ago. An agent begins one when it starts, but also
-    at each renewal, so not all of these agents have restarted.
+    """Return the nodes that began a session about one worker timeout ago. An agent begins a session when it starts,
+    but also at each renewal, so not all of these agents have restarted.
     """
     ledger = await ledger_connection(conn)
     found = await fetch_values(ledger, _RESTARTED, [session_lifetime, *_WORKER_TIMEOUT_AGO], prepare=True)

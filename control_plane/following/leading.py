@@ -32,7 +32,7 @@ async def lead(dsn: str, name: str, run: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _leading(dsn: str, name: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Wait for leadership, then run until the leader session ends. Raises a database error when it ends."""
+    """Wait for leadership, then run until the leader session ends. Raises a database error when the session ends."""
     conn = await psycopg.AsyncConnection.connect(dsn, autocommit=True, application_name=f"lead {name}")
     async with conn:
         await conn.execute(f"set idle_session_timeout = '{SILENT_SECONDS}s'")
