@@ -1,10 +1,11 @@
 """Sessions of callers: their secrets, and one query that decides whether a session is accepted.
 
-A session depends on the credential that started it. A session of an API key has the role and limits of the key, or of
-its service account, at each request, and is refused with it. A session of a token has what the token granted, and is
-refused once the caller is revoked: then the token would be refused too. Both are refused after their expiry, and when
-they were not used for their idle time. `work.credential_use` has the last use, which is late by at most the setting
-`credential_use_seconds`.
+A session depends on the credential that started it. A session that was started with an API key has, at each request,
+the current role and limits of the key or of the key's service account, and is refused when the key would be refused. A
+session that was started with a token keeps the role and limits that the token granted, and is refused once the caller
+is revoked, because then the token would be refused too. Every session is refused after its expiry, and when it was not
+used for its idle time. `work.credential_use` stores the last use of each session; the stored time is late by at most
+the setting `credential_use_seconds`.
 """
 
 import secrets
@@ -48,7 +49,7 @@ left join work.credential_use used on used.credential = s.session_id
 _BY_SECRETS: Final = f"{_SESSIONS} where s.secret_sha256 = any(%b::text[])"
 _BY_ID: Final = f"{_SESSIONS} where s.session_id = %s"
 _EXPIRED: Final = ("key_expired", "session_expired", "session_idle")
-"""Refusals of sessions that have expired; the others are those of sessions that have ended."""
+"""Codes with which expired sessions are refused. All other codes refuse sessions that have ended."""
 _MATCHING: Final = f"""
 select * from (
   {_SESSIONS}
@@ -69,7 +70,7 @@ _DESCENDING: Final = f"{_MATCHING} order by session_id desc limit %(limit)s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """A session with what it depends on, at the time of the query.
+    """A session at the time of the query, with the values of its API key, its service account and its last use.
 
     `refusal` is the code with which a request with the session is refused; None while it is accepted. `ended` is the
     reason that the caller or an administrator gave. `role`, `projects` and `scopes` (empty: not limited) are the
@@ -115,7 +116,7 @@ def new_secret() -> str:
 
 
 async def by_secrets(conn: AsyncConnection, secret_sha256: Collection[str]) -> dict[str, SessionRow]:
-    """Return the sessions with these SHA-256 (hex), by their SHA-256."""
+    """Return the sessions whose secrets have these SHA-256 hashes (hex), by hash."""
     ledger = await ledger_connection(conn)
     rows = await fetch_rows(ledger, SessionRow, _BY_SECRETS, [[*secret_sha256]], prepare=True)
     return {row.secret_sha256: row for row in rows}
@@ -136,7 +137,9 @@ async def page(
     actor: str | None = None,
     state: State | None = None,
 ) -> list[SessionRow]:
-    """Return one page of sessions by id, optionally only those of an actor, or in a state."""
+    """Return one page of sessions in the order of their ids, optionally only the sessions of `actor`, or in state
+    `state`.
+    """
     bounds = {"after": None, "before": after} if descending else {"after": after, "before": None}
     values = {"actor": actor, "state": state, "expired": [*_EXPIRED], "limit": limit, **bounds}
     query = _DESCENDING if descending else _ASCENDING

@@ -46,7 +46,7 @@ _CURVES: Final = {
 
 
 class _FetchFailed(Exception):
-    """The provider did not return usable keys; the message is a static cause."""
+    """The provider did not return usable keys; the message names the cause and contains no text from the provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class IssuerKey:
 class IssuerKeys:
     """Cache of the public keys of one provider. Not thread-safe: used by one event loop.
 
-    `elapsed` returns seconds since any time.
+    `elapsed` is a monotonic clock in seconds.
     """
 
     def __init__(self, issuer: Issuer, elapsed: Callable[[], float] = time.monotonic) -> None:
@@ -93,7 +93,7 @@ class IssuerKeys:
         """Return the only key that can have signed a token.
 
         Raises `TokenRefused` if the provider has no such key, and `IdentityProviderUnavailable` if the present keys of
-        the provider cannot be fetched.
+        the provider could not be fetched.
         """
         if self._age() >= self._issuer.keys_max_age_seconds:
             await self._fetch_once()
@@ -127,7 +127,9 @@ class IssuerKeys:
             self._background = asyncio.create_task(self._fetch_once())
 
     async def _fetch_once(self) -> None:
-        """Fetch the keys, unless the last attempt began less than `REFETCH_SECONDS` ago. Wait for one in progress."""
+        """Fetch the keys, unless the last attempt began less than `REFETCH_SECONDS` ago. If a fetch is in progress,
+        only wait for its end.
+        """
         before = self._attempts
         async with self._lock:
             now = self._elapsed()
@@ -172,7 +174,9 @@ def _context_of(ca_file: str) -> ssl.SSLContext:
 
 
 def _is_trustworthy(url: str, issuer: str) -> bool:
-    """Return whether keys from a URL have at least the protection of the issuer's URL."""
+    """Return whether keys from `url` are protected at least as well as the URL of the issuer: by HTTPS, or by plain
+    HTTP on the loopback interface if the issuer uses plain HTTP too.
+    """
     try:
         parts = urlsplit(url)
         return parts.scheme == "https" or (

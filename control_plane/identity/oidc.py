@@ -11,7 +11,7 @@ from control_plane.identity.issuer_keys import IssuerKeys
 class Verifier:
     """Verifies the tokens of the identity providers that the operator trusts. Used by one event loop.
 
-    `now` returns seconds since 1970, `elapsed` seconds since any time.
+    `now` returns seconds since 1970, `elapsed` is a monotonic clock in seconds.
     """
 
     def __init__(

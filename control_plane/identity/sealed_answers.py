@@ -20,7 +20,9 @@ _SALT_BYTES: Final = 16
 _KEY_BYTES: Final = 32
 _PURPOSE: Final = b"sliceplane stored answer 1"
 _NONCE: Final = bytes(12)
-"""Constant, because every answer has a random salt, and so a key of its own that encrypts nothing else."""
+"""Nonce of the encryption. It is constant, because the random salt gives every answer a key of its own, which encrypts
+nothing else.
+"""
 
 
 class CannotOpen(Exception):

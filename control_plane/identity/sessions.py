@@ -2,9 +2,9 @@
 
 Sessions are numbered. A renewal names the session it continues and presents the hash of that session's credential, and
 the row changes only if that session is still the newest. So of two copies of a node's disk, the one that renews first
-keeps the node, and the other is superseded: it tries to continue an old session, or one it never had. A refusal does
-not reveal the newest number. An agent that got no response repeats the request with the same secrets, and gets the same
-session.
+keeps the node, and the other is superseded: it tries to continue an old session, or a session that the node never had.
+A refusal does not reveal the newest number. An agent that got no response repeats the request with the same secrets,
+and gets the same session.
 
 A session is valid while it has not expired by the database's clock, and while its key is the node's key in the ledger,
 so a revocation or a new enrolment needs only its event. If these rows are lost, nodes keep their identity, because
