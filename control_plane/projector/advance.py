@@ -33,9 +33,10 @@ from tasks.failpoints import failpoint
 log = structlog.get_logger()
 SMALLER: Final = 8
 RANGE_POSITIONS: Final = 20_000
-"""Number of positions that one statement reads. While it runs, the server keeps every version of rows that are written
-meanwhile: reading a million events with one statement made a table of two thousand rows hold a hundred thousand, and
-each batch took longer than the one before."""
+"""Number of positions that one statement reads. While a statement runs, the server keeps every version of each row
+that is updated meanwhile: when one statement read a million events, a table of two thousand rows grew to a hundred
+thousand row versions, and each batch took longer than the batch before.
+"""
 
 
 class Advance:
@@ -152,7 +153,9 @@ class Advance:
 async def in_ranges(
     reader: psycopg.AsyncConnection, projections: Sequence[Projection], span: Span
 ) -> AsyncGenerator[list[Recorded[Fact]], None]:
-    """Yield the events that concern these projections, from a range of final positions and in their order."""
+    """Yield the events that concern these projections, in ledger order, from a range of positions that are final. Each
+    statement reads at most `RANGE_POSITIONS` positions.
+    """
     without = irrelevant_types(projections)
     after, upto = span
     while after < upto:
@@ -173,7 +176,9 @@ class _Background:
         return self
 
     async def then(self, work: Coroutine[None, None, None]) -> None:
-        """Wait for the running coroutine, then start the coroutine `work`. Raises the exception of the former."""
+        """Wait for the running coroutine, then start the coroutine `work`. Raises the exception of the coroutine that
+        was running.
+        """
         before, self._running = self._running, None
         if before is not None:
             try:

@@ -3,8 +3,8 @@
 The search needs no replay, so it also works for a ledger that cannot be replayed. It runs in the database, within the
 caller's snapshot; only rows that differ are returned.
 
-It cannot find a change that also adjusts every dependent row; finding that requires tree heads that are stored
-elsewhere (LED-7).
+It cannot find a change that also adjusts every dependent row; finding that requires signed tree heads (hashes over the
+whole ledger) that are stored elsewhere (LED-7).
 """
 
 from typing import Final
@@ -17,7 +17,9 @@ from events.ledger.tables import command_key, dead_position, event, head
 from read_models.checkpoints import checkpoint
 
 READS_IN_BATCHES: Final = "dispatcher"
-"""A follower that passes a position only after it read the event there, or recorded the position as dead."""
+"""Name of a follower that passes a position only after it read the event there, or recorded the position as dead
+(assigned, but never used).
+"""
 
 
 def _leaves(table: sa.Table, kind: str) -> str:
@@ -106,7 +108,7 @@ async def _heads(conn: AsyncConnection) -> Difference | None:
 
 
 async def _keys(conn: AsyncConnection) -> Difference | None:
-    """Return an idempotency key with events that are not in the ledger."""
+    """Return the first idempotency key for which the ledger lacks the events that the key's row refers to."""
     first, last = command_key.c.first_position, command_key.c.last_position
     there = [sa.exists().where(event.c.position == column) for column in (first, last)]
     stray = sa.and_(first.is_not(None), sa.or_(last < first, last.is_(None), *(~each for each in there)))

@@ -18,7 +18,7 @@ from read_models.projections import Projection
 from read_models.rows import Patched, Span
 
 Skips = Mapping[str, frozenset[Position]]
-"""The positions that each projection skips, by its name."""
+"""The positions of the events that each projection skips, by the name of the projection."""
 Add = Callable[[Recorded[Fact]], None]
 
 

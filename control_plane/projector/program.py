@@ -1,8 +1,8 @@
 """The projector program: keep read models up to date with the ledger, and run requested rebuilds and verifications.
 
-One projector process leads: its database session holds an advisory lock, for which other processes wait. Two that act
-as leader at the same time do no damage, because checkpoints are advanced by compare-and-set. Requests run one after the
-other, because there is only one idle table set: first all requested rebuilds, in one pass over the ledger.
+One projector process leads: its database session holds an advisory lock, for which other processes wait. Two processes
+that act as leader at the same time do no damage, because checkpoints are advanced by compare-and-set. Requests run one
+after the other, because there is only one idle table set: first all requested rebuilds, in one pass over the ledger.
 """
 
 import asyncio

@@ -41,7 +41,9 @@ BATCH: Final = 20_000
 FEW_EVENTS: Final = 200
 """Number of missing events at which a swap is tried: few enough to be applied within milliseconds."""
 MOST_POSITIONS: Final = 2_000
-"""Largest number of positions that a swap applies while it holds appends back; with more missing, it fills again."""
+"""Largest number of positions that a swap applies while it holds appends back. If more are missing, the swap is
+postponed, and the rebuild first fills the idle tables further.
+"""
 SHORTEST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 10.0
 

@@ -35,7 +35,9 @@ from read_models.rows import Span
 log = structlog.get_logger()
 BATCH: Final = 10_000
 Report = Callable[[Position, Position], Awaitable[None]]
-"""Receives the position that the replay has reached, and the position at which it will end."""
+"""Callback for the progress of a replay: it receives the position that the replay has reached, and the position at
+which it will end.
+"""
 
 
 async def verify(engine: AsyncEngine, report: Report) -> tuple[Position, tuple[Difference, ...]]:
