@@ -67,7 +67,7 @@ async def keep(conn: AsyncConnection, node: NodeId, reports: Sequence[Progress])
 
 
 async def newest_of(conn: AsyncConnection, which: sa.ColumnElement[bool]) -> list[Step]:
-    """Return the progress of the open orders that `which` selects from `work.task`."""
+    """Return the newest progress report of each open order in `work.task` that meets the condition `which`."""
     columns = (progress.c[name].label(f"now_{name}") for name in ("step", "number", "of", "at"))
     query = _TASK_COLUMNS.add_columns(*columns).join(progress, progress.c.order_id == task.c.order_id)
     rows = await conn.execute(query.where(which, task.c.state.in_(OPEN)))

@@ -27,23 +27,25 @@ log = structlog.get_logger()
 BUSY: Final = 0.05
 """Share of a processor above which Redis' commands are sampled; a lower usage does not delay other nodes for long."""
 KEPT: Final = 0.9
-"""Share of a node's usage that is carried over to the next turn."""
+"""Share of a node's accumulated usage that is carried over from one evaluation to the next, about a second later."""
 FLOOD_SECONDS: Final = 1.0
-"""Seconds of Redis time, older ones counting less, that make a flood: about 10 % all the time. Agents use under 1 %."""
+"""Accumulated Redis time of a node, in seconds, above which it floods Redis. Because older time counts less, a
+constant usage of about 10 % reaches this limit. Agents use under 1 %.
+"""
 DENIED: Final = 100
-"""Number of denied commands within one turn that make a flood; an agent sends none."""
+"""Number of denied commands between two evaluations above which a node floods Redis; an agent sends none."""
 _SAMPLE: Final = 1024
 _SAMPLE_SECONDS: Final = 0.02
 _TURN_SECONDS: Final = 0.9
 _FORGOTTEN_SECONDS: Final = 0.01
 _OVERHEAD_USEC: Final = 1
-"""Minimum time for reading a command and writing its answer, in addition to its execution."""
+"""Minimum time in microseconds for reading a command and writing its answer, in addition to its execution."""
 _OWN_SCRIPTS: Final = frozenset(script.sha.encode() for script in NODE_SCRIPTS)
 _COMMANDS: Final = frozenset(name.partition("|")[0].encode() for name in NODE_COMMANDS)
 _NODE_KEY: Final = re.compile(rb"ctl:([^:]+):")
 _CLIENT: Final = re.compile(rb"^id=\d+ addr=(\S+) .*? user=(\S+)", re.MULTILINE)
 _USUAL: Final = (b"10000", b"128")
-"""Redis' default settings of the slow log: its threshold and its length."""
+"""Redis' default settings of the slow log: its threshold in microseconds and its length in entries."""
 
 
 class Sample(NamedTuple):

@@ -47,7 +47,7 @@ log = structlog.get_logger()
 GROWN_BYTES: Final = 2 << 20
 GROWN_CONNECTIONS: Final = 64
 ROUND: Final = 120
-"""Number of turns in which each queue is measured once."""
+"""Number of calls of `QueueWatch.look` in which the queue of each node is measured once."""
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ class Weight:
 
 FLOOD: Final = Weight(2 * MAX_DEPTH * _LARGEST, 4 * MAX_DEPTH)
 NEARLY_FLOODED: Final = Weight(FLOOD.bytes // 2, FLOOD.entries // 2)
-"""Half of a flood, which work cannot explain either."""
+"""Half of the limit `FLOOD`. Ordinary work does not reach this size either, so it is logged as a warning."""
 
 
 async def weights(client: Redis, node_ids: Sequence[NodeId]) -> Mapping[NodeId, Weight]:
