@@ -53,7 +53,9 @@ KEPT_SPOOLS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A report to record, and the number of host descriptions directly before it in the spool that it replaces."""
+    """A report to record, and the number of host descriptions directly before it in the spool that this report
+    replaces.
+    """
 
     report: Report
     replaced: int = 0
@@ -255,7 +257,7 @@ async def _decide(transaction: Transaction, place: Place, report: Report, replac
 
 
 async def _advance(conn: AsyncConnection, place: Place, step: Step) -> bool:
-    """Advance the cursor of a spool to this report if the report is the next one; return whether it was.
+    """Advance the cursor of a spool to this report if the report is the next one; return whether the cursor advanced.
 
     A concurrent duplicate waits here for the row lock and then finds that the cursor has moved.
     """

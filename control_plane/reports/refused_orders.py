@@ -36,8 +36,8 @@ log = structlog.get_logger()
 _CODES: Final = frozenset(codes(RefusalCode))
 _NO_ORDER: Final = "unknown"
 _NO_CODE: Final = "unknown"
-"""Stand-ins under which refusals are counted: for the id of an order that is not one of the node's, and for an
-unknown reason code.
+"""Substitutes under which refusals are counted: `_NO_ORDER` for an id that is not the id of an order of the node, and
+`_NO_CODE` for a reason code that this release does not know.
 """
 
 

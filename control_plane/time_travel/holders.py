@@ -30,7 +30,9 @@ def address(raw: str) -> str:
 
 
 def mapping(raw: str) -> str:
-    """Check the value of a claim that an ingress rule holds. Raises `InvalidValue`."""
+    """Return the value of a claim that an ingress rule holds, after checking its length and characters. Raises
+    `InvalidValue`.
+    """
     if not _VALUE.fullmatch(raw):
         raise InvalidValue("claim of an ingress rule", raw[:64], "1 to 300 visible characters")
     return raw
@@ -63,6 +65,8 @@ NAMED: Final[dict[Kind, Callable[[AsyncConnection, str, Position], Awaitable[lis
 
 
 def held_at(holdings: Iterable[Holding], position: Position) -> list[Holding]:
-    """Return the holdings that were in effect at a position, out of all holdings of these claims."""
+    """Return the holdings that were in effect at a position. `holdings` has all holdings of the claims concerned, in
+    ledger order.
+    """
     last = {held.claim: held for held in holdings if held.position <= position}
     return [held for held in last.values() if held.stream is not None]

@@ -1,7 +1,9 @@
-"""Limit of the time that a request waits for data; it is then refused, and the caller can retry.
+"""Limit of the time that a request waits for data. A request that reaches the limit is refused, and the caller can
+retry.
 
-A hanging appender delays readers for at most this long (P29), so a request that waits longer waits for something else:
-an unavailable database, or other requests. It is refused and holds no resources until it is sent again.
+A hanging appender delays readers by at most `TIME_LIMIT_SECONDS` (promise P29), so a request that waits longer waits
+for something else: an unavailable database, or other requests. A refused request holds no resources until it is sent
+again.
 """
 
 import asyncio

@@ -86,7 +86,9 @@ class TimeTravel:
             yield conn, tuple([Place(each, await last_up_to(ledger, each)) for each in positions])
 
     async def positions(self, *wanted: Moment | None) -> tuple[Position, ...]:
-        """Return the positions of the requested moments, once the ledger is final up to each. Raises as `to` does."""
+        """Return the positions of the requested moments, once the ledger is final up to each. Raises `Conflict` for a
+        future moment, and `NotYetKnown` on a timeout.
+        """
         async with time_limit("not_yet_final", "events at this position are still being written; retry"):
             found = tuple([await self._position(each) for each in wanted])
             await self._final_to(max(found))

@@ -24,8 +24,8 @@ BATCH: Final = 1000
 
 
 class NewRow(msgspec.Struct, frozen=True, gc=False):
-    """A row to insert. `age` is the number of seconds since the request arrived. `place` counts the rows of a batch
-    that get a position, from 1; None: the row stays open.
+    """A row to insert into the access log. `age` is the number of seconds since the request arrived. `place` numbers
+    the rows of a batch that get a position, from 1; None: the row gets no position yet and stays open.
     """
 
     request_id: str
@@ -45,7 +45,9 @@ class NewRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChangedRow(msgspec.Struct, frozen=True, gc=False):
-    """New values of an open row; `place` as for a new row."""
+    """New values of an open row of the access log. `place` numbers the rows of a batch that get a position, from 1;
+    None: the row stays open.
+    """
 
     request_id: str
     principal: str | None
@@ -59,7 +61,9 @@ class ChangedRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(NamedTuple):
-    """Changes of the access log that are committed together. `positions` is the number of rows with a place."""
+    """Changes of the access log that are committed together. `positions` is the number of rows in the batch that get a
+    position.
+    """
 
     new: Sequence[NewRow]
     changed: Sequence[ChangedRow]
@@ -69,7 +73,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many rows the access log keeps, and how long."""
+    """Maximum number and maximum age of the rows that the access log keeps."""
 
     rows: int
     age: timedelta
@@ -215,7 +219,8 @@ class AccessFilter:
 async def newest(
     conn: AsyncConnection, which: AccessFilter, *, after: int, before: int | None, limit: int
 ) -> Sequence[sa.RowMapping]:
-    """Return rows after a position, newest first, optionally only those before another position."""
+    """Return rows of the access log with positions above `after`, newest first, optionally only those below `before`.
+    """
     query = sa.select(access).where(access.c.position > after, *which.conditions())
     if before is not None:
         query = query.where(access.c.position < before)
@@ -225,7 +230,7 @@ async def newest(
 async def following(
     engine: AsyncEngine, which: AccessFilter, *, after: int, limit: int
 ) -> Sequence[sa.RowMapping]:
-    """Return rows after a position, in the order of positions.
+    """Return rows of the access log after a position, in the order of positions.
 
     Every returned position is on the database's disk, so that a crash of the database cannot give it to another row.
     """

@@ -32,9 +32,9 @@ from events.values import NodeId
 
 row = tables.report_budget
 CREDIT: Final = 32
-"""Tokens that the end of a task returns: more than all reports of the task cost."""
+"""Number of tokens that the end of a task returns: more than all reports of the task cost."""
 SESSIONS: Final = 100
-"""Tokens by which renewals of the session may overdraw the budget."""
+"""Number of tokens by which renewals of a node's session may overdraw the budget."""
 HELD_AT_MOST: Final = timedelta(seconds=10)
 """Time after which a held description is recorded although more than a tenth of the budget is spent."""
 QUIET: Final = timedelta(seconds=60)
@@ -63,8 +63,8 @@ class Limits:
 
     @property
     def state(self) -> timedelta:
-        """Limit for host descriptions: while the budget needs longer than this to regain its spent tokens, they are
-        stored and recorded later.
+        """Limit for host descriptions: while the budget needs longer than this to regain its spent tokens, host
+        descriptions are stored and recorded later.
         """
         return self.full / _STATE_SHARE
 

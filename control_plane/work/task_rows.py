@@ -1,4 +1,5 @@
-"""Changes of rows in `work.task` by commands and reports, each in the transaction that records the facts behind it.
+"""Changes of rows in `work.task` by commands and reports, each in the transaction that records the facts that cause
+it.
 
 Order ids can be guessed, so a node's report only changes rows of that node.
 """
