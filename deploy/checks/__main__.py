@@ -32,7 +32,9 @@ CHECKS: Final = {
     "drift": ("python", "-m", "deploy.checks.drift_catalogue"),
     "openapi": ("python", "-m", "deploy.checks.openapi"),
 }
-"""The command line of each check. The longest checks are first, so that two at a time end together."""
+"""The command line of each check. The longest checks come first: two checks run at a time, and a long one at the end
+would run alone.
+"""
 
 
 class _CheckFailed(Exception):

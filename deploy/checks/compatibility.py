@@ -26,7 +26,7 @@ def breaking_changes(old: Json, new: Json) -> list[str]:
 
 
 class _Comparison:
-    """The comparison of two documents."""
+    """The comparison of two OpenAPI documents, of which each pair of schemas is compared once."""
 
     def __init__(self, old: Json, new: Json) -> None:
         self._old, self._new = old, new
@@ -144,7 +144,8 @@ def _resolved(document: Json, schema: Json) -> Json:
 
 
 def _alternatives(document: Json, schema: Json) -> dict[str, Json]:
-    """Return the alternatives of a schema by their types. A schema without a type permits everything: `any`.
+    """Return the alternatives of a schema by their types. A schema without a type permits everything; its type is
+    `any`.
 
     The alternatives of a union of objects are named by their discriminating constant, if they have one.
     """

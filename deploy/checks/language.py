@@ -87,7 +87,7 @@ REFUSED: Final = {
 }
 """A refused word or phrase, and what to write instead."""
 OPENINGS: Final = ("Of", "Those", "That", "By", "Whose", "Who", "The same", "Or")
-"""What no docstring begins with: such a sentence has no subject."""
+"""Words with which a docstring must not begin, because such a sentence has no subject."""
 EXCEPTIONS: Final = ROOT / "deploy/checks/language_exceptions.txt"
 SUFFIXES: Final = {".py", ".sql", ".md"}
 _WORDS: Final = re.compile(

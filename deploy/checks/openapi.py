@@ -37,7 +37,7 @@ def main(arguments: Sequence[str], path: Path = RELEASED) -> int:
 
 
 def text_of(document: dict[str, Any]) -> str:
-    """Return the text of the recorded document."""
+    """Return an OpenAPI document as the JSON text that docs/openapi.json contains."""
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 

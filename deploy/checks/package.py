@@ -36,7 +36,7 @@ MIGRATIONS: Final = "control_plane/migrations"
 NODE_MODULES: Final = ("inotify_simple", "libvirt", "libvirt_qemu", "ovs", "ovsdbapp", "pyroute2")
 """Modules of the extra `node`. The environment lacks them: modules that import them are for real nodes only."""
 SECONDS: Final = 300
-"""Time for one program, which is long because other work may use all processors."""
+"""Timeout of one program in seconds. It is long because other work may use all processors."""
 _IMPORTS: Final = """\
 import importlib, sys
 for name in {names}:
@@ -54,7 +54,7 @@ class Defect(Exception):
 
 
 def main() -> int:
-    """Print what is wrong with the wheel or its installation. Return 1 if something is."""
+    """Print what is wrong with the wheel or its installation. Return 1 if there is a defect, else 0."""
     with tempfile.TemporaryDirectory(prefix="sp-package-") as name:
         folder = Path(name)
         folder.chmod(0o711)  # when this check runs as root, the database server runs as another user

@@ -19,7 +19,9 @@ _CLEAR_LINE = "\r\x1b[2K"
 
 @contextmanager
 def step(what: str, progress: Callable[[], str] | None = None) -> Iterator[None]:
-    """Show the step `what` while the `with` block runs, then its duration. The text of `progress` follows the name."""
+    """Show the step `what` while the `with` block runs, then its duration. While the step runs, the text that
+    `progress` returns is shown behind its name.
+    """
     began = time.monotonic()
     drawing = _spinner if sys.stderr.isatty() else _plain_lines
     with drawing(lambda: f"{what}: {progress()}" if progress else what, began):
