@@ -29,7 +29,9 @@ _TASK_FACTS: Final = frozenset(get_args(TaskFact))
 
 
 class WrongStream(TypeError):
-    """The stream contains a fact of another kind of stream: it was not written by `append`."""
+    """The stream contains a fact that belongs to another kind of stream. `append` did not write this fact: the ledger
+    was altered by other means.
+    """
 
     def __init__(self, history: History, kind: str) -> None:
         super().__init__(

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 SERVER: Final = "sliceplane-server"
-"""The installed executable. Each of these programs is one of its commands."""
+"""Name of the installed executable; each `Program` is one of its commands."""
 
 
 class Program(StrEnum):

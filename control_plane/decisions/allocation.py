@@ -103,8 +103,8 @@ def fail(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
 
 
 def fail_slice(state: Allocation, slot: SlotId, reason: Reason) -> tuple[AllocationFact, ...]:
-    """Return the facts that fail an allocation because one of its slices could not be created; none if the slot is
-    not one of its current slots.
+    """Return the facts that fail an allocation because one of its slices could not be created; return no facts if the
+    slot is not a current slot of the allocation.
     """
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped() if slot in slot_ids(state.slots):
@@ -115,7 +115,8 @@ def fail_slice(state: Allocation, slot: SlotId, reason: Reason) -> tuple[Allocat
 
 def may_be_replaced(state: Allocation, slot: SlotId, now: datetime) -> bool:
     """Return whether the allocation may be placed on another node after the bring-up in a slot failed due to a node
-    fault: once, before its deadline, and unless the request forbids it or names its node.
+    fault. This is permitted once per allocation and only before its deadline; never if the request forbids it or names
+    its node.
     """
     match state:
         case Provisioning(request=request, deadline=deadline) if slot in slot_ids(state.slots):
@@ -166,8 +167,8 @@ def hung_slot(state: Allocation) -> SlotId | None:
 
 
 def stop(state: Allocation, reason: Reason, deadline: datetime) -> tuple[AllocationFact, ...]:
-    """Stop an allocation's slices; a repeated request returns no facts. Raises `Conflict` unless it is active or
-    starting.
+    """Stop an allocation's slices; a repeated request returns no facts. Raises `Conflict` unless the allocation is
+    active or starting.
     """
     refuse_if(against_stopping(state))
     if isinstance(state, Active | Starting):

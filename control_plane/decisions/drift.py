@@ -66,8 +66,8 @@ def vanished(slot: SlotId, since: datetime) -> OpenDrift:
 def ungranted(
     slot: SlotId, granted: Collection[PciAddress], devices: Collection[SlotDevice], since: datetime
 ) -> tuple[OpenDrift, ...]:
-    """Return the drift of a slot if the PCI functions that its node describes differ from the granted ones; else
-    none.
+    """Return the drift of a slot if the PCI functions that its node describes differ from the granted ones; otherwise
+    return an empty tuple.
     """
     found = sorted(each.address for each in devices)
     if found == sorted(granted):

@@ -246,7 +246,9 @@ def canonical(result: OperationResult) -> str:
 
 
 def failed(state: Task, attempt: int, reason: Reason, type_: TaskType) -> tuple[TaskFact, ...]:
-    """Record a failed attempt of a task. Another follows if the failure is transient and the retry limit allows it."""
+    """Record a failed attempt of a task. Another attempt follows if the failure is transient and the retry limit
+    allows it.
+    """
     match state:
         case Trying(asked=asked, first=first) if state.attempt == attempt:
             retried = reason.code in type_.retryable and attempt - first < type_.bounds.retries

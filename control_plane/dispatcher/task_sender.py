@@ -301,7 +301,9 @@ def _pause(row: _Due, outcome: Outcome) -> timedelta | None:
 
 
 def _log_outcomes(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
-    """Log one line per requeued order, one for all newly enqueued ones, and one for all that were not accepted."""
+    """Log one line per requeued order, one line for all newly enqueued orders, and one line for all orders that were
+    not accepted.
+    """
     sent, refused = list[_Due](), list[tuple[_Due, Outcome]]()
     for row, outcome in zip(rows, outcomes, strict=True):
         match outcome:

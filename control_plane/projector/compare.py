@@ -60,7 +60,9 @@ async def compare_checkpoints(conn: AsyncConnection) -> Difference | None:
 
 
 async def compare_claims(conn: AsyncConnection) -> Difference | None:
-    """Compare the claims that appends maintain with the last holder of each claim in the replayed table `holding`."""
+    """Return the first difference between the table of claims, which appends maintain, and the last holder of each
+    claim according to the replayed table `holding`; None if they are equal.
+    """
     held = _idle(holding)
     names = [held.c.kind.collate("C").label("kind"), held.c.value.collate("C").label("value")]
     last = (

@@ -101,7 +101,9 @@ async def _inserted(conn: AsyncConnection) -> Difference | None:
 
 
 async def _heads(conn: AsyncConnection) -> Difference | None:
-    """Compare the stream versions in table `head`, which appends check, with the last event of each stream."""
+    """Return the first difference between the stream versions in table `head`, which appends check, and the last event
+    of each stream.
+    """
     version = sa.func.max(event.c.version).label("version")
     heads = sa.select(event.c.stream_id, version).group_by(event.c.stream_id)
     return await first_difference(conn, head, sa.select(head), heads, LEDGER)

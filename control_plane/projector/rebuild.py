@@ -108,7 +108,9 @@ class Rebuild:
                 return
 
     async def _ordered(self, projections: Sequence[Projection]) -> dict[Projection, Position]:
-        """Return the position of each projection's open rebuild request. Raises `CheckpointSuperseded` without one."""
+        """Return the position of each projection's open rebuild request. Raises `CheckpointSuperseded` if a projection
+        has no open request.
+        """
         async with self.handle.engine.connect() as conn:
             return {
                 each: _open_order(each, await projection_history(conn, each.name)).position

@@ -45,7 +45,9 @@ async def find(conn: AsyncConnection, verification_id: UUID) -> sa.RowMapping | 
 async def page(
     conn: AsyncConnection, after: tuple[datetime, UUID] | None, limit: int, *, descending: bool
 ) -> Sequence[sa.RowMapping]:
-    """Return one page of verifications in the order of their requests; `after` is time and id of one of them."""
+    """Return one page of verifications in the order of their requests; `after` is the time and id of the verification
+    after which the page begins.
+    """
     order = [verification.c.requested_at, verification.c.verification_id]
     query = keyset(sa.select(verification), order, after, limit, descending=descending)
     return (await conn.execute(query)).mappings().all()

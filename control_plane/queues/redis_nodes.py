@@ -83,7 +83,9 @@ async def ensure_scripts(client: Redis) -> None:
 
 
 async def ensure_node_users(client: Redis, logins: Sequence[NodeLogin]) -> None:
-    """Set the rights and passwords of nodes' Redis users, replacing all former ones. Existing connections stay open."""
+    """Set the rights and passwords of nodes' Redis users; former rights and passwords end. Existing connections stay
+    open.
+    """
     await _all(client, [_set_user(login) for login in logins])
 
 

@@ -154,7 +154,9 @@ class Relay:
         return Withdrawal.SPOILT if isinstance(answer, ResponseError) else Withdrawal(answer.decode())
 
     async def stranded(self, node_ids: Sequence[NodeId]) -> Stranded:
-        """Return orders that dead workers hold. Call `enqueue` for those still due and `withdraw` for the others."""
+        """Return orders that dead workers hold. The caller then calls `enqueue` for the orders that are still due, and
+        `withdraw` for all others.
+        """
         calls = [_call(STRANDED, node_id, self._max_depth, self._timeout) for node_id in node_ids]
         found = [*zip(node_ids, await self._run(calls), strict=True)]
         return Stranded(

@@ -129,7 +129,9 @@ class _Comparison:
 
 
 def _parameters(operation: Json) -> dict[str, Json]:
-    """Return the parameters of an operation by place and name. Parameters by reference do not occur."""
+    """Return the parameters of an operation, by location (such as `query`) and name. The API has no parameters by
+    reference.
+    """
     return {f"{each['in']} {each['name']}": each for each in operation.get("parameters", ())}
 
 

@@ -133,7 +133,9 @@ class Layout:
             folder.chmod(0o700)
 
     def claim(self) -> None:
-        """Mark the folder, if it is new or empty, as a state folder of `up`. Raises `NotAStateFolder` for others."""
+        """Mark the folder, if it is new or empty, as a state folder of `up`. Raises `NotAStateFolder` for a folder
+        with other files.
+        """
         self.state.mkdir(parents=True, exist_ok=True)
         if self.is_state_folder():
             return

