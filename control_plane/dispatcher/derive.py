@@ -95,7 +95,7 @@ class Process(Generic[F, D]):
     second_stream: Callable[[History], StreamId | None] = lambda _history: None
     final_state: Callable[[tuple[Recorded[F], ...]], str | None] = lambda _history: None
     """Function that returns the state in which the open rows of an ended stream end; None if the stream has not ended,
-    and for streams whose orders end only when newer orders supersede them.
+    and for a kind of stream in which only newer orders end earlier ones.
     """
 
     def evaluate(

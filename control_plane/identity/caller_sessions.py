@@ -116,7 +116,7 @@ def new_secret() -> str:
 
 
 async def by_secrets(conn: AsyncConnection, secret_sha256: Collection[str]) -> dict[str, SessionRow]:
-    """Return the sessions whose secrets have these SHA-256 hashes (hex), by hash."""
+    """Return the sessions that have one of these SHA-256 hashes (hex) of their secret, by hash."""
     ledger = await ledger_connection(conn)
     rows = await fetch_rows(ledger, SessionRow, _BY_SECRETS, [[*secret_sha256]], prepare=True)
     return {row.secret_sha256: row for row in rows}

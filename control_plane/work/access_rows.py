@@ -219,8 +219,7 @@ class AccessFilter:
 async def newest(
     conn: AsyncConnection, which: AccessFilter, *, after: int, before: int | None, limit: int
 ) -> Sequence[sa.RowMapping]:
-    """Return rows of the access log with positions above `after`, newest first, optionally only those below `before`.
-    """
+    """Return rows of the access log with positions above `after`, newest first, optionally only rows below `before`."""
     query = sa.select(access).where(access.c.position > after, *which.conditions())
     if before is not None:
         query = query.where(access.c.position < before)
