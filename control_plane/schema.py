@@ -94,7 +94,7 @@ def _refuse_other_schema(config: "Config", connection: sa.Connection) -> None:
 
 
 def _database(admin_dsn: str) -> str:
-    """Return the database of a connection string, without its password."""
+    """Return the name and the address of a connection string's database, as a text without the password."""
     options = conninfo_to_dict(admin_dsn)
     host, port = options.get("host", "the default host"), options.get("port", 5432)
     return f"database {options.get('dbname', options.get('user', '(default name)'))} at {host}:{port}"

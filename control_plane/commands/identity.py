@@ -48,7 +48,9 @@ class VerifiedEnrolment:
 
 
 def verify_enrolment(enrolment: Enrolment) -> VerifiedEnrolment:
-    """Verify a node's enrolment. Raises `Unauthorised` unless its proof is signed with its key and names its token."""
+    """Verify a node's enrolment. Raises `Unauthorised` unless the proof in it is signed with the private key of its
+    public key, and was made for its token.
+    """
     try:
         key = public_key(enrolment.public_key)
         pem = str(key.as_pem(private=False).decode("ascii"))

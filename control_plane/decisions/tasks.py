@@ -340,7 +340,7 @@ def withdrawn(state: Task, attempt: int) -> tuple[TaskFact, ...]:
 
 
 def retry(state: Task) -> tuple[TaskFact, ...]:
-    """Return the fact that begins a new round of attempts of a task. Raises `Conflict` unless it failed or was
+    """Return the fact that begins a new round of attempts of a task. Raises `Conflict` unless the task failed or was
     cancelled.
     """
     match state:

@@ -38,7 +38,7 @@ SESSIONS: Final = 100
 HELD_AT_MOST: Final = timedelta(seconds=10)
 """Time after which a held description is recorded although more than a tenth of the budget is spent."""
 QUIET: Final = timedelta(seconds=60)
-"""Time without excess after which an episode of throttling ends."""
+"""Time for which a node must stay within its budget before its episode of throttling ends."""
 _STATE_SHARE: Final = 10
 _WAIT_TOKENS: Final = 10
 _LONGEST_WAIT: Final = timedelta(seconds=60)

@@ -85,7 +85,7 @@ REFUSED: Final = {
     "way in": "ingress rule",
     "ways in": "ingress rules",
 }
-"""A refused word or phrase, and what to write instead."""
+"""Refused words and phrases, each with what to write instead."""
 OPENINGS: Final = ("Of", "Those", "That", "By", "Whose", "Who", "The same", "Or")
 """Words with which a docstring must not begin, because such a sentence has no subject."""
 EXCEPTIONS: Final = ROOT / "deploy/checks/language_exceptions.txt"

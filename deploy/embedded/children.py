@@ -20,7 +20,7 @@ STOP_SECONDS: Final = 8.0
 
 
 class Process(Protocol):
-    """A started process. `subprocess.Popen` defines the methods."""
+    """Interface of a started process: the methods of `subprocess.Popen` that `Child` uses."""
 
     @property
     def pid(self) -> int: ...
