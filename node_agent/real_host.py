@@ -127,8 +127,8 @@ def _machines(
 def sources_of(bridge: str, switch: OpenVSwitch, dhcp: DnsmasqLeases) -> dict[str, Source]:
     """Return the sources of change notifications of the host, by name. Each notification starts a survey.
 
-    The names are the sources by which the drift catalogue states how drift is detected, and `neighbours` for the ARP
-    notifications of rtnetlink.
+    The names are those in the drift catalogue (`tasks.drift.Source`), which states for each kind of drift the source
+    that detects it; `neighbours` is an additional name, for the notifications of rtnetlink about static ARP entries.
     """
     return {
         "rtnetlink": links_and_routes,

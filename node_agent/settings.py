@@ -17,7 +17,7 @@ from tasks.trust import UnusableCa, trust
 
 HostCpu = Annotated[int, Field(ge=0, le=8191)]
 DeviceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")]
-"""Name of a link that the agent does not create, so any name that Linux and its drivers use."""
+"""Name of a network link that the agent does not create; any name that Linux and its drivers use is valid."""
 
 
 class SettingsRefused(Exception):
@@ -25,7 +25,7 @@ class SettingsRefused(Exception):
 
 
 class SlotSettings(Wire):
-    """Settings of one slot: its size, and the host resources that its machine has for itself."""
+    """Settings of one slot: its size, and the host resources that are assigned to its machine."""
 
     index: Annotated[SlotIndex, Field(ge=0, le=63)]
     vcpus: int = Field(ge=1, le=256)
@@ -33,7 +33,8 @@ class SlotSettings(Wire):
     gpus: tuple[PciAddress, ...] = Field(default=(), max_length=16)
     """PCI functions of GPUs, given to the slot's machine with all functions of their IOMMU groups."""
     fabric: tuple[PciAddress, ...] = Field(default=(), max_length=16)
-    """PCI functions of the workload's own network, such as InfiniBand, given to the machine in the same way."""
+    """PCI functions of the workload's own network, such as InfiniBand, given to the slot's machine with all functions
+    of their IOMMU groups."""
     vf: PciAddress | None = None
     """Virtual function that is the machine's network card instead of a tap."""
     cpus: tuple[HostCpu, ...] = Field(default=(), max_length=256)
@@ -42,7 +43,8 @@ class SlotSettings(Wire):
     """NUMA node of the host that provides the slot's memory; None: any."""
     hugepage_kib: Literal[2048, 1048576] | None = None
     queues: int = Field(default=1, ge=1, le=256)
-    """Number of queues of the machine's card on its tap; at most one for each virtual CPU."""
+    """Number of queues of the machine's network card if the card is connected to a tap; at most one for each virtual
+    CPU."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "SlotSettings":
@@ -93,7 +95,9 @@ class SimulatedImage(Wire):
 
 
 class SimulatedHostSettings(Wire):
-    """Settings of a simulated host, which exists in memory. With `host_file` it survives a restart of its agent."""
+    """Settings of a simulated host, which exists in memory. With `host_file`, the simulated host survives a restart of
+    its agent.
+    """
 
     boot_seconds: float = Field(default=0.3, ge=0)
     host_file: Path | None = None
@@ -182,7 +186,8 @@ def _shared(one: Place, other: Place) -> tuple[str, ...]:
 
 
 _trusted: Final = lru_cache(maxsize=8)(trust)
-"""Cached TLS contexts, one for all agents of a process that trust the same CA."""
+"""Return the TLS context that trusts the given CA. The context is cached, so that all agents of a process that trust
+the same CA share it."""
 
 
 def api_trust(settings: Settings) -> ssl.SSLContext | None:

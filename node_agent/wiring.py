@@ -45,7 +45,8 @@ log = structlog.get_logger(__name__)
 Argument = TypeVar("Argument")
 
 BuildHost = Callable[[Settings, Ipv4Subnet, Callable[[], None]], Host]
-"""Builds a host from settings, the node's own subnet, and a callback for events of the host."""
+"""Function that builds a host from the settings, the node's own subnet, and a function to call at each event of the
+host."""
 
 _STOP_SECONDS: Final = 1.0
 

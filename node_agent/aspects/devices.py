@@ -25,7 +25,9 @@ class DeviceFiles(Protocol):
     """The files in which the host describes its PCI functions."""
 
     def read(self, addresses: Iterable[PciAddress]) -> Mapping[PciAddress, Files | FactsUnread]:
-        """Return, for each PCI function, its files and those of its physical function about RDMA and network links."""
+        """Return, for each of these PCI functions, the files about the function itself, and the files of its physical
+        function about RDMA and network links.
+        """
         ...
 
 
@@ -92,9 +94,9 @@ def lost_devices(places: Places, devices: PciDevices) -> dict[SlotIndex, tuple[D
 
 
 def _pci(places: Places, bus: PciBus) -> Prerequisite:
-    """Return whether every slot's machine can use its PCI devices.
+    """Return the prerequisite `pci`, which is met if every slot's machine can use its PCI devices.
 
-    A device on another NUMA node than its slot is named in the detail, but is not a failure.
+    A device on another NUMA node than its slot is named in the detail of the prerequisite, but is not a failure.
     """
     desired = [place for place in places.values() if place.devices]
     if not desired:

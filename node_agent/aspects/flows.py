@@ -1,13 +1,13 @@
 """OpenFlow rules of one slice's port: they permit traffic between the slice and the gateway, and nothing else.
 
-The bridge is `secure`: it drops every packet that no flow permits. A slice reaches only the gateway's local port and no
-other slice; it sends only with its own MAC and IP, in ARP too; it sends DHCP requests and never DHCP replies; it sends
-no VLAN tag, no IPv6 and no multicast. If a slice has a rate limit, its IP traffic passes its meters (`meters`).
-OpenFlow cannot match the content of DHCP messages: the gateway's filter checks which DHCP lease a message concerns
-(`translations`).
+The bridge is `secure`: it drops every packet that no flow permits. A slice can reach only the gateway, which is the
+bridge's local port, and no other slice. It can send only with its own MAC and IP, in ARP too. It can send DHCP requests
+but not DHCP replies, and neither VLAN tags, IPv6 nor multicast. If a slice has a rate limit, its IP traffic passes its
+meters (`meters`). OpenFlow cannot match the content of DHCP messages: the gateway's filter checks which DHCP lease a
+message concerns (`translations`).
 
-A port's number follows from its slot and the gateway's MAC from its address, so that the flows depend only on the
-desired state and are the same after any restart.
+The number of a port is derived from its slot's index, and the gateway's MAC from the gateway's IP address, so that the
+flows depend only on the desired state and are the same after any restart.
 """
 
 import ipaddress

@@ -20,7 +20,7 @@ class Foreign:
     meters: tuple[int, ...]
 
     def difference(self) -> Difference | None:
-        """Return the drift that these foreign flows and meters of a bridge are, or None if there are none."""
+        """Return these foreign flows and meters of a bridge as one drift, or None if there are none."""
         if not self.cookies and not self.meters:
             return None
         flows = f"flows with cookie {', '.join(map(hex, self.cookies))}" if self.cookies else "no flows"

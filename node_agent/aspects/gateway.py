@@ -82,8 +82,9 @@ class Bridge:
     """An OVS bridge. `secure` is False for `fail_mode=standalone`, which forwards like any switch.
 
     `in_band` is True if the switch may connect to a controller through the bridge; that traffic bypasses all flows.
-    `foreign_objects` receive the bridge's frames or set its flows, each by its kind and name (`mirror spy`).
-    `unmanaged` are settings of the bridge and its own port that this program does not set (`stp_enable=true`).
+    `foreign_objects` lists objects of other programs that receive the bridge's frames or set its flows, each by its
+    kind and name (`mirror spy`). `unmanaged` lists the settings of the bridge and its own port that this program does
+    not make (`stp_enable=true`).
     """
 
     name: str
@@ -95,7 +96,8 @@ class Bridge:
     foreign_objects: frozenset[str] = frozenset()
     unmanaged: frozenset[str] = frozenset()
     has_datapath: bool = True
-    """False if the switch did not create the datapath, because it or the kernel does not support the type."""
+    """False if the switch did not create the datapath, because the switch or the kernel does not support the datapath's
+    type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,9 @@ class HostRouting(Protocol):
         ...
 
     def set_routes(self, routes: Iterable[Route]) -> None:
-        """Add these routes, which the kernel creates by default for an address. A route that exists is not changed."""
+        """Add the given routes; a route that exists is not changed. The kernel itself creates such routes when an
+        address is added to a link.
+        """
         ...
 
     def policy_rules(self) -> tuple[PolicyRule, ...]: ...
@@ -222,7 +226,7 @@ class HostRouting(Protocol):
     def delete_neighbours(self, link: str, neighbours: Iterable[Neighbour]) -> None: ...
 
     def silent(self, link: str, gateways: frozenset[Ipv4Address]) -> frozenset[Ipv4Address]:
-        """Return the gateways on a link that do not answer ARP requests.
+        """Return the gateways (next hops of routes) on a link that do not answer ARP requests.
 
         If the state of a gateway is unknown, the kernel sends it an ARP request, and a later call returns the result.
         """
@@ -266,7 +270,9 @@ class DhcpServers(Protocol):
         ...
 
     def foreign_files(self) -> tuple[str, ...]:
-        """Describe the DHCP reservation files that this program did not write in their present form."""
+        """Describe the files in the folder of DHCP reservations that this program did not write, or that were changed
+        since.
+        """
         ...
 
     def remove_foreign_files(self) -> None:
@@ -294,7 +300,7 @@ class Gateway:
         self._desired, self._bridges, self._links = desired, bridges, links
         self._routing, self._filter, self._dhcp = routing, filter_, dhcp
         self._uplink: Uplink | None = None
-        """State of the uplink at the first survey after the agent's start, to compare with."""
+        """State of the uplink at the first survey after the agent's start. Each later state is compared with it."""
         self._forwarding = desired.bridge, desired.uplink
 
     def to_apply(self) -> tuple[Step, ...]:
@@ -373,8 +379,8 @@ class Gateway:
             )
 
     def mirrored(self) -> Mapping[SlotIndex, Difference]:
-        """Return, by slot, the drift about foreign packet filter rules that copy or redirect frames between it and
-        another slot.
+        """Return the drift about foreign packet filter rules that copy or redirect frames between slots, by each slot
+        concerned.
         """
         return mirrored(self._foreign_rules())
 

@@ -1,8 +1,8 @@
 """Packet filter rules of the node: deny traffic from and to the bridge by default, and masquerade slices' packets.
 
-`input` and `forward` accept packets that do not concern slices, because the host has other traffic, and send everything
-from and to the bridge into chains that end in a drop. The permissions of a slot are inserted before that drop
-(`translations`).
+The chains `input` and `forward` accept packets that do not concern slices, because the host has other traffic, and send
+all packets from and to the bridge into chains that end in a drop. The permissions of a slot are inserted before that
+drop (`translations`).
 """
 
 from typing import Final

@@ -63,7 +63,9 @@ class Hypervisor(Protocol):
 
 
 class Disks(Protocol):
-    """Folders of the slots' machines. Names are relative to their common parent: `slice0`, `slice0/console.log`."""
+    """Folders of the slots' machines. The names of folders and files, such as `slice0` and `slice0/console.log`, are
+    relative to the common parent of these folders.
+    """
 
     def path(self, name: str) -> Path: ...
 

@@ -67,7 +67,7 @@ class Leases(Protocol):
     def leases(self) -> frozenset[ObservedLease]: ...
 
     def reserve(self, reservation: Reservation) -> None:
-        """Add a DHCP reservation. Raises `HostRefused` if another one has its name, MAC or address."""
+        """Add a DHCP reservation. Raises `HostRefused` if another reservation has the same name, MAC or address."""
         ...
 
     def withdraw(self, reservation: Reservation) -> None:
@@ -214,7 +214,9 @@ def _keys(reservation: Reservation) -> tuple[str, ...]:
 
 
 def _by_key(things: Iterable[Thing], keys: Callable[[Thing], Iterable[str]]) -> dict[str, list[Thing]]:
-    """Index reservations or leases by each of their keys (name, MAC, address), so that a slot finds its own quickly."""
+    """Index reservations or leases by each of their keys (name, MAC, address), so that those of one slot are found
+    quickly.
+    """
     found: dict[str, list[Thing]] = {}
     for thing in things:
         for key in keys(thing):

@@ -179,10 +179,10 @@ def _kind(found: Tap | Representor | OtherLink | None) -> DriftKind:
 
 
 def own_mac(name: str) -> MacAddress:
-    """Return the MAC of the host's end of a slot's tap, which is derived from its name.
+    """Return the MAC of the host's end of a slot's tap.
 
-    It is locally administered and differs from that of every guest and gateway: with the MAC of a guest, the host's own
-    stack would accept frames that are addressed to the guest.
+    The MAC is derived from the tap's name, is locally administered, and differs from the MAC of every guest and
+    gateway: with the MAC of a guest, the host's own stack would accept frames that are addressed to the guest.
     """
     return MacAddress("fe:53:" + ":".join(f"{byte:02x}" for byte in sha256(name.encode()).digest()[:4]))
 

@@ -34,7 +34,8 @@ class FoundDomain:
 
 @dataclass(frozen=True, slots=True)
 class FoundProcess:
-    """A QEMU process of the guest `name`. Its start time `started` distinguishes it from a later process with its pid.
+    """A QEMU process of the guest `name`. Its start time `started` distinguishes it from a later process with the same
+    pid.
 
     `frozen`: a signal or a tracer stopped it. `foreign` lists objects that the process uses and that its domain does
     not show: internet sockets, devices, other taps.

@@ -57,7 +57,9 @@ log = structlog.get_logger(__name__)
 
 
 class Domains:
-    """All libvirt domains of a host, indexed by name, UUID, tap and MAC, so that a slot finds its own domains."""
+    """All libvirt domains of a host, indexed by name, UUID, tap and MAC, so that the domains of one slot are found
+    quickly.
+    """
 
     def __init__(self, domains: Iterable[FoundDomain]) -> None:
         self._names = set[str]()
@@ -77,7 +79,7 @@ class Domains:
     def of(self, network: SliceNetwork, uuid: UUID | None) -> tuple[FoundDomain, ...]:
         """Return the libvirt domains that the agent may destroy for a slot.
 
-        These domains have the slot's name or this UUID, or are guests of this program with the slot's tap or MAC.
+        These domains have the slot's name or the given UUID, or are guests of this program with the slot's tap or MAC.
         """
         keys = (network.tap, network.mac, *((uuid,) if uuid is not None else ()))
         found = (domain for key in keys for domain in self._by_key.get(key, ()))
@@ -89,7 +91,7 @@ class Machines:
     segmentation to the host.
 
     `is_plugged` returns whether a process holds a tap, or raises `HostUnreadable`; it is not called for a machine that
-    has a virtual function instead of a tap. `places` are the host resources that each slot's machine has for itself.
+    has a virtual function instead of a tap. `places` are the host resources that are assigned to each slot's machine.
     """
 
     name = "machine"
@@ -121,7 +123,9 @@ class Machines:
         start_reading(self._domains_key, begin)
 
     def inspect(self, network: SliceNetwork) -> ObservedMachine | None:
-        """Return the state of the domain with the slot's name, foreign or not, or None. Raises `HostUnreadable`."""
+        """Return the state of the libvirt domain that has the slot's name, even if another program created it; None if
+        there is no such domain. Raises `HostUnreadable`.
+        """
         found = next((each for each in self._all_domains() if each.name == network.tap), None)
         if found is None:
             return None

@@ -6,7 +6,8 @@ at the gateway, and a guest that has used up its rate would otherwise lose its A
 A flow cannot name a meter that does not exist: the switch refuses such a flow, and deleting a meter deletes its flows.
 So meters are added before the flows and deleted after them, and a slice without its meter is cut off, not unlimited.
 
-Meter numbers are derived from the slot index and begin with 1, because a switch refuses numbers above its limit.
+Meter numbers are derived from the slot index and begin with 1: they must be low, because a switch refuses numbers above
+its limit.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,8 +18,8 @@ from events.values import MAX_SLOTS, SlotIndex
 from node_agent.host.slices import SliceNetwork
 
 _BURST_KBIT: Final = 800
-"""Burst size in kbit for each Mbit/s: 0.8 s of the rate. TCP comes near the rate with it, and at 1 Mbit/s it exceeds
-the 64 KiB that a kernel passes on in one piece."""
+"""Burst size of a meter in kbit for each Mbit/s of its rate, which is the traffic of 0.8 s. With this size, TCP nearly
+reaches the rate, and even the burst at 1 Mbit/s is larger than the 64 KiB that a kernel passes on in one piece."""
 _LAST: Final = 2 * MAX_SLOTS
 
 
@@ -49,7 +50,7 @@ def meters_of(slice_: SliceNetwork) -> dict[int, Meter]:
 
 
 def in_slot(index: SlotIndex, found: Mapping[int, Meter | None]) -> dict[int, Meter | None]:
-    """Return which of an OVS bridge's meters belong to a slot."""
+    """Return which of an OVS bridge's meters belong to the slot with this index."""
     return {number: found[number] for number in (from_slice(index), to_slice(index)) if number in found}
 
 

@@ -1,10 +1,10 @@
 """Checks of a slot's PCI functions before a virtual machine gets them, and their reset after the machine is gone.
 
 From the start of its domain, a machine's functions can read and write its memory, and so can every function of the same
-IOMMU group. So all of them are read again and checked before each start, and all problems are reported together. When
-the machine is gone, each function is reset, because its next tenant could otherwise read the last one's data. A
-function that cannot be reset stays noted in the slot's folder, and the slot is not used again while a function is
-noted.
+IOMMU group. So all functions of these groups are read again and checked before each start, and all problems are
+reported together. When the machine is gone, each function is reset, because the function's next tenant could otherwise
+read the data of the last tenant. A function that cannot be reset stays noted in the slot's folder, and the slot is not
+used again while a function is noted.
 """
 
 import re
@@ -19,7 +19,8 @@ from node_agent.host.slices import HostRefused, HostUnreadable
 
 NO_REPRESENTOR: Final = "has no representor: its card is not in switchdev mode"
 _VFIO: Final = re.compile(r"(\w+[-_])?vfio[-_]pci")
-"""vfio-pci, or a vendor's variant of it (`mlx5_vfio_pci`)."""
+"""Pattern of the names of the drivers that give a PCI function to a machine: vfio-pci, or a vendor's variant of it
+(`mlx5_vfio_pci`)."""
 _UNFIT_KINDS: Final[dict[str, frozenset[PciKind]]] = {
     # An audio function or an NVSwitch belongs to its GPU, and a card without a host driver shows no RDMA device: so
     # kind "other" is allowed for both.
@@ -54,7 +55,7 @@ def objections(
 
 
 def lost(place: Place, devices: PciDevices) -> tuple[tuple[HostDevice, str], ...]:
-    """Return the slot's PCI functions that are absent or of another kind than configured, with descriptions."""
+    """Return the slot's PCI functions that are absent or of another kind than configured, each with the reason."""
     return tuple((each, reason) for each in place.devices for reason in _mismatches(each, devices))
 
 
@@ -68,7 +69,7 @@ def device_problems(place: Place, devices: PciDevices) -> tuple[str, ...]:
 
 
 def numa_mismatches(place: Place, devices: PciDevices) -> tuple[str, ...]:
-    """Describe the slot's PCI functions on another NUMA node than its memory. They work, but slower."""
+    """Describe the slot's PCI functions on another NUMA node than its memory. Such functions work, but more slowly."""
     found = (devices.find(each.address) for each in place.devices)
     return tuple(
         f"PCI device {device.address} is on NUMA node {device.numa_node}, "
@@ -95,7 +96,8 @@ def devices_in_use(
 
 
 def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> None:
-    """Reset a PCI function. An absent function needs no reset: it lost power, or its card created it again.
+    """Reset a PCI function. A function that is absent needs no reset: it lost power or was removed by its card, and
+    comes back reset.
 
     Raises `HostRefused` if the function is in use or cannot be reset, and `HostUnreadable` if the PCI bus cannot be
     read.

@@ -2,11 +2,11 @@
 
 The bridge is `secure`, so a port without flows carries nothing: a crash between adding a port and setting its flows
 leaves a slice without network, never an unguarded one. All flows of a slot have its cookie and are replaced in one
-bundle; foreign flows are not touched. A port that differs is deleted before it is added again, because its name and its
-number are reused, and its flows are deleted before it. If a slot has flows without a port, they are deleted before its
-port is added: they belong to an earlier slice, and would let the new slice send with the earlier one's addresses.
-Meters are added before the flows that name them and deleted after them (`meters`); another rate changes the meters in
-place, and the flows stay.
+bundle; foreign flows are not touched. A port that differs from the desired one is deleted before it is added again,
+because its name and its number are reused; the flows of the port are deleted before the port itself. If a slot has
+flows without a port, they are deleted before its port is added: they belong to an earlier slice, and would let the new
+slice send with the earlier one's addresses. Meters are added before the flows that name them and deleted after them
+(`meters`); another rate changes the meters in place, and the flows stay.
 """
 
 from collections.abc import Iterable, Mapping

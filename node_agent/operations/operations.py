@@ -5,9 +5,9 @@ every order (`node_agent.slots.fence`): an operation never reverts a newer order
 is stored and executed as usual. Then an inspection runs concurrently with other work, and a repair runs with exclusive
 access to the slot.
 
-An operation is not stored on disk. The queue keeps it until its result is spooled: an agent that crashes receives it
-again, and an agent that stops requeues it. A repair that is executed again runs only the steps that are still required,
-and reports its result again.
+An operation is not stored on disk. The queue keeps the operation until its result is spooled: after a crash the agent
+receives it again, and an agent that stops requeues it. A repair that is executed again runs only the steps that are
+still required, and reports its result again.
 """
 
 from collections.abc import Callable
@@ -64,7 +64,8 @@ log = structlog.get_logger(__name__)
 class Operations:
     """Executor of the operations that the control plane sends to this node. Thread-safe.
 
-    `reconcile_slot` starts to execute the new order that an operation brought to a slot, and returns at once.
+    If an operation contains a newer order than the slot's stored order, `reconcile_slot` is called to execute that
+    order; it must start the work and return at once.
     """
 
     node_id: NodeId

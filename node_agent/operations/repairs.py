@@ -13,7 +13,7 @@ from node_agent.slots.steps import run_steps
 from node_agent.transport.progress import expect_steps
 
 Planned = tuple[tuple[str, tuple[Step, ...]], ...]
-"""Names of aspects that differ from the desired state, each with the steps that would repair it."""
+"""Aspects that differ from the desired state: the name of each, and the steps that would repair it."""
 
 
 def repair_aspects(wanted: Slice, names: Sequence[str], host: Host, halt: Halt) -> tuple[str, ...]:
@@ -25,7 +25,7 @@ def repair_aspects(wanted: Slice, names: Sequence[str], host: Host, halt: Halt) 
 
 
 def remove_aspects(gone: SliceNetwork, names: Sequence[str], host: Host, halt: Halt) -> tuple[str, ...]:
-    """Remove the objects of the named aspects of a slot, in reverse order, and return the steps that ran by name.
+    """Remove the objects of the named aspects of a slot, in reverse order, and return the names of the steps that ran.
 
     Raises `StepFailed`, `HostUnreadable`, `Halted`.
     """
@@ -33,7 +33,7 @@ def remove_aspects(gone: SliceNetwork, names: Sequence[str], host: Host, halt: H
 
 
 def remains_of(gone: SliceNetwork, names: Sequence[str], host: Host) -> tuple[str, ...]:
-    """Read the named aspects of a slot again, and describe the objects that exist. Raises `HostUnreadable`."""
+    """Read the named aspects of a slot again, and describe the objects that still exist. Raises `HostUnreadable`."""
     return tuple(left for aspect in host.aspects if aspect.name in names for left in aspect.remains(gone))
 
 

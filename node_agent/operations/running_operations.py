@@ -1,9 +1,9 @@
 """Register of the operations that run on this node and of those that were cancelled.
 
-The number of running operations is limited, so that threads are left for orders and for cancels; the control plane
-limits the operations that it sends at a time to the same number (credit). If a cancel arrives before its
-operation, the cancel is stored for as long as the operation may still arrive. The register is in memory only: after a
-restart, a cancelled operation that is still in the queue runs.
+The number of running operations is limited, so that threads remain for orders and for cancellations; the control plane
+limits the operations that it sends at a time to the same number (credit). If a cancellation arrives before its
+operation, the cancellation is stored for as long as the operation may still arrive. The register is in memory only:
+after a restart, a cancelled operation that is still in the queue runs.
 """
 
 import threading

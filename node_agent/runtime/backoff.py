@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Backoff:
-    """Exponential backoff in seconds; each delay is drawn from the upper half of the current limit."""
+    """Exponential backoff in seconds. The limit doubles with each retry up to `cap`, and each delay is drawn at random
+    between half the limit and the limit.
+    """
 
     first: float = 0.25
     cap: float = 15.0

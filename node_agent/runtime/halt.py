@@ -9,8 +9,8 @@ import time
 
 
 class Halted(Exception):
-    """Work was halted by another thread. The halted work reports nothing: the other thread continues it or reports
-    instead.
+    """Work was halted by another thread. The halted work reports nothing: the other thread continues the work, or makes
+    the report in its place.
     """
 
 

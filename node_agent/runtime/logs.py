@@ -21,21 +21,24 @@ from events.values import NodeId
 
 _REPEAT_SECONDS: Final = 60.0
 _KEPT: Final = 256
-"""Number of distinct warnings that are stored. When the store is full, the oldest is removed, and its repetition is
-written again."""
+"""Number of distinct warnings that are stored. When the store is full, the oldest warning is removed from it; an equal
+warning is then written again."""
 
 
 class RepeatsLimited:
-    """A structlog processor that drops a warning equal to one of the last `seconds`. Thread-safe.
+    """A structlog processor that drops a warning if an equal warning was written within the last `seconds`.
+    Thread-safe.
 
-    The next equal warning after that time has the field `repeated`, the number of dropped warnings.
+    The next equal warning after that time is written with the field `repeated`: the number of warnings that were
+    dropped.
     """
 
     def __init__(self, seconds: float = _REPEAT_SECONDS, clock: Callable[[], float] = monotonic) -> None:
         self._seconds, self._clock = seconds, clock
         self._lock = threading.Lock()
         self._written: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """When each warning was written last, and how many equal ones were dropped since."""
+        """The time at which each warning was last written, and the number of equal warnings dropped since, under the
+        warning's text."""
 
     def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
         if method != "warning":

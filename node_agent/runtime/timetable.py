@@ -22,7 +22,8 @@ from typing import Final
 from node_agent.runtime.thread_pool import ThreadPool
 
 THREADS: Final = 32
-"""More threads than one agent has jobs, so that the jobs of a single agent never wait for each other."""
+"""Number of threads for jobs: more than one agent has jobs, so that the jobs of a single agent never wait for each
+other."""
 URGENT_THREADS: Final = 8
 _IDLE_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 1.0
@@ -42,7 +43,8 @@ class Rest:
 
 
 Job = Callable[[], float | Rest | None]
-"""Runs once and returns the seconds until its next run, a `Rest`, or None to run only when woken."""
+"""A function that does the job's work once. It returns the seconds until its next run, a `Rest`, or None to run again
+only when it is woken."""
 
 
 class Entry:
@@ -82,7 +84,9 @@ class Timetable:
         self._urgent = ThreadPool("urgent-jobs", urgent_threads, idle_seconds=_IDLE_SECONDS)
 
     def enter(self, job: Job, *, name: str, after: float | None, urgent: bool = False) -> Entry:
-        """Add a job that runs in `after` seconds (None: when it is woken), and then after each time that it returns."""
+        """Add a job. It first runs in `after` seconds (None: when it is woken), and then again after each delay that it
+        returns.
+        """
         entry = Entry(self, job, name, self._urgent if urgent else self._pool)
         if after is not None:
             self.schedule(entry, after)

@@ -53,8 +53,9 @@ class Acceptance:
         """Store an order without executing it, unless it is refused (for example, because the slot's stored order is
         newer).
 
-        Return the slot to work on, or None if there is nothing to do. A refusal is reported. An order in a response to
-        the node's own request (`was_sent=False`) is not reported if it is refused because the stored order is newer.
+        Return the slot to work on, or None if there is nothing to do. A refusal is reported. There is one exception: if
+        the order came in a response to the node's own request (`was_sent=False`), it is not reported that the stored
+        order is newer.
         """
         with _log_context(order):
             try:

@@ -17,8 +17,8 @@ from tasks.reading import Task, read_task
 from tasks.sealed import BadCopy, Unsealed
 
 _GRACE: Final = timedelta(seconds=30)
-"""Time beyond a task's own limit after which its thread is interrupted. Work checks its limit between two steps, so the
-interruption is only for work that does not."""
+"""Time after a task's own time limit until the task's thread is interrupted. Work checks its time limit between two
+steps, so the interruption affects only work that hangs within a step."""
 
 
 def declare_actors(

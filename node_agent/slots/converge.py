@@ -63,7 +63,8 @@ def planned_off(stopped: SliceNetwork, host: Host) -> tuple[Step, ...]:
 def switch_off(stopped: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, ...]:
     """Stop the slice's machine and close its network paths; keep its disk and its address.
 
-    Refused steps are returned, as by `remove_all`. Raises `HostUnreadable`, `Halted`.
+    A refused step does not prevent the work on the other aspects. The refusals are returned. Raises `HostUnreadable`,
+    `Halted`.
     """
     return _by_aspect(host.aspects[::-1], lambda aspect: aspect.to_stop(stopped), host, halt)
 

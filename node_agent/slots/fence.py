@@ -1,15 +1,16 @@
-"""Fence files: the newest order of each slot on disk, which refuses older orders and records the desired state.
+"""Fence files: the newest order of each slot, stored on disk as a record of the desired state and to refuse older
+orders.
 
 One file per slot holds the newest order, as the signed text in which it was received, and its outcome. The file is
 written before the first effect of an order, so a crash leaves either an unchanged host or a file with the order that
 was being executed: the next start continues from the file without the control plane. A file outlives its slice, because
-the token of a removed slice must still refuse older orders.
+older orders must still be refused by the token of a removed slice.
 
 If a signed text was altered, its signature cannot be verified, and its file counts as unreadable.
 
-The marker file `complete` records that the files were once compared with the control plane's desired state. Without it,
-or with an unreadable file, a token may be lost, and no order may be taken from the queue until the node has compared
-its files with the desired state.
+The marker file `complete` records that the files were once compared with the control plane's desired state. Without the
+marker file, or with an unreadable file, a token may be lost, and no order may be taken from the queue until the node
+has compared its files with the desired state.
 """
 
 from collections.abc import Callable
@@ -44,7 +45,7 @@ from tasks.sealed import BadCopy, task_in
 log = structlog.get_logger(__name__)
 
 Outcome = SliceReady | SliceFailed | SliceStopped | SliceRemoved | SliceNotRemoved
-"""Outcome of an order."""
+"""Outcome of an order, in the form in which it is reported."""
 
 _MARK: Final = "complete"
 
@@ -60,7 +61,7 @@ class FenceRecord(Wire):
     """
 
     signed: str
-    """The signed order, or the signed operation that contains it."""
+    """Signed text of the order, or of the operation that contains the order."""
     outcome: Annotated[Outcome, Field(discriminator="kind")] | None = None
     reported: bool = True
     address: SliceAddress | None = None
@@ -77,7 +78,7 @@ class FenceEntry(FenceRecord):
 
 
 def entry_for(held: FenceEntry | None, order: Order, signed: str) -> FenceEntry:
-    """Return the fence record with which a slot stores a newer order.
+    """Return the fence entry to store for a slot that receives a newer order.
 
     An order that changes only the ingress rules of a ready slice keeps the slice's outcome: the readiness check applies
     to the start alone, and afterwards the guest's services are the tenant's responsibility.
@@ -99,7 +100,7 @@ def _is_same_slice(one: Order, other: Order) -> bool:
 
 
 class Refused(Exception):
-    """An order that the node refuses to execute, with the reason code that it reports."""
+    """The node refuses to execute an order. `reason` is the reason that it reports."""
 
     def __init__(self, code: FenceCode, message: str) -> None:
         super().__init__(message)
@@ -173,7 +174,9 @@ class FenceFiles:
         self._damaged = False
 
     def read(self, slot: SlotId) -> FenceEntry | None:
-        """Return the fence record of a slot, or None if it has no file or an unreadable one, which is logged."""
+        """Return the fence record of a slot, or None if the slot has no file or an unreadable file; the latter is
+        logged.
+        """
         path = self._path(index_of(slot))
         try:
             return self._verified(FenceRecord.model_validate_json(path.read_bytes()))

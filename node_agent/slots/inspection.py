@@ -44,7 +44,7 @@ class LastDescription(Wire):
     """Content of `described.json`: the newest description of the node.
 
     `token_sha256` is the hash of the one-time token with which the node was enrolled when it reported the description.
-    It is empty unless the description is certain to have been reported.
+    The hash is empty unless the description is certain to have been reported.
     """
 
     token_sha256: str
@@ -72,7 +72,7 @@ class Inspection:
         self._file = settings.state_folder / "described.json"
         self._last = _read(self._file)
         self._was_prepared = self._last is not None
-        """Whether the node was prepared before: only then is a missing part a drift."""
+        """Whether the node was prepared before. Only then does a missing part count as drift."""
         if self._last is not None:
             own = {None, *(slot.index for slot in settings.slots)}
             drifts.restore(each for each in self._last.description.drift if each.slot in own)
@@ -82,7 +82,8 @@ class Inspection:
         self._devices: Mapping[tuple[Use, PciAddress], FoundDevice] = {
             (each.use, each.address): each for slot in reported for each in slot.devices
         }
-        """PCI functions of the slots as they were read last, or reported before the agent started."""
+        """PCI functions of the slots, as they were read last; before the first read, as they were reported before the
+        agent started."""
 
     def prepare(self, halt: Halt) -> tuple[Difference, ...]:
         """Repair the drift of the node as a whole, and return the drift that was found. Raises `Halted`."""

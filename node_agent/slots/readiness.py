@@ -13,7 +13,8 @@ from events.values import Ipv4Address
 from node_agent.host.host import Answered, NotYet
 
 _LONGEST_GREETING: Final = 4096
-"""Bytes. An SSH server may send other lines before its version (RFC 4253 section 4.2)."""
+"""Maximum number of bytes that a probe reads in search of the banner. An SSH server may send other lines before its
+version (RFC 4253 section 4.2)."""
 _LONGEST_BANNER: Final = 255
 
 

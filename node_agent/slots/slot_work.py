@@ -78,7 +78,7 @@ class SlotWork:
     outcomes: Outcomes
     drifts: Drifts
     listener: ProgressListener = NO_LISTENER
-    """Receives the progress of each step."""
+    """Receiver of the progress of each step."""
 
     def run(self, slot: Slot, held: FenceEntry, halt: Halt, *, asked: bool) -> None:
         """Execute the slot's stored order, and report the result. Raises `OSError` if the disk fails."""
@@ -153,8 +153,8 @@ class SlotWork:
         return unreached(self.host.reachability.findings(wanted, body.readiness.port), wanted, open_)
 
     def _drift_changed(self, order: Order, lasting: tuple[Difference, ...]) -> set[str]:
-        """Return `drift` as the due work if the slot's recorded open drift differs from `lasting`, the drift that no
-        step repairs; else an empty set.
+        """Return a set with the word `drift`, which makes a report of drift due, if the slot's recorded open drift
+        differs from `lasting`, the drift that no step repairs; else an empty set.
         """
         return set() if self.drifts.has_exactly_open(index_of(order.slot_id), lasting) else {"drift"}
 

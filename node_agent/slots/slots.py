@@ -1,11 +1,13 @@
 """The node's slots in memory: the newest order that each slot stores, and the locks for work on the slot.
 
 Each slot has two locks. The *state lock* is held for moments: to compare an order with the stored one, to store an
-order, and to report on it. The *work lock* is held as long as the host is being changed for the slot. A newer order
-takes the state lock at once, halts the older one's work, and then waits for the work lock; the older one is then
-superseded and reports nothing. No thread holds two state locks; the work lock is always taken before the state lock.
+order, and to report on it. The *work lock* is held as long as the host is being changed for the slot. The thread of a
+newer order takes the state lock at once, halts the work for the older order, and then waits for the work lock; the
+older order is then superseded, and nothing is reported about it. No thread holds two state locks; the work lock is
+always taken before the state lock.
 
-A repair operation holds the work lock too; it reports on no order, and a newer order halts it like other work.
+A repair operation holds the work lock too; it makes no report about an order, and a newer order halts it like other
+work.
 
 A caller that does not wait for a taken work lock, such as the survey, may have observed a change of the host that
 happened after the running work read the host. Therefore `wake_survey` is called when that work ends.
@@ -26,16 +28,18 @@ from node_agent.transport.trust import proof
 from tasks.orders import ApplySlice, Order, SliceNetwork, StopSlice
 
 Admission = Literal["news", "held", "under_way"]
-"""Result of admitting an order: it is newer than the held one (`news`), it is the held one (`held`), or it is the held
-one and is being carried out (`under_way`)."""
+"""Result of the comparison of a received order with the slot's stored order: the received order is newer (`news`), both
+are the same order (`held`), or both are the same order and it is being executed now (`under_way`)."""
 
 _LOCK_POLL_SECONDS: Final = 0.05
 
 
 class Slot:
-    """One slot of the node, with its order and its locks. The order is on disk before it is in memory.
+    """One slot of the node, with its newest order and its locks. A new order is written to disk before it is stored in
+    memory.
 
-    `wake_survey` is called when work ends during which another caller did not get the work lock. It must not block.
+    `wake_survey` is called when work ends during which another caller did not get the work lock. The function must not
+    block.
     """
 
     def __init__(self, slot_id: SlotId, files: FenceFiles, wake_survey: Callable[[], None]) -> None:
@@ -88,7 +92,7 @@ class Slot:
     def repairing(self, halt: Halt) -> Iterator[bool]:
         """Hold the slot's work lock for a repair operation. `halt` ends the repair, and also the wait for the lock.
 
-        Yields False if the agent stops. Raises `Halted`.
+        Yields True, or False if the agent stops. Raises `Halted`.
         """
         self._await_work_lock(halt)
         try:
@@ -176,7 +180,9 @@ class Slots:
         self._slots = {slot_id: Slot(slot_id, files, wake_survey) for slot_id in ids}
 
     def of(self, order: Order) -> Slot:
-        """Return the slot of an order. Raises `Refused` if its node, slot or network is not of this node."""
+        """Return the slot of an order. Raises `Refused` if the order is for another node, or for a slot or a network
+        that this node does not have.
+        """
         if order.node_id != self._node_id or node_of(order.slot_id) != self._node_id:
             raise Refused(
                 "wrong_node",

@@ -16,7 +16,7 @@ from tasks.reading import Task
 from tasks.sealed import Unsealed
 
 _SPARE_THREADS: Final = 4
-"""Threads in addition to the maximum number of busy ones."""
+"""Number of worker threads in addition to the maximum number that orders and operations can occupy at the same time."""
 
 
 class TaskConsumer:

@@ -59,7 +59,9 @@ class RequestRejected(Exception):
 
 
 class ReportMissing(RequestRejected):
-    """The control plane requires earlier reports of this node's spool first, which it never received or has lost."""
+    """The control plane has not received earlier reports of this node's spool, or has lost them, and requires them
+    first.
+    """
 
 
 class _Reason(BaseModel):
@@ -118,7 +120,7 @@ class ControlPlane:
     def report(self, batch: ReportBatch) -> ReportsTaken:
         """Deliver a batch of reports to the control plane.
 
-        Raises `ReportMissing` if the control plane lacks an earlier report, and the errors of every request.
+        Raises `ReportMissing` if the control plane lacks an earlier report, and the errors that every method raises.
         """
         return _read(self._post("/v1/agent/reports", batch), ReportsTaken)
 

@@ -15,7 +15,8 @@ import structlog
 log = structlog.get_logger(__name__)
 
 BEATS: Final = 2.5
-"""Intervals without an answered heartbeat after which contact counts as interrupted: at least two in a row failed."""
+"""Number of heartbeat intervals without an answer after which contact counts as interrupted. By then, at least two
+heartbeats in a row have failed."""
 
 
 class Contact:
@@ -45,7 +46,7 @@ class Contact:
             self._notify()
 
     def record_lost_state(self) -> None:
-        """Record that the control plane, or this node's disk, lost state that it had recorded."""
+        """Record that the control plane, or this node's disk, lost data that it had stored."""
         self._notify()
 
     def _notify(self) -> None:

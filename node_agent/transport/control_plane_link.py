@@ -41,7 +41,9 @@ class ControlPlaneLink:
         self._renewal = Renewal(session, self.gate, timetable, seconds=settings.renewal_seconds)
 
     def start(self) -> None:
-        """Start all jobs of the link, after one attempt to send a heartbeat, which fetches the control plane's time."""
+        """Send one heartbeat, to get the control plane's time; then start all jobs of the link, even if the heartbeat
+        failed.
+        """
         self.heartbeat.beat()
         # A new session may require more frequent heartbeats than the one under which the next one was scheduled.
         self._session.on_renewal(lambda _kept: self.heartbeat.start())

@@ -2,8 +2,8 @@
 
 A node with a stored session continues the session, and can start while the control plane is unavailable or the disk is
 full. If the control plane rejects the stored session, the agent must not continue: its disk is a copy or an old backup,
-and the slices in its records may be gone or on another node. The agent exits until an operator writes a new token to
-the token file.
+and the slices in its records may be gone or on another node. The agent exits, and exits again at each start until an
+operator writes a new token to the token file.
 """
 
 import structlog

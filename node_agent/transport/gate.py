@@ -5,7 +5,7 @@ The gate is closed in three cases:
 - The node does not have the control plane's time yet, and tasks expire.
 - The node's spool of reports is full, so the outcome of a task could not be reported. Each heartbeat reports the number
   of spooled reports.
-- The control plane rejects the node (design section 4: an error stops orders, but not running slices).
+- The control plane rejects the node. This stops only the execution of tasks: running slices continue.
 
 A task that waits at the gate remains unacknowledged in the queue: no part of it was executed, so nothing is lost. A
 task that waits long is requeued and fetched again, so that the wait does not use up the time limit of its work.

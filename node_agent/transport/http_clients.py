@@ -19,7 +19,8 @@ from node_agent.settings import Settings, api_trust
 
 _TIMEOUT: Final = Timeout(connect=3.0, read=10.0)
 _CONNECTIONS: Final = 64
-"""Maximum number of connections in a pool: more than threads send requests, so that no connection is discarded."""
+"""Maximum number of connections in a pool: more than there are threads that send requests, so that every connection can
+be kept open after its request."""
 
 
 @dataclass(slots=True)

@@ -41,7 +41,8 @@ from tasks.signing import Signer, new_private_key
 log = structlog.get_logger(__name__)
 File = TypeVar("File", bound=Wire)
 FORMER_KEYS: Final = 32
-"""Number of retired public keys that a node stores: orders on a disk do not outlive so many key changes."""
+"""Number of retired public keys that a node stores: more than the number of key changes during the time that an order
+is stored on a disk."""
 _RETRY_SECONDS: Final = 1.0
 
 
@@ -101,7 +102,9 @@ class SessionFiles:
         (self._folder / "next-session.json").unlink(missing_ok=True)
 
     def requested(self, request: RequestedSession) -> RequestedSession:
-        """Return the stored session request if its purpose is that of `request`; else store and return `request`."""
+        """Return the stored session request if it is for the same renewal or the same one-time token as `request`; else
+        store and return `request`.
+        """
         path = self._folder / "next-session.json"
         stored = _read(path, RequestedSession)
         if stored is not None and (stored.after, stored.token_sha256) == (
@@ -128,7 +131,8 @@ class Session:
         self._renewing = threading.Lock()
         self._requested_at = -_RETRY_SECONDS
         self.renewed_at = time.monotonic()
-        """Monotonic time at which the newest session was requested; for one from the disk, at which it was read."""
+        """Monotonic time at which the newest session was requested; for a session from the disk, the time at which it
+        was read."""
 
     @property
     def kept(self) -> StoredSession:

@@ -1,8 +1,8 @@
 """A node's two connections to Redis, and its retries while Redis is unavailable.
 
 One connection carries every command, under a lock; the other only waits until the queue has an entry. There is no pool
-and no hidden retry: a broken connection is dropped, its caller gets `QueueUnavailable` and retries later. Over TLS, a
-server that fails verification counts as unavailable, with the cause as the reason.
+and no hidden retry: a broken connection is closed, and the caller gets `QueueUnavailable` and retries later. Over TLS,
+a server that fails verification counts as unavailable, with the cause as the reason.
 """
 
 import socket
@@ -148,8 +148,8 @@ def redis_backoff() -> Backoff:
 
 
 _trusted: Final = lru_cache(maxsize=8)(trust)
-"""One TLS context for all connections that trust the same CA. They do not change it, and a process may have a fleet of
-them."""
+"""Return the TLS context that trusts the given CA. The context is cached, because a process may have a fleet of agents
+that trust the same CA, and a connection does not change its context."""
 
 
 class _TrustingConnection(SSLConnection):

@@ -23,7 +23,8 @@ _BLOCK_SECONDS: Final = 15
 _BEATS_IN_TIMEOUT: Final = 3
 _OUTAGE_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 10.0
-"""More than a running heartbeat takes: by then Redis has either responded or timed out."""
+"""Maximum time in seconds that `NodeQueue.close` waits for a running heartbeat. Within this time, Redis has either
+responded to the heartbeat or timed out."""
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +59,8 @@ class NodeQueue:
         self._held: set[str] = set()
 
     def fetch(self, room: int, known: Iterable[str]) -> tuple[Delivery, ...]:
-        """Fetch up to `room` waiting orders, and the orders in an earlier reply that this worker did not receive.
+        """Fetch up to `room` waiting orders, and the orders of an earlier fetch if this worker did not receive its
+        reply.
 
         `known` are the ids of the orders that this worker has. Raises `QueueUnavailable`.
         """
@@ -74,7 +76,7 @@ class NodeQueue:
         return deliveries
 
     def wait(self) -> None:
-        """Wait until the queue has an entry, at most some seconds. Raises `QueueUnavailable`.
+        """Wait until the queue has an entry, or for a few seconds. Raises `QueueUnavailable`.
 
         The wait is a BLMOVE of the queue's first entry to the position that it already has: it changes nothing, needs
         no second key, and returns as soon as the queue has an entry.

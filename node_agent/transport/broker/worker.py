@@ -19,7 +19,9 @@ _MILLISECOND: Final = 0.001
 
 
 class _Fetched(PriorityQueue[Any]):
-    """Work queue of fetched orders for Dramatiq. Each added entry causes one call of `call`, to execute one entry."""
+    """Work queue of fetched orders for Dramatiq. `call` is called once for each entry that is added, to execute one
+    entry.
+    """
 
     def __init__(self, call: Callable[[], None]) -> None:
         super().__init__()
