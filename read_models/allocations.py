@@ -1,4 +1,5 @@
-"""`read.allocation` lists allocations, `read.story` the events that belong to each. The projector writes both tables.
+"""`read.allocation` lists allocations, and `read.story` the events that belong to each allocation. The projector writes
+both tables.
 
 The state of an allocation is computed from the events of its own stream; these tables only index the streams and
 events.
@@ -38,7 +39,8 @@ TIMELINE_ROWS: Final = (
     .where(event.c.stream_id.not_like("allocation-%"))
     .order_by(event.c.correlation_id, event.c.position)
 )
-"""The rows of `read.story` in the order of its primary key, in which the index is filled faster."""
+"""Query for the rows of `read.story`, in the order of the table's primary key: in this order the index is filled
+faster."""
 
 
 def request(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, AllocationId, str]]:

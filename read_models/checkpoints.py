@@ -44,7 +44,9 @@ class CheckpointSuperseded(Exception):
 
 
 class Stop(NamedTuple):
-    """Stop of a follower: the event that it could not process, the time, and the error."""
+    """Stop of a follower of the ledger: the event that the follower could not process, the time of the stop, and the
+    error.
+    """
 
     at: Position
     since: datetime

@@ -1,5 +1,5 @@
-"""Columns about open drift in the rows of nodes and slots: all open drift (null for none), and whether any
-of it blocks placement.
+"""Columns about open drift in the rows of nodes and slots: all open drift (null if there is none), and whether any of
+it blocks placement.
 """
 
 from typing import Any

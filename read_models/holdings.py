@@ -50,8 +50,8 @@ async def holders_of_claim(conn: AsyncConnection, claim: Claim, *, upto: Positio
 async def holders_by_suffix(
     conn: AsyncConnection, kind: str, ending: str, *, upto: Position
 ) -> list[Holding]:
-    """Return all holders of the claims of a kind with a value that ends in `/<ending>`, such as all claims on an
-    address, in any subnet.
+    """Return all holders of the claims of a kind with a value that ends in `/<ending>`: for example, of all claims on
+    an IP address, whatever its subnet.
     """
     return await _find(
         conn, holding.c.kind == kind, holding.c.value.endswith(f"/{ending}", autoescape=True), upto=upto

@@ -107,7 +107,9 @@ def patch(version: int, fact: AccessFact) -> Patch:
 
 
 def issued(fact: ApiKeyIssued, account: ServiceAccountRow | None = None) -> KeyRow:
-    """Return the row that the issue of an API key makes; `account` is the service account of the key, if it has one."""
+    """Return the row that is added when an API key is issued; `account` is the service account of the key, if it has
+    one.
+    """
     made = patch(1, fact)
     row: dict[str, object] = {"key_id": fact.key_id, "successor": None, "revoked": None, "disabled": None}
     row |= {**made.columns, **(made.born or {})}
@@ -117,8 +119,8 @@ def issued(fact: ApiKeyIssued, account: ServiceAccountRow | None = None) -> KeyR
 
 
 async def by_secrets(conn: AsyncConnection, key_sha256: Collection[str]) -> dict[str, tuple[KeyRow, bool]]:
-    """Return the API keys with these SHA-256 (hex) by their SHA-256, each with whether it has expired by the clock of
-    the database.
+    """Return the API keys with the given SHA-256 hashes (hex). The result maps each hash to the row of its key, and to
+    whether the key has expired by the clock of the database.
     """
     # psycopg directly: SQLAlchemy would take a larger part of the time of a read than the query.
     ledger = await ledger_connection(conn)

@@ -149,7 +149,9 @@ def _described(
     | NodeReportsThrottled
     | NodeReportsResumed,
 ) -> Patch:
-    """Return the patch of a node's row by a fact about the node's description, addresses, drift or report budget."""
+    """Return the patch that a fact about a node's description, addresses, drift or report budget applies to the node's
+    row.
+    """
     match fact:
         case NodeInspected():
             described = _patch(fact, version, "hostname", "agent_version", "simulated")
@@ -220,8 +222,8 @@ async def subnets(conn: AsyncConnection) -> set[Ipv4Subnet]:
 
 
 async def enrolled(conn: AsyncConnection) -> list[NodeId]:
-    """Return the ids of all nodes with a valid key, in order. A node keeps its key after its enrolment is reopened,
-    until it enrols again.
+    """Return the ids of all nodes that have a valid key, in ascending order. A node keeps its key after its enrolment
+    is reopened, until it enrols again.
 
     Only ids are returned: there may be thousands, and some callers query every few seconds.
     """

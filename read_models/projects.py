@@ -39,7 +39,7 @@ EVENT_ROWS = (
     .where(event.c.project.is_not(None))
     .order_by(event.c.project, event.c.position)
 )
-"""The rows of `read.project_event` in the order of its primary key."""
+"""Query for the rows of `read.project_event`, in the order of the table's primary key."""
 
 
 class ProjectRow:
@@ -68,7 +68,7 @@ def patch(version: int, fact: ProjectFact) -> Patch:
 
 
 def created(fact: ProjectCreated) -> ProjectRow:
-    """Return the row that the creation of a project makes."""
+    """Return the row that is added when a project is created."""
     made = patch(1, fact)
     return ProjectRow({"project": fact.project, "archived": None, **made.columns, **(made.born or {})})
 
@@ -95,8 +95,8 @@ async def page(
     descending: bool = False,
     archived: bool | None = None,
 ) -> list[ProjectRow]:
-    """Return one page of projects by name, only those in `within` unless it is None. `archived`: only archived projects
-    if true, only active ones if false, both if None.
+    """Return one page of projects, ordered by id; only the projects in `within`, unless it is None. `archived`: only
+    archived projects if true, only active ones if false, both if None.
     """
     query = sa.select(project)
     if within is not None:
@@ -118,7 +118,7 @@ async def positions(
     descending: bool = False,
 ) -> list[Position]:
     """Return the positions of the next events of these projects after one position and up to another, in order; with
-    `descending`, of the last events, newest first.
+    `descending`, return the positions of the last events in this range, newest first.
     """
     of_each = [
         sa.select(project_event.c.position)

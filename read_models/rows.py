@@ -2,9 +2,9 @@
 
 A patch assigns columns regardless of their previous values. Merging patches is therefore exact: the same patches
 produce the same row whether they are written one by one as events are appended, by the thousand in a rebuild, or only
-applied in memory to compute a past state. The changes by many events are written at once: patches of a row are merged,
-new rows are written with COPY. Rows that contain only parts of event envelopes are copied inside the database (INSERT
-... SELECT).
+applied in memory to compute a past state. The changes that many events make are written at once: patches of a row are
+merged, and rows that never change are written with COPY. Rows that contain only parts of event envelopes are copied
+inside the database (INSERT ... SELECT).
 """
 
 from collections import defaultdict
@@ -39,7 +39,8 @@ class Patch(NamedTuple):
 
 
 PatchOf = Callable[[int, Any], Patch]
-"""Returns the patch of a fact and its version in its stream; each function handles one closed union of facts."""
+"""Function that takes a fact and the fact's version in its stream, and returns the patch that the fact applies. Each
+such function handles one closed union of facts."""
 
 
 class RowMissing(LookupError):
@@ -65,7 +66,7 @@ def folded(table: sa.Table, patches: Iterable[Patch]) -> dict[str, Any] | None:
 
 
 class Span(NamedTuple):
-    """The part of the ledger after one position and up to another."""
+    """Range of the ledger: the positions above `after`, up to and including `upto`."""
 
     after: Position
     upto: Position
@@ -199,10 +200,10 @@ async def _write(conn: AsyncConnection, table: sa.Table, merged: Iterable[Patch]
 def _statement(
     generation: str, table: sa.Table, types: Mapping[str, str], columns: Sequence[str], *, makes: bool
 ) -> sql.Composed:
-    """Build one statement that writes any number of rows, passed as one JSON text: one statement per row takes five
-    times as long.
+    """Build one statement that writes any number of rows, passed as one JSON text: one statement for each row would
+    take five times as long.
 
-    `types` are the types of all columns in the rows; `columns` are those assigned to an existing row.
+    `types` are the types of all columns in the rows; `columns` are the columns that are assigned if the row exists.
     """
     name, key = sql.Identifier(generation, table.name), sql.Identifier(_key(table))
     names = sql.SQL(", ").join(map(sql.Identifier, types))

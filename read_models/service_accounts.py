@@ -64,7 +64,7 @@ def patch(version: int, fact: ServiceAccountFact) -> Patch:
 
 
 def created(fact: ServiceAccountCreated) -> ServiceAccountRow:
-    """Return the row that the creation of a service account makes."""
+    """Return the row that is added when a service account is created."""
     made = patch(1, fact)
     return ServiceAccountRow({"account": fact.account, "disabled": None, **made.columns, **(made.born or {})})
 
@@ -89,7 +89,9 @@ async def page(
     role: str | None = None,
     project: ProjectId | None = None,
 ) -> list[ServiceAccountRow]:
-    """Return one page of service accounts by id, optionally only those with a role, or limited to a project."""
+    """Return one page of service accounts, ordered by id. Each filter that is not None selects: accounts with this
+    role, and accounts that are limited to this project.
+    """
     query = sa.select(service_account)
     if role is not None:
         query = query.where(service_account.c.role == role)

@@ -36,7 +36,9 @@ session = sa.Table(
 
 
 class SessionEnd(NamedTuple):
-    """The version of a session's stream, and the reason why it was ended; None if it was not ended."""
+    """The version of a session's stream, and the reason why the session was ended; the reason is None if it was not
+    ended.
+    """
 
     version: int
     ended: str | None
@@ -55,8 +57,9 @@ def patch(version: int, fact: SessionFact) -> Patch:
 
 
 async def locked(conn: AsyncConnection, session_id: SessionId) -> SessionEnd | None:
-    """Return the version and the end of a session, or None if there is no such session. Its row is locked until the
-    transaction ends."""
+    """Return the version of a session's stream and the reason of its end, or None if there is no such session. Its row
+    is locked until the transaction ends.
+    """
     query = sa.select(session.c.version, session.c.ended).where(session.c.session_id == session_id)
     row = (await conn.execute(query.with_for_update())).one_or_none()
     return None if row is None else SessionEnd(row.version, row.ended)

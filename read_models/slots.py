@@ -194,14 +194,14 @@ async def of_node(conn: AsyncConnection, node: NodeId, *, lock: bool = False) ->
 
 
 async def drifting(conn: AsyncConnection, hosts: Sequence[NodeId]) -> list[SlotRow]:
-    """Return the slots of these nodes that have open drift, by node and index."""
+    """Return the slots of these nodes that have open drift, ordered by node and index."""
     query = sa.select(slot).where(slot.c.node_id.in_(hosts), slot.c.drift.is_not(None))
     ordered = query.order_by(slot.c.node_id, slot.c.slot_index)
     return [SlotRow(row) for row in (await conn.execute(ordered)).mappings()]
 
 
 async def ids_of(conn: AsyncConnection, hosts: Sequence[NodeId]) -> list[SlotId]:
-    """Return the ids of all slots of these nodes, by node and index."""
+    """Return the ids of all slots of these nodes, ordered by node and index."""
     query = sa.select(slot.c.slot_id).where(slot.c.node_id.in_(hosts))
     return [SlotId(name) for name in await conn.scalars(query.order_by(slot.c.node_id, slot.c.slot_index))]
 
@@ -216,7 +216,9 @@ async def page(
     state: str | None = None,
     sku: str | None = None,
 ) -> list[SlotRow]:
-    """Return one page of slots by node and index, optionally only those of a node, in a state, or of an SKU."""
+    """Return one page of slots, ordered by node and index. Each filter that is not None selects: slots of this node,
+    slots in this state, and slots of this SKU.
+    """
     wanted = {slot.c.node_id: node, slot.c.state: state, slot.c.sku: sku}
     query = sa.select(slot).where(*(column == value for column, value in wanted.items() if value is not None))
     query = keyset(query, [slot.c.node_id, slot.c.slot_index], after, limit, descending=descending)
