@@ -17,7 +17,8 @@ class ApiKeyIssued(Fact, frozen=True, omit_defaults=True):
     key_sha256: str
     """SHA-256 of the key, in hexadecimal."""
     role: str | None = None
-    """Role that the key grants, such as `admin`; absent for a key of a service account, which has the role."""
+    """Role that the key grants, such as `admin`; absent for a key of a service account, because the role is then that
+    of the account."""
     projects: tuple[ProjectId, ...] = ()
     """Projects that the key is limited to; empty: all."""
     scopes: tuple[str, ...] = ()
@@ -25,14 +26,15 @@ class ApiKeyIssued(Fact, frozen=True, omit_defaults=True):
     expires_at: datetime | None = None
     """Time from which the key is refused; absent if it does not expire."""
     replaces: str | None = None
-    """Key that this one replaces, with the same role, projects and scopes; absent without rotation."""
+    """Identifier of the key that this key replaces (rotation); both keys have the same role, projects and scopes.
+    Absent for a key that replaces none."""
     service_account: ServiceAccountId | None = None
-    """Service account that requests with the key act as: role, projects and scopes are those of the account at each
-    request. Absent for a key with a role of its own."""
+    """Service account that is the actor of requests with this key. Role, projects and scopes are those of the account
+    at the time of each request. Absent for a key with a role of its own."""
 
 
 class ApiKeyReplaced(Fact, frozen=True):
-    """A rotation issued a successor of an API key. The replaced key is accepted for a last period."""
+    """A rotation issued a successor of an API key. The replaced key is still accepted until `expires_at`."""
 
     key_id: str
     """Identifier of the replaced key."""

@@ -10,10 +10,10 @@ class FailedBringUp(Record, frozen=True):
     """One slice that a node could not bring up because of a node fault."""
 
     slot_id: SlotId
-    """The slot of the slice."""
+    """The slot of the slice that could not be brought up."""
     allocation_id: AllocationId
-    """The allocation of the slice."""
+    """The allocation of the slice that could not be brought up."""
     reason: Reason
-    """The reason as the node reported it."""
+    """Why the slice could not be brought up, as the node reported it."""
     failed_at: datetime
     """When the node observed the failure, on the control plane's clock as estimated by the node."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
 Text = TypeVar("Text", str, "ColumnElement[str]")
-"""A Python string, or an SQL expression for one."""
+"""A Python string, or an SQL expression that yields a string."""
 
 
 class Claim(NamedTuple):
@@ -45,7 +45,7 @@ CLAIMING: Final = (
     IngressReserved,
     IngressRemoved,
 )
-"""The facts that take or free claims."""
+"""The types of facts that take or free claims."""
 
 
 def claims_of(fact: Fact) -> Claims:

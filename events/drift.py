@@ -13,11 +13,11 @@ class DriftFound(Record, frozen=True, omit_defaults=True):
     kind: str
     """Kind of drift, one of docs/drift.md."""
     desired: str
-    """Desired state."""
+    """Description of the desired state."""
     observed: str
-    """Observed state."""
+    """Description of the observed state."""
     since: datetime
-    """When the node noticed it, on the control plane's clock as estimated by the node."""
+    """When the node noticed the difference, on the control plane's clock as estimated by the node."""
     ingress_id: IngressId | None = None
     """The ingress rule that the drift is about; absent if it is about more than one rule or none."""
 
@@ -26,4 +26,5 @@ class OpenDrift(DriftFound, frozen=True, kw_only=True):
     """Drift that the node could not repair."""
 
     blocks: bool
-    """Whether nothing is placed there while the drift lasts, according to the release that recorded it."""
+    """Whether no slice is placed on the affected node or slot while the drift lasts, as decided by the release of the
+    control plane that recorded the event."""

@@ -1,4 +1,4 @@
-"""Base classes of facts: frozen records in the past tense, with only values that JSON represents exactly.
+"""Base classes of facts: frozen records with names in the past tense and with only values that JSON represents exactly.
 
 Fields are strings, integers, booleans, nulls, tuples and further records. Floats are excluded because they have no
 canonical form. Times are in the envelope, except those that are part of the fact itself, which are `datetime` with a

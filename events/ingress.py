@@ -18,7 +18,7 @@ class Service(Record, frozen=True):
     public_port: int
     """Port on the public address."""
     port: int
-    """Port of the slice."""
+    """Port of the slice to which the traffic is forwarded."""
 
 
 class IngressRule(Record, frozen=True):

@@ -78,7 +78,7 @@ class AgentSuperseded(Fact, frozen=True):
     current_session: int
     """Number of the newest session, which another agent holds."""
     presented_at: datetime
-    """When it was presented, on the control plane's clock."""
+    """When the agent presented the session, on the control plane's clock."""
 
 
 class NodeRevoked(Fact, frozen=True):
@@ -97,20 +97,20 @@ class NodeInspected(Fact, frozen=True):
     hostname: str
     """Host name of the node's operating system."""
     agent_version: str
-    """Release of the agent that made the description."""
+    """Release of the agent that described the node."""
     simulated: bool
     """True if the agent simulates the node in memory."""
     images: tuple[str, ...]
     """Names of the images from which slices can boot on this node."""
     missing: tuple[str, ...]
-    """Prerequisites that the node lacks, one sentence each; empty if it is fit to carry slices."""
+    """Prerequisites that the node lacks, one sentence each; empty if the node is fit to carry slices."""
 
 
 class PublicAddress(Record, frozen=True):
     """A public address of a node, and how it is assigned to slices."""
 
     address: Ipv4Address
-    """The address, which is already routed to the node."""
+    """A public IPv4 address; traffic to it is already routed to the node."""
     use: str
     """`whole`: the address is assigned to one slice. `ports`: single ports are assigned."""
     first_port: int
@@ -132,8 +132,8 @@ class NodeAddressesChanged(Fact, frozen=True):
 
 
 class NodeDegraded(Fact, frozen=True):
-    """Something that all slots of the node need differs from its desired state and could not be repaired. No slice
-    is placed on the node while blocking drift is open.
+    """A part of the node that all its slots need, such as the bridge, differs from its desired state and could not be
+    repaired. No slice is placed on the node while drift that blocks placement is open.
     """
 
     node_id: NodeId
@@ -148,7 +148,9 @@ class NodeRecovered(Fact, frozen=True):
 
 
 class NodeRepaired(Fact, frozen=True):
-    """Something that all slots of the node need differed from its desired state, and the node repaired it at once."""
+    """A part of the node that all its slots need, such as the bridge, differed from its desired state, and the node
+    repaired it at once.
+    """
 
     node_id: NodeId
     drift: tuple[DriftFound, ...]
@@ -160,7 +162,7 @@ class NodeBringUpFailed(Fact, frozen=True):
 
     node_id: NodeId
     failures: tuple[FailedBringUp, ...]
-    """The consecutive failures on the node, oldest first, ending with this one; at most the newest 16."""
+    """The consecutive failures on the node, oldest first, including this failure as the last; at most the newest 16."""
 
 
 class NodeBringUpSucceeded(Fact, frozen=True):
@@ -191,23 +193,23 @@ class NodeReadmitted(Fact, frozen=True):
 
     node_id: NodeId
     reason: Reason
-    """`bring_up_succeeded` if a slice came up there, `readmitted_by_admin` if an admin readmitted it."""
+    """`bring_up_succeeded` if a slice came up on the node, `readmitted_by_admin` if an admin readmitted the node."""
 
 
 class NodeReportsThrottled(Fact, frozen=True):
     """The node sent more reports than its budget allows.
 
-    Until it sends fewer, only the newest of consecutive descriptions of the node is recorded, and its other reports are
-    delayed. No other report is lost.
+    Until the node sends fewer reports, only the newest of consecutive descriptions of the node is recorded, and reports
+    of other kinds are delayed but not lost.
     """
 
     node_id: NodeId
     since: datetime
     """When the budget was first exceeded, by the control plane's clock."""
     burst: int
-    """Capacity of the budget, in tokens."""
+    """Capacity of the report budget, in tokens."""
     per_minute: int
-    """Tokens that the budget regains per minute."""
+    """Number of tokens that the report budget regains per minute."""
 
 
 class NodeReportsResumed(Fact, frozen=True):
@@ -215,7 +217,7 @@ class NodeReportsResumed(Fact, frozen=True):
 
     node_id: NodeId
     since: datetime
-    """When the episode began."""
+    """When the throttling episode began, by the control plane's clock."""
     refused: int
     """Number of requests that were refused during the episode."""
     merged: int

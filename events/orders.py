@@ -16,7 +16,7 @@ class OrderRefused(Fact, frozen=True):
     node_id: NodeId
     slot_id: SlotId
     order_id: UUID
-    """Id of the order that the control plane assigned."""
+    """Id that the control plane assigned to the order."""
     reason: Reason
 
 

@@ -17,7 +17,7 @@ class ProjectionRebuilt(Fact, frozen=True):
     projection: str
     """Name of the read model."""
     position: Position
-    """Position up to which the new tables were complete at that time."""
+    """Ledger position up to which the new tables contained every event when they replaced the live tables."""
 
 
 class ProjectionEventSkipped(Fact, frozen=True):
@@ -26,7 +26,7 @@ class ProjectionEventSkipped(Fact, frozen=True):
     projection: str
     """Name of the read model."""
     position: Position
-    """Position of the skipped event."""
+    """Ledger position of the skipped event."""
     reason: str
     """Explanation that the admin gave."""
 
@@ -37,7 +37,7 @@ class ProjectionRetried(Fact, frozen=True):
     projection: str
     """Name of the read model."""
     position: Position
-    """Position of the retried event."""
+    """Ledger position of the retried event."""
 
 
 ProjectionFact = ProjectionRebuildOrdered | ProjectionRebuilt | ProjectionEventSkipped | ProjectionRetried

@@ -24,11 +24,11 @@ class SessionStarted(Fact, frozen=True, omit_defaults=True):
     label: str
     """What the session is for, in the words of the caller."""
     started_at: datetime
-    """Time of the start."""
+    """Time at which the session started."""
     expires_at: datetime
     """Time from which the session is refused."""
     idle_seconds: int
-    """The session is refused after it was not used for this time."""
+    """Idle timeout in seconds: the session is refused after it was not used for this time."""
     token_issued_at: datetime | None = None
     """Earliest time at which the token may have been issued, by the clock of the control plane: a later revocation of
     the actor ends the session. Absent for a session of an API key, which ends with the key."""
@@ -47,7 +47,7 @@ class SessionEnded(Fact, frozen=True):
     session_id: SessionId
     """Identifier of the ended session."""
     reason: str
-    """Reason that was given."""
+    """Reason for which the caller or the administrator ended the session."""
 
 
 SessionFact = SessionStarted | SessionEnded

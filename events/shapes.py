@@ -21,7 +21,8 @@ from events.facts import Fact, Unreadable
 JsonObject: TypeAlias = dict[str, Any]
 """A JSON object as decoded: strings, integers, booleans, nulls, lists and further objects."""
 Rewrite: TypeAlias = Callable[[JsonObject], JsonObject]
-"""A pure function from one version of a stored shape to a neighbouring one."""
+"""A pure function that converts the stored form of a fact to the next or the previous schema version of its event type.
+"""
 
 _NAME: Final = re.compile(r"[a-z][a-z_]*\.[a-z][a-z_]*")
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
@@ -62,7 +63,7 @@ class UnreadableFact(msgspec.ValidationError):
 
 
 class NotYetWritable(ValueError):
-    """The fact contains information that the version still written by this release cannot represent."""
+    """The fact contains information that cannot be represented in the schema version that this release still writes."""
 
     def __init__(self, type_: str, schema_version: int) -> None:
         super().__init__(
@@ -102,7 +103,7 @@ class Shapes:
         return fact.type if isinstance(fact, Unreadable) else self._written[type(fact)][0]
 
     def encode(self, fact: Fact) -> tuple[str, int, str]:
-        """Return stored name, written version and canonical JSON of a fact. Raises `NotYetWritable`."""
+        """Return a fact's stored name, written schema version and canonical JSON. Raises `NotYetWritable`."""
         name, version, rewrite = self._written[type(fact)]
         data = _ENCODER.encode(fact).decode()
         if rewrite is not None:

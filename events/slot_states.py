@@ -11,7 +11,7 @@ from events.facts import Reason
 from events.values import AllocationId
 
 SlotStateName = Literal["discovered", "free", "claimed", "releasing", "quarantined"]
-"""The name of a state in rows and views."""
+"""The name of a slot's state, as stored in rows and shown in views."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,12 @@ class Discovered:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """The slot is approved, and no allocation has it."""
+    """The slot is approved, and no allocation holds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The allocation `by` has the slot."""
+    """The allocation `by` holds the slot."""
 
     by: AllocationId
 

@@ -3,8 +3,8 @@
 Only the bare form `type blob [comment]` is accepted: options such as `command=` would let a request change the
 behaviour of the guest's sshd, and no caller of an allocation needs them.
 
-A key is validated once, when it is requested. The keys in an order come from the ledger and are not validated again
-(`tasks.fields`), because a key that an earlier release recorded must not make an order unreadable.
+A key is validated once, when an allocation with the key is requested. The keys in an order come from the ledger and are
+not validated again (`tasks.fields`), because a key that an earlier release recorded must not make an order unreadable.
 """
 
 import base64
@@ -26,7 +26,8 @@ KEY_TYPES: Final = frozenset(
         "sk-ecdsa-sha2-nistp256@openssh.com",
     }
 )
-"""The library also loads DSA keys, which sshd refuses, and certificates, which are not keys."""
+"""Key types that are accepted. The library that parses keys also loads DSA keys, which sshd refuses, and certificates,
+which are not keys."""
 MAX_LENGTH: Final = 8192
 
 

@@ -45,7 +45,7 @@ class TaskFailed(Fact, frozen=True):
     """Number of the attempt, from 1."""
     reason: Reason
     final: bool
-    """False if another attempt follows automatically."""
+    """False if another attempt follows automatically; true if none follows."""
 
 
 class TaskCancelRequested(Fact, frozen=True):
@@ -56,7 +56,7 @@ class TaskCancelRequested(Fact, frozen=True):
 
 
 class TaskCancelled(Fact, frozen=True):
-    """The task was cancelled, possibly before it began."""
+    """The task was cancelled, before it began or while it was being executed."""
 
     task_id: UUID
     """Id of the task."""

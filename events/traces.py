@@ -16,7 +16,8 @@ _FORM: Final = re.compile(
 )
 _CURRENT: Final = "00"
 _SAMPLED: Final = 1
-"""The only flag of version 00. Other flags are reserved, and a program must not pass them on (section 3.2.2.5)."""
+"""Bit of the flag `sampled`, the only flag that version 00 of `traceparent` defines. The other bits are reserved, and a
+program must not pass them on (section 3.2.2.5)."""
 
 
 def started(cause: UUID) -> str:
@@ -40,7 +41,9 @@ def trace_id(context: str | None) -> str | None:
 
 
 def report_id(incarnation: UUID, sequence: int) -> UUID:
-    """Return the id of a node's report, which has only a sequence number within an incarnation of its spool."""
+    """Return a UUID for a report of a node. The report itself has only a sequence number within an incarnation of the
+    node's spool.
+    """
     return uuid5(incarnation, f"report {sequence}")
 
 

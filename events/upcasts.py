@@ -21,7 +21,7 @@ from events.shapes import JsonObject, Rewrite
 
 def _request_without_options(shape: JsonObject) -> JsonObject:
     """Return an allocation request of version 1 unchanged. Version 2 added `node` and `replace_on_failure`, and their
-    defaults are what version 1 meant: placement chose the node, and chose another one after a node fault.
+    defaults are what version 1 meant: placement chose the node, and chose another node after a node fault.
     """
     return shape
 

@@ -31,7 +31,9 @@ async def fetch_row(
     *,
     prepare: bool | None = None,
 ) -> R | None:
-    """Return the first row of a query, or None. `made` creates the row object from the columns, passed by name."""
+    """Return the first row of a query, or None. `made` creates the object to return from the row's columns, which are
+    passed as keyword arguments.
+    """
     cursor = conn.cursor(row_factory=kwargs_row(made))
     return await (await cursor.execute(query, parameters, prepare=prepare)).fetchone()
 
@@ -44,7 +46,9 @@ async def fetch_rows(
     *,
     prepare: bool | None = None,
 ) -> list[R]:
-    """Return all rows of a query. `made` creates a row object from the columns, passed by name."""
+    """Return all rows of a query. `made` creates an object from the columns of each row, which are passed as keyword
+    arguments.
+    """
     cursor = conn.cursor(row_factory=kwargs_row(made))
     return await (await cursor.execute(query, parameters, prepare=prepare)).fetchall()
 

@@ -68,7 +68,7 @@ class Last(NamedTuple):
 
 
 async def holds(conn: psycopg.AsyncConnection, cursor: Cursor) -> bool:
-    """Return whether a reader can continue after the cursor without skipping an event."""
+    """Return whether the cursor is valid: a reader can continue after it without skipping an event."""
     if cursor.position == 0:
         return True
     if cursor.epoch is None:

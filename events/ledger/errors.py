@@ -13,7 +13,7 @@ from events.values import Position, StreamId
 
 
 class LedgerRefusal(Exception):
-    """The ledger refused to record the command."""
+    """The ledger refused to record the facts of a command."""
 
 
 class VersionConflict(LedgerRefusal):

@@ -7,7 +7,8 @@ that many bytes. Integers are big-endian two's complement, a uuid is its 16 byte
 microseconds since 2000-01-01 UTC. Every field includes its length, so that two different rows never have the same
 encoding.
 
-`ledger.append` computes the same bytes in the database. The encoding is permanent: another one gets another version.
+`ledger.append` computes the same bytes in the database. The encoding of a version is permanent: a different encoding
+gets another version.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""Map a time to a position in the ledger, exactly: that of the last event recorded at or before the time (LED-8).
+"""Map a time to a position in the ledger, exactly: the position of the last event recorded at or before the time
+(LED-8).
 
 An appender takes the fence (a shared lock), reads the clock, draws positions, and commits. So two questions are
 answered, in this order.

@@ -66,8 +66,8 @@ async def replay(
 
 @asynccontextmanager
 async def _in_index_order(conn: psycopg.AsyncConnection) -> AsyncGenerator[None, None]:
-    """Context in which the planner does not sort. Without statistics, as after a restore, it would sort the whole range
-    before it returns the first row.
+    """Context manager in which PostgreSQL's planner reads rows by the index and does not sort them. Without statistics,
+    as after a restore, the server would sort the whole range before it returns the first row.
     """
     await conn.execute("set enable_sort = off")
     try:

@@ -135,7 +135,7 @@ def _of_streams(
 async def find_at(
     conn: AsyncConnection, pick: EventFilter, positions: Sequence[Position]
 ) -> tuple[Recorded[Fact], ...]:
-    """Return the events at these positions that match the filter, in order."""
+    """Return those events at the given positions that match the filter, in order."""
     query = sa.select(*_COLUMNS).where(event.c.position.in_(positions), pick.condition())
     return _typed((await conn.execute(query.order_by(event.c.position))).all())
 

@@ -52,7 +52,7 @@ Events = TypeVar("Events", bound=Sequence[Recorded[Fact]])
 async def read_stream(
     conn: psycopg.AsyncConnection, stream: StreamId, *, upto: Position | None = None
 ) -> tuple[Recorded[Fact], ...]:
-    """Return all facts of a stream in order, or those up to a position. Empty if the stream does not exist.
+    """Return all facts of a stream in order, or those up to a position; an empty result if the stream does not exist.
 
     Raises `UnreadableEvent`: the state of a stream is folded from its facts, and a fold must not skip one.
     """

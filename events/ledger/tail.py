@@ -4,15 +4,15 @@ Appenders draw positions under a shared lock, the fence, that they hold until co
 this order: the last drawn position, the holders of the lock, and then, *in a statement begun after that*, the events.
 Without a holder everything up to that position is final; otherwise only everything up to the first gap is. A gap is
 dead if the transactions that held the lock when the gap was first observed have all ended and a later statement still
-finds no event there. It is recorded as dead so that every reader agrees. A reader that queries the last drawn position
-and the events in one statement or snapshot would miss events.
+finds no event there. A dead gap is recorded in the database, so that all readers treat it in the same manner. A reader
+that queries the last drawn position and the events in one statement or snapshot would miss events.
 
 The server refuses to mark a gap as dead while a transaction could still write there. A reader therefore registers a
 lasting gap with the server early, while there are few such transactions: a gap that is registered later would also have
 to wait for later appenders that idle (promise P29).
 
-Use one `Tail` per process: it owns one connection, which it re-establishes after an error. Its data about pending gaps
-is valid for one server only and is discarded on reconnect.
+Use one `Tail` per process: it owns one connection, which it re-establishes after an error. The data of a `Tail` about
+pending gaps is valid for one server only and is discarded on reconnect.
 """
 
 import asyncio
@@ -99,9 +99,9 @@ class Tail:
     async def final(self) -> Position:
         """Return a position up to which the ledger is final; 0 if it is unknown.
 
-        Unless an appender hangs, the position is at most milliseconds old. This method reads no event: the positions
-        drawn when the fence was read are final once all transactions that held it then have ended. Positions after the
-        last event are excluded: after a crash the server may draw them again.
+        Unless an appender hangs, this position lags behind the last one by a few milliseconds at most. This method
+        reads no event: the positions drawn when the fence was read are final once all transactions that held it then
+        have ended. Positions after the last event are excluded: after a crash the server may draw them again.
         """
         async with self._turn:
             try:
@@ -168,7 +168,7 @@ class Tail:
     async def _note_dead(self, conn: psycopg.AsyncConnection, gaps: list[Position]) -> bool:
         """Mark gaps as dead and return whether all of them were marked by this call.
 
-        A gap that was not marked has an event, or another reader marked it: the next read shows which.
+        A gap that was not marked has an event, or was marked by another reader: the next read shows which of the two.
         """
         try:
             noted: list[int] = await fetch_value(conn, _NOTE_DEAD, [gaps, self._name])
