@@ -152,8 +152,8 @@ class HeldOrders(Wire):
 
 
 class DesiredState(Wire):
-    """Orders that a node should hold and does not: the newest signed order of each such slot. Slots that already hold
-    their newest order are omitted.
+    """Orders that a node should hold and does not hold: the newest signed order of each such slot. Slots that already
+    hold their newest order are omitted.
     """
 
     orders: tuple[str, ...]

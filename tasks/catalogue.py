@@ -28,24 +28,27 @@ REFUSALS: Final = codes(RefusalCode)
 """Codes with which a node refuses a task of any type, before any effect (`tasks.reasons.RefusalCode`)."""
 
 Lane = Literal["orders", "operations", "cancels"]
-"""Group of tasks that share a node's credit. Cancellations have their own, so that they need not wait for the tasks
-that they cancel."""
+"""Group of tasks that share a node's credit. Cancellations have a lane of their own, so that they need not wait for the
+tasks that they cancel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Limits of a task type: time, retries, age and size. Tasks of its `lane` share a limit per node, the `credit`."""
+    """Limits of a task type: time, retries, age and size. All tasks of the same `lane` share a limit per node, the
+    `credit`.
+    """
 
     time_limit: timedelta
-    """Maximum run time on the node, including the wait for its slot."""
+    """Maximum run time on the node, including the time that the task waits for its slot."""
     retries: int
     """Number of retries after a retryable failure; each retry is a new operation from the ledger."""
     maximum_age: timedelta
-    """Maximum time from sending a task to its start on a node. It begins again each time the task is sent."""
+    """Maximum time from sending a task to its start on a node. The time is counted again from each repeated sending of
+    the task."""
     payload_bytes: int
-    """Maximum size of its JSON in UTF-8, unsigned."""
+    """Maximum size in bytes of the task's JSON, encoded in UTF-8, without its signature."""
     lane: Lane
-    """Lane that provides the credit for the task."""
+    """Lane that provides the credit for tasks of this type."""
 
     @property
     def credit(self) -> int:
@@ -66,9 +69,9 @@ class TaskType:
     serves: str
     """Id and summary of the requirement that the type implements."""
     results: tuple[type[BaseModel], ...]
-    """Result types of a success."""
+    """Types of the results that a node reports for a successful task of this type."""
     failures: tuple[str, ...]
-    """Codes of the reasons with which it can fail after it began."""
+    """Codes of the reasons for which a task of this type can fail after it began."""
     failure_report: type[BaseModel] | None = None
     """Report of a failed order; the report of a failed operation is `OperationFailed`."""
     bounds: Bounds
@@ -263,11 +266,11 @@ TYPES: Final = (
 CATALOGUE: Final[Mapping[str, TaskType]] = MappingProxyType({type_.kind: type_ for type_ in TYPES})
 """Task types by kind."""
 INGRESS: Final = "slice.apply/1+ingress"
-"""Announced if the agent supports ingress rules in orders."""
+"""Identifier by which a node announces that its agent supports ingress rules in orders."""
 RATE: Final = "slice.apply/1+rate"
-"""Announced if the agent supports rate limits in orders."""
+"""Identifier by which a node announces that its agent supports rate limits in orders."""
 ANNOUNCED: Final = (*(type_.announced for type_ in TYPES), INGRESS, RATE)
-"""Everything that a node of this release announces."""
+"""All task types and versions, and all other features, that a node of this release announces as supported."""
 
 
 def type_of(kind: str) -> TaskType:

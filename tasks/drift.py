@@ -43,25 +43,25 @@ class Evidence(Wire):
     kind: str = Field(pattern=r"^[a-z_]{1,32}\.[a-z_]{1,32}$")
     """Kind of drift. A reader accepts any kind, because a node may be newer than its control plane."""
     desired: Sentence
-    """Desired state."""
+    """Description of the desired state."""
     observed: Sentence
-    """Observed state."""
+    """Description of the observed state."""
     ingress_id: IngressId | None = None
-    """The ingress rule that it concerns; null if it concerns more than one rule or none."""
+    """The ingress rule that the difference concerns; null if it concerns more than one rule or none."""
 
 
 class TimedEvidence(Evidence):
     """Evidence of drift with the time of its detection."""
 
     since: Moment
-    """When the node detected it."""
+    """When the node detected the difference."""
 
 
 class LocatedEvidence(TimedEvidence):
     """Evidence of drift with the time of its detection and the affected slot, if it concerns one slot."""
 
     slot: Whole | None = Field(ge=0, le=63)
-    """The slot that it concerns; null if it concerns the whole node."""
+    """Index of the slot that the difference concerns; null if it concerns the whole node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +72,19 @@ class DriftType:
     scope: Scope
     """What the drift affects: the node with all its slots, one slot, or one of its ingress rules."""
     serves: str
-    """Id of the requirement, and the signal in it."""
+    """Id of the requirement because of which the node detects this kind of drift, and the part of the requirement that
+    is concerned."""
     means: str
-    """Description of the difference."""
+    """Description of the difference between the desired and the observed state."""
     evidence: str
-    """Contents of `desired` and `observed`."""
+    """What the fields `desired` and `observed` of the evidence contain."""
     source: Source
-    """Source that notifies the node at once; the survey detects the drift at the latest."""
+    """Source of the notification by which the node detects the drift at once. Without a notification, the next survey
+    detects it."""
     policy: Policy
-    """`repair`: repaired at once. `report`: reported only. `block`: reported, because the node cannot repair it."""
+    """`repair`: the node repairs the drift at once. `report`: the node reports the drift, which does not affect
+    placement. `block`: the node reports the drift, because it cannot repair it, and placement avoids the affected node
+    or slot."""
     restarts: bool = False
     """Whether the repair restarts the slice's guest."""
 

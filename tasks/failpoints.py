@@ -1,5 +1,5 @@
-"""Failpoints: named places where a process can be killed or stopped, for tests that prove that no data is lost at such
-a place.
+"""Failpoints: named points in the code at which a process can be killed or stopped, for tests that prove that no data
+is lost at such a point.
 
 `failpoint("intake.taken")` does nothing unless `SLICEPLANE_FAILPOINTS` armed that name before the process started
 (`arm_from` reads it once, in each program's main). An armed failpoint kills the process as `kill -9` would, or stops it

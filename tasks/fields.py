@@ -18,23 +18,24 @@ PciAddress = Annotated[values.PciAddress, AfterValidator(values.pci_address)]
 Ipv4Address = Annotated[values.Ipv4Address, AfterValidator(values.ipv4_address)]
 Ipv4Subnet = Annotated[values.Ipv4Subnet, AfterValidator(values.ipv4_subnet)]
 SshPublicKey = Annotated[values.SshPublicKey, Field(pattern=r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$")]
-"""A line without control characters. `events.ssh_keys` validates a key when it is requested and not again here: an
-order with a key that an earlier release recorded must stay readable.
-"""
+"""An OpenSSH public key line, checked only for control characters. `events.ssh_keys` validates a key when an allocation
+with the key is requested, and it is not validated again here: an order with a key that an earlier release recorded must
+stay readable."""
 InterfaceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,14}$")]
-"""Name of a link: at most 15 characters (IFNAMSIZ less the closing zero)."""
+"""Name of a link: at most 15 characters (IFNAMSIZ without the terminating zero byte)."""
 _LINE: Final = 2000
 Line = Annotated[str, Field(max_length=_LINE)]
 Word = Annotated[str, Field(max_length=253, pattern=r"^[^\x00]*$")]
-"""A name that is stored in a column of its own; Postgres text cannot contain a zero byte."""
+"""A name without zero bytes, because it is stored in a database column, and Postgres text cannot contain a zero byte.
+"""
 Words = Annotated[str, Field(max_length=_LINE, pattern=r"^[^\x00]*$")]
-"""A text without zero bytes, of the length of a sentence."""
+"""A text of at most 2000 characters without zero bytes, such as a sentence."""
 _SENTENCE: Final = 400
 Sentence = Annotated[str, Field(max_length=_SENTENCE, pattern=r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$")]
 """A piece of evidence on one line, without control characters: a report contains many of them, and the command line
 shows them in rows."""
 Whole = Annotated[int, Field(strict=True)]
-"""An integer; a JSON `true` or a number in a text is refused, as the OpenAPI document states."""
+"""An integer. A JSON `true` or a string that contains a number is refused, as the OpenAPI document states."""
 Flag = Annotated[bool, Field(strict=True)]
 """A truth value; 0, 1 and texts such as `"yes"` are refused, as the OpenAPI document states."""
 LARGEST_COUNT: Final = 2**31 - 1
@@ -61,19 +62,19 @@ Moment = Annotated[
     BeforeValidator(_not_a_number),
     AfterValidator(lambda moment: moment.astimezone(UTC)),
 ]
-"""When something happened, in UTC; accepted with any zone."""
+"""The time of an occurrence, in UTC. A time with another zone is accepted and converted to UTC."""
 
 
 def is_none(value: object) -> bool:
-    """Return whether a field is None. Such fields are omitted from messages, because older readers refuse unknown
-    fields.
+    """Return whether the value of a message's field is None. A field that is None is omitted from the message, because
+    older readers refuse fields that they do not know.
     """
     return value is None
 
 
 def is_empty(value: tuple[object, ...]) -> bool:
-    """Return whether a list is empty. Such fields are omitted from messages, because older readers refuse unknown
-    fields.
+    """Return whether the value of a message's field is an empty list. A field with an empty list is omitted from the
+    message, because older readers refuse fields that they do not know.
     """
     return not value
 

@@ -23,7 +23,7 @@ Steps = Annotated[tuple[Word, ...], Field(max_length=64)]
 
 class _OfSlot(Wire):
     order: Order
-    """The newest order of the slot."""
+    """The newest order of the slot that the operation concerns."""
 
 
 class NodeVerify(Wire):
@@ -48,7 +48,7 @@ class PortReconcile(_OfSlot):
 
 
 class LeaseApply(_OfSlot):
-    """Make the DHCP server offer exactly the slice's reserved address to its MAC address."""
+    """Make the DHCP server offer the slice's reserved address, and no other address, to the slice's MAC address."""
 
     kind: Literal["lease.apply"] = "lease.apply"
     version: Literal[1] = 1
@@ -102,7 +102,7 @@ class OperationCancel(Wire):
     kind: Literal["operation.cancel"] = "operation.cancel"
     version: Literal[1] = 1
     target: UUID
-    """The operation to stop."""
+    """Id of the operation to stop."""
 
 
 SlotInspection = AddressReport | ReadinessPoll | DriftReport | MachineInspect
@@ -127,11 +127,11 @@ class Operation(Wire):
     """Id of the requested task, the same for every attempt."""
     node_id: NodeId
     issued_at: Moment
-    """When this attempt was issued."""
+    """When the control plane issued this attempt."""
     correlation_id: UUID
     """Id shared by everything that follows from one request."""
     causation_id: UUID
-    """The event that caused it."""
+    """Id of the event that caused the operation."""
     trace_context: str | None = None
     """W3C `traceparent` with the trace of the request and the causing event as parent."""
     body: OperationBody
@@ -141,11 +141,12 @@ class Check(Wire):
     """Result of checking one prerequisite of a node."""
 
     name: Word
-    """`switch`, `forwarding`, `uplink`, `translation`, `dhcp`, `images`, `vf`, `bf3` or `pci`."""
+    """Name of the prerequisite: `switch`, `forwarding`, `uplink`, `translation`, `dhcp`, `images`, `vf`, `bf3` or
+    `pci`."""
     ok: Flag
-    """Whether it is present, or is not configured."""
+    """True if the prerequisite is met, or is not required because it is not configured."""
     detail: Line
-    """What was checked, and why it could not be checked."""
+    """What was checked, and the error if it could not be checked."""
 
 
 class NodeVerified(Wire):
@@ -153,7 +154,7 @@ class NodeVerified(Wire):
 
     kind: Literal["node.verify"] = "node.verify"
     checks: tuple[Check, ...] = Field(min_length=1, max_length=64)
-    """Checks in the order in which they were made."""
+    """Results in the order in which the checks were made."""
 
 
 class _Repaired(Wire):
@@ -202,11 +203,12 @@ class AddressReported(Wire):
     mac: MacAddress
     """MAC address of the guest's network card."""
     expected_ip: Ipv4Address
-    """Address that is reserved for it."""
+    """Address that is reserved for the guest's network card."""
     actual_ip: Ipv4Address | None
-    """Address of its lease; null if it has none."""
+    """Address that is leased to the guest's network card; null if the card has no DHCP lease."""
     lease_state: Literal["none", "offered", "bound", "expired", "foreign"]
-    """`foreign`: its lease is of another address, or its address is leased to another network card."""
+    """State of the DHCP lease of the guest's network card. `foreign`: the card has a lease of another address, or the
+    reserved address is leased to another network card."""
     endpoint_port: Whole | None = Field(default=None, ge=1, le=65535)
     """Port at which the slice passes its readiness check; null while it does not."""
 
@@ -216,22 +218,22 @@ class ReadinessPolled(Wire):
 
     kind: Literal["readiness.poll"] = "readiness.poll"
     address: Ipv4Address
-    """Address at which it responds."""
+    """Address at which the slice responds."""
     port: Whole = Field(ge=1, le=65535)
-    """Port at which it responds."""
+    """Port at which the slice responds."""
     banner: str = Field(max_length=256)
-    """Line that it sent."""
+    """Line that the slice sent."""
 
 
 class Drift(Wire):
     """One aspect of the slot that differs from the desired state, with the steps that would repair it."""
 
     aspect: Word
-    """`link`, `lease`, `port`, `translation` or `machine`."""
+    """Name of the aspect: `link`, `lease`, `port`, `translation` or `machine`."""
     steps: tuple[Word, ...] = Field(min_length=1, max_length=64)
-    """Steps that would repair it, in order."""
+    """Names of the steps that would repair the aspect, in order."""
     evidence: tuple[Evidence, ...] = Field(default=(), max_length=64)
-    """Differences that the steps would repair; empty if a slice only has to be removed."""
+    """Differences that the steps would repair; empty if the only difference is a slice that has to be removed."""
 
 
 class DriftReported(Wire):
@@ -243,16 +245,17 @@ class DriftReported(Wire):
 
 
 class MachineInspected(Wire):
-    """State of the slice's machine. `stopped`: shut off or crashed; `absent`: it does not exist. Sizes are reported for
-    machines that the agent created."""
+    """State of the slice's machine. `stopped`: the machine is shut off or crashed; `absent`: it does not exist. Sizes
+    are reported only for machines that the agent created.
+    """
 
     kind: Literal["machine.inspect"] = "machine.inspect"
     state: Literal["absent", "running", "paused", "stopped"]
-    """State that the hypervisor reports."""
+    """State of the machine that the hypervisor reports."""
     vcpus: Count | None = None
-    """Number of its virtual processors."""
+    """Number of the machine's virtual processors."""
     memory_mib: Count | None = None
-    """Its memory in MiB."""
+    """Memory of the machine in MiB."""
 
 
 class OperationCancelled(Wire):

@@ -41,7 +41,7 @@ class Token(NamedTuple):
 
 
 MOST_MBIT: Final = 1_000_000
-"""Highest rate that can be set: 1 Tbit/s, because OpenFlow stores kbit/s in 32 bits."""
+"""Highest rate limit in Mbit/s that can be set (1 Tbit/s), because OpenFlow stores a rate in kbit/s in 32 bits."""
 
 
 class SliceNetwork(Wire):
@@ -59,14 +59,14 @@ class SliceNetwork(Wire):
     """Default gateway of the guest."""
     # Omitted if null, as `ingress` is if empty.
     rate_mbit: int | None = Field(default=None, ge=1, le=MOST_MBIT, exclude_if=is_none)
-    """Rate limit in each direction, in Mbit/s (NOD-3); null for none. Used by `slice.apply` only."""
+    """Rate limit in each direction, in Mbit/s (NOD-3); null: no limit. Only orders of the kind `slice.apply` use it."""
 
 
 class Machine(Wire):
     """The virtual machine of a slice: sizes, image, and data for its first boot."""
 
     vcpus: int = Field(ge=1, le=256)
-    """Virtual processors."""
+    """Number of virtual processors of the guest."""
     memory_mib: int = Field(ge=32)
     """Memory of the guest in MiB."""
     image: ImageName
@@ -120,12 +120,12 @@ class AddressMapping(_Mapping):
 
 
 Mapping = Annotated[PortMapping | AddressMapping, Field(discriminator="kind")]
-"""An ingress rule (ING-2)."""
+"""An ingress rule of a slice: it forwards one port of a public address, or all traffic of the address (ING-2)."""
 MOST_MAPPINGS: Final = 16
 
 
 class ApplySlice(Wire):
-    """Order to run a slice in the slot and make it reachable."""
+    """Order to run a slice in the slot and to make the slice reachable."""
 
     kind: Literal["slice.apply"] = "slice.apply"
     network: SliceNetwork
@@ -156,11 +156,13 @@ class StopSlice(Wire):
     kind: Literal["slice.stop"] = "slice.stop"
     network: SliceNetwork
     grace_seconds: int = Field(ge=0, le=300)
-    """Time for the guest to shut down before it is powered off."""
+    """Time in seconds for the guest to shut down before it is powered off."""
 
 
 class RemoveSlice(Wire):
-    """Order to empty the slot and prove it with a fresh survey. `network` identifies the remains to search for."""
+    """Order to empty the slot, and to prove by a fresh survey that it is empty. `network` identifies the remains to
+    search for.
+    """
 
     kind: Literal["slice.remove"] = "slice.remove"
     network: SliceNetwork
@@ -178,16 +180,18 @@ class Order(Wire):
     token: Token
     """Fence token of the fact that last changed the desired state: the ledger's epoch, then the fact's position."""
     issued_at: datetime
-    """When that fact was recorded."""
+    """When the fact that last changed the desired state was recorded."""
     correlation_id: UUID
     """Id shared by everything that follows from one request."""
     causation_id: UUID
-    """The event that caused it."""
+    """Id of the event that caused the order."""
     trace_context: str | None = None
     """W3C `traceparent` with the trace of the request and the causing event as parent."""
     body: Annotated[ApplySlice | StopSlice | RemoveSlice, Field(discriminator="kind")]
 
     def content_digest(self) -> str:
-        """Return the SHA-256 (hex) of the desired state in the order, which does not depend on the time of sending."""
+        """Return the SHA-256 (hex) of the desired state in the order. The digest is the same however often and whenever
+        the order is sent.
+        """
         content = self.model_dump_json(include={"node_id", "slot_id", "allocation_id", "token", "body"})
         return hashlib.sha256(content.encode()).hexdigest()

@@ -7,20 +7,23 @@ names the details, such as the refused step.
 from typing import Any, Literal, get_args, get_origin
 
 UnreadCode = Literal["malformed", "oversized", "unsupported"]
-"""The text is not a task; it exceeds the length of its type; its type or version is not supported here."""
+"""Codes of tasks that cannot be read: the text is not a task; it is longer than its type allows; its type or version is
+not supported by this release."""
 CopyCode = Literal["forged", "unknown_key", "expired"]
-"""Refusals of one copy of a task: another copy may be valid."""
+"""Codes with which a node refuses one received copy of a task; another copy of the task may be valid."""
 FenceCode = Literal["wrong_node", "wrong_network", "stale_token", "conflicting_content"]
-"""The slot or its network is not on this node; a newer order exists; the same token came with other content."""
+"""Codes with which a node refuses an order: the slot is on another node; the order's network is not that of the node;
+the slot has a newer order; the slot has an order with the same token and other content."""
 RefusalCode = UnreadCode | CopyCode | FenceCode | Literal["poisoned"]
-"""`poisoned`: delivered several times, and the agent died each time."""
+"""All codes with which a node refuses a task before any effect. `poisoned`: the task was delivered several times, and
+the agent died each time."""
 
 UnreadyCode = Literal["lease_mismatch", "no_lease", "not_reachable"]
 """Reasons why a slice is not ready."""
 SliceFailureCode = UnreadyCode | Literal["step_refused", "host_unreadable"]
 """Reasons why a slice could not be brought up as ordered."""
 InterruptionCode = Literal["machine_not_running"]
-"""Reasons why a slice that was ready no longer is."""
+"""Reasons why a slice that was ready is no longer ready."""
 OperationFailureCode = (
     UnreadyCode
     | Literal["busy", "internal_error", "cancelled", "host_unreadable", "leftovers"]
@@ -30,7 +33,7 @@ OperationFailureCode = (
 
 
 def codes(kind: Any) -> tuple[str, ...]:
-    """Return the codes that a literal type of this module lists."""
+    """Return the codes that one of the literal types of this module contains."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     return tuple(code for part in get_args(kind) for code in codes(part))

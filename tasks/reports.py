@@ -41,7 +41,7 @@ class Reason(Wire):
     may be newer than its control plane."""
 
     code: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    """Reason code."""
+    """Reason code for programs, in snake_case."""
     message: Line
     """Explanation for people."""
 
@@ -52,16 +52,16 @@ class FoundSlot(Wire):
     index: Whole = Field(ge=0, le=63)
     """Index of the slot on the node."""
     vcpus: Count = Field(ge=1)
-    """Virtual processors of a slice in this slot."""
+    """Number of virtual processors of a slice in this slot."""
     memory_mib: Count = Field(ge=1)
     """Memory of a slice in this slot, in MiB."""
     network_device: Word = Field(max_length=64)
     """Name of the link to which the slice's network card is connected."""
     # Omitted if empty: a control plane without support for devices refuses the unknown field.
     devices: tuple[FoundDevice, ...] = Field(default=(), max_length=64, exclude_if=is_empty)
-    """PCI functions of a slice in this slot."""
+    """PCI functions that are passed through to a slice in this slot."""
     numa_node: Whole | None = Field(default=None, ge=0, le=1023, exclude_if=is_none)
-    """NUMA node for the memory of a slice in this slot; null for any."""
+    """NUMA node that provides the memory of a slice in this slot; null for any."""
 
 
 class NodeSurveyed(Wire):
@@ -78,7 +78,7 @@ class NodeSurveyed(Wire):
     images: tuple[Word, ...] = Field(max_length=MOST_IMAGES)
     """Names of the images from which slices can boot."""
     missing: tuple[Words, ...] = Field(max_length=64)
-    """Prerequisites that the node lacks, one sentence each; empty if it is fit to carry slices."""
+    """Prerequisites that the node lacks, one sentence each; empty if the node is fit to carry slices."""
     slots: tuple[FoundSlot, ...] = Field(max_length=64)
     """Slots according to the settings, regardless of their contents."""
     drift: tuple[LocatedEvidence, ...] = Field(default=(), max_length=MOST_DRIFT)
@@ -90,7 +90,7 @@ class DriftRepaired(Wire):
 
     kind: Literal["drift.repaired"] = "drift.repaired"
     slot: Whole | None = Field(ge=0, le=63)
-    """The slot that it concerns; null if it concerns the whole node."""
+    """Index of the slot that the drift concerns; null if it concerns the whole node."""
     drift: tuple[TimedEvidence, ...] = Field(min_length=1, max_length=MOST_DRIFT)
     """Repaired drift, in the order of the repairs."""
 
@@ -117,16 +117,17 @@ class SliceAddress(_OfSlice):
 
 
 class SliceReady(_OfSlice):
-    """The readiness check passed and the lease matches the reservation (ALC-9); exactly the ingress rules of its order
-    forward to the slice."""
+    """The readiness check passed and the lease matches the reservation (ALC-9); the ingress rules of the slice's order,
+    and no others, forward traffic to the slice.
+    """
 
     kind: Literal["slice.ready"] = "slice.ready"
     address: Ipv4Address
-    """Address at which it responds."""
+    """Address at which the slice responds."""
     port: Port
-    """Port at which it responds."""
+    """Port at which the slice responds."""
     banner: str = Field(max_length=256)
-    """Line that it sent."""
+    """Line that the slice sent."""
 
 
 class SliceIngressObserved(_OfSlice):
@@ -136,7 +137,7 @@ class SliceIngressObserved(_OfSlice):
 
     kind: Literal["slice.ingress_observed"] = "slice.ingress_observed"
     lost: tuple[IngressId, ...] = Field(max_length=MOST_MAPPINGS)
-    """Ingress rules that do not forward to the slice, while all others of the order do; empty if all do."""
+    """Ingress rules of the order that do not forward traffic to the slice; all others do. Empty if all rules do."""
     # Omitted if True: a control plane without support for the field refuses it.
     others: Flag = Field(default=True, exclude_if=bool)
     """False if a fresh check found no other rule that forwards to the slice and no connection through another rule."""
@@ -150,7 +151,7 @@ class SliceInterrupted(_OfSlice):
 
 
 class SliceFailed(_OfSlice):
-    """The slice could not be brought up as ordered; the node does not retry it without a new order."""
+    """The slice could not be brought up as ordered; the node does not retry without a new order."""
 
     kind: Literal["slice.failed"] = "slice.failed"
     reason: Reason
@@ -169,7 +170,7 @@ class SliceRemoved(_OfSlice):
 
     kind: Literal["slice.removed"] = "slice.removed"
     absent: tuple[Line, ...] = Field(min_length=1, max_length=64)
-    """`link`, `lease`, `port`, `translation` and `machine`."""
+    """Kinds of objects that were searched for: `link`, `lease`, `port`, `translation` and `machine`."""
 
 
 class SliceNotRemoved(_OfSlice):
@@ -234,11 +235,11 @@ class Report(Wire):
     """One report of a node, with its position in the node's spool."""
 
     sequence: Whole = Field(ge=1, lt=2**63)
-    """Position in the spool, without gaps."""
+    """Position of the report in the spool, counted from 1 without gaps."""
     observed_at: Moment
     """When the node made the observation, on the control plane's clock as estimated by the node."""
     order_id: UUID | None = None
-    """The order or operation that caused the report; null if there was none."""
+    """Id of the order or operation that caused the report; null if none caused it."""
     trace_context: Word | None = None
     body: ReportBody
 

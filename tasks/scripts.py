@@ -66,11 +66,12 @@ MAX_ARGUMENTS: Final = 1024
 LARGEST_MESSAGE: Final = 128 * 1024
 """Maximum size of an order in bytes; the largest order of the catalogue is smaller."""
 REPLY_BYTES: Final = 1024 * 1024
-"""Size of a reply after which a fetch adds no further order; the worker fetches the others next."""
+"""Size of a reply in bytes at which a fetch adds no further order to the reply; the worker's next fetch gets the
+others."""
 MAX_IDS_READ: Final = 64
 """Maximum number of waiting ids that one fetch reads."""
 LONGEST_REPLY: Final = 16 * 1024
-"""Maximum size in bytes of the ids of one reply."""
+"""Maximum size in bytes of the ids in one reply together."""
 
 _OPENING: Final = f"""\
 if #KEYS ~= 5 or #ARGV > {MAX_ARGUMENTS} then return redis.error_reply('ERR too many arguments') end
@@ -157,8 +158,9 @@ return answers
 )
 """Enqueue orders, each unless it is waiting or held by a live worker.
 
-An order without bytes is only looked up. If a live worker holds it, the answer includes the time in ms after which the
-worker counts as dead without another heartbeat."""
+An order without bytes is only looked up. If a live worker holds an order, the answer includes the time in ms after
+which the worker counts as dead without another heartbeat.
+"""
 
 WITHDRAW: Final = Script(
     "withdraw",
@@ -177,7 +179,7 @@ if redis.call('HDEL', messages, id) == 1 then return 'withdrawn' end
 return 'absent'
 """,
 )
-"""Remove an order that is not in flight."""
+"""Remove an order from the queue, unless it is in flight."""
 
 STRANDED: Final = Script(
     "stranded",
@@ -202,8 +204,9 @@ return found
 )
 """Return the ids of orders held by dead workers, and delete the names of dead workers.
 
-The node may write anything under its keys, and Redis is blocked while a script runs: if there are more entries than
-were ever sent, none is read."""
+The node may write anything under its keys, and Redis is blocked while a script runs: if a node's keys have more entries
+than were ever sent to the node, the script reads none of them and returns `flooded`.
+"""
 
 WEIGH: Final = Script(
     "weigh",
@@ -220,10 +223,11 @@ end
 return {bytes, longest}
 """,
 )
-"""Return the bytes that keys occupy, and the number of entries of the longest key; a node may have given a key any
-type.
+"""Return the bytes that keys occupy, and the number of entries of the key that has the most; a node may have given a
+key any type.
 
-The size is exact for up to 1024 entries per key and sampled beyond, where precision no longer matters."""
+The size is exact for up to 1024 entries per key and sampled beyond, where precision no longer matters.
+"""
 
 FETCH: Final = Script(
     "fetch",
@@ -282,7 +286,7 @@ end
 return got
 """,
 )
-"""Deliver up to a number of orders to a worker, as `[id, bytes, deliveries]` each."""
+"""Deliver at most a given number of orders to a worker, as `[id, bytes, deliveries]` each."""
 
 SETTLE: Final = Script(
     "settle",

@@ -41,7 +41,7 @@ class MalformedMessage(ValueError):
 
 
 class _Message(msgspec.Struct, kw_only=True):
-    """A Dramatiq message, encoded as Dramatiq's own encoder does."""
+    """Fields of a Dramatiq message, which are encoded to the same JSON as by Dramatiq's own encoder."""
 
     queue_name: str
     actor_name: str

@@ -14,21 +14,21 @@ Process = Literal["api", "dispatcher", "projector", "agent"]
 Side = Literal["before", "after"]
 
 Commanding = Literal["handle.before_append", "handle.before_commit", "handle.committed"]
-"""Recording the facts of a command."""
+"""Failpoints of the work of recording the facts of a command."""
 Granting = Literal["api.session_granted"]
-"""Granting a node session: its facts, then its Redis user."""
+"""Failpoints of the work of granting a node session: recording its facts, then creating its Redis user."""
 Revoking = Literal["api.node_revoked"]
 FollowingSessions = Literal["queue_users.before", "queue_users.applied"]
-"""Applying the sessions of nodes to Redis users."""
+"""Failpoints of the work of applying the sessions of nodes to the nodes' Redis users."""
 TakingReports = Literal["intake.taken"]
 Dispatching = Literal["follow.before_commit", "follow.committed"]
-"""Deriving task rows from facts, with the checkpoint."""
+"""Failpoints of the work of deriving rows of tasks from facts, in one transaction with the checkpoint."""
 Sending = Literal["task_sender.before_send", "relay.sending", "relay.sent", "task_sender.sent"]
-"""Sending task rows to queues."""
+"""Failpoints of the work of sending the tasks in the task table to the nodes' queues."""
 Withdrawing = Literal["relay.withdrawing", "relay.withdrawn"]
-"""Removing ended tasks that dead workers still hold."""
+"""Failpoints of the work of removing from the queues the ended tasks that dead workers still hold."""
 Restoring = Literal["redis.restored_users", "redis.refilled"]
-"""Restoring a Redis that lost its data."""
+"""Failpoints of the work of restoring a Redis that lost its data."""
 Projecting = Literal["project.before_commit", "project.committed"]
 Rebuilding = Literal["rebuild.before_emptying", "rebuild.emptied", "rebuild.before_exchange"]
 
@@ -37,16 +37,16 @@ Joining = Literal[
     "agent.enrolled.before", "agent.enrolled.after",
     "agent.description.before", "agent.described.before", "agent.described.after",
 ]  # fmt: skip
-"""The agent's side of its enrolment, and the description of its node."""
+"""Failpoints of the agent's part of an enrolment, and of the first reports of the node's description."""
 Fetching = Literal["queue.fetch.before", "queue.fetched"]
 Settling = Literal["queue.handled", "queue.settled"]
 Requeueing = Literal["queue.requeue.before", "queue.requeue.after"]
-"""Requeueing orders that were fetched and not begun, when an agent ends."""
+"""Failpoints of the work of requeueing orders that an ending agent fetched and did not begin."""
 Fencing = Literal["agent.fence.before", "agent.fence.after"]
-"""Writing the desired state of a slot to disk."""
+"""Failpoints of the work of writing the desired state of a slot to the node's disk."""
 Concluding = Literal["agent.outcome.kept", "agent.outcome.reported"]
 Operating = Literal["agent.operation.ended", "agent.operation.reported"]
-"""Executing an operation that an admin requested, and reporting its end."""
+"""Failpoints of the work of executing an operation that an admin requested, and reporting its end."""
 Interrupting = Literal["agent.interrupted.reported"]
 Reporting = Literal[
     "agent.report.before", "agent.report.after",
@@ -70,7 +70,7 @@ StepName = Literal[
     "gateway.remove_foreign_ports",
     "gateway.set_routes", "gateway.delete_neighbours",
 ]  # fmt: skip
-"""Changes of a host: the effects of `Step`s of a plan, each with a failpoint before and after."""
+"""Names of the steps of plans, each of which is one change of a host and has a failpoint before and after it."""
 
 Failpoint = (
     Commanding | Granting | Revoking | FollowingSessions | TakingReports
@@ -78,7 +78,7 @@ Failpoint = (
     | Joining | Fetching | Settling | Requeueing
     | Fencing | Concluding | Operating | Interrupting | Reporting | Compacting
 )  # fmt: skip
-"""Failpoints that the code names one by one."""
+"""Names of all failpoints except those before and after the steps of a plan."""
 
 STEPS: Final[tuple[StepName, ...]] = get_args(StepName)
 SIDES: Final[tuple[Side, ...]] = get_args(Side)
