@@ -70,7 +70,7 @@ def main() -> int:
     except* DatabaseUnavailable as unavailable:
         _fail(f"Cannot use the database: {unavailable.exceptions[0]}", _DATABASE)
     except* MigrationFailed as failed:
-        _fail(f"Cannot migrate the {failed.exceptions[0]}", _MIGRATE)
+        _fail(f"Cannot migrate the database: {failed.exceptions[0]}", _MIGRATE)
     except* UnfitServer as unfit:
         _fail(f"This PostgreSQL server cannot be used for the ledger: {'; '.join(_sentences(unfit))}")
     except* NoSigningKey as none:

@@ -171,7 +171,7 @@ def _key(given: Given, api_key: str | None, url: str, login: str) -> str:
     if api_key or given.as_curl:  # with --as-curl nothing is sent
         return api_key or ""
     raise NoAccess(
-        f"no API key is configured for {url}", *filter(None, [login]), "or specify it: SLICEPLANE_API_KEY"
+        f"no API key is configured for {url}", *filter(None, [login]), "or set the environment variable SLICEPLANE_API_KEY to an API key"
     )
 
 
@@ -242,13 +242,13 @@ def _read(path: Path) -> _ClientFile | None:
         return None
     except OSError as error:
         raise WrongUsage(
-            f"cannot read {path}: {error.strerror}",
-            "set SLICEPLANE_CONFIG to another file",
+            f"cannot read the configuration file {path}: {error.strerror}",
+            "set SLICEPLANE_CONFIG to the path of another configuration file",
         ) from error
     except msgspec.DecodeError as error:
         raise WrongUsage(
             f"{path} is not a valid configuration file: {error}",
-            'expected content: {"url": "...", "api_key": "..."}',
+            'write the URL and the API key to the file: {"url": "...", "api_key": "..."}',
         ) from error
 
 

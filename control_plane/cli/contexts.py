@@ -66,7 +66,7 @@ class Contexts(msgspec.Struct, frozen=True, omit_defaults=True):
             known = ", ".join(sorted(self.contexts)) or "none"
             raise WrongUsage(
                 f"there is no context {name!r}; the contexts are: {known}",
-                f"create it: sliceplane login --context {name} --url URL",
+                f"create the context: sliceplane login --context {name} --url URL",
             ) from None
 
     def with_context(self, name: str, context: Context, *, current: bool) -> "Contexts":
@@ -94,11 +94,11 @@ def read_contexts(path: Path) -> Contexts:
         return Contexts()
     except OSError as error:
         raise WrongUsage(
-            f"cannot read {path}: {error.strerror}", f"make it readable: chmod 600 {path}"
+            f"cannot read the file of contexts {path}: {error.strerror}", f"make the file readable: chmod 600 {path}"
         ) from error
     except msgspec.DecodeError as error:
         raise WrongUsage(
-            f"{path} is not a valid file of contexts: {error}", "correct or remove it, then: sliceplane login"
+            f"{path} is not a valid file of contexts: {error}", "correct or remove the file, then log in again: sliceplane login"
         ) from error
 
 
@@ -121,5 +121,5 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
             raise
     except OSError as error:
         raise WrongUsage(
-            f"cannot write {path}: {error.strerror}", "set XDG_CONFIG_HOME to another folder"
+            f"cannot write the file of contexts {path}: {error.strerror}", "set XDG_CONFIG_HOME to a writable folder"
         ) from error

@@ -113,7 +113,7 @@ def _reached(chosen: LoginProvider) -> Iterator[None]:
     except (httpx.TransportError, httpx.InvalidURL) as error:
         if untrusted := why_untrusted(error):
             what = f"cannot verify the certificate of {chosen.issuer}: {untrusted[0]}"
-            raise Unreachable(what, "specify the CA of the identity provider: --provider-ca") from error
+            raise Unreachable(what, "specify a file with the CA of the identity provider: --provider-ca FILE") from error
         raise Unreachable(f"cannot reach the identity provider {chosen.issuer}: {error}", _AGAIN) from error
 
 
@@ -124,7 +124,7 @@ def _metadata(http: httpx.Client, chosen: LoginProvider) -> _Metadata:
     answer = http.get(f"{chosen.issuer.rstrip('/')}/.well-known/openid-configuration")
     found = _read(answer, _Metadata, chosen)
     if found.issuer != chosen.issuer:  # OpenID Connect Discovery 1.0, section 4.3
-        raise Unreachable(f"the metadata of {chosen.issuer} is that of {found.issuer}")
+        raise Unreachable(f"the identity provider at {chosen.issuer} returned the metadata of another issuer, {found.issuer}")
     if found.device_authorization_endpoint is None:
         what = f"the identity provider {chosen.name} does not support the device authorization grant"
         raise Unreachable(what, "log in with an API key: sliceplane login")
@@ -132,7 +132,7 @@ def _metadata(http: httpx.Client, chosen: LoginProvider) -> _Metadata:
     for endpoint in (found.device_authorization_endpoint, found.token_endpoint):
         if not endpoint.startswith(("https://", f"{scheme}://")):
             raise Unreachable(
-                f"the identity provider {chosen.name} names an endpoint without TLS: {endpoint}"
+                f"the metadata of the identity provider {chosen.name} contains an endpoint without TLS: {endpoint}"
             )
     return found
 
@@ -165,12 +165,12 @@ def _await_token(http: httpx.Client, chosen: LoginProvider, metadata: _Metadata,
             case "slow_down":
                 interval += INTERVAL_SECONDS
             case "access_denied":
-                raise NoAccess(f"the login at {chosen.name} was refused", _AGAIN)
+                raise NoAccess(f"the login at the identity provider {chosen.name} was denied", _AGAIN)
             case "expired_token":
                 break
             case error:
                 raise NoAccess(f"the identity provider {chosen.name} refused the login: {error}", _AGAIN)
-    raise NoAccess(f"the code expired before the login at {chosen.name} was complete", _AGAIN)
+    raise NoAccess(f"the code of the device login expired before the login at the identity provider {chosen.name} was complete", _AGAIN)
 
 
 def _read(answer: httpx.Response, kind: type[T], chosen: LoginProvider, *, of_success: bool = True) -> T:

@@ -40,4 +40,4 @@ def polled(current: Session, call: Call[T], timeout: float | None) -> Iterator[R
             lost_at = None
             yield reply
         time.sleep(_POLL_SECONDS)
-    raise TimedOut("the timeout of the wait has passed")
+    raise TimedOut("the operation was not complete before the timeout of the wait")

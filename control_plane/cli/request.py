@@ -29,7 +29,7 @@ def ssh_keys(files: list[Path], note: Callable[[str], None], *, create: bool) ->
     files = files or public_keys()
     if not files:
         if not create:
-            raise WrongUsage("~/.ssh has no public key", "specify a public key: --ssh-key FILE")
+            raise WrongUsage("the folder ~/.ssh contains no public SSH key", "specify a public key: --ssh-key FILE")
         files = [make_own_key()]
         note(f"created the SSH key {files[0].with_suffix('')}, because ~/.ssh had none")
     return [key for file in files for key in _keys_in(file)]
@@ -106,7 +106,7 @@ def public_address(given: str) -> NodeAddress:
 def labels(given: list[str]) -> dict[str, str]:
     pairs = [label.partition("=") for label in given]
     if wrong := [name for name, equals, _ in pairs if not (name and equals)]:
-        raise typer.BadParameter(f"{wrong[0]!r} is not of the form NAME=VALUE", param_hint="--label")
+        raise typer.BadParameter(f"label {wrong[0]!r} is not of the form NAME=VALUE", param_hint="--label")
     return {name: value for name, _, value in pairs}
 
 

@@ -53,9 +53,9 @@ def login_of(found: Allocation, slot: int | None, via: str | None) -> Login:
     logins = [*_public(found, chosen), *_private(found, chosen)]
     fitting = [login for login in logins if via in (None, login.via)]
     if not fitting:
-        by = {None: "", NODE: " at the slot's private address", PUBLIC: " from outside"}[via]
+        by = {None: "", NODE: " at its private address", PUBLIC: " that is reachable from outside"}[via]
         raise Refused(
-            f"slot {chosen.slot_id} of {found.id} has no SSH endpoint{by}", *_alternatives(found, logins)
+            f"slot {chosen.slot_id} of allocation {found.id} has no SSH endpoint{by}", *_alternatives(found, logins)
         )
     return fitting[0]
 
@@ -155,12 +155,12 @@ def entered(login: Login, namespaces: Mapping[str, Mapping[str, str]]) -> tuple[
         pid = int(Path(named).read_text())
     except (OSError, ValueError):
         raise Refused(
-            f"lab node {login.node_id} is not running on this machine: {named} does not name a running process",
+            f"lab node {login.node_id} is not running on this machine: the file {named} does not contain the id of a running process",
             "start the lab: ./dev up",
         ) from None
     if os.geteuid() != 0:
         raise Refused(
-            f"{login.address} exists in a network namespace of this machine, which only root can enter",
+            f"the address {login.address} exists only in a network namespace of this machine, which only root can enter",
             "run this command as root",
         )
     return ("nsenter", f"--target={pid}", "--net", "--")

@@ -32,7 +32,7 @@ def time_or_position(given: str, clock: Callable[[], datetime] = _now) -> str:
         try:
             return _rfc3339(clock() - timedelta(seconds=seconds))
         except OverflowError:
-            raise typer.BadParameter(f"{given!r} is before the earliest possible time") from None
+            raise typer.BadParameter(f"the time {given!r} is before the year 1; use a later time") from None
     try:
         return _rfc3339(datetime.fromisoformat(given).astimezone())
     except (ValueError, OverflowError):

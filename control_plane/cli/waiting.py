@@ -71,10 +71,10 @@ def continuing(what: str, *advice: str, doing: str = "watching") -> Iterator[Non
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped {doing}; {what} continues", *advice) from None
+        raise Interrupted(f"the command stopped {doing}; {what} continues", *advice) from None
     except TimedOut:
-        raise NotReached(f"the time of --timeout is over; {what} continues", *advice) from None
+        raise NotReached(f"the command stopped {doing}, because the time of --timeout is over; {what} continues", *advice) from None
     except SliceplaneError as lost:
         if not is_temporary(lost):
             raise
-        raise Unreachable(f"{lost.what}; {what} continues", *advice) from lost
+        raise Unreachable(f"the command stopped {doing}: {lost.what}; {what} continues", *advice) from lost

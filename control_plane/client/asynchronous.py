@@ -74,7 +74,7 @@ class AsyncClient:
                 transport=transport,
             )
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise Unreachable(f"cannot use {url}: {error}; check the URL and the API key") from error
+            raise Unreachable(f"cannot send requests to {url}: {error}; check the URL and the API key") from error
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,7 +117,7 @@ class AsyncClient:
                 if pause is None or call.quick:
                     return read(call, response.status_code, response.headers, response.content)
             await asyncio.sleep(pause)
-        raise AssertionError("the last attempt must return or raise")
+        raise AssertionError("the last attempt of a request must return a response or raise an error")
 
     async def items(self, call: ListCall[T], limit: int | None = None) -> AsyncIterator[T]:
         """Yield the decoded items of a list, at most `limit`. Pages are requested as they are needed."""

@@ -37,7 +37,7 @@ def refuse_other_content(headers: Mapping[str, str]) -> None:
     found = headers.get("content-type", "")
     if not found.startswith("text/event-stream"):
         raise UnexpectedResponse(
-            f"the server returned {found or 'no content type'} instead of an event stream"
+            f"the server returned content type {found or '(none)'} instead of an event stream (text/event-stream)"
         )
 
 

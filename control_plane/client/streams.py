@@ -144,7 +144,7 @@ class Following:
         if self.deadline is None:
             return float("inf")
         if now >= self.deadline:
-            raise TimedOut("the deadline of the stream has passed")
+            raise TimedOut("the deadline for reading the event stream has passed")
         return self.deadline - now
 
     def read_seconds(self, now: float) -> float:

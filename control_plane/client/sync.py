@@ -69,7 +69,7 @@ class Client:
                 transport=transport,
             )
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise Unreachable(f"cannot use {url}: {error}; check the URL and the API key") from error
+            raise Unreachable(f"cannot send requests to {url}: {error}; check the URL and the API key") from error
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +112,7 @@ class Client:
                 if pause is None or call.quick:
                     return read(call, response.status_code, response.headers, response.content)
             time.sleep(pause)
-        raise AssertionError("the last attempt must return or raise")
+        raise AssertionError("the last attempt of a request must return a response or raise an error")
 
     @contextmanager
     def opened(self, path: str) -> Iterator[httpx.Response]:

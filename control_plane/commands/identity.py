@@ -86,8 +86,8 @@ def enrol_node(asked: VerifiedEnrolment, origin: Origin, lifetime: timedelta) ->
             number = await _repeated_enrolment(transaction.conn, node, asked.holder, session_request)
             return Decision((), origin.at(transaction.now), granted(number, node.subnet))
         if node.token_expires_at <= transaction.now:
-            expired = f"the enrolment token expired at {node.token_expires_at.isoformat()}"
-            raise Unauthorised(Objection("token_expired", f"{expired}; reopen the enrolment for a new token"))
+            expired = f"the enrolment token expired at {node.token_expires_at.isoformat()}; reopen the enrolment for a new token"
+            raise Unauthorised(Objection("token_expired", expired))
         number = await sessions.begin(transaction.conn, asked.holder, session_request)
         fact = NodeEnrolled(
             node_id=claims.node_id,

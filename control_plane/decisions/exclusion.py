@@ -89,9 +89,10 @@ def _exclusion(failures: Sequence[FailedBringUp]) -> Reason:
     last = failures[-1]
     slots = ", ".join(sorted({each.slot_id for each in failures}))
     reason = (
-        f"{len(failures)} consecutive bring-ups of slices failed ({slots}); the last: {last.reason.message}"
+        f"{len(failures)} consecutive bring-ups of slices failed ({slots}); the last: {last.reason.message} "
+        f"[{last.reason.code}]"
     )
-    return Reason(EXCLUDED, f"{reason} [{last.reason.code}]")
+    return Reason(EXCLUDED, reason)
 
 
 def slot_succeeded(

@@ -46,13 +46,13 @@ def _issuer_url(raw: str) -> str:
         host = url.hostname or ""
         complete = bool(host) and (url.port is None or url.port > 0)
     except ValueError:
-        raise ValueError(f"{raw!r} is not a URL") from None
+        raise ValueError(f"{raw!r} is not a URL; use the form https://HOST[:PORT][/PATH]") from None
     if not (complete and raw.isascii() and raw.isprintable()) or " " in raw:
         raise ValueError(f"{raw!r} is not a URL of the form https://HOST[:PORT][/PATH]")
     if url.query or url.fragment or "@" in url.netloc or "?" in raw or "#" in raw:
-        raise ValueError(f"{raw!r} must have no user, query or fragment")
+        raise ValueError(f"the URL {raw!r} must not contain a user, a query or a fragment")
     if url.scheme != "https" and not (url.scheme == "http" and is_loopback(host)):
-        raise ValueError(f"{raw!r} must begin with https://; http:// is permitted for loopback only")
+        raise ValueError(f"the URL {raw!r} must begin with https://; http:// is permitted only for loopback addresses")
     return raw
 
 
@@ -75,7 +75,7 @@ class Grant(BaseModel):
     @model_validator(mode="after")
     def _limits_callers(self) -> Self:
         if self.role is Role.CALLER and not self.projects:
-            raise ValueError("a grant of the role caller names its projects")
+            raise ValueError("a grant of the role caller must list at least one project; set 'projects'")
         return self
 
     @property

@@ -37,8 +37,9 @@ def choose(
     enough = [slots for slots in _by_node(candidates) if len(slots) >= count]
     if not enough:
         what = "a free slot" if count == 1 else f"{count} free slots"
+        what = f"{what} of SKU {sku}"
         lacking = f"no schedulable node has {what}" if node is None else f"node {node} does not have {what}"
-        raise Conflict(Objection("no_capacity", f"{lacking} of SKU {sku}", "/slot_count"))
+        raise Conflict(Objection("no_capacity", lacking, "/slot_count"))
     fullest = min(enough, key=_room_and_name)
     return tuple(sorted(sorted(fullest, key=lambda slot: (failures.get(slot, 0), slot))[:count]))
 

@@ -70,7 +70,7 @@ def against_retrying(projection: str, stopped_at: frozenset[Position]) -> list[O
     """Return the reason why a read model cannot retry an event; an empty list if an event has stopped it."""
     if stopped_at:
         return []
-    return [Objection("projection_not_stopped", f"read model {projection} is not stopped; nothing to retry")]
+    return [Objection("projection_not_stopped", f"read model {projection} is not stopped; there is no event to retry")]
 
 
 def against_skipping(
@@ -79,8 +79,8 @@ def against_skipping(
     """Return the reason why a read model cannot skip the event at `position`; None stands for any event."""
     if position in stopped_at or (position is None and stopped_at):
         return []
-    state = f"read model {projection} is not stopped"
+    reason = f"read model {projection} is not stopped; no event was skipped"
     if stopped_at:
         where = ", ".join(map(str, sorted(stopped_at)))
-        state = f"read model {projection} is stopped at position {where}, not at position {position}"
-    return [Objection("not_stopped_at_position", f"{state}; no event was skipped", "/position")]
+        reason = f"read model {projection} is stopped at position {where}, not at position {position}; no event was skipped"
+    return [Objection("not_stopped_at_position", reason, "/position")]

@@ -84,14 +84,14 @@ def no_free_address_on_node(request: IngressRequest, node: NodeId) -> Conflict:
     """Return the refusal of a request for an ingress rule on a node without a suitable free public address or port."""
     match request.to:
         case AddressRequest():
-            what = "free public address that can be assigned as a whole"
+            reason = f"node {node} has no free public address that can be assigned as a whole"
         case PortRequest(public_port=None):
-            what = "free public port"
+            reason = f"node {node} has no free public port"
         case PortRequest(protocol=protocol, public_port=port):
-            what = f"public address with free {protocol} port {port}"
+            reason = f"node {node} has no public address with free {protocol} port {port}"
         case _:
             assert_never(request.to)
-    return Conflict(Objection("no_public_address", f"node {node} has no {what}", "/ingress"))
+    return Conflict(Objection("no_public_address", reason, "/ingress"))
 
 
 def no_free_address_anywhere() -> Conflict:
@@ -145,7 +145,7 @@ def change(
             *(
                 Objection(
                     "address_in_use",
-                    f"address {each.address} is used by ingress rules; close them before you change it",
+                    f"address {each.address} is used by ingress rules; remove these rules before you change the address",
                     "/addresses",
                 )
                 for each in lost

@@ -108,7 +108,7 @@ class IssuerKeys:
             return found
         if self._failed:
             raise _unavailable(self._issuer)
-        raise TokenRefused("token_untrusted", "no such key")
+        raise TokenRefused("token_untrusted", "the identity provider has no key that fits the token")
 
     def _find(self, token: ShownToken) -> IssuerKey | None:
         """Return the key with the token's `kid`, or without `kid` the only key that fits the token's algorithm."""
@@ -159,13 +159,13 @@ class IssuerKeys:
                 client, f"{self._issuer.issuer.rstrip('/')}/.well-known/openid-configuration"
             )
             if document.get("issuer") != self._issuer.issuer:
-                raise _FetchFailed("discovery names a different issuer")
+                raise _FetchFailed("the discovery document of the identity provider names a different issuer")
             url = document.get("jwks_uri")
             if not isinstance(url, str) or not _is_trustworthy(url, self._issuer.issuer):
-                raise _FetchFailed("jwks_uri is missing or not https")
+                raise _FetchFailed("`jwks_uri` in the discovery document of the identity provider is missing or not an https URL")
             keys = usable_keys(await _json_at(client, url))
         if not keys:
-            raise _FetchFailed("no usable key")
+            raise _FetchFailed("the JWK set of the identity provider contains no usable key")
         return keys
 
 
@@ -191,18 +191,18 @@ async def _json_at(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
     raw = bytearray()
     async with client.stream("GET", url) as answer:
         if answer.status_code != httpx.codes.OK:
-            raise _FetchFailed(f"status {answer.status_code}")
+            raise _FetchFailed(f"the identity provider answered with status {answer.status_code}")
         # The raw bytes: a compressed answer could be small here and large in memory.
         async for chunk in answer.aiter_raw():
             raw += chunk
             if len(raw) > MAX_ANSWER_BYTES:
-                raise _FetchFailed("answer is too large")
+                raise _FetchFailed(f"the answer of the identity provider has more than {MAX_ANSWER_BYTES} bytes")
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError):
-        raise _FetchFailed("answer is not JSON") from None
+        raise _FetchFailed("the answer of the identity provider is not JSON") from None
     if not isinstance(found, dict):
-        raise _FetchFailed("answer is not a JSON object")
+        raise _FetchFailed("the answer of the identity provider is not a JSON object")
     return found
 
 
@@ -211,9 +211,9 @@ def usable_keys(document: dict[str, Any]) -> tuple[IssuerKey, ...]:
     types that this server does not support, are ignored."""
     listed = document.get("keys")
     if not isinstance(listed, list):
-        raise _FetchFailed("answer is not a JWK set: it has no list `keys`")
+        raise _FetchFailed("the answer of the identity provider is not a JWK set: it has no list `keys`")
     if len(listed) > MAX_KEYS:
-        raise _FetchFailed("too many keys")
+        raise _FetchFailed(f"the JWK set of the identity provider has more than {MAX_KEYS} keys")
     return tuple(key for each in listed if (key := _usable(each)) is not None)
 
 

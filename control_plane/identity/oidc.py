@@ -31,10 +31,10 @@ class Verifier:
         shown = read_token(token)
         issuer, keys = self._issuers.get(shown.issuer, (None, None))
         if issuer is None or keys is None:
-            raise TokenRefused("token_untrusted", "unknown issuer")
+            raise TokenRefused("token_untrusted", "no configured identity provider is the issuer of the token")
         if shown.algorithm not in issuer.algorithms:
-            raise TokenRefused("token_untrusted", "algorithm is not permitted")
+            raise TokenRefused("token_untrusted", "the algorithm of the token is not permitted for its issuer")
         key = await keys.key_for(shown)
         if not key.verify(shown):
-            raise TokenRefused("token_untrusted", "wrong signature")
+            raise TokenRefused("token_untrusted", "the signature of the token is wrong")
         return holder_of(shown.claims, issuer, self._now())

@@ -207,7 +207,7 @@ async def _replay_rest(conn: AsyncConnection, projection: Projection, skips: fro
     missing = last - filled.position
     if missing > MOST_POSITIONS:
         raise TooMuchMissing(
-            f"the idle tables are {missing} positions behind the ledger; a swap applies at most {MOST_POSITIONS}"
+            f"the rebuilt tables are {missing} positions behind the ledger; they are swapped in when at most {MOST_POSITIONS} are missing"
         )
     remaining = Gathering([projection], {projection.name: skips})
     remaining.add(await read_range(ledger, filled.position, last, limit=MOST_POSITIONS))

@@ -171,7 +171,7 @@ async def answers(client: Redis, commands: list[Command]) -> list[Any]:
         try:
             found += await pipeline.execute(raise_on_error=False)
         except REDIS_UNAVAILABLE as error:
-            raise RedisUnavailable(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
+            raise RedisUnavailable(why_untrusted(error) or f"Redis did not answer: {type(error).__name__}: {error}") from error
     return found
 
 
@@ -179,7 +179,7 @@ async def _all(client: Redis, commands: list[Command]) -> list[Any]:
     found = await answers(client, commands)
     for answer in found:
         if isinstance(answer, Exception):
-            raise RedisUnavailable(f"{type(answer).__name__}: {answer}") from answer
+            raise RedisUnavailable(f"Redis refused a command: {type(answer).__name__}: {answer}") from answer
     return found
 
 

@@ -8,7 +8,7 @@ from events.ledger import cursors
 from events.values import InvalidValue, Position
 
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
-_FORMS: Final = "a time such as 2026-11-21T09:30:00Z (RFC 3339; '+' is sent as %2B), or position:N"
+_FORMS: Final = "use a time such as 2026-11-21T09:30:00Z (RFC 3339; '+' is sent as %2B), or position:N"
 
 Moment = Position | datetime
 

@@ -270,7 +270,7 @@ def _presented(credentials: HTTPAuthorizationCredentials | None) -> PresentedCre
         name = node_id(raw)
     except InvalidValue:
         raise Unauthorised(
-            Objection("unknown_node", "the credentials are not of the form '<node id>:<credential>'")
+            Objection("unknown_node", "the node credentials in the Authorization header do not have the form '<node id>:<credential>'; correct them")
         ) from None
     return PresentedCredential(name, digest(credential))
 
@@ -283,7 +283,7 @@ async def _session(request: Request, presented: PresentedCredential) -> int:
 
 def _secret(credentials: HTTPAuthorizationCredentials | None) -> str:
     if credentials is None:
-        reason = "send 'Authorization: Bearer <API key, token or session>'"
+        reason = "the request has no credentials; send 'Authorization: Bearer <API key, token or session>'"
         raise Unauthorised(Objection("no_credentials", reason))
     return credentials.credentials
 

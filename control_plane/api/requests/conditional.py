@@ -36,7 +36,7 @@ def tags_in(header: str) -> list[tuple[bool, str]]:
     Raises `ValueError` if the header is not a list of entity tags.
     """
     if not _LIST.fullmatch(header):
-        raise ValueError(f"{header[:64]!r} is not a list of entity tags")
+        raise ValueError(f"the value {header[:64]!r} of the header is not a list of entity tags")
     return [(found["weak"] is not None, found["tag"]) for found in _TAG.finditer(header)]
 
 

@@ -109,7 +109,7 @@ def _reason(error: Mapping[str, Any], describe: Callable[[Any], str]) -> tuple[s
         "int_parsing_size",
     }:
         expected = _TYPES.get(kind.partition("_")[0], _TYPES.get(kind.rpartition("_")[0], "of another type"))
-        return "wrong_type", f"must be {expected}, not {describe(error['input'])}"
+        return "wrong_type", f"the value must be {expected}, not {describe(error['input'])}"
     if kind == "string_pattern_mismatch":
         return "invalid_value", f"{describe(error['input'])} must match the pattern {context['pattern']}"
     return _other_reason(kind, error, context)
@@ -118,7 +118,7 @@ def _reason(error: Mapping[str, Any], describe: Callable[[Any], str]) -> tuple[s
 def _other_reason(kind: str, error: Mapping[str, Any], context: Mapping[str, Any]) -> tuple[str, str]:
     match kind:
         case "missing":
-            return "required", "is required"
+            return "required", "the value is required, but missing"
         case "extra_forbidden":
             return "unknown_field", f"{_quoted(error['loc'][-1])} is not a field of this request"
         case "literal_error" | "enum":
@@ -132,11 +132,11 @@ def _other_reason(kind: str, error: Mapping[str, Any], context: Mapping[str, Any
                 f"unknown value {_quoted(context['tag'])}; choose one of {context['expected_tags']}",
             )
         case "union_tag_not_found":
-            return "required", "must be an object; its field 'kind' must not be null"
+            return "required", "the value must be an object, and its field 'kind' must not be null"
         case "value_error" | "assertion_error":
             return "invalid_value", str(context.get("error", error["msg"]))
         case _:
-            return "invalid_value", "the value is not valid for this field"
+            return "invalid_value", "the value is not valid for this field; see /openapi.json for the valid values"
 
 
 def _quoted(value: Any) -> str:

@@ -73,7 +73,7 @@ KINDS: Final[dict[type[Refused], ProblemType]] = {
         "The request is malformed",
         "The request does not match the schema of its route, and cannot succeed in any state.",
         "Correct every field and parameter that the reasons name, and send the request again.",
-        Objection("required", "is required", field="/sku"),
+        Objection("required", "the value is required, but missing", field="/sku"),
     ),
     UnknownName: ProblemType(
         "unknown-name",
@@ -100,7 +100,7 @@ KINDS: Final[dict[type[Refused], ProblemType]] = {
         "The header If-Match names a version of the resource that is not the present one: another request or an"
         " event changed the resource since it was read. Nothing was changed.",
         "Read the resource again, decide on its present state, and repeat the request with the new ETag.",
-        Objection("version_changed", "allocation-alc-1 is at version 7, not 6", parameter="If-Match"),
+        Objection("version_changed", "allocation-alc-1 is at version 7, not 6; read it again", parameter="If-Match"),
     ),
     Conflict: ProblemType(
         "conflict",
@@ -143,7 +143,7 @@ KINDS: Final[dict[type[Refused], ProblemType]] = {
         "Invalid or unknown credentials",
         "The request has no credentials, or its credentials are unknown, expired or revoked.",
         "Send valid credentials in the header Authorization: 'Bearer ' and an API key, a token or the secret of a session.",
-        Objection("no_credentials", "send 'Authorization: Bearer <API key, token or session>'"),
+        Objection("no_credentials", "the request has no credentials; send 'Authorization: Bearer <API key, token or session>'"),
     ),
     Forbidden: ProblemType(
         "forbidden",
@@ -167,7 +167,7 @@ NOT_FOUND: Final = ProblemType(
     "The path does not exist",
     "No route of this release has the path of the request.",
     "Check the path; the document /openapi.json and the page /docs list all routes.",
-    Objection("not_found", "GET /v1/allocation: Not Found"),
+    Objection("not_found", "the request GET /v1/allocation was refused: Not Found"),
 )
 METHOD_NOT_ALLOWED: Final = ProblemType(
     "method-not-allowed",
@@ -175,7 +175,7 @@ METHOD_NOT_ALLOWED: Final = ProblemType(
     "The path does not support the method",
     "The path exists, but not with the method of the request.",
     "Use one of the methods in the header Allow.",
-    Objection("method_not_allowed", "PUT /v1/allocations: Method Not Allowed"),
+    Objection("method_not_allowed", "the request PUT /v1/allocations was refused: Method Not Allowed"),
 )
 CONTENT_TOO_LARGE: Final = ProblemType(
     "content-too-large",
@@ -186,7 +186,7 @@ CONTENT_TOO_LARGE: Final = ProblemType(
     "Send a smaller body; a list can be sent in several requests.",
     Objection(
         "content_too_large",
-        "POST /v1/agent/reports: the body has more than 8388608 bytes, the limit of this route",
+        "the request POST /v1/agent/reports was refused: the body has more than 8388608 bytes, the limit of this route",
     ),
 )
 PROTOCOL: Final = {each.status: each for each in (NOT_FOUND, METHOD_NOT_ALLOWED, CONTENT_TOO_LARGE)}

@@ -174,7 +174,7 @@ def install(app: FastAPI) -> None:
             reason = "the body is not valid JSON in UTF-8, or is nested too deeply"
             return problem(request, KINDS[BadRequest], [Objection("invalid_json", reason)])
         kind = PROTOCOL.get(error.status_code, BROKEN)
-        reason = f"{request.method} {escaped_text(request.url.path)}: {error.detail}"
+        reason = f"the request {request.method} {escaped_text(request.url.path)} was refused: {error.detail}"
         headers = (
             {"Allow": _allowed(app, request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else {}
         )

@@ -224,7 +224,7 @@ def _objection(spent: Spent) -> Objection:
     what = {
         "principal": "this caller",
         "project": f"all callers of the project {subject} together",
-        "unauthenticated": f"without valid credentials, the {'network' if '/' in subject else 'address'} {subject}",
+        "unauthenticated": f"callers without valid credentials at {'network' if '/' in subject else 'address'} {subject} together",
     }[quota.name]
     reason = f"{what} may send {quota.limit} requests in {quota.seconds} s; retry in {_retry_after(spent)} s"
     return Objection("rate_limited", reason)

@@ -234,7 +234,7 @@ class SharedWindows:
     async def _send(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
-            failure = RedisUnavailable("the process stops")
+            failure = RedisUnavailable("the control plane is stopping and no longer counts requests in Redis")
             try:
                 async with asyncio.timeout(REDIS_SECONDS):
                     found = await self._spend([each.charges for each in batch])
@@ -244,7 +244,7 @@ class SharedWindows:
             except RedisUnavailable as error:
                 failure = error
             except TimeoutError:
-                failure = RedisUnavailable(f"no answer within {REDIS_SECONDS} s")
+                failure = RedisUnavailable(f"Redis did not answer within {REDIS_SECONDS} s")
             finally:
                 # A request that waits for a result that never comes would hang. The requests behind a failed batch fail
                 # with it: they would only wait for the next timeout.
@@ -283,7 +283,7 @@ class SharedWindows:
                 found[number] = answer
         for each in found:
             if isinstance(each, Exception):
-                raise RedisUnavailable(f"{type(each).__name__}: {each}")
+                raise RedisUnavailable(f"Redis refused a command: {type(each).__name__}: {each}")
         return found
 
 

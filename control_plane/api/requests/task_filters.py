@@ -31,7 +31,7 @@ def _if_given(check: Callable[[str], str]) -> AfterValidator:
 
 def _kind(raw: str) -> str:
     if raw not in CATALOGUE:
-        raise InvalidValue("kind of task", raw[:64], f"one of {', '.join(CATALOGUE)}")
+        raise InvalidValue("kind of task", raw[:64], f"choose one of {', '.join(CATALOGUE)}")
     return raw
 
 

@@ -49,7 +49,7 @@ def doctor(context: typer.Context, *, output: UnnamedOutput = UnnamedFormat.TABL
         if current.screen.machine:
             current.screen.document(msgspec.json.encode({"checks": found}))
         if failed := [each.name for each in found if each.status is Verdict.FAILED]:
-            raise NotReady(f"failed: {', '.join(failed)}")
+            raise NotReady(f"these checks failed: {', '.join(failed)}")
 
 
 def _findings(current: Session) -> Iterator[Finding]:

@@ -52,7 +52,7 @@ def rebuild(
     Ends when they are swapped in; exit code 5 if an event stops the rebuild. Ctrl-C ends this command, not the rebuild.
     """
     if bool(names) == every:
-        raise typer.BadParameter("specify the projections to rebuild, or --all")
+        raise typer.BadParameter("specify either the names of the projections to rebuild, or --all")
     with session(context, output) as current:
         requested = list(dict.fromkeys(names or [])) if current.as_curl else _known(current, names)
         # Before `continuing`: if it is interrupted here, not all rebuilds are ordered, so the note would be wrong.
@@ -76,7 +76,7 @@ def _refuse_unknown(requested: Sequence[str], known: Iterable[Projection]) -> No
     names = [each.name for each in known]
     if unknown := [name for name in requested if name not in names]:
         quoted = ", ".join(map(repr, unknown))
-        raise WrongUsage(f"no projection is named {quoted}", f"choose from {', '.join(names)}")
+        raise WrongUsage(f"no projection is named {quoted}", f"choose from the projections {', '.join(names)}")
 
 
 def _until_swapped(

@@ -80,7 +80,7 @@ def ssh(
 def _refuse_simulated(current: Session, login: Login) -> None:
     node = current.readable_node(login.node_id)
     if node is not None and node.simulated:
-        raise Refused(f"node {login.node_id} is simulated: its slices have no guest to log in to")
+        raise Refused(f"node {login.node_id} is simulated, so its slices have no guest to log in to")
 
 
 def _identities(access: Access) -> list[Path]:
@@ -97,8 +97,8 @@ def _refuse_missing(*programs: str) -> None:
     for program in programs:
         if shutil.which(program) is None:
             raise WrongUsage(
-                f"the program {program} is not installed here",
-                "on Debian: apt-get install openssh-client util-linux",
+                f"the program {program} is not installed on this machine",
+                "install the missing program; on Debian: apt-get install openssh-client util-linux",
             )
 
 

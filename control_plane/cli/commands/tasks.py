@@ -140,7 +140,7 @@ def _wait(current: Session, task: str, timeout: float | None) -> None:
         # The bring-up of a slice is not retried, and a superseded task is obsolete.
         is_final = found.kind == "slice.apply" or found.state == "superseded"
         advice = () if is_final else (f"retry: sliceplane tasks retry {task}",)
-        raise TaskNotDone(f"task {task} is {found.state}{reason}", *advice)
+        raise TaskNotDone(f"task {task} did not succeed; its state is {found.state}{reason}", *advice)
 
 
 def _until_over(current: Session, task: str, timeout: float | None) -> Reply[Task]:
