@@ -148,6 +148,6 @@ def _accessible(folder: Path) -> Path:
     for each in (folder, *folder.resolve().parents):
         if not each.stat().st_mode & stat.S_IXOTH:
             raise SettingsRefused(
-                f"run_folder {folder}: other users cannot traverse {each}; run chmod o+x on it, or choose another folder"
+                f"run_folder {folder} cannot be used: other users cannot traverse the folder {each}; run chmod o+x {each}, or choose another run_folder"
             )
     return folder

@@ -61,7 +61,7 @@ class SlotSettings(Wire):
             twice = sorted(each for each, times in Counter[int | str](values).items() if times > 1)
             objections += [f"{noun} {each} is named twice; remove one" for each in twice]
         if objections:
-            raise ValueError(f"slot {self.index}: {'; '.join(objections)}")
+            raise ValueError(f"slot {self.index} is invalid: {'; '.join(objections)}")
         return self
 
     @property
@@ -198,9 +198,9 @@ def api_trust(settings: Settings) -> ssl.SSLContext | None:
     try:
         return _trusted(None if path is None else path.read_text())
     except (UnusableCa, UnicodeDecodeError) as error:
-        raise SettingsRefused(f"ca_file: {path}: {error}") from None
+        raise SettingsRefused(f"cannot use the CA in ca_file {path}: {error}") from None
     except OSError as error:
-        raise SettingsRefused(f"ca_file: {path}: {error.strerror}") from error
+        raise SettingsRefused(f"cannot read ca_file {path}: {error.strerror}") from error
 
 
 def read_settings(path: Path) -> Settings:
@@ -208,9 +208,9 @@ def read_settings(path: Path) -> Settings:
     try:
         settings = Settings.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise SettingsRefused(f"{path}: {error.strerror}") from error
+        raise SettingsRefused(f"cannot read the settings file {path}: {error.strerror}") from error
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())
-        raise SettingsRefused(f"{path}: {wrong}") from error
+        raise SettingsRefused(f"the settings file {path} is invalid: {wrong}") from error
     api_trust(settings)
     return settings

@@ -134,7 +134,7 @@ def _problems(wanted: HostDevice, place: Place, devices: PciDevices) -> Iterator
 def _mismatches(wanted: HostDevice, devices: PciDevices) -> Iterator[str]:
     found = devices.find(wanted.address)
     if found is None:
-        yield "is not there"
+        yield "does not exist"
     elif found.unread is not None:
         yield _cannot_be_read(found.unread)
     elif found.kind in _UNFIT_KINDS.get(wanted.use, ()):

@@ -37,7 +37,7 @@ class Call(Generic[T]):
             # meanwhile.
             if self.outcome.done():
                 return self.outcome.result()
-            raise DeadlineExceeded(f"no answer within {self.seconds:g} s") from None
+            raise DeadlineExceeded(f"the host gave no answer within {self.seconds:g} s") from None
 
 
 class Deadlines:
@@ -59,7 +59,7 @@ class Deadlines:
         ends = monotonic() + seconds
         if not self._slots.acquire(timeout=slot_timeout):
             raise DeadlineExceeded(
-                "too many earlier calls to host programs hang; restart the program that does not answer"
+                "too many earlier calls to host programs have not returned; restart the program that does not answer"
             )
         outcome: Future[T] = Future()
         self._start(call, outcome)

@@ -44,12 +44,12 @@ class HostDeviceFiles:
     def _started(self, address: PciAddress) -> Call[Files] | FactsUnread:
         if (hung := self._hung.get(address)) is not None:
             if not hung.outcome.done():
-                return FactsUnread("an earlier read of its files has not returned")
+                return FactsUnread("an earlier read of the files of the PCI function has not returned")
             del self._hung[address]
         try:
             return self._deadlines.begin(self._read_seconds, lambda: self._files(address))
         except DeadlineExceeded as overdue:
-            return FactsUnread(f"read its files: {overdue}")
+            return FactsUnread(f"cannot read the files of the PCI function: {overdue}")
 
     def _result(self, address: PciAddress, call: Call[Files] | FactsUnread) -> Files | FactsUnread:
         if isinstance(call, FactsUnread):
@@ -58,7 +58,7 @@ class HostDeviceFiles:
             return call.result()
         except DeadlineExceeded as overdue:
             self._hung[address] = call
-            return FactsUnread(f"read its files: {overdue}")
+            return FactsUnread(f"cannot read the files of the PCI function: {overdue}")
 
     def _files(self, address: PciAddress) -> Files:
         return dict(self._found(address))

@@ -33,7 +33,7 @@ class PendingQuery(Generic[T]):
             ends = monotonic() + self.deadline
             return self.read(*[_output(program, ends) for program in self.programs])
         except (OSError, subprocess.SubprocessError, ValueError) as error:
-            raise HostUnreadable(f"{self.operation}: {reason(error)}") from error
+            raise HostUnreadable(f"cannot {self.operation}: {reason(error)}") from error
         finally:
             self.end()
 
@@ -53,7 +53,7 @@ def start_query(
         programs += map(_start, commands)
     except OSError as error:
         query.end()
-        raise HostUnreadable(f"{operation}: {error}") from error
+        raise HostUnreadable(f"cannot {operation}: {error}") from error
     return query
 
 
@@ -75,9 +75,9 @@ def run_change(
         # A negative code means that a signal ended the program, so its outcome is unknown.
         unanswered = error.returncode < 0 or is_no_answer(reason(error))
         error_type = HostUnreadable if unanswered else HostRefused
-        raise error_type(f"{operation}: {reason(error)}") from error
+        raise error_type(f"cannot {operation}: {reason(error)}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise HostUnreadable(f"{operation}: {error}") from error
+        raise HostUnreadable(f"cannot {operation}: {error}") from error
 
 
 def reason(error: Exception) -> str:

@@ -83,7 +83,7 @@ class ImagesFolder:
         """
         if not (self.folder / name / _DESCRIPTION).is_file():
             raise HostRefused(
-                f"image {name} is not on this node, which has {', '.join(self.names()) or 'none'}"
+                f"image {name} is not on this node; the images of this node are: {', '.join(self.names()) or 'none'}"
             )
         return self._read(name)
 
@@ -97,7 +97,7 @@ class ImagesFolder:
             ) from error
         if described.name != name:
             raise HostUnreadable(
-                f"{path} describes the image {described.name!r}; its folder must have the image's name"
+                f"the file {path} describes image {described.name!r}; give the folder of the file the name of the image"
             )
         return Image(name, path.parent / described.kernel, path.parent / described.initrd, described.cmdline)
 
@@ -115,7 +115,7 @@ class FixedImages:
         for image in self.images:
             if image.name == name:
                 return image
-        raise HostRefused(f"image {name} is not on this node, which has {', '.join(self.names()) or 'none'}")
+        raise HostRefused(f"image {name} is not on this node; the images of this node are: {', '.join(self.names()) or 'none'}")
 
 
 def publish(folder: Path, image: Image) -> None:

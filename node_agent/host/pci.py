@@ -154,4 +154,4 @@ def is_representor(netdev: Netdev) -> bool:
 def _check_read(*devices: PciDevice | None) -> None:
     for device in devices:
         if device is not None and device.unread is not None:
-            raise HostUnreadable(f"PCI device {device.address}: {device.unread}")
+            raise HostUnreadable(f"cannot read PCI device {device.address}: {device.unread}")

@@ -54,12 +54,12 @@ def apply_body_of(order: Order) -> ApplySlice:
         case StopSlice():
             raise OperationError(
                 "not_wanted",
-                f"the operation requires a running slice; the order of {order.slot_id} is to stop its slice",
+                f"the operation requires a running slice; the order for slot {order.slot_id} stops the slice",
             )
         case RemoveSlice():
             raise OperationError(
                 "not_wanted",
-                f"the operation requires a running slice; the order of {order.slot_id} is to remove its slice",
+                f"the operation requires a running slice; the order for slot {order.slot_id} removes the slice",
             )
         case _:
             assert_never(order.body)
@@ -71,7 +71,7 @@ def _repaired(order: Order, aspect: str, host: Host, halt: Halt) -> tuple[str, .
 
 def _removed(order: Order, host: Host, halt: Halt) -> IngressRemoveResult:
     if not isinstance(order.body, RemoveSlice):
-        raise OperationError("not_wanted", f"{order.slot_id} is reserved for {order.allocation_id}")
+        raise OperationError("not_wanted", f"the operation requires an empty slot; slot {order.slot_id} is reserved for allocation {order.allocation_id}")
     gone = network_of(order.slot_id, order.body.network)
     steps = remove_aspects(gone, _EXPOSURE, host, halt)
     if left := remains_of(gone, _EXPOSURE, host):

@@ -122,7 +122,7 @@ def is_newer_order(held: FenceEntry | None, order: Order) -> bool:
     if order.content_digest() != held.order.content_digest():
         raise Refused(
             "conflicting_content",
-            f"an order with the same token {_token_text(order)} and different content was received before",
+            f"an order with the same fence token {_token_text(order)} and different content was received before",
         )
     return False
 

@@ -54,7 +54,7 @@ class ReadinessObservation:
             case ("bound", NotYet(reason)):
                 return "not_reachable", f"{self.address.expected_ip}: {reason}"
             case ("bound", Answered()):
-                raise AssertionError("failure() was called for a slice that is ready")
+                raise AssertionError("failure() must not be called for a slice that is ready")
 
     def is_ready(self) -> bool:
         """Return whether the probe succeeded and the DHCP lease is bound to the reserved address."""

@@ -186,7 +186,7 @@ class Slots:
         if order.node_id != self._node_id or node_of(order.slot_id) != self._node_id:
             raise Refused(
                 "wrong_node",
-                f"an order for {order.slot_id} on {order.node_id} was sent to node {self._node_id}",
+                f"an order for slot {order.slot_id} of node {order.node_id} was sent to node {self._node_id}",
             )
         match order.body:
             case ApplySlice(network=wanted) | StopSlice(network=wanted) if not _is_on(self._network, wanted):
@@ -204,7 +204,7 @@ class Slots:
         try:
             return self._slots[order.slot_id]
         except KeyError:
-            raise Refused("wrong_node", f"{self._node_id} has no slot {index_of(order.slot_id)}") from None
+            raise Refused("wrong_node", f"node {self._node_id} has no slot with index {index_of(order.slot_id)}") from None
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(self._slots.values())

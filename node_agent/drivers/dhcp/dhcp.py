@@ -169,7 +169,7 @@ class DnsmasqLeases:
             waited = monotonic() - began
             if waited > self._deadline:
                 raise HostRefused(
-                    f"dnsmasq did not remove the DHCP lease of {lease.ip} to {lease.mac} in time"
+                    f"dnsmasq did not remove the DHCP lease of {lease.ip} to {lease.mac} within {self._deadline:g} s"
                 )
             if waited > RELEASE_SECONDS:
                 self._remove_from_open_file(lease)

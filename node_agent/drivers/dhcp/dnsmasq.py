@@ -198,7 +198,7 @@ class Dnsmasq:
             if monotonic() > ends:
                 self._end(child.pid)
                 raise HostUnreadable(
-                    f"dnsmasq did not listen within {self._deadline:g} s; see {self._folder / 'log'}"
+                    f"dnsmasq did not listen for DHCP requests within {self._deadline:g} s; see the log {self._folder / 'log'}"
                 )
             self._leaving.wait(0.005)
 
@@ -331,7 +331,7 @@ def _suspend(pid: int, within: float) -> None:
         os.kill(pid, signal.SIGSTOP)
         while not is_still(pid):
             if monotonic() > ends:
-                raise HostUnreadable(f"dnsmasq process {pid} did not stop after SIGSTOP")
+                raise HostUnreadable(f"dnsmasq process {pid} still runs after SIGSTOP")
             time.sleep(0.001)
 
 

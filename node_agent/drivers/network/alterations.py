@@ -150,4 +150,4 @@ def _reset(link: str, name: str) -> None:
     try:
         file.write_text("0\n")
     except OSError as error:
-        raise HostRefused(f"cannot write {file}: {error}") from error
+        raise HostRefused(f"cannot write the kernel setting {file}: {error}") from error

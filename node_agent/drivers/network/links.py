@@ -197,7 +197,7 @@ class NetlinkLinks:
                 if _forwards(name) is False:
                     _forwarding(name).write_text("1\n")
             except OSError as error:
-                raise HostRefused(f"cannot write {_forwarding(name)}: {error}") from error
+                raise HostRefused(f"cannot write the kernel setting {_forwarding(name)}: {error}") from error
 
     def _links(self) -> Links:
         return look((self, "links"), rtnetlink.links)
@@ -252,9 +252,9 @@ class NetlinkLinks:
         try:
             self.request(change)
         except NetlinkError as error:
-            raise HostRefused(f"{operation}: {error}") from error
+            raise HostRefused(f"cannot {operation}: {error}") from error
         except OSError as error:
-            raise HostUnreadable(f"{operation}: {error}") from error
+            raise HostUnreadable(f"cannot {operation}: {error}") from error
 
     def request(self, call: Callable[[IPRoute], object]) -> None:
         """Call `call` with the shared netlink socket. Raises `NetlinkError`, `OSError`."""
@@ -288,7 +288,7 @@ def _forwards(name: str) -> bool | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise HostUnreadable(f"cannot read {_forwarding(name)}: {error}") from error
+        raise HostUnreadable(f"cannot read the kernel setting {_forwarding(name)}: {error}") from error
 
 
 def _index(netlink: IPRoute, name: str) -> int:
@@ -324,7 +324,7 @@ def _set_ipv6(name: str, *, disabled: bool) -> None:
         with suppress(FileNotFoundError):
             switch.write_text(f"{disabled:d}\n")
     except OSError as error:
-        raise HostRefused(f"cannot write {switch}: {error}") from error
+        raise HostRefused(f"cannot write the kernel setting {switch}: {error}") from error
 
 
 def _tap(link: ListedLink, tap: ListedTap, links: Links, alterations: Alterations) -> Tap:

@@ -32,7 +32,7 @@ def read_meters(dump: str) -> dict[int, Meter | None]:
         elif (band := _BAND.fullmatch(line)) and bands is not None:
             bands.append(band)
         elif not _REPLY.match(line):
-            raise HostUnreadable(f"unexpected line in the meter dump: {line}")
+            raise HostUnreadable(f"ovs-ofctl printed an unexpected line in its list of meters: {line}")
     return {number: _meter(flags, bands) for number, (flags, bands) in found.items()}
 
 

@@ -116,7 +116,7 @@ class Nftables:
             return names, ""
 
     def _ask_save(self, program: str) -> PendingQuery[str]:
-        return start_query(program, [(program,)], str, self._deadline)
+        return start_query(f"run {program}", [(program,)], str, self._deadline)
 
     def _declared(self) -> _Declared:
         try:
@@ -134,7 +134,7 @@ class Nftables:
         # `insert` places a rule at the head of the chain, so the rules are inserted in reverse order.
         commands += [{"insert": {"rule": _rule(rule)}} for rule in reversed(change.insert)]
         commands += [{"add": {"rule": _rule(rule)}} for rule in change.append]
-        run_change("nft", ("nft", "-j", "-f", "-"), json.dumps({"nftables": commands}), self._deadline)
+        run_change("change nftables rules", ("nft", "-j", "-f", "-"), json.dumps({"nftables": commands}), self._deadline)
 
     def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
         listed = look((self, "connections"), self._tracked)
@@ -158,7 +158,7 @@ class Nftables:
             raise HostUnreadable(f"cannot read connection tracking: {error}") from error
 
     def _ask_ruleset(self) -> PendingQuery[_Listed]:
-        return start_query("nft list ruleset", self._listings(), _listed_together, self._deadline)
+        return start_query("list the nftables ruleset", self._listings(), _listed_together, self._deadline)
 
     def _listings(self) -> list[Sequence[str]]:
         """Return the `nft` commands that list all rules: a single command, unless a table has a flag.

@@ -60,7 +60,7 @@ class OpenFlow:
     def start_reading_tables(self, bridge: str) -> PendingQuery[Tables]:
         """Start reading the flows and meters of a bridge. Raises `HostUnreadable`."""
         commands = [self._command(*dump, bridge=bridge) for dump in _DUMPS]
-        return start_query(f"flows and meters of {bridge}", commands, _tables, self._deadline)
+        return start_query(f"read flows and meters of {bridge}", commands, _tables, self._deadline)
 
     def set_flows(self, bridge: str, cookie: int, flows: Iterable[Flow]) -> None:
         lines = [
@@ -87,7 +87,7 @@ class OpenFlow:
         self._change_meter("del-meters", bridge, f"meter={number}")
 
     def _change_meter(self, command: str, bridge: str, meter: str) -> None:
-        self._run(f"{command} of {bridge}, {meter}", (*self._command(command, bridge=bridge), meter))
+        self._run(f"run {command} for {meter} on {bridge}", (*self._command(command, bridge=bridge), meter))
 
     def _run(self, operation: str, command: Command, stdin: str = "") -> None:
         run_change(operation, command, stdin, self._deadline, lambda stderr: bool(_NO_ANSWER.search(stderr)))

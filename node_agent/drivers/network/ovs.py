@@ -99,7 +99,7 @@ class OpenVSwitch:
     def set_bridge(self, bridge: Bridge) -> None:
         # Open vSwitch would store a bridge that it cannot create.
         if (missing := self._missing_for_datapath(bridge.datapath_type)) is not None:
-            raise HostRefused(f"cannot set bridge {bridge.name}: {missing} is missing")
+            raise HostRefused(f"cannot set bridge {bridge.name}: the host lacks {missing}")
         desired = {
             "datapath_type": bridge.datapath_type,
             "fail_mode": "secure" if bridge.secure else "standalone",
@@ -174,7 +174,7 @@ class OpenVSwitch:
             # Open vSwitch keeps a port although it could not open the device, and may assign a different number.
             if not self._is_processed(port.name):
                 raise HostUnreadable(
-                    f"cannot add port {port.name} to {port.bridge}: ovs-vswitchd did not process it in time"
+                    f"cannot add port {port.name} to {port.bridge}: ovs-vswitchd did not process the port in time"
                 )
             problem = self._problem(port.name)
             self.delete_port(port.name)
@@ -313,7 +313,7 @@ def has_kernel_datapath() -> bool:
     except Refused:
         return False
     except OSError as error:
-        raise HostUnreadable(f"cannot look up the kernel datapath over generic netlink: {error}") from error
+        raise HostUnreadable(f"cannot find out over generic netlink whether the kernel has the datapath of Open vSwitch: {error}") from error
     return True
 
 

@@ -70,14 +70,14 @@ class Ovsdb:
         ]
         answers = self._call("transact", [DATABASE, *operations])
         if not all("rows" in answer for answer in answers):
-            raise HostUnreadable(f"ovsdb-server refused a select: {answers}")
+            raise HostUnreadable(f"ovsdb-server refused a query: {answers}")
         return {table: answer["rows"] for table, answer in zip(columns, answers, strict=True)}
 
     def change(self, operation: str, *commands: Command) -> None:
         """Run ovsdbapp commands, named with their arguments, in one transaction, and wait for ovs-vswitchd.
 
         Raises `HostRefused` if the server refuses the change, and `HostUnreadable` if it does not answer. The message
-        of both errors begins with `operation`.
+        of both errors contains `operation`.
         """
         with self._lock:
             abandoned = threading.Event()
@@ -96,13 +96,13 @@ class Ovsdb:
             ) as error:
                 abandoned.set()
                 self._disconnect()
-                raise HostUnreadable(f"{operation}: ovs: {_why(error)}") from error
+                raise HostUnreadable(f"cannot {operation} in Open vSwitch: {_why(error)}") from error
             except RuntimeError as error:
                 # ovsdbapp raises RuntimeError for a refusal by the server and for a row that it does not find; the
                 # connection remains usable. It also raises RuntimeError for a connection that was lost and did not
                 # recover in time.
                 error_type = HostUnreadable if str(error) == TIMEOUT_MESSAGE else HostRefused
-                raise error_type(f"{operation}: ovs: {error}") from error
+                raise error_type(f"cannot {operation} in Open vSwitch: {error}") from error
 
     def _within(self, ends: float, call: Callable[[], T]) -> T:
         return self._deadlines.within(max(0.0, ends - monotonic()), call)
@@ -139,9 +139,9 @@ class Ovsdb:
                 wire.sendall(json.dumps(request).encode())
                 answer = _read_answer(wire, ends)
         except (OSError, ValueError) as error:
-            raise HostUnreadable(f"ovsdb-server at {self._path}: {error}") from error
+            raise HostUnreadable(f"cannot query ovsdb-server at {self._path}: {error}") from error
         if answer.get("error") is not None:
-            raise HostUnreadable(f"ovsdb-server at {self._path}: {answer['error']}")
+            raise HostUnreadable(f"ovsdb-server at {self._path} refused a query: {answer['error']}")
         return answer["result"]
 
 

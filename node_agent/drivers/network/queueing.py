@@ -86,15 +86,15 @@ def delete(link: int, qdisc: Qdisc) -> None:
 
     Raises `HostRefused`, `HostUnreadable`.
     """
-    operation = f"delete qdisc {qdisc.kind} of link {link}"
+    operation = f"delete queueing discipline {qdisc.kind} of the link with index {link}"
     try:
         with connected(NETLINK_ROUTE, _DEADLINE) as netlink:
             body = _HEADER.pack(0, link, qdisc.handle, qdisc.parent, 0)
             netlink.execute(RTM_DELQDISC, body, ignored_error=errno.ENOENT)
     except Refused as error:
-        raise HostRefused(f"{operation}: {error}") from error
+        raise HostRefused(f"cannot {operation}: {error}") from error
     except OSError as error:
-        raise HostUnreadable(f"{operation}: {error}") from error
+        raise HostUnreadable(f"cannot {operation}: {error}") from error
 
 
 def _filters(body: bytes) -> Iterator[Filter]:

@@ -240,7 +240,7 @@ def _set_up() -> None:
             netlink.link("set", index=number, state="up")
             netlink.route("replace", dst=f"{PROBE_ADDRESS}/32", oif=number)
     except NetlinkError as error:
-        raise OSError(f"cannot set up {PROBE_LINK}: {error}") from error
+        raise OSError(f"cannot set up the link {PROBE_LINK} of the probes: {error}") from error
 
 
 def _write_setting(family: str, name: str) -> None:

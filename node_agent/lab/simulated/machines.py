@@ -62,7 +62,7 @@ class SimulatedHypervisor:
         with self._host.change("machine.start", str(guest.uuid)) as state:
             refusal = _refusal(state, guest, hosting)
             if refusal is not None:
-                raise HostRefused(f"cannot start {guest.name}: {refusal}")
+                raise HostRefused(f"cannot start domain {guest.name}: {refusal}")
             taps = () if guest.place.vf is not None else (guest.tap,)
             interfaces = (guest.mac, *taps)
             devices = tuple(sorted(guest.place.addresses))
@@ -75,7 +75,7 @@ class SimulatedHypervisor:
 
     def resume(self, domain: UUID) -> None:
         if not any(each.uuid == domain and each.state == "paused" for each in self.domains()):
-            raise HostUnreadable(f"cannot resume {domain}: the domain is no longer paused")
+            raise HostUnreadable(f"cannot resume domain {domain}: the domain is no longer paused")
         self._set_state(domain, "running")
 
     def pause(self, domain: UUID) -> None:
@@ -100,7 +100,7 @@ class SimulatedHypervisor:
     def pin(self, domain: UUID, pins: tuple[str, ...]) -> None:
         with self._host.change("machine.pin", str(domain)) as state:
             if domain not in [each.uuid for each in state.domains]:
-                raise HostUnreadable(f"cannot pin {domain}: the domain no longer runs")
+                raise HostUnreadable(f"cannot pin the CPUs of domain {domain}: the domain no longer runs")
             state.domains = [_pinned(each, pins) if each.uuid == domain else each for each in state.domains]
         self._changed()
 

@@ -41,7 +41,7 @@ class SimulatedSwitch:
 
     def set_bridge(self, bridge: Bridge) -> None:
         if (missing := self._missing_for_datapath(bridge.datapath_type)) is not None:
-            raise HostRefused(f"cannot set bridge {bridge.name}: {missing} is missing")
+            raise HostRefused(f"cannot set bridge {bridge.name}: the host lacks {missing}")
         with self._host.change("gateway.bridge", bridge.name) as state:
             state.bridges = [*(each for each in state.bridges if each.name != bridge.name), bridge]
             link = GatewayLink(frozenset(), up=False, mac=bridge.mac, mtu=DEFAULT_MTU)

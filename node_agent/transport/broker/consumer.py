@@ -114,7 +114,7 @@ class OrderConsumer(Consumer):
         The order is reported before it is settled, so that a crash in between repeats the report and never loses it.
         """
         assert isinstance(message, Delivered)  # the only type that this consumer yields
-        error = message.error or RuntimeError("the handler failed without an exception")
+        error = message.error or RuntimeError("the handler of the task failed without an exception")
         if isinstance(error, RequeueOrder):
             self._requeue((message.message_id,))
             self._in_flight.drop(message.message_id)
@@ -187,10 +187,10 @@ class OrderConsumer(Consumer):
         message = decode_message(delivery.data)
         if message.message_id != delivery.order_id:
             raise MalformedMessage(
-                f"the message id {message.message_id} differs from the queue key {delivery.order_id[:64]!r}"
+                f"the id of the Dramatiq message, {message.message_id}, differs from its key in the queue, {delivery.order_id[:64]!r}"
             )
         if message.queue_name != self._name:
-            raise MalformedMessage(f"the message names queue {message.queue_name[:64]!r}, not {self._name!r}")
+            raise MalformedMessage(f"the Dramatiq message names queue {message.queue_name[:64]!r}, but was in queue {self._name!r}")
         return message
 
     def _dead_letter(self, delivery: Delivery, dead_letter: DeadLetter) -> None:
