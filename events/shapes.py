@@ -139,10 +139,10 @@ def _read_older(chain: Sequence[tuple[int, Rewrite]], fact: type[Fact], data: st
         try:
             shape = upcast(shape)
         except MISREAD as error:
-            raise ValueError(f"the upcaster from version {older} failed with {_why(error)}") from error
+            raise ValueError(f"the upcaster from version {older} failed: {_why(error)}") from error
         if not isinstance(shape, dict):
             raise TypeError(
-                f"the upcaster from version {older} returned no JSON object but {type(shape).__name__}"
+                f"the upcaster from version {older} returned a {type(shape).__name__} instead of a JSON object"
             )
     return msgspec.convert(shape, fact)
 

@@ -49,7 +49,7 @@ async def replay(
     for a batch size below 1, and `psycopg.OperationalError` if the server is unavailable.
     """
     if batch < 1:
-        raise ValueError(f"batch is {batch}, but a batch holds at least one event")
+        raise ValueError(f"the batch size {batch} is invalid; use at least 1 event per batch")
     rows: list[Row] = []
     streamed = conn.cursor().stream(_RANGE, [after, upto, list(without)], binary=True, size=batch)
     assert isinstance(streamed, AsyncGenerator)
