@@ -50,22 +50,22 @@ def type_in(text: bytes) -> TaskType:
     try:
         envelope = msgspec.json.decode(text, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TaskRefused("malformed", f"the text is not a task: {error}") from None
+        raise TaskRefused("malformed", f"the JSON text is not a valid task: {error}") from None
     kind = envelope.body.kind
     if kind not in CATALOGUE:
         raise TaskRefused(
-            "unsupported", f"unknown task type {kind[:100]!r}; upgrade the agent or correct the type"
+            "unsupported", f"unknown task kind {kind[:100]!r}; upgrade the agent or correct the kind"
         )
     type_ = CATALOGUE[kind]
     supported = (1, type_.version) if not is_order(kind) else (type_.version, 1)
     if (envelope.schema_version, envelope.body.version) != supported:
         raise TaskRefused(
             "unsupported",
-            f"task {kind} has version {envelope.schema_version}.{envelope.body.version}; this release supports version "
+            f"the task of kind {kind} has version {envelope.schema_version}.{envelope.body.version}; this release supports version "
             f"{supported[0]}.{supported[1]}",
         )
     if len(text) > (bound := type_.bounds.payload_bytes):
-        raise TaskRefused("oversized", f"the task has {len(text)} bytes; the maximum for {kind} is {bound}")
+        raise TaskRefused("oversized", f"the task has {len(text)} bytes; the maximum for tasks of kind {kind} is {bound}")
     return type_
 
 

@@ -43,7 +43,7 @@ def trust(ca: str | None) -> ssl.SSLContext:
         ValueError,
         TypeError,
     ):  # not PEM, empty, or not ASCII
-        raise UnusableCa("the CA contains no certificate in readable PEM format") from None
+        raise UnusableCa("the CA bundle contains no readable PEM certificate") from None
     return context
 
 

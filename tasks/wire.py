@@ -112,17 +112,17 @@ def order_of(message: Message[Any]) -> OrderMessage:
             not kwargs and not options
         ):
             return OrderMessage(_order_id(message.message_id), _actor(message.actor_name), order)
-    raise MalformedMessage("the message must have one string argument, no keyword arguments and no options")
+    raise MalformedMessage("the Dramatiq message of a task must have one string argument, no keyword arguments and no options")
 
 
 def _order_id(raw: object) -> UUID:
     try:
         return UUID(str(raw))
     except ValueError:
-        raise MalformedMessage("the id of the message is not a UUID") from None
+        raise MalformedMessage("the id of the Dramatiq message is not a UUID") from None
 
 
 def _actor(raw: object) -> str:
     if not isinstance(raw, str):
-        raise MalformedMessage("the name of the message's actor is not a string")
+        raise MalformedMessage("the actor name of the Dramatiq message is not a string")
     return raw
