@@ -78,7 +78,7 @@ def _generic_in_words(field: str, annotation: Any) -> str:
         case origin if origin is Literal:
             return "one of " + ", ".join(f"`{choice}`" for choice in arguments)
         case _:
-            raise NoDescription(f"{annotation!r} has no description in {__name__}")
+            raise NoDescription(f"the type {annotation!r} has no description; add one to {__name__}")
 
 
 def kind_in_words(kind: NewType) -> str:
