@@ -89,7 +89,7 @@ def test_doctor_with_a_failed_check_ends_with_code_1(plane: ScriptedPlane, slice
     done = sliceplane("doctor")
     assert done.code == 1
     assert "failed   projector   no process leads" in done.out
-    assert "failed: projector" in done.err
+    assert "these checks failed: projector" in done.err
 
 
 def test_doctor_with_a_refused_key_reports_the_reason_and_skips_what_needs_a_key(

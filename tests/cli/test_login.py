@@ -238,8 +238,8 @@ def test_device_login_waits_longer_when_the_provider_asks_for_it(
     ("reply", "expires_in", "code", "reason"),
     [
         (error("access_denied"), 60, 3, "was refused"),
-        (error("expired_token"), 60, 3, "the code expired"),
-        (error("authorization_pending"), 0.05, 3, "the code expired"),
+        (error("expired_token"), 60, 3, "the code of the device login expired"),
+        (error("authorization_pending"), 0.05, 3, "the code of the device login expired"),
         (error("invalid_client"), 60, 3, "invalid_client"),
         (document({}), 60, 4, "unexpected response with status 200"),
         (Reply(b"<html>", 502), 60, 4, "unexpected response with status 502"),
@@ -267,7 +267,7 @@ def test_device_login_that_the_provider_refuses_fails_with_the_reason_and_stores
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"issuer": "https://other.example"}, "is that of https://other.example"),
+        ({"issuer": "https://other.example"}, "the metadata of another issuer, https://other.example"),
         ({"device_authorization_endpoint": None}, "does not support the device authorization grant"),
         ({"token_endpoint": "ftp://x/token"}, "without TLS"),
     ],
@@ -323,7 +323,7 @@ def test_device_login_uses_a_provider_over_tls_only_if_its_certificate_is_truste
         ([], [], "no identity provider for logins"),
         (["corp", "lab"], [], "choose one with --provider: corp, lab"),
         (["corp"], ["--provider", "lab"], "no identity provider 'lab'"),
-        (["corp"], ["--with-key"], "--device uses no API key"),
+        (["corp"], ["--with-key"], "--device cannot be combined with --with-key"),
     ],
 )
 def test_device_login_without_one_chosen_provider_is_wrong_usage(

@@ -195,7 +195,7 @@ def test_ssh_to_a_slice_on_a_simulated_node_is_refused(plane: ScriptedPlane, sli
     plane.script("GET /v1/nodes/lab-a", document({**NODE, "simulated": True}))
     outcome = sliceplane("ssh", ALLOCATION)
     assert (outcome.code, outcome.out) == (1, "")
-    assert "node lab-a is simulated: its slices have no guest to log in to" in outcome.err
+    assert "node lab-a is simulated, so its slices have no guest to log in to" in outcome.err
 
 
 def test_ssh_to_an_unknown_allocation_advises_to_list_allocations(
@@ -210,7 +210,7 @@ def test_ssh_to_an_unknown_allocation_advises_to_list_allocations(
 def test_ssh_without_the_program_ssh_names_what_to_install(active: ScriptedPlane, tmp_path: Path) -> None:
     code, _, err = started(tmp_path, ALLOCATION)
     assert code == 2
-    assert "the program ssh is not installed here" in err
+    assert "the program ssh is not installed on this machine" in err
     assert "openssh-client" in err
 
 

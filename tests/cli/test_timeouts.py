@@ -52,7 +52,7 @@ def test_wait_that_times_out_ends_with_code_5_and_names_what_continues(
     began = time.monotonic()
     done = sliceplane(*words, "--timeout", "1s")
     assert (done.code, done.out) == (5, ""), done.err
-    assert f"the time of --timeout is over; {continues}" in done.err
+    assert f"because the time of --timeout is over; {continues}" in done.err
     assert "> " in done.err
     assert 1 <= time.monotonic() - began < 10
 

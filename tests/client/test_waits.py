@@ -68,7 +68,7 @@ def test_wait_ends_if_the_allocation_ends_in_another_state(plane: ScriptedPlane,
 def test_wait_for_a_state_that_is_not_reached_times_out(plane: ScriptedPlane, client: AnyClient) -> None:
     plane.script(f"GET {PATH}/watch", stream(REQUESTED, PLACED, hold=True))
     began = time.monotonic()
-    with pytest.raises(errors.TimedOut, match="did not become active within 1 s; it continues"):
+    with pytest.raises(errors.TimedOut, match="did not become active within 1 s; the operation continues"):
         client.wait_for(placed(), "active", within=1)
     assert time.monotonic() - began < 10
 
@@ -82,7 +82,7 @@ def test_wait_for_a_task_returns_it_when_it_is_done(plane: ScriptedPlane, client
 def test_wait_for_a_task_that_fails_reports_its_reason(plane: ScriptedPlane, client: AnyClient) -> None:
     failed = {**TASK, "state": "failed", "reason": {"code": "c", "message": "no bridge"}}
     plane.script("GET /v1/tasks/t-1", document(failed))
-    with pytest.raises(errors.NotReached, match=r"task t-1 is failed: no bridge \[c\]"):
+    with pytest.raises(errors.NotReached, match=r"task t-1 did not become done; it is failed: no bridge \[c\]"):
         client.wait_for(msgspec.convert(TASK, Task), within=60)
 
 

@@ -80,7 +80,7 @@ def test_catalogue_page_of_event_types_without_descriptions_raises_every_objecti
         f"{__name__} does not name its stream: begin its docstring with '... Stream: `name`.'",
         "slot.undescribed: Undescribed.node_id has no docstring below it",
         "slot.undescribed: Undescribed.ratio has no docstring below it",
-        "slot.undescribed: Undescribed.ratio: <class 'float'> has no description in deploy.catalogue.types",
+        "slot.undescribed: Undescribed.ratio: the type <class 'float'> has no description; add one to deploy.catalogue.types",
         "slot.undescribed version 1: the upcaster has no docstring that describes the difference",
     ]
 

@@ -89,9 +89,9 @@ def test_event_with_a_schema_version_outside_the_catalog_raises_unknown_fact(ver
 @pytest.mark.parametrize(
     ("version", "stored", "reason"),
     [
-        (1, {"place": "north/7"}, "the upcaster from version 1 failed with KeyError 'vessel'"),
-        (1, {"place": "north", "vessel": "Vasa"}, "the upcaster from version 2 failed with invalid literal"),
-        (2, {"place": 7, "ship": "Vasa"}, "the upcaster from version 2 failed with 'int' object has no"),
+        (1, {"place": "north/7"}, "the upcaster from version 1 failed: KeyError 'vessel'"),
+        (1, {"place": "north", "vessel": "Vasa"}, "the upcaster from version 2 failed: invalid literal"),
+        (2, {"place": 7, "ship": "Vasa"}, "the upcaster from version 2 failed: 'int' object has no"),
         (2, {"place": "north/7", "ship": None}, r"Expected `str`, got `null` - at `\$\.ship`"),
         (2, {"place": "north/7", "ship": "Vasa", "tug": 1}, "contains unknown field `tug`"),
         (3, {"quay": "north", "number": 7}, "missing required field `ship`"),
@@ -126,8 +126,8 @@ def test_event_row_that_is_not_json_raises_unreadable_fact(version: int, stored:
     [
         (lambda shape: {**shape, "number": "seven"}, r"Expected `int`, got `str` - at `\$\.number`"),
         (lambda _: {}, "missing required field `quay`"),
-        (lambda _: None, "the upcaster from version 2 returned no JSON object"),
-        (lambda shape: [shape], "the upcaster from version 2 returned no JSON object"),
+        (lambda _: None, "the upcaster from version 2 returned a NoneType instead of a JSON object"),
+        (lambda shape: [shape], "the upcaster from version 2 returned a list instead of a JSON object"),
     ],
     ids=["wrong-type", "empty-object", "none", "list"],
 )

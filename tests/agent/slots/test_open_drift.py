@@ -197,7 +197,7 @@ def test_differences_of_one_drift_kind_at_one_object_are_reported_together_with_
     assert differences(steps) == (Difference("lease.conflicting", "slice0", "one; another"), PORT)
 
 
-DEVICE = Difference("slot.device", "gpu at 0000:1b:00.0", "PCI device 0000:1b:00.0 is not there")
+DEVICE = Difference("slot.device", "gpu at 0000:1b:00.0", "PCI device 0000:1b:00.0 does not exist")
 
 
 def test_missing_device_of_a_slot_stays_open_while_other_drift_of_the_slot_changes(

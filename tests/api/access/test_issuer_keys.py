@@ -19,11 +19,13 @@ from structlog.testing import capture_logs
 from control_plane.decisions.refusals import IdentityProviderUnavailable
 from control_plane.decisions.tokens import TokenRefused
 from control_plane.identity import issuer_keys
-from control_plane.identity.issuer_keys import MAX_KEYS, usable_keys
+from control_plane.identity.issuer_keys import MAX_ANSWER_BYTES, MAX_KEYS, usable_keys
 from control_plane.identity.oidc import Verifier
 from deploy.embedded.certificates import ensure
 from tests.api.access.issuers import issuer_of
 from tests.servers.oidc_provider import Provider, new_keys, running_provider
+
+NO_FITTING_KEY = "the identity provider has no key that fits the token"
 
 
 class Clock:
@@ -63,11 +65,11 @@ async def test_unknown_key_id_causes_at_most_one_fetch_in_ten_seconds(provider: 
     assert await outcome(verifier, old.sign(old.claims())) == "accepted"
     provider.use_keys(new_keys("2"))
     clock.seconds += 9.9
-    assert await outcome(verifier, provider.sign(provider.claims())) == "no such key"
+    assert await outcome(verifier, provider.sign(provider.claims())) == NO_FITTING_KEY
     assert await outcome(verifier, old.sign(old.claims())) == "accepted"
     clock.seconds += 0.1
     assert await outcome(verifier, provider.sign(provider.claims())) == "accepted"
-    assert await outcome(verifier, old.sign(old.claims())) == "no such key"
+    assert await outcome(verifier, old.sign(old.claims())) == NO_FITTING_KEY
 
 
 async def test_concurrent_requests_with_invented_key_ids_share_one_fetch(provider: Provider) -> None:
@@ -84,7 +86,7 @@ async def test_concurrent_requests_with_invented_key_ids_share_one_fetch(provide
             for number in range(100)
         ]
         results = await asyncio.gather(*(outcome(verifier, token) for token in invented))
-    assert results == ["no such key"] * 100
+    assert results == [NO_FITTING_KEY] * 100
     assert fetches(logs) == 2
 
 
@@ -120,7 +122,7 @@ async def test_aged_keys_are_fetched_again_in_the_background(provider: Provider)
     while await outcome(verifier, token) == "accepted":
         assert time.monotonic() < deadline, "the withdrawn key is still accepted"
         await asyncio.sleep(0.02)
-    assert await outcome(verifier, token) == "no such key"
+    assert await outcome(verifier, token) == NO_FITTING_KEY
 
 
 async def test_provider_is_used_only_if_discovery_names_exactly_the_configured_issuer(
@@ -130,7 +132,7 @@ async def test_provider_is_used_only_if_discovery_names_exactly_the_configured_i
     verifier = Verifier([issuer_of(provider, issuer=issuer)])
     with capture_logs() as logs:
         assert await outcome(verifier, provider.sign(provider.claims(iss=issuer))) == "unavailable"
-    assert [each.get("cause") for each in logs] == ["discovery names a different issuer"]
+    assert [each.get("cause") for each in logs] == ["the discovery document of the identity provider names a different issuer"]
 
 
 async def test_trusted_provider_cannot_issue_tokens_of_another_trusted_provider(
@@ -140,9 +142,9 @@ async def test_trusted_provider_cannot_issue_tokens_of_another_trusted_provider(
     for honest in (oidc_provider, provider):
         assert await outcome(verifier, honest.sign(honest.claims())) == "accepted"
     forged = provider.claims(iss=oidc_provider.issuer)
-    assert await outcome(verifier, provider.sign(forged)) == "wrong signature"
+    assert await outcome(verifier, provider.sign(forged)) == "the signature of the token is wrong"
     unknown = provider.claims(iss=f"{provider.issuer}/")
-    assert await outcome(verifier, provider.sign(unknown)) == "unknown issuer"
+    assert await outcome(verifier, provider.sign(unknown)) == "no configured identity provider is the issuer of the token"
 
 
 async def test_provider_over_tls_is_used_only_if_its_certificate_is_trusted(tmp_path: Path) -> None:
@@ -234,6 +236,7 @@ def hostile_provider(answers: dict[str, tuple[int, dict[str, str], bytes]]) -> I
 
 
 DISCOVERY = "/.well-known/openid-configuration"
+BAD_JWKS_URI = "`jwks_uri` in the discovery document of the identity provider is missing or not an https URL"
 
 
 def document(**fields: object) -> tuple[int, dict[str, str], bytes]:
@@ -243,23 +246,23 @@ def document(**fields: object) -> tuple[int, dict[str, str], bytes]:
 @pytest.mark.parametrize(
     ("answers", "cause"),
     [
-        ({DISCOVERY: (404, {}, b"")}, "status 404"),
-        ({DISCOVERY: (302, {"Location": "/elsewhere"}, b""), "/elsewhere": document()}, "status 302"),
-        ({DISCOVERY: (200, {}, b"<html>")}, "answer is not JSON"),
-        ({DISCOVERY: (200, {}, b"[" * 100_000)}, "answer is not JSON"),
-        ({DISCOVERY: (200, {}, b"[]")}, "answer is not a JSON object"),
-        ({DISCOVERY: (200, {}, b"{" + b" " * 300_000)}, "answer is too large"),
-        ({DISCOVERY: document(jwks_uri=None)}, "jwks_uri is missing or not https"),
-        ({DISCOVERY: document(jwks_uri="file:///etc/passwd")}, "jwks_uri is missing or not https"),
-        ({DISCOVERY: document(jwks_uri="http://192.0.2.1/jwks")}, "jwks_uri is missing or not https"),
+        ({DISCOVERY: (404, {}, b"")}, "the identity provider answered with status 404"),
+        ({DISCOVERY: (302, {"Location": "/elsewhere"}, b""), "/elsewhere": document()}, "the identity provider answered with status 302"),
+        ({DISCOVERY: (200, {}, b"<html>")}, "the answer of the identity provider is not JSON"),
+        ({DISCOVERY: (200, {}, b"[" * 100_000)}, "the answer of the identity provider is not JSON"),
+        ({DISCOVERY: (200, {}, b"[]")}, "the answer of the identity provider is not a JSON object"),
+        ({DISCOVERY: (200, {}, b"{" + b" " * 300_000)}, f"the answer of the identity provider has more than {MAX_ANSWER_BYTES} bytes"),
+        ({DISCOVERY: document(jwks_uri=None)}, BAD_JWKS_URI),
+        ({DISCOVERY: document(jwks_uri="file:///etc/passwd")}, BAD_JWKS_URI),
+        ({DISCOVERY: document(jwks_uri="http://192.0.2.1/jwks")}, BAD_JWKS_URI),
         (
             {DISCOVERY: document(), "/jwks": (200, {}, b"{}")},
-            "answer is not a JWK set: it has no list `keys`",
+            "the answer of the identity provider is not a JWK set: it has no list `keys`",
         ),
-        ({DISCOVERY: document(), "/jwks": (200, {}, b'{"keys": []}')}, "no usable key"),
+        ({DISCOVERY: document(), "/jwks": (200, {}, b'{"keys": []}')}, "the JWK set of the identity provider contains no usable key"),
         (
             {DISCOVERY: document(), "/jwks": (200, {}, json.dumps({"keys": [{}] * (MAX_KEYS + 1)}).encode())},
-            "too many keys",
+            f"the JWK set of the identity provider has more than {MAX_KEYS} keys",
         ),
         ({}, "TimeoutError"),
         ({DISCOVERY: document()}, "TimeoutError"),

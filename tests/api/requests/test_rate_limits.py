@@ -288,7 +288,7 @@ def test_requests_without_credentials_are_limited_by_address(guarded: RunningPla
     with httpx.Client(base_url=f"{guarded.url}/v1", verify=TLS_CONTEXT) as anonymous:
         assert statuses(anonymous, 15) == {401: NO_CREDENTIALS, 429: 5}
         refused = anonymous.get("/whoami")
-        assert "without valid credentials, the address 127.0.0.1 may send 10" in refused.json()["detail"]
+        assert "callers without valid credentials at address 127.0.0.1 together may send 10" in refused.json()["detail"]
         assert math.isclose(int(refused.headers["Retry-After"]), 60, abs_tol=15)
 
 

@@ -177,12 +177,12 @@ def test_error_about_a_request_field_of_a_wrong_type_does_not_repeat_the_value(
     wrong = GOOD | {"lease_seconds": secret, "slot_count": 1.5, "labels": [secret]}
     answer = shared_plane.client().post("/allocations", json=wrong)
     assert {each["field"]: each["message"] for each in answer.json()["reasons"]} == {
-        "/lease_seconds": "must be an integer, not a string",
-        "/slot_count": "must be an integer, not a number",
-        "/labels": "must be an object, not a list",
+        "/lease_seconds": "the value must be an integer, not a string",
+        "/slot_count": "the value must be an integer, not a number",
+        "/labels": "the value must be an object, not a list",
     }
     assert secret not in answer.text
-    assert "/lease_seconds: must be an integer, not a string" in answer.json()["detail"]
+    assert "/lease_seconds: the value must be an integer, not a string" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

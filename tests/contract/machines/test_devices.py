@@ -52,7 +52,7 @@ def refused(host: Host, its: Place) -> str:
 
 def test_guest_with_an_absent_pci_device_is_refused(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
-    assert refused(host, place("0000:02:00.0")) == "PCI device 0000:02:00.0 is not there"
+    assert refused(host, place("0000:02:00.0")) == "PCI device 0000:02:00.0 does not exist"
 
 
 def test_refusal_of_a_guest_lists_the_objections_to_all_its_pci_devices(host: Host, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_refusal_of_a_guest_lists_the_objections_to_all_its_pci_devices(host: Ho
         "PCI device 0000:18:00.2 is bound to mlx5_core",
         "PCI device 0000:29:00.0 is not a gpu, but a fabric (15b3:1021)",
         "PCI device 0000:29:00.0 is bound to mlx5_core",
-        "PCI device 0000:02:00.0 is not there",
+        "PCI device 0000:02:00.0 does not exist",
     ]
 
 
@@ -77,7 +77,7 @@ def test_gpu_that_node_settings_declare_as_a_fabric_device_is_refused(host: Host
     ("tree", "device", "reason"),
     [
         ("bluefield", "0000:3b:00.0", "is not a virtual function, but a fabric (15b3:a2dc)"),
-        ("bluefield", "0000:3b:00.6", "is not there"),
+        ("bluefield", "0000:3b:00.6", "does not exist"),
         ("hgx", "0000:9a:00.1", "has no representor: its card is not in switchdev mode"),
     ],
 )

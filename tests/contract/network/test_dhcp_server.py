@@ -110,7 +110,7 @@ def test_dhcp_server_that_never_listens_makes_the_host_unreadable_and_is_ended(
     server = Dnsmasq(tmp_path, NetlinkLinks().index, lambda: None, 0.5)
     children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
     before = children.read_text()
-    with pytest.raises(HostUnreadable, match="did not listen within"):
+    with pytest.raises(HostUnreadable, match="did not listen for DHCP requests within"):
         server.serve(NETWORK)
     assert children.read_text() == before
 

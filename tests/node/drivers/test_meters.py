@@ -37,7 +37,7 @@ def test_openflow_meter_of_an_unsupported_kind_is_parsed_as_a_meter_without_a_li
     "line", ["meter=one kbps burst bands=", "type=drop", "type=drop rate=1 burst_size=-1", "what?"]
 )
 def test_unexpected_line_makes_the_openflow_meter_dump_unreadable(line: str) -> None:
-    with pytest.raises(HostUnreadable, match="unexpected line in the meter dump"):
+    with pytest.raises(HostUnreadable, match="ovs-ofctl printed an unexpected line"):
         read_meters(f"{REPLY}{LIMIT}{line}\n")
 
 

@@ -299,14 +299,14 @@ def test_function_with_files_that_hang_is_unreadable_and_does_not_affect_others(
     files = HostDeviceFiles(tree.sysfs, tree.procfs, read_seconds=0.05)
     threads = threading.active_count()
     first, second = files.read([HGX_CARD, HGX_GPU]), files.read([HGX_CARD, HGX_GPU])
-    assert first[HGX_CARD] == FactsUnread("read its files: no answer within 0.05 s")
-    assert second[HGX_CARD] == FactsUnread("an earlier read of its files has not returned")
+    assert first[HGX_CARD] == FactsUnread("cannot read the files of the PCI function: the host gave no answer within 0.05 s")
+    assert second[HGX_CARD] == FactsUnread("an earlier read of the files of the PCI function has not returned")
     assert threading.active_count() == threads + 1
     assert isinstance(first[HGX_GPU], dict)
     assert first[HGX_GPU] == second[HGX_GPU]
     card = describe_device("fabric", HGX_CARD, SysfsPci(tree.sysfs).devices(), second[HGX_CARD])
     assert (card.number, card.iommu_group, card.fabric_metadata) == ("15b3:1021", "304", None)
-    assert card.unreadable == "an earlier read of its files has not returned"
+    assert card.unreadable == "an earlier read of the files of the PCI function has not returned"
     _unblock(state)
     until(lambda: isinstance(files.read([HGX_CARD])[HGX_CARD], dict), "the files are read again")
 
@@ -320,7 +320,7 @@ def test_functions_with_files_that_hang_delay_a_read_of_all_files_by_one_deadlin
     begin = monotonic()
     read = HostDeviceFiles(tree.sysfs, tree.procfs, read_seconds=0.3).read(functions)
     assert 0.3 <= monotonic() - begin < 0.3 * len(functions)
-    assert {*read.values()} == {FactsUnread("read its files: no answer within 0.3 s")}
+    assert {*read.values()} == {FactsUnread("cannot read the files of the PCI function: the host gave no answer within 0.3 s")}
     _unblock(state)
 
 

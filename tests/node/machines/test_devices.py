@@ -106,7 +106,7 @@ def test_unreadable_network_card_is_a_lost_device_only_for_slots_with_its_virtua
     add_pci_devices(host, node_settings.places.values())
     (card,) = {each.physical_function for each in SimulatedPci(host).devices() if each.kind == "vf"}
     change(host, lambda device: replace(device, unread="EIO") if device.address == card else device)
-    reason = f"PCI device 0000:3b:00.2 cannot be read: PCI device {card}: EIO"
+    reason = f"PCI device 0000:3b:00.2 cannot be read: cannot read PCI device {card}: EIO"
     assert pci(host, node_settings) == Prerequisite(
         "pci", ok=False, detail=f"PCI devices of slots: 2; {reason}"
     )

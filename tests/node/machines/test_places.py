@@ -61,7 +61,7 @@ def test_tap_of_a_virtual_machine_with_several_network_queues_is_made_with_sever
 @pytest.mark.parametrize(
     ("slots", "reasons"),
     [
-        ([{**SLOT, "cpus": [1]}], ["slot 0: 1 cpus for 2 vcpus"]),
+        ([{**SLOT, "cpus": [1]}], ["slot 0 is invalid: 1 cpus for 2 vcpus"]),
         ([{**SLOT, "cpus": [1, 1], "queues": 3}], ["3 queues for 2 vcpus", "CPU 1 is named twice"]),
         (
             [{**SLOT, "gpus": ["0000:1b:00.0"], "fabric": ["0000:1b:00.0"]}],
