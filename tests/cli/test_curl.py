@@ -60,7 +60,7 @@ def essence(request: Request) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_printed_command_sends_the_same_request_as_the_command_itself(
+def test_curl_command_printed_by_as_curl_sends_the_same_request_as_the_command_itself(
     plane: ScriptedPlane, sliceplane: Run, name: str
 ) -> None:
     scripted(plane)
@@ -75,7 +75,7 @@ def test_printed_command_sends_the_same_request_as_the_command_itself(
     assert essence(by_curl) == essence(by_command)
 
 
-def test_printed_command_of_a_watch_prints_events_as_they_arrive(
+def test_curl_command_printed_by_as_curl_for_a_watch_prints_events_as_they_arrive(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script("GET /v1/events/watch", stream(*BRING_UP))
@@ -85,7 +85,7 @@ def test_printed_command_of_a_watch_prints_events_as_they_arrive(
     assert plane.received[-1].path == "/v1/events/watch?after=position%3A3"
 
 
-def test_each_request_of_a_command_with_several_is_printed(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_option_as_curl_prints_each_request_of_a_command_that_sends_several_requests(plane: ScriptedPlane, sliceplane: Run) -> None:
     printed = sliceplane("--as-curl", "slots", "approve", "lab-a/0", "lab-a/1")
     assert [shlex.split(line)[-1] for line in printed.out.splitlines()] == [
         f"{plane.url}/v1/nodes/lab-a/slots/{index}/approve" for index in (0, 1)
@@ -95,7 +95,7 @@ def test_each_request_of_a_command_with_several_is_printed(plane: ScriptedPlane,
     assert plane.received == []
 
 
-def test_curl_is_printed_without_a_configured_key(
+def test_option_as_curl_prints_the_curl_command_without_a_configured_api_key(
     plane: ScriptedPlane, unconfigured: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     printed = unconfigured("--url", plane.url, "--as-curl", "whoami")
@@ -110,7 +110,7 @@ def test_curl_is_printed_without_a_configured_key(
         *[("contexts", "use", "lab"), ("contexts", "remove", "lab")],
     ],
 )
-def test_command_that_is_not_a_request_is_refused_with_as_curl(
+def test_option_as_curl_is_refused_for_a_command_that_is_not_a_single_request(
     plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...]
 ) -> None:
     assert sliceplane("--as-curl", *words).code == 2
@@ -118,7 +118,7 @@ def test_command_that_is_not_a_request_is_refused_with_as_curl(
 
 
 @pytest.mark.parametrize("where", ["file", "configuration"])
-def test_printed_command_verifies_the_certificate_with_the_ca_of_the_command(
+def test_curl_command_printed_by_as_curl_verifies_the_certificate_with_the_ca_of_the_command(
     home: Path, unconfigured: Run, where: str
 ) -> None:
     made = ensure(home / "tls", ["127.0.0.1"], datetime.now(UTC))

@@ -74,7 +74,7 @@ def test_invalid_name_that_would_form_a_different_route_is_refused_without_a_req
     assert "is not a valid name of a" in outcome.err
 
 
-def test_characters_with_a_meaning_in_urls_are_escaped_in_a_name(
+def test_characters_with_a_meaning_in_urls_are_escaped_in_a_resource_name(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script("GET /v1/nodes/%3Fx%23y%252F", problem(404, "unknown_node", "no node is named '?x#y%2F'"))

@@ -115,7 +115,7 @@ def test_login_that_keeps_the_key_stores_the_key(real: RunningPlane, unconfigure
     assert "still valid" in unconfigured("logout").out
 
 
-def test_session_that_is_refused_gives_the_hint_to_log_in_again(
+def test_command_with_a_refused_session_prints_the_hint_to_log_in_again(
     real: RunningPlane, unconfigured: Run, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_key(real.url)

@@ -69,7 +69,7 @@ def test_wait_that_times_out_ends_with_code_5_and_names_what_continues(
         ("projections", "verify"),
     ],
 )
-def test_command_with_no_wait_returns_after_its_request(
+def test_command_with_option_no_wait_returns_after_its_request(
     plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...]
 ) -> None:
     done = sliceplane(*words, "--no-wait", "-o", "json")

@@ -40,7 +40,7 @@ def test_allocation_is_created_awaited_followed_and_released(node: ScriptedNode,
     assert listed[0].type == "allocation.requested"
 
 
-def test_lists_are_read_page_by_page(node: ScriptedNode, client: AnyClient) -> None:
+def test_client_reads_a_list_of_several_pages_completely(node: ScriptedNode, client: AnyClient) -> None:
     assert [slot.id for slot in client.items(calls.slots(), 3)] == ["n1/0", "n1/1", "n1/2"]
     assert len(client.items(calls.slots())) == 4
 
@@ -63,7 +63,7 @@ def _failed_or_released(client: AnyClient) -> str:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_unknown_key_is_refused_as_unauthorised(shared_plane: RunningPlane, kind: str) -> None:
+def test_client_raises_unauthorised_for_an_unknown_api_key(shared_plane: RunningPlane, kind: str) -> None:
     with client_of(kind, shared_plane.url, "sp_unknown") as client, pytest.raises(errors.Unauthorised):
         client.run(calls.whoami())
 

@@ -27,7 +27,7 @@ def keys_sent(plane: ScriptedPlane, route: str) -> set[str | None]:
     return {request.headers.get("Idempotency-Key") for request in plane.requests(route)}
 
 
-def test_fields_of_a_body_that_are_unset_are_not_sent(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_client_does_not_send_unset_fields_of_a_request_body(plane: ScriptedPlane, client: AnyClient) -> None:
     plane.script("POST /v1/allocations", document(allocation("placed"), 202))
     assert client.run(CREATE).state == "placed"
     assert json.loads(plane.received[0].body) == {"sku": "lab.small", "ssh_authorized_keys": ["k"]}
@@ -55,7 +55,7 @@ def test_patch_is_repeated_with_the_same_idempotency_key(plane: ScriptedPlane, c
     assert key
 
 
-def test_two_calls_have_different_idempotency_keys(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_two_calls_of_the_client_send_different_idempotency_keys(plane: ScriptedPlane, client: AnyClient) -> None:
     plane.script("POST /v1/allocations", document(allocation("placed"), 202))
     client.run(CREATE)
     client.run(CREATE)
@@ -72,7 +72,7 @@ def test_conflict_that_is_not_temporary_is_raised_after_one_request(
     assert len(plane.received) == 1
 
 
-def test_server_that_never_answers_is_reported_after_a_few_attempts(
+def test_client_raises_unreachable_after_a_few_attempts_for_a_server_that_never_answers(
     plane: ScriptedPlane, client: AnyClient
 ) -> None:
     plane.script("GET /v1/nodes/n1", Reply(lose=True))
@@ -100,7 +100,7 @@ def test_response_of_a_server_that_is_not_a_control_plane_is_reported_as_unexpec
         client.run(calls.node("n1"))
 
 
-def test_reply_has_the_position_and_time_of_the_state_the_request_id_and_whether_it_was_replayed(
+def test_client_reply_has_the_position_and_time_of_the_state_the_request_id_and_whether_it_was_replayed(
     plane: ScriptedPlane, client: AnyClient
 ) -> None:
     headers = {

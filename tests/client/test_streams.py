@@ -44,7 +44,7 @@ def decoded(*chunks: bytes) -> list[Message]:
 
 
 @given(st.lists(FIELDS), st.sampled_from(["\n", "\r\n", "\r"]), st.data())
-def test_messages_do_not_depend_on_how_the_stream_is_divided_into_chunks(
+def test_decoded_event_stream_messages_do_not_depend_on_how_the_stream_is_divided_into_chunks(
     lines: list[str], end: str, data: st.DataObject
 ) -> None:
     whole = "".join(f"{line}{end}" for line in lines).encode()
@@ -54,7 +54,7 @@ def test_messages_do_not_depend_on_how_the_stream_is_divided_into_chunks(
 
 
 @given(st.lists(FIELDS), st.sampled_from(["\n", "\r\n", "\r"]))
-def test_messages_with_data_are_equal_to_those_of_the_decoder_of_httpx_sse(
+def test_decoded_event_stream_messages_with_data_equal_those_of_the_httpx_sse_decoder(
     lines: list[str], end: str
 ) -> None:
     # The other decoder also returns a message that the end of the stream cuts off; these streams end after a message.
@@ -69,7 +69,7 @@ def test_messages_with_data_are_equal_to_those_of_the_decoder_of_httpx_sse(
     assert found == expected
 
 
-def test_id_without_data_is_a_message_without_data() -> None:
+def test_event_stream_block_with_an_id_and_no_data_is_decoded_as_a_message_without_data() -> None:
     assert decoded(b"id: 1.900\n\n") == [Message(b"", b"", "1.900")]
     assert decoded(b": alive\n\n") == []
 
@@ -78,7 +78,7 @@ def resumed_from(plane: ScriptedPlane) -> list[str | None]:
     return [request.headers.get("Last-Event-ID") for request in plane.requests(WATCH)]
 
 
-def test_stream_continues_after_the_last_received_id_and_repeats_no_event(
+def test_reconnected_event_stream_continues_after_the_last_received_id_and_repeats_no_event(
     plane: ScriptedPlane, client: AnyClient
 ) -> None:
     plane.script(WATCH, stream(*BRING_UP[:2]), Reply(lose=True), AWAY, stream(*BRING_UP[1:], hold=True))
@@ -107,7 +107,7 @@ def test_first_connection_that_fails_is_reported_at_once_unless_it_is_to_be_retr
     assert len(client.follow(calls.watch_events(), Following(retry_seconds=60), 1)) == 1
 
 
-def test_outage_that_lasts_longer_than_the_retries_ends_the_stream(
+def test_outage_that_lasts_longer_than_the_retries_ends_the_event_stream(
     plane: ScriptedPlane, client: AnyClient
 ) -> None:
     plane.script(WATCH, Reply(lose=True))
@@ -121,7 +121,7 @@ def test_outage_that_lasts_longer_than_the_retries_ends_the_stream(
     [stream(*BRING_UP[:1], hold=True), stream(*BRING_UP[:1]), Reply(lose=True)],
     ids=["silent", "ending", "lost"],
 )
-def test_stream_with_a_deadline_ends_in_time_whatever_the_server_does(
+def test_event_stream_with_a_deadline_ends_at_the_deadline_whatever_the_server_does(
     plane: ScriptedPlane, client: AnyClient, reply: Reply
 ) -> None:
     plane.script(WATCH, reply)
@@ -132,7 +132,7 @@ def test_stream_with_a_deadline_ends_in_time_whatever_the_server_does(
     assert 1.5 <= time.monotonic() - began < 10
 
 
-def test_silent_stream_before_a_deadline_is_not_reported_as_lost(
+def test_event_stream_without_data_until_its_deadline_is_not_reported_as_a_lost_connection(
     plane: ScriptedPlane, client: AnyClient
 ) -> None:
     plane.script(WATCH, stream(*BRING_UP[:1], hold=True))
@@ -165,14 +165,14 @@ def pauses(following: Following, count: int) -> Iterator[float]:
         yield following.pause(0.0)
 
 
-def test_pauses_between_connections_double_up_to_a_limit_and_begin_again_after_a_message() -> None:
+def test_pauses_between_event_stream_connections_double_up_to_a_limit_and_begin_again_after_a_message() -> None:
     following = Following()
     assert [*pauses(following, 7)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     following.take(Message(b"", b"", "1.1"))
     assert following.pause(0.0) == FIRST_PAUSE
 
 
-def test_read_timeout_becomes_shorter_before_the_deadline() -> None:
+def test_read_timeout_of_an_event_stream_becomes_shorter_before_its_deadline() -> None:
     following = Following(deadline=200.0)
     assert [following.read_seconds(now) for now in (0.0, 150.0, 199.0, 199.9)] == [
         QUIET_SECONDS,
@@ -184,7 +184,7 @@ def test_read_timeout_becomes_shorter_before_the_deadline() -> None:
         following.read_seconds(200.0)
 
 
-def test_event_of_a_position_that_was_received_is_ignored() -> None:
+def test_event_stream_message_with_a_position_that_was_already_received_is_ignored() -> None:
     following = Following()
     first = Message(b"x", json.dumps(event(7, "x.y")).encode(), "1.7")
     assert following.take(first) == first.data

@@ -86,7 +86,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return made
 
 
-def test_compiler_accepts_a_correct_program_and_refuses_each_name_that_the_document_does_not_have(
+def test_generated_typescript_client_fails_to_compile_with_any_name_that_the_openapi_document_does_not_have(
     project: Project,
 ) -> None:
     lines = (FILES / "wrong.ts").read_text().splitlines()

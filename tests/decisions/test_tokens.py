@@ -60,7 +60,7 @@ def holder(**claims: Any) -> TokenHolder:
         ({"scope": "openid slices:audit"}, Role.AUDITOR, None),
     ],
 )
-def test_holder_has_the_highest_granted_role_with_the_projects_of_all_its_grants(
+def test_token_holder_has_the_highest_granted_role_with_the_projects_of_all_its_grants(
     claims: dict[str, Any], role: Role, projects: set[str] | None
 ) -> None:
     found = holder(**claims).principal
@@ -83,7 +83,7 @@ def test_holder_has_the_highest_granted_role_with_the_projects_of_all_its_grants
         {"https://slices.example/role": True},
     ],
 )
-def test_claims_that_only_resemble_a_grant_are_refused(claims: dict[str, Any]) -> None:
+def test_token_with_claims_that_only_resemble_a_grant_is_refused(claims: dict[str, Any]) -> None:
     with pytest.raises(Forbidden) as refused:
         holder(**claims)
     assert [each.code for each in refused.value.objections] == ["no_grant"]
@@ -110,12 +110,12 @@ def test_different_subjects_have_different_actors_and_each_actor_can_be_filtered
 @pytest.mark.parametrize(
     "subject", ["%63arol", "carol%7E", "%2e", "%FF", "%C3", "%0A", "%E2%80%8B", "%ED%A0%80", "%20" * 86]
 )
-def test_actor_of_another_form_than_the_recorded_one_is_recognised(subject: str) -> None:
+def test_actor_with_a_differently_encoded_subject_is_not_in_the_form_that_the_ledger_records(subject: str) -> None:
     assert not is_recorded_form(f"user:corp/{subject}")
 
 
 @pytest.mark.parametrize("subject", ["carol", "carol%2F", "%2563arol", "%C3%84lice", "%20" * 85])
-def test_actor_of_the_recorded_form_is_recognised(subject: str) -> None:
+def test_actor_with_a_canonically_encoded_subject_is_in_the_form_that_the_ledger_records(subject: str) -> None:
     assert is_recorded_form(f"user:corp/{subject}")
 
 
@@ -135,7 +135,7 @@ def test_text_that_is_not_a_token_is_refused_as_malformed(text: str) -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5))
-def test_claim_of_any_type_is_refused_or_accepted_without_an_error(value: Any) -> None:
+def test_token_claim_with_a_value_of_any_type_is_accepted_or_refused_without_an_internal_error(value: Any) -> None:
     for name in ("iss", "aud", "azp", "sub", "iat", "exp", "nbf", "cnf", "scope", "groups", "realm_access"):
         try:
             holder(**{"groups": ["vision"], name: value})
@@ -151,7 +151,7 @@ def test_token_of_any_other_use_is_refused_as_malformed(value: Any) -> None:
         assert refused.value.code == "token_malformed"
 
 
-def test_claims_of_another_issuer_are_refused() -> None:
+def test_token_claims_of_another_issuer_are_refused() -> None:
     with pytest.raises(TokenRefused, match="claim iss"):
         holder(iss=f"{ISSUER.issuer}/", groups=["vision"])
 
@@ -196,7 +196,7 @@ def test_token_is_refused_if_it_may_have_been_issued_before_the_revocation(
         ({"audiences": ["slices"]}, "Extra inputs"),
     ],
 )
-def test_insecure_or_misspelled_setting_of_a_provider_is_refused_with_the_reason(
+def test_insecure_or_misspelled_setting_of_an_identity_provider_is_refused_with_the_reason(
     changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ValidationError, match=reason):
@@ -204,11 +204,11 @@ def test_insecure_or_misspelled_setting_of_a_provider_is_refused_with_the_reason
 
 
 @pytest.mark.parametrize("issuer", ["http://127.0.0.1:8080", "http://[::1]:8080", "http://localhost"])
-def test_provider_without_tls_is_permitted_on_loopback(issuer: str) -> None:
+def test_identity_provider_without_tls_is_permitted_on_loopback(issuer: str) -> None:
     assert Issuer.model_validate({**FIELDS, "issuer": issuer}).issuer == issuer
 
 
-def test_providers_are_read_from_the_environment_and_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_providers_are_read_from_the_environment_and_a_provider_listed_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLICEPLANE_DATABASE_URL", "postgresql://u:p@127.0.0.1/d")
     monkeypatch.setenv("SLICEPLANE_REDIS_URL", "redis://:p@127.0.0.1:6379")
     monkeypatch.setenv("SLICEPLANE_OIDC", json.dumps([FIELDS]))
@@ -220,5 +220,5 @@ def test_providers_are_read_from_the_environment_and_listed_once(monkeypatch: py
             read_settings()
 
 
-def test_permitted_algorithms_exclude_hmac_and_none() -> None:
+def test_permitted_token_algorithms_exclude_hmac_and_none() -> None:
     assert not [each for each in PERMITTED if each.startswith(("HS", "none"))]

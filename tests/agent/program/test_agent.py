@@ -233,7 +233,7 @@ async def test_time_of_an_agents_report_is_the_time_of_the_control_plane_and_not
 @pytest.mark.parametrize(
     ("payload", "code", "message"),
     [
-        (sealed(json.dumps({"slot_id": "lab-a/0"})), "malformed", "is not a task"),
+        (sealed(json.dumps({"slot_id": "lab-a/0"})), "malformed", "is not a valid task"),
         (
             sealed(apply().model_dump_json().replace('"vcpus":1', '"vcpus":0')),
             "malformed",

@@ -53,7 +53,7 @@ def stored(plane: RunningPlane, condition: str) -> list[tuple[Any, ...]]:
     )
 
 
-def test_row_has_the_principal_credential_source_and_outcome_of_a_change(shared_plane: RunningPlane) -> None:
+def test_access_log_row_of_a_change_has_its_principal_credential_source_and_outcome(shared_plane: RunningPlane) -> None:
     key = issue(shared_plane, "root", "admin")
     with client_of(shared_plane, key) as client:
         answer = client.post("/projects", json={"id": "recorded"})
@@ -92,7 +92,7 @@ def test_event_names_the_source_of_the_request_that_caused_it(shared_plane: Runn
         ("POST /projects", b" " * 300_000, (413, "content_too_large", "/v1/projects")),
     ],
 )  # fmt: skip
-def test_refused_request_has_one_row_with_its_status_route_and_reason(
+def test_refused_request_has_one_access_log_row_with_its_status_route_and_reason(
     shared_plane: RunningPlane, request_line: str, body: bytes | None, expected: tuple[int, str, str | None]
 ) -> None:
     method, path = request_line.split()
@@ -107,7 +107,7 @@ def test_refused_request_has_one_row_with_its_status_route_and_reason(
 @pytest.mark.parametrize(
     ("authorization", "reason"), [(None, "no_credentials"), ("Bearer sp_unknown", "unknown_key")]
 )
-def test_request_without_valid_credentials_has_a_row_without_principal_when_it_is_answered(
+def test_request_without_valid_credentials_has_an_access_log_row_without_principal_when_it_is_answered(
     shared_plane: RunningPlane, authorization: str | None, reason: str
 ) -> None:
     headers = {} if authorization is None else {"Authorization": authorization}
@@ -119,7 +119,7 @@ def test_request_without_valid_credentials_has_a_row_without_principal_when_it_i
     assert (outcome, principal, credential, reasons) == ("refused", None, None, [reason])
 
 
-def test_row_of_a_request_with_a_revoked_key_has_the_key_id_and_no_principal(
+def test_access_log_row_of_a_request_with_a_revoked_key_has_the_key_id_and_no_principal(
     shared_plane: RunningPlane,
 ) -> None:
     key = issue(shared_plane, "lost", "admin")
@@ -130,7 +130,7 @@ def test_row_of_a_request_with_a_revoked_key_has_the_key_id_and_no_principal(
     assert (row["principal"], row["credential"], row["reasons"]) == (None, key.id, ["key_revoked"])
 
 
-def test_row_of_a_request_that_the_role_does_not_permit_has_the_principal(shared_plane: RunningPlane) -> None:
+def test_access_log_row_of_a_request_that_the_role_does_not_permit_has_the_principal(shared_plane: RunningPlane) -> None:
     create_project(shared_plane, "small")
     key = issue(shared_plane, "small", projects=["small"])
     with client_of(shared_plane, key) as client:
@@ -145,7 +145,7 @@ def test_auditor_reads_the_access_log(shared_plane: RunningPlane) -> None:
         assert auditor.get("/access-log").is_success
 
 
-def test_watch_has_an_open_row_while_it_lasts_and_is_aborted_when_its_client_leaves(
+def test_access_log_row_of_a_watch_is_open_while_the_watch_lasts_and_aborted_when_its_client_disconnects(
     shared_plane: RunningPlane,
 ) -> None:
     def watches(**which: str) -> list[Row]:
@@ -161,13 +161,13 @@ def test_watch_has_an_open_row_while_it_lasts_and_is_aborted_when_its_client_lea
     assert watches(outcome="open") == []
 
 
-def test_row_of_a_head_request_has_the_method_head_and_its_outcome(shared_plane: RunningPlane) -> None:
+def test_access_log_row_of_a_head_request_has_the_method_head_and_its_outcome(shared_plane: RunningPlane) -> None:
     with shared_plane.client() as client:
         row = row_of(shared_plane, client.head("/nodes"))
     assert (row["method"], row["route"], row["outcome"]) == ("HEAD", "/v1/nodes", "completed")
 
 
-def test_path_is_recorded_without_decoding_and_cut_at_256_characters(shared_plane: RunningPlane) -> None:
+def test_access_log_has_the_path_of_a_request_without_decoding_and_cut_at_256_characters(shared_plane: RunningPlane) -> None:
     with shared_plane.client() as client:
         row = row_of(shared_plane, client.get("/nodes/%00%ff" + "x" * 1000))
     assert row["path"].startswith("/v1/nodes/%00%")
@@ -191,7 +191,7 @@ def encoded(text: str, times: int) -> str:
         "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----\n",
     ],
 )
-def test_encoded_secret_in_a_path_is_recorded_decoded_and_without_the_secret(
+def test_access_log_has_a_path_with_an_encoded_secret_decoded_and_without_the_secret(
     shared_plane: RunningPlane, secret: str, times: int
 ) -> None:
     with shared_plane.client() as client:
@@ -200,13 +200,13 @@ def test_encoded_secret_in_a_path_is_recorded_decoded_and_without_the_secret(
 
 
 @pytest.mark.parametrize("prefix", ["%73p_", "s%70_", "sp%5F", "sp%5f", "%2573p_"])
-def test_secret_with_one_encoded_character_is_not_recorded(shared_plane: RunningPlane, prefix: str) -> None:
+def test_secret_with_one_encoded_character_in_a_path_is_not_in_the_access_log(shared_plane: RunningPlane, prefix: str) -> None:
     with shared_plane.client() as client:
         row = row_of(shared_plane, client.get(f"/keys/{prefix}{'a-_0' * 10}"))
     assert row["path"] == "/v1/keys/[secret]"
 
 
-def test_health_checks_are_not_recorded(shared_plane: RunningPlane) -> None:
+def test_health_checks_are_not_in_the_access_log(shared_plane: RunningPlane) -> None:
     for path in ("/healthz", "/readyz", "/readyz/no-such-check"):
         httpx.get(f"{shared_plane.url}{path}")
     with shared_plane.client() as client:
@@ -214,7 +214,7 @@ def test_health_checks_are_not_recorded(shared_plane: RunningPlane) -> None:
     assert stored(shared_plane, "path ~ '^/(healthz|readyz)'") == []
 
 
-def test_filters_select_rows_by_each_field_and_by_time(shared_plane: RunningPlane) -> None:
+def test_access_log_filters_select_rows_by_each_field_and_by_time(shared_plane: RunningPlane) -> None:
     key = issue(shared_plane, "filtered", "admin")
     with client_of(shared_plane, key) as client:
         made = row_of(shared_plane, client.post("/projects", json={"id": "filtered"}))
@@ -240,7 +240,7 @@ def test_filters_select_rows_by_each_field_and_by_time(shared_plane: RunningPlan
     ("parameters", "code"),
     [({"from": "position:7"}, "invalid_value"), ({"outcome": "lost"}, "unknown_value"), ({"after": "x"}, "invalid_cursor")],
 )  # fmt: skip
-def test_filter_with_an_invalid_value_is_refused(
+def test_access_log_filter_with_an_invalid_value_is_refused(
     shared_plane: RunningPlane, parameters: dict[str, str], code: str
 ) -> None:
     with shared_plane.client() as client:
@@ -249,7 +249,7 @@ def test_filter_with_an_invalid_value_is_refused(
     assert [reason["code"] for reason in answer.json()["reasons"]] == [code]
 
 
-def test_pages_in_both_directions_contain_each_row_once(shared_plane: RunningPlane) -> None:
+def test_access_log_pages_in_both_directions_contain_each_row_once(shared_plane: RunningPlane) -> None:
     with shared_plane.client() as client:
         last = row_of(shared_plane, [client.get("/skus") for _ in range(10)][-1])["position"]
         backwards = pages(client, last + 1)
@@ -277,7 +277,7 @@ def pages(client: httpx.Client, end: int, **parameters: str) -> list[Row]:
             return found
 
 
-def test_heartbeats_are_recorded_only_if_they_are_refused_and_enrolments_always(
+def test_access_log_has_heartbeats_only_if_they_are_refused_and_enrolments_always(
     shared_plane: RunningPlane,
 ) -> None:
     node = admit(shared_plane, "beating")
@@ -290,7 +290,7 @@ def test_heartbeats_are_recorded_only_if_they_are_refused_and_enrolments_always(
     assert (enrolment["route"], enrolment["credential"]) == ("/v1/agent/enroll", "beating/1")
 
 
-def test_every_request_of_a_node_is_recorded_if_the_setting_requires_it(
+def test_every_request_of_a_node_is_in_the_access_log_if_the_setting_requires_it(
     postgres_server: PostgresServer,
 ) -> None:
     with running(postgres_server, audit_nodes="all") as plane:
@@ -301,7 +301,7 @@ def test_every_request_of_a_node_is_recorded_if_the_setting_requires_it(
         assert [(row["principal"], row["credential"]) for row in reports] == [("node:n1", "n1/1")]
 
 
-def test_reads_are_sampled_but_changes_and_refusals_are_always_recorded(
+def test_access_log_samples_reads_but_always_records_changes_and_refusals(
     postgres_server: PostgresServer,
 ) -> None:
     with running(postgres_server, audit_reads=0.0) as plane, plane.client() as client:
@@ -337,7 +337,7 @@ def test_forwarded_source_of_a_client_that_is_not_a_trusted_proxy_is_ignored(
         assert row_of(shared_plane, client.get("/nodes"))["source"] == "127.0.0.1"
 
 
-def test_requests_of_a_source_without_credentials_are_counted_in_one_row_after_sixty_rows(
+def test_requests_of_a_source_without_credentials_are_counted_in_one_access_log_row_after_sixty_rows(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
     with api_process(running_plane, tmp_path / "api.log") as api:
@@ -356,7 +356,7 @@ def test_requests_of_a_source_without_credentials_are_counted_in_one_row_after_s
         assert sorted(counts) == [(1, False)] * 60 + [(5, False), (15, False)]
 
 
-def test_refusals_by_the_quota_of_a_principal_are_counted_in_one_row_after_sixty_rows_over_all_its_sessions(
+def test_refusals_by_a_principals_quota_are_counted_in_one_access_log_row_after_sixty_rows_of_all_its_sessions(
     postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate_limits, "HOLD_SECONDS", 0.0)
@@ -377,7 +377,7 @@ def test_refusals_by_the_quota_of_a_principal_are_counted_in_one_row_after_sixty
     assert {row[2] for row in rows} - {None} <= {session.id for session in sessions}
 
 
-def test_refused_enrolments_of_a_source_are_counted_in_one_row_and_none_stays_open(
+def test_refused_enrolments_of_a_source_are_counted_in_one_access_log_row_and_no_row_stays_open(
     running_plane: RunningPlane,
 ) -> None:
     enrolments = "route = '/v1/agent/enroll'"
@@ -403,7 +403,7 @@ def test_refused_enrolments_of_a_source_are_counted_in_one_row_and_none_stays_op
     )
 
 
-def test_row_is_open_before_the_handler_of_its_request_changes_anything(
+def test_access_log_row_is_open_before_the_handler_of_its_request_changes_anything(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
     stopped = {"SLICEPLANE_FAILPOINTS": "stop:handle.before_append"}
@@ -425,7 +425,7 @@ def test_row_is_open_before_the_handler_of_its_request_changes_anything(
 
 
 @pytest.mark.parametrize(("failpoint", "events"), [("handle.before_commit", 0), ("handle.committed", 1)])
-def test_request_of_a_killed_process_becomes_interrupted_whether_or_not_it_had_an_effect(
+def test_access_log_row_of_a_request_to_a_killed_api_process_becomes_interrupted_with_or_without_an_effect(
     running_plane: RunningPlane, tmp_path: Path, failpoint: str, events: int
 ) -> None:
     with (
@@ -440,7 +440,7 @@ def test_request_of_a_killed_process_becomes_interrupted_whether_or_not_it_had_a
     assert row["position"] is not None
 
 
-def test_open_row_of_a_living_process_that_lost_its_connection_is_not_closed(
+def test_open_access_log_row_of_a_living_process_that_lost_its_database_connection_is_not_closed(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
     with (
@@ -470,7 +470,7 @@ def ended_processes(plane: RunningPlane) -> set[UUID]:
     return asyncio.run(missing())
 
 
-def test_row_of_a_failed_request_has_the_status_of_its_response(running_plane: RunningPlane) -> None:
+def test_access_log_row_of_a_failed_request_has_the_status_of_its_response(running_plane: RunningPlane) -> None:
     with psycopg.connect(running_plane.database.admin_dsn) as conn, running_plane.client() as client:
         conn.execute("alter table read.project rename column description to absent")
         conn.commit()
@@ -480,7 +480,7 @@ def test_row_of_a_failed_request_has_the_status_of_its_response(running_plane: R
     assert (row["route"], row["status"], row["reasons"]) == ("/v1/projects", 500, ["internal_error"])
 
 
-def test_change_waits_for_its_row_while_the_log_is_locked(running_plane: RunningPlane) -> None:
+def test_change_request_waits_for_its_access_log_row_while_the_access_log_is_locked(running_plane: RunningPlane) -> None:
     lock = threading.Event()
     locked = threading.Event()
 
@@ -502,7 +502,7 @@ def test_change_waits_for_its_row_while_the_log_is_locked(running_plane: Running
             assert sent.result(20).status_code == 201
 
 
-def test_rows_beyond_the_maximum_and_old_rows_are_deleted_and_newer_ones_kept(
+def test_access_log_rows_beyond_the_maximum_and_old_rows_are_deleted_and_newer_rows_kept(
     postgres_server: PostgresServer,
 ) -> None:
     with running(postgres_server, audit_rows=1000, audit_days=1.0) as plane:
@@ -527,7 +527,7 @@ def test_rows_beyond_the_maximum_and_old_rows_are_deleted_and_newer_ones_kept(
         assert (first > 4000, last) == (True, 4500)
 
 
-def test_request_is_recorded_once_when_the_connections_to_the_database_are_cut(
+def test_request_has_one_access_log_row_when_the_connections_to_the_database_are_cut(
     running_plane: RunningPlane,
 ) -> None:
     with running_plane.client() as client:

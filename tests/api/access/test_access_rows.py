@@ -73,7 +73,7 @@ async def writers(database: Database) -> AsyncIterator[tuple[Writer, Writer]]:
     await second.close()
 
 
-async def test_batch_that_is_stored_twice_has_its_rows_once(
+async def test_batch_of_access_log_rows_that_is_stored_twice_has_each_row_once(
     database: Database, writers: tuple[Writer, Writer]
 ) -> None:
     engine = engine_for(database.app_dsn)
@@ -83,7 +83,7 @@ async def test_batch_that_is_stored_twice_has_its_rows_once(
     await engine.dispose()
 
 
-async def test_rows_of_a_process_are_not_visible_before_rows_with_lower_positions_of_another_process(
+async def test_access_log_rows_of_a_process_are_not_visible_before_rows_with_lower_positions_of_another_process(
     database: Database, writers: tuple[Writer, Writer]
 ) -> None:
     engine, (first, second) = engine_for(database.app_dsn), writers
@@ -112,7 +112,7 @@ def own_server(postgres_programs: Path) -> Iterator[PostgresServer]:
         yield server
 
 
-async def test_position_that_a_follower_has_received_survives_a_crash_of_the_database(
+async def test_access_log_position_that_a_follower_has_received_survives_a_crash_of_the_database(
     own_server: PostgresServer,
 ) -> None:
     engine = engine_for(own_server.app_dsn)

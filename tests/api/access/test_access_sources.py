@@ -31,7 +31,7 @@ def own(entries: list[Entry], found: list[Entry]) -> int:
     return sum(each is row and row.closed for each, row in zip(entries, found, strict=True))
 
 
-def test_requests_of_a_source_beyond_the_limit_are_counted_by_route_and_reason() -> None:
+def test_requests_of_a_source_beyond_the_access_log_limit_are_counted_by_route_and_reason() -> None:
     sources = Sources(_Clock())
     given = [entry(number) for number in range(ROWS + 10)]
     found = rows(sources, *given)
@@ -43,14 +43,14 @@ def test_requests_of_a_source_beyond_the_limit_are_counted_by_route_and_reason()
     assert other.count == 2
 
 
-def test_source_beyond_its_limit_does_not_limit_other_sources() -> None:
+def test_source_beyond_its_access_log_limit_does_not_limit_other_sources() -> None:
     sources = Sources(_Clock())
     rows(sources, *(entry(number) for number in range(ROWS + 10)))
     others = [entry(number, "192.0.2.2") for number in range(ROWS)]
     assert own(others, rows(sources, *others)) == ROWS
 
 
-def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
+def test_source_addresses_of_one_ipv6_network_share_an_access_log_limit() -> None:
     sources = Sources(_Clock())
     given = [entry(number, f"2001:db8::{number:x}") for number in range(1, ROWS + 11)]
     assert own(given, rows(sources, *given)) == ROWS
@@ -74,7 +74,7 @@ def throttled(number: int, principal: str = "key:one") -> Entry:
     )
 
 
-def test_requests_that_the_quota_of_a_principal_refuses_are_limited_over_all_its_addresses() -> None:
+def test_access_log_rows_of_requests_that_a_principals_quota_refuses_are_limited_over_all_its_addresses() -> None:
     sources = Sources(_Clock())
     given = [throttled(number) for number in range(ROWS + 10)]
     found = rows(sources, *given)
@@ -88,7 +88,7 @@ def test_requests_that_the_quota_of_a_principal_refuses_are_limited_over_all_its
     assert other.closed
 
 
-def test_rows_of_principals_beyond_the_maximum_count_the_requests_of_one_principal_each() -> None:
+def test_counting_access_log_rows_of_principals_beyond_the_maximum_count_the_requests_of_one_principal_each() -> None:
     sources = Sources(_Clock())
     rows(sources, *(throttled(number, f"key:{number}") for number in range(SOURCES)))
     rows(sources, *(throttled(number, f"key:a-{number}") for number in range(ROWS)))
@@ -98,7 +98,7 @@ def test_rows_of_principals_beyond_the_maximum_count_the_requests_of_one_princip
     assert (other.principal, other.count) == ("key:c", 1)
 
 
-def test_rows_are_limited_only_without_a_principal_or_after_a_refusal_by_a_quota() -> None:
+def test_access_log_rows_are_limited_only_without_a_principal_or_after_a_refusal_by_a_quota() -> None:
     found = Entry("req-1", "GET", "/", None, principal="key:one", reasons=("role_missing",))
     assert not is_limited(found)
     assert is_limited(throttled(1))
@@ -118,11 +118,11 @@ def test_rows_are_limited_only_without_a_principal_or_after_a_refusal_by_a_quota
         ("", ""),
     ],
 )
-def test_source_is_limited_as_an_ipv4_address_or_as_a_network_of_ipv6(source: str, network: str) -> None:
+def test_access_log_limit_applies_to_an_ipv4_address_or_to_an_ipv6_network(source: str, network: str) -> None:
     assert network_of(source) == network
 
 
-def test_row_that_counts_requests_is_closed_after_its_minute_and_the_source_gets_new_rows() -> None:
+def test_access_log_row_that_counts_requests_is_closed_after_its_minute_and_the_source_gets_new_rows() -> None:
     clock = _Clock()
     sources = Sources(clock)
     found = rows(sources, *(entry(number) for number in range(ROWS + 10)))
@@ -135,14 +135,14 @@ def test_row_that_counts_requests_is_closed_after_its_minute_and_the_source_gets
     assert again.closed
 
 
-def test_sources_beyond_the_maximum_share_one_limit() -> None:
+def test_sources_beyond_the_maximum_share_one_access_log_limit() -> None:
     sources = Sources(_Clock())
     rows(sources, *(entry(number, f"10.0.{number // 256}.{number % 256}") for number in range(SOURCES)))
     given = [entry(number, f"10.9.{number // 256}.{number % 256}") for number in range(ROWS + 10)]
     assert own(given, rows(sources, *given)) == ROWS
 
 
-def test_row_of_requests_that_are_only_counted_has_no_path_source_or_principal() -> None:
+def test_access_log_row_of_requests_that_are_only_counted_has_no_path_source_or_principal() -> None:
     sources = Sources(_Clock())
     first, second = entry(1), entry(2, "192.0.2.2")
     first.principal = "key:one"

@@ -46,7 +46,7 @@ def source_of(plane: RunningPlane, key: Key) -> str | None:
     return source
 
 
-def test_last_use_of_a_key_has_the_time_and_source_of_its_last_authenticated_request(
+def test_last_use_of_an_api_key_has_the_time_and_source_of_its_last_authenticated_request(
     plane: RunningPlane,
 ) -> None:
     key, unused = issue(plane, "used", "auditor"), issue(plane, "unused", "auditor")
@@ -75,7 +75,7 @@ def test_last_use_of_a_key_has_the_time_and_source_of_its_last_authenticated_req
     assert (shown(plane, unused)["last_used_at"], shown(plane, unused)["last_used_from"]) == (None, None)
 
 
-def test_uses_of_keys_that_wait_for_the_interval_are_written_when_the_process_stops(
+def test_last_uses_of_api_keys_that_are_not_written_yet_are_written_when_the_process_stops(
     plane: RunningPlane, tmp_path: Path
 ) -> None:
     key = issue(plane, "last", "auditor")
@@ -88,7 +88,7 @@ def test_uses_of_keys_that_wait_for_the_interval_are_written_when_the_process_st
     assert [source for _, source in plane.rows(STORED, id=key.id)] == ["127.0.0.1"]
 
 
-def test_earlier_use_of_a_key_does_not_replace_a_later_one(plane: RunningPlane) -> None:
+def test_earlier_use_of_an_api_key_does_not_replace_the_stored_later_use(plane: RunningPlane) -> None:
     async def run() -> None:
         engine, now = engine_of(plane.settings.database_url.get_secret_value(), 1), time.monotonic()
         for use in (Use(now - 10, "new"), Use(now - 20, "old")):
@@ -102,7 +102,7 @@ def test_earlier_use_of_a_key_does_not_replace_a_later_one(plane: RunningPlane) 
     assert timedelta(seconds=9) < datetime.now(UTC) - used_at < timedelta(seconds=19)
 
 
-def test_uses_of_keys_are_written_after_a_failed_write_and_the_latest_use_is_kept(
+def test_last_uses_of_api_keys_are_written_after_a_failed_write_with_the_latest_use_of_each_key(
     plane: RunningPlane,
 ) -> None:
     def waits() -> bool:

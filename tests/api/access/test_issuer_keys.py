@@ -59,7 +59,7 @@ def fetches(logs: list[Any]) -> int:
     return sum(each["event"] == "issuer_keys_fetched" for each in logs)
 
 
-async def test_unknown_key_id_causes_at_most_one_fetch_in_ten_seconds(provider: Provider) -> None:
+async def test_tokens_with_an_unknown_key_id_cause_at_most_one_fetch_of_provider_keys_in_ten_seconds(provider: Provider) -> None:
     clock, old = Clock(), replace(provider)
     verifier = Verifier([issuer_of(provider)], elapsed=clock)
     assert await outcome(verifier, old.sign(old.claims())) == "accepted"
@@ -72,7 +72,7 @@ async def test_unknown_key_id_causes_at_most_one_fetch_in_ten_seconds(provider: 
     assert await outcome(verifier, old.sign(old.claims())) == NO_FITTING_KEY
 
 
-async def test_concurrent_requests_with_invented_key_ids_share_one_fetch(provider: Provider) -> None:
+async def test_concurrent_requests_with_tokens_of_invented_key_ids_share_one_fetch_of_provider_keys(provider: Provider) -> None:
     clock = Clock()
     verifier = Verifier([issuer_of(provider)], elapsed=clock)
     with capture_logs() as logs:
@@ -90,7 +90,7 @@ async def test_concurrent_requests_with_invented_key_ids_share_one_fetch(provide
     assert fetches(logs) == 2
 
 
-async def test_cached_keys_are_used_until_their_maximum_age_while_the_provider_is_down(
+async def test_cached_provider_keys_are_used_until_their_maximum_age_while_the_identity_provider_is_down(
     provider: Provider,
 ) -> None:
     clock = Clock()
@@ -110,7 +110,7 @@ async def test_cached_keys_are_used_until_their_maximum_age_while_the_provider_i
     assert await outcome(verifier, token) == "accepted"
 
 
-async def test_aged_keys_are_fetched_again_in_the_background(provider: Provider) -> None:
+async def test_provider_keys_older_than_the_refresh_age_are_fetched_again_in_the_background(provider: Provider) -> None:
     clock, old = Clock(), replace(provider)
     verifier = Verifier([issuer_of(provider)], elapsed=clock)
     token = old.sign(old.claims())
@@ -125,7 +125,7 @@ async def test_aged_keys_are_fetched_again_in_the_background(provider: Provider)
     assert await outcome(verifier, token) == NO_FITTING_KEY
 
 
-async def test_provider_is_used_only_if_discovery_names_exactly_the_configured_issuer(
+async def test_identity_provider_is_used_only_if_its_discovery_document_names_exactly_the_configured_issuer(
     provider: Provider,
 ) -> None:
     issuer = provider.issuer.replace("127.0.0.1", "localhost")
@@ -135,7 +135,7 @@ async def test_provider_is_used_only_if_discovery_names_exactly_the_configured_i
     assert [each.get("cause") for each in logs] == ["the discovery document of the identity provider names a different issuer"]
 
 
-async def test_trusted_provider_cannot_issue_tokens_of_another_trusted_provider(
+async def test_trusted_identity_provider_cannot_issue_tokens_of_another_trusted_identity_provider(
     oidc_provider: Provider, provider: Provider
 ) -> None:
     verifier = Verifier([issuer_of(oidc_provider), issuer_of(provider, name="other")])
@@ -147,7 +147,7 @@ async def test_trusted_provider_cannot_issue_tokens_of_another_trusted_provider(
     assert await outcome(verifier, provider.sign(unknown)) == "no configured identity provider is the issuer of the token"
 
 
-async def test_provider_over_tls_is_used_only_if_its_certificate_is_trusted(tmp_path: Path) -> None:
+async def test_identity_provider_over_tls_is_used_only_if_its_certificate_is_trusted(tmp_path: Path) -> None:
     own, other = (ensure(tmp_path / name, ["127.0.0.1"], datetime.now(UTC)) for name in ("own", "other"))
     with running_provider(own.server, own.server) as provider:
         token = provider.sign(provider.claims())
@@ -161,7 +161,7 @@ async def test_provider_over_tls_is_used_only_if_its_certificate_is_trusted(tmp_
 
 
 @pytest.mark.filterwarnings("ignore:Key size")
-def test_only_public_signature_keys_of_sufficient_size_are_used() -> None:
+def test_only_public_signature_keys_of_sufficient_size_are_used_from_a_jwk_set() -> None:
     good = [key.as_dict(private=False) for key in new_keys("1").values()]
     bad = [
         OctKey.generate_key(256).as_dict(private=True),
@@ -195,7 +195,7 @@ def test_only_public_signature_keys_of_sufficient_size_are_used() -> None:
         (OKPKey.generate_key("Ed25519"), "none", False),
     ],
 )
-def test_key_verifies_only_signatures_of_the_algorithms_that_fit_it(
+def test_provider_key_verifies_only_signatures_of_algorithms_that_fit_the_type_of_the_key(
     key: Any, algorithm: str, fits: bool
 ) -> None:
     [usable] = usable_keys({"keys": [key.as_dict(private=False)]})
@@ -268,7 +268,7 @@ def document(**fields: object) -> tuple[int, dict[str, str], bytes]:
         ({DISCOVERY: document()}, "TimeoutError"),
     ],
 )
-async def test_provider_with_an_unusable_answer_or_no_answer_is_treated_as_unavailable(
+async def test_identity_provider_with_an_unusable_answer_or_no_answer_is_treated_as_unavailable(
     oidc_provider: Provider,
     monkeypatch: pytest.MonkeyPatch,
     answers: dict[str, tuple[int, dict[str, str], bytes]],

@@ -102,7 +102,7 @@ def test_key_limited_to_a_scope_is_refused_on_routes_of_other_scopes(shared_plan
         ({"role": "admin", "lifetime_seconds": 1}, 422, "out_of_range"),
     ],
 )
-def test_key_request_that_cannot_be_fulfilled_is_refused_with_the_reason(
+def test_request_for_an_api_key_that_cannot_be_issued_is_refused_with_the_reason(
     shared_plane: RunningPlane, body: dict[str, object], status: int, code: str
 ) -> None:
     with shared_plane.client() as admin:
@@ -146,7 +146,7 @@ def test_watch_ends_when_the_overlap_of_its_rotated_key_has_passed(shared_plane:
         assert client_of(shared_plane, key).get("/nodes").status_code == 401
 
 
-def test_key_is_refused_once_its_lifetime_has_passed(shared_plane: RunningPlane) -> None:
+def test_api_key_is_refused_once_its_lifetime_has_passed(shared_plane: RunningPlane) -> None:
     key = issue(shared_plane, "short", "admin", lifetime_seconds=3600)
     with client_of(shared_plane, key) as caller:
         assert caller.get("/nodes").is_success
@@ -179,7 +179,7 @@ def test_rotation_issues_a_successor_and_accepts_the_replaced_key_for_the_overla
 
 
 @pytest.mark.parametrize(("lifetime", "accepted"), [(86_400, True), (86_401, False), (None, False)])
-def test_key_for_longer_than_the_operator_allows_is_refused(
+def test_api_key_with_a_longer_lifetime_than_the_operator_allows_is_refused(
     limited_plane: RunningPlane, lifetime: int | None, accepted: bool
 ) -> None:
     with limited_plane.client() as admin:

@@ -76,7 +76,7 @@ def test_workload_with_a_client_credentials_token_is_a_caller_of_the_granted_pro
     assert (refused.status_code, codes(refused)) == (403, ["role_missing"])
 
 
-def test_repetition_with_a_token_for_another_project_is_refused(
+def test_repeated_request_with_a_token_for_another_project_is_refused(
     plane: RunningPlane, oidc_provider: Provider
 ) -> None:
     admit(plane, "n-repeated", slots=2)
@@ -239,7 +239,7 @@ def test_revocation_with_an_idempotency_key_is_repeated_without_a_second_event(p
     assert answers[0] == answers[1]
 
 
-def test_rebuild_of_the_revocations_produces_the_same_rows(plane: RunningPlane) -> None:
+def test_rebuild_of_the_read_model_of_revoked_principals_produces_the_same_rows(plane: RunningPlane) -> None:
     with plane.client() as admin:
         for _ in range(2):
             body = {"actor": "user:corp/rebuilt", "reason": "test"}
@@ -301,7 +301,7 @@ def test_token_is_refused_by_a_control_plane_without_identity_providers(
     assert refusal(shared_plane, oidc_provider.workload_token()) == (401, ["token_untrusted"])
 
 
-def test_new_keys_of_the_provider_are_accepted_during_the_run_and_withdrawn_ones_refused(
+def test_new_keys_of_an_identity_provider_are_accepted_without_a_restart_and_withdrawn_keys_refused(
     postgres_server: PostgresServer, own_provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(issuer_keys, "REFETCH_SECONDS", 0.0)
@@ -317,7 +317,7 @@ def test_new_keys_of_the_provider_are_accepted_during_the_run_and_withdrawn_ones
         assert refusal(plane, own_provider.sign(claims)) == (200, [])
 
 
-def test_provider_that_is_down_does_not_affect_api_keys_and_makes_tokens_unverifiable_only_at_the_maximum_age(
+def test_identity_provider_outage_does_not_affect_api_keys_and_affects_tokens_only_at_the_maximum_age_of_its_keys(
     postgres_server: PostgresServer, own_provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(issuer_keys, "REFETCH_SECONDS", 0.0)

@@ -197,7 +197,7 @@ def test_invalid_request_about_a_service_account_is_refused_with_the_reason(
     assert (answer.status_code, codes(answer)) == (status, [code])
 
 
-def test_archived_project_cannot_be_given_to_a_new_account(plane: RunningPlane) -> None:
+def test_archived_project_cannot_be_assigned_to_a_new_service_account(plane: RunningPlane) -> None:
     create_project(plane, "ended")
     with plane.client() as admin:
         assert admin.post("/projects/ended/archive", json={"reason": "over"}).is_success

@@ -78,7 +78,7 @@ def send(plane: RunningPlane, path: str, **body: Any) -> Answer:
     return found
 
 
-def test_session_of_a_key_acts_as_the_key_and_is_recorded_with_its_own_id(plane: RunningPlane) -> None:
+def test_session_of_an_api_key_acts_as_the_key_and_is_recorded_with_the_session_id(plane: RunningPlane) -> None:
     key = issue(plane, "laptop", "admin", scopes=["projects:write", "access:read"])
     session = session_of(plane, key.secret, label="laptop of alice")
     with client_of(plane, key) as holder, client_of(plane, session) as caller:
@@ -114,7 +114,7 @@ def test_session_of_a_key_acts_as_the_key_and_is_recorded_with_its_own_id(plane:
         assert plane.rows(f"select 1 from {table} r where r::text like %(s)s", s=f"%{session.secret}%") == []
 
 
-def test_session_of_a_token_outlives_the_token_with_what_it_granted(
+def test_session_of_a_token_keeps_the_role_and_projects_of_the_token_after_the_token_has_expired(
     plane: RunningPlane, oidc_provider: Provider
 ) -> None:
     short = token(oidc_provider, "olivia", exp=int(time.time()) + 2)
@@ -135,7 +135,7 @@ def test_session_of_a_token_outlives_the_token_with_what_it_granted(
     assert refusal(plane, session) == ["token_untrusted"]
 
 
-def test_repeated_start_returns_the_same_secret_only_to_the_same_credential(plane: RunningPlane) -> None:
+def test_repeated_start_of_a_session_returns_the_same_secret_only_to_the_same_credential(plane: RunningPlane) -> None:
     create_account(plane, "twice", "auditor")
     one, two = key_of_account(plane, "twice"), key_of_account(plane, "twice")
     headers = {"Idempotency-Key": "login-1"}
@@ -182,7 +182,7 @@ def test_session_has_the_limits_of_its_service_account_at_each_request(plane: Ru
         assert codes(caller.get("/nodes")) == ["scope_missing"]
 
 
-def test_session_is_refused_with_what_it_came_from_and_listed_in_its_state(
+def test_session_is_refused_once_it_or_its_key_account_or_principal_ended_and_is_listed_in_that_state(
     plane: RunningPlane, oidc_provider: Provider
 ) -> None:
     create_account(plane, "stopped", "auditor")
@@ -239,7 +239,7 @@ def test_revocation_between_the_issue_of_a_token_and_the_start_of_a_session_ends
     assert refusal(plane, session) == ["principal_revoked"]
 
 
-def test_watches_end_with_their_session_and_with_everything_that_it_depends_on(
+def test_watches_end_with_their_session_and_with_the_credential_or_principal_that_it_depends_on(
     plane: RunningPlane, oidc_provider: Provider
 ) -> None:
     create_account(plane, "watcher", "auditor")
@@ -266,7 +266,7 @@ def test_watches_end_with_their_session_and_with_everything_that_it_depends_on(
             pass
 
 
-def test_session_is_not_idle_while_a_watch_uses_it_and_is_refused_after_that(plane: RunningPlane) -> None:
+def test_session_is_not_idle_while_a_watch_uses_it_and_is_refused_for_idleness_after_the_watch(plane: RunningPlane) -> None:
     session = session_of(plane, ADMIN_KEY)
     change(plane, session, "idle_seconds = 1")
     began = datetime.now(UTC)
@@ -338,7 +338,7 @@ def test_capabilities_list_the_identity_provider_for_logins_without_credentials(
     ]
 
 
-def test_idle_time_that_the_last_use_is_not_precise_enough_for_is_refused(
+def test_session_idle_time_shorter_than_twice_the_interval_of_stored_uses_is_refused_by_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLICEPLANE_DATABASE_URL", "postgresql://u:p@127.0.0.1/d")

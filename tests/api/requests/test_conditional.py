@@ -100,7 +100,7 @@ def test_every_change_is_refused_if_the_resource_has_another_version_than_if_mat
     assert shared_plane.last_position() == before
 
 
-def test_change_with_the_present_etag_succeeds_and_returns_the_next_one(shared_plane: RunningPlane) -> None:
+def test_change_with_the_present_etag_succeeds_and_returns_the_next_etag(shared_plane: RunningPlane) -> None:
     create_project(shared_plane, "tagged")
     with shared_plane.client() as admin:
         tag = admin.get("/projects/tagged").headers["etag"]
@@ -125,7 +125,7 @@ def test_change_with_the_present_etag_succeeds_and_returns_the_next_one(shared_p
         ("/sessions", {}, "/sessions/{id}/end"),
     ],
 )
-def test_etag_of_a_new_credential_is_that_of_its_version(
+def test_etag_of_a_new_credential_is_accepted_by_if_match_until_the_credential_changes(
     shared_plane: RunningPlane, path: str, body: dict[str, str], end: str
 ) -> None:
     key = issue(shared_plane, "replaced", "auditor").id
@@ -140,7 +140,7 @@ def test_etag_of_a_new_credential_is_that_of_its_version(
         assert admin.post(url, json={"reason": "over"}, headers={"If-Match": tag}).status_code == 412
 
 
-def test_of_concurrent_changes_with_one_etag_exactly_one_succeeds(shared_plane: RunningPlane) -> None:
+def test_exactly_one_of_several_concurrent_changes_with_the_same_etag_succeeds(shared_plane: RunningPlane) -> None:
     create_project(shared_plane, "raced")
     with shared_plane.client() as admin:
         for turn in range(10):
@@ -174,7 +174,7 @@ def test_etag_of_a_node_changes_with_its_heartbeat_but_if_match_compares_only_th
         )
 
 
-def test_repetition_with_the_same_key_and_etag_is_replayed_and_not_refused(
+def test_repeated_request_with_the_same_idempotency_key_and_etag_is_replayed_and_not_refused(
     shared_plane: RunningPlane,
 ) -> None:
     create_project(shared_plane, "again")

@@ -87,7 +87,7 @@ def test_request_beyond_the_limit_is_refused_with_the_time_until_the_next_one(li
     assert f"retry in {wait} s" in refused.json()["detail"]
 
 
-def test_principal_beyond_its_limit_takes_nothing_from_others_of_its_project(limited: RunningPlane) -> None:
+def test_principal_beyond_its_request_limit_uses_no_quota_of_other_principals_of_its_project(limited: RunningPlane) -> None:
     create_project(limited, "shared")
     first, second, third = (new_key(limited, "shared") for _ in range(3))
     with client_of(limited, first) as flooding, client_of(limited, second) as other:
@@ -101,7 +101,7 @@ def test_principal_beyond_its_limit_takes_nothing_from_others_of_its_project(lim
         assert statuses(outsider, 1) == {200: 1}
 
 
-def test_limit_counts_requests_refused_for_their_role_and_not_those_of_nodes_and_health_checks(
+def test_request_limit_counts_requests_refused_for_their_role_but_no_requests_of_nodes_and_health_checks(
     limited: RunningPlane,
 ) -> None:
     node = admit(limited, f"n-{uuid4().hex[:8]}")
@@ -118,7 +118,7 @@ def test_limit_counts_requests_refused_for_their_role_and_not_those_of_nodes_and
         assert caller.get("/nodes").status_code == 429
 
 
-def test_two_api_processes_admit_the_limit_together(limited: RunningPlane, tmp_path: Path) -> None:
+def test_two_api_processes_together_admit_no_more_requests_than_the_limit(limited: RunningPlane, tmp_path: Path) -> None:
     key = new_key(limited)
     with (
         api_process(limited, tmp_path / "api.log") as second,
@@ -130,7 +130,7 @@ def test_two_api_processes_admit_the_limit_together(limited: RunningPlane, tmp_p
         assert statuses(here, 10) == {429: 10}
 
 
-def test_concurrent_requests_are_admitted_up_to_the_limit_and_no_further(limited: RunningPlane) -> None:
+def test_concurrent_requests_are_admitted_up_to_the_limit_and_refused_beyond_the_limit(limited: RunningPlane) -> None:
     key = new_key(limited)
 
     async def all_at_once() -> Counter[int]:
@@ -143,7 +143,7 @@ def test_concurrent_requests_are_admitted_up_to_the_limit_and_no_further(limited
     assert asyncio.run(all_at_once()) == {200: LIMIT, 429: 2 * LIMIT}
 
 
-def test_principal_that_waits_as_announced_is_admitted_again(postgres_server: PostgresServer) -> None:
+def test_principal_that_waits_as_long_as_retry_after_states_is_admitted_again(postgres_server: PostgresServer) -> None:
     # Four requests in two seconds, so that a slow machine reaches the limit too; without a limit of projects
     with (
         running(postgres_server, requests_per_minute=120, request_window_seconds=2) as plane,
@@ -229,7 +229,7 @@ def guarded(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
         yield plane
 
 
-def test_address_with_too_many_unknown_secrets_gets_no_more_of_them_verified(guarded: RunningPlane) -> None:
+def test_unknown_secrets_from_an_address_that_already_sent_too_many_are_refused_without_verification(guarded: RunningPlane) -> None:
     known, unseen = issue(guarded, "known", "auditor"), issue(guarded, "unseen", "auditor")
     with client_of(guarded, known) as caller:
         assert statuses(caller, 1) == {200: 1}
@@ -257,7 +257,7 @@ def test_requests_with_secrets_that_were_revoked_after_their_verification_are_li
         assert statuses(caller, 5) == {200: 5}
 
 
-def test_addresses_of_ipv4_that_are_mapped_to_ipv6_are_limited_separately(
+def test_ipv4_addresses_that_are_mapped_to_ipv6_have_separate_request_limits(
     postgres_server: PostgresServer,
 ) -> None:
     trusted = (IPv4Network("127.0.0.0/8"),)

@@ -61,7 +61,7 @@ def charge(limit: int, seconds: int = 60, name: str = "principal") -> Charge:
     current=st.integers(0, 60),
     left=st.floats(0.01, 10, allow_nan=False),
 )
-def test_quota_admits_more_after_the_announced_time_and_not_before(
+def test_exhausted_quota_admits_a_request_after_the_announced_time_and_not_before(
     limit: int, previous: int, current: int, left: float
 ) -> None:
     quota, window = Quota("principal", limit, 10), Window(previous, current, left)
@@ -83,7 +83,7 @@ def test_quota_admits_more_after_the_announced_time_and_not_before(
     limit=st.integers(1, 20),
     steps=st.lists(st.floats(0, 15, allow_nan=False), min_size=1, max_size=200),
 )
-def test_counter_in_memory_never_admits_more_than_its_limit_within_one_window(
+def test_request_counter_in_memory_never_admits_more_than_its_limit_within_one_window(
     limit: int, steps: list[float]
 ) -> None:
     windows, one = LocalWindows(10, clock := Clock()), charge(limit, seconds=10)
@@ -107,14 +107,14 @@ def test_requests_of_the_previous_window_count_by_the_part_that_the_sliding_wind
     assert [windows.spend(one).admitted for _ in range(4)] == [True] * 3 + [False]
 
 
-def test_full_memory_drops_the_counter_that_was_not_used_for_the_longest_time() -> None:
+def test_request_counters_at_their_maximum_number_drop_the_counter_that_was_not_used_for_the_longest_time() -> None:
     windows, (first, second, third) = LocalWindows(2, Clock()), (charge(1), charge(1), charge(1))
     for each in (first, second, first, third):
         windows.spend(each)
     assert [each in windows for each in (first, second, third)] == [True, False, True]
 
 
-def test_requests_beyond_those_admitted_at_once_wait_for_turns_in_their_order() -> None:
+def test_requests_beyond_the_burst_that_is_admitted_at_once_are_admitted_in_their_order_at_regular_intervals() -> None:
     turns, one, other = Turns(10, 50, 3, clock := Clock()), charge(100), charge(100)
     assert [turns.take(one) for _ in range(5)] == pytest.approx([0, 0, 0, 0.02, 0.04])
     assert turns.take(other) == 0
@@ -124,12 +124,12 @@ def test_requests_beyond_those_admitted_at_once_wait_for_turns_in_their_order() 
     assert [turns.take(one) for _ in range(4)] == pytest.approx([0, 0, 0, 0.02])
 
 
-def test_requests_of_a_quota_above_the_rate_of_turns_wait_for_half_of_its_interval() -> None:
+def test_requests_of_a_quota_faster_than_the_pacing_rate_wait_for_half_of_the_interval_of_the_quota() -> None:
     turns, one = Turns(10, 50, 3, Clock()), charge(1200, seconds=12)
     assert [turns.take(one) for _ in range(5)] == pytest.approx([0, 0, 0, 0.005, 0.01])
 
 
-def test_full_memory_drops_the_turns_that_were_not_taken_for_the_longest_time() -> None:
+def test_request_pacing_at_its_maximum_number_of_callers_drops_the_caller_that_was_idle_for_the_longest_time() -> None:
     turns, (first, second, third) = Turns(2, 50, 1, Clock()), (charge(1), charge(1), charge(1))
     for each in (first, second, first, third):
         turns.take(each)
@@ -137,7 +137,7 @@ def test_full_memory_drops_the_turns_that_were_not_taken_for_the_longest_time() 
 
 
 @pytest.mark.parametrize("limit", [1, 7, 150])
-async def test_redis_admits_exactly_the_limit_of_concurrent_requests_of_two_processes(
+async def test_request_counter_in_redis_admits_exactly_the_limit_of_concurrent_requests_of_two_processes(
     redis: Redis, limit: int
 ) -> None:
     processes, one = [SharedWindows(redis), SharedWindows(redis)], charge(limit)
@@ -145,13 +145,13 @@ async def test_redis_admits_exactly_the_limit_of_concurrent_requests_of_two_proc
     assert sum(map(is_admitted, spent)) == limit
 
 
-async def test_memory_admits_exactly_the_limit_of_concurrent_requests() -> None:
+async def test_request_counter_in_memory_admits_exactly_the_limit_of_concurrent_requests() -> None:
     windows, one = MemoryWindows(), charge(20, seconds=3600)
     spent = await asyncio.gather(*(windows.spend([one]) for _ in range(100)))
     assert sum(map(is_admitted, spent)) == 20
 
 
-async def test_counter_in_redis_has_the_same_state_after_each_request_as_the_one_in_memory(
+async def test_request_counter_in_redis_has_the_same_state_after_each_request_as_the_request_counter_in_memory(
     redis: Redis,
 ) -> None:
     shared, local, one = SharedWindows(redis), LocalWindows(10), charge(3)
@@ -163,7 +163,7 @@ async def test_counter_in_redis_has_the_same_state_after_each_request_as_the_one
 
 
 @pytest.mark.parametrize("refusing", ["principal", "project"])
-async def test_request_that_one_quota_refuses_does_not_count_in_the_other(
+async def test_request_that_one_of_its_two_quotas_refuses_does_not_count_in_the_other_quota(
     redis: Redis, refusing: str
 ) -> None:
     shared = SharedWindows(redis)

@@ -142,7 +142,7 @@ def test_evidence_of_an_infiniband_card_names_the_files_that_state_its_facts(tmp
     }
 
 
-def test_evidence_matches_the_files_of_the_host(tmp_path: Path) -> None:
+def test_evidence_of_a_network_card_quotes_the_content_of_the_named_host_files(tmp_path: Path) -> None:
     tree = hgx_h200(tmp_path)
     for path, value in evidence(described(tree, "fabric", HGX_CARD)).items():
         file = tree.sysfs / path.removeprefix("/sys/")
@@ -261,7 +261,7 @@ def test_virtual_function_of_an_ethernet_card_without_switchdev_mode_has_no_repr
     assert fabric(vf) == FoundFabric(link_layer="ethernet", port_state="up", rate_mbit=100_000, mtu=1500)
 
 
-def test_vanished_function_is_described_without_facts(tmp_path: Path) -> None:
+def test_pci_function_that_vanished_is_described_without_facts(tmp_path: Path) -> None:
     tree = hgx_h200(tmp_path)
     tree.vanish(HGX_GPU)
     assert described(tree, "gpu", HGX_GPU) == FoundDevice(
@@ -269,7 +269,7 @@ def test_vanished_function_is_described_without_facts(tmp_path: Path) -> None:
     )
 
 
-def test_unreadable_function_is_described_with_the_reason(tmp_path: Path) -> None:
+def test_unreadable_pci_function_is_described_with_the_reason(tmp_path: Path) -> None:
     tree = hgx_h200(tmp_path)
     tree.write(HGX_GPU, "class", "display")
     gpu = described(tree, "gpu", HGX_GPU)
@@ -278,7 +278,7 @@ def test_unreadable_function_is_described_with_the_reason(tmp_path: Path) -> Non
     assert "display" in gpu.unreadable
 
 
-def test_changed_uuid_and_changed_link_layer_change_the_description(tmp_path: Path) -> None:
+def test_changed_gpu_uuid_and_changed_link_layer_change_the_description_of_the_devices(tmp_path: Path) -> None:
     tree = hgx_h200(tmp_path)
     tree.load_nvidia_driver(HGX_GPU, "NVIDIA H200", GPU_UUID)
     gpu, card = described(tree, "gpu", HGX_GPU), described(tree, "fabric", HGX_CARD)
@@ -290,7 +290,7 @@ def test_changed_uuid_and_changed_link_layer_change_the_description(tmp_path: Pa
     assert (fabric(card).link_layer, fabric(changed_card).link_layer) == ("infiniband", "ethernet")
 
 
-def test_function_with_files_that_hang_is_unreadable_and_does_not_affect_others(tmp_path: Path) -> None:
+def test_pci_function_with_files_that_hang_is_unreadable_and_does_not_affect_other_functions(tmp_path: Path) -> None:
     tree = hgx_h200(tmp_path)
     state = tree.folder(HGX_CARD) / "infiniband/mlx5_4/ports/1/state"
     state.unlink()
@@ -311,7 +311,7 @@ def test_function_with_files_that_hang_is_unreadable_and_does_not_affect_others(
     until(lambda: isinstance(files.read([HGX_CARD])[HGX_CARD], dict), "the files are read again")
 
 
-def test_functions_with_files_that_hang_delay_a_read_of_all_files_by_one_deadline(tmp_path: Path) -> None:
+def test_pci_functions_with_files_that_hang_delay_the_read_of_all_functions_by_a_single_deadline(tmp_path: Path) -> None:
     tree = bluefield3(tmp_path)
     state = tree.folder("0000:3b:00.0") / "infiniband/mlx5_0/ports/1/state"
     state.unlink()
@@ -332,7 +332,7 @@ def _unblock(pipe: Path) -> None:
     os.close(end)
 
 
-def test_functions_of_the_machine_that_runs_the_tests_are_described_without_an_error() -> None:
+def test_pci_functions_of_the_machine_that_runs_the_tests_are_described_without_an_error() -> None:
     machine = Tree(Path("/"))
     found = SysfsPci(machine.sysfs).devices()
     functions = [HostDevice(each.address, "fabric") for each in found]
@@ -373,7 +373,7 @@ def test_functions_of_the_machine_that_runs_the_tests_are_described_without_an_e
     ),
     st.sampled_from(["gpu", "fabric", "card"]),
 )
-def test_any_text_in_the_files_of_a_function_gives_a_valid_description(
+def test_any_text_in_the_sysfs_files_of_a_pci_function_gives_a_valid_description(
     files: dict[str, str], use: Use
 ) -> None:
     address = PciAddress("0000:01:00.0")
@@ -392,7 +392,7 @@ def test_any_text_in_the_files_of_a_function_gives_a_valid_description(
         ("", None),
     ],
 )
-def test_root_port_is_the_topmost_bridge_of_the_functions_own_domain(path: str, expected: str | None) -> None:
+def test_root_port_of_a_pci_function_is_the_topmost_bridge_of_its_own_domain(path: str, expected: str | None) -> None:
     assert root_port(path) == expected
 
 
