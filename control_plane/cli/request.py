@@ -52,7 +52,7 @@ def _keys_in(file: Path) -> list[str]:
         )
     keys = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not keys:
-        raise WrongUsage(f"{file} contains no SSH key")
+        raise WrongUsage(f"the file {file} contains no SSH key", "specify a file with public keys: --ssh-key FILE")
     return keys
 
 

@@ -116,7 +116,7 @@ def open_ingress(
 def _slot_of(loaded: LoadedAllocation, request: IngressRequest) -> SlotId:
     slots = loaded.state.slots
     if request.slot >= len(slots):
-        message = f"no slot {request.slot}: the allocation has {len(slots)} slots, counted from 0"
+        message = f"the allocation has no slot {request.slot}; it has {len(slots)} slots, counted from 0"
         raise Malformed(Objection("unknown_slot_index", message, "/slot"))
     return slots[request.slot].slot_id
 

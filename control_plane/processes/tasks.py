@@ -60,7 +60,7 @@ def due(history: Sequence[Recorded[TaskFact]], now: datetime, order: Order | Non
         case None | Succeeded() | Failed() | Cancelled():
             return ()
         case Trying() if now < begins(state):
-            return (Wait("the next try", begins(state)),)
+            return (Wait("the next attempt of the task", begins(state)),)
         case Trying():
             if deadline_of(state) <= now:
                 return (TimeOut(),)

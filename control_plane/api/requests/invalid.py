@@ -61,7 +61,7 @@ def refusal_of(error: Mapping[str, Any], body: Any) -> Refused:
     parameter = str(path[0]) if location in _PARAMETERS and path else None
     describe = _quoted if parameter is not None else _kind_of
     code, message = _reason(error, describe) if kind in _PYDANTIC else (str(kind), str(error["msg"]))
-    named = message if parameter is None else f"{parameter}: {message}"
+    named = message if parameter is None else f"parameter {parameter}: {message}"
     refused_as = _BY_NAME.get(str(error.get("ctx", {}).get("refusal")), Malformed)
     return refused_as(Objection(code, escaped_text(named), field, parameter))
 

@@ -54,7 +54,7 @@ async def storable(request: Request) -> None:
     assert isinstance(route, APIRoute), f"the route must be an APIRoute, not {type(route).__name__}"
     given = [*request.path_params.items(), *request.query_params.multi_items()]
     objections = (
-        Objection(reason[0], f"{name}: {reason[1]}", parameter=name)
+        Objection(reason[0], f"parameter {name}: {reason[1]}", parameter=name)
         for name, value in given
         for reason in (*_of_text(name), *_of_text(str(value)))
     )

@@ -148,7 +148,7 @@ class DnsmasqLeases:
             draft.chmod(FILE_MODE)
             draft.rename(self._hosts / reservation.name)
         except OSError as error:
-            raise HostRefused(f"cannot reserve {reservation.ip}: {error}") from error
+            raise HostRefused(f"cannot write the DHCP reservation of {reservation.ip}: {error}") from error
 
     def withdraw(self, reservation: Reservation) -> None:
         invalidate_reads(self)
@@ -156,7 +156,7 @@ class DnsmasqLeases:
             remove(self._hosts / reservation.name)
             self._ensure_loaded()
         except OSError as error:
-            raise HostRefused(f"cannot withdraw the reservation of {reservation.ip}: {error}") from error
+            raise HostRefused(f"cannot withdraw the DHCP reservation of {reservation.ip}: {error}") from error
 
     def clear(self, lease: ObservedLease) -> None:
         invalidate_reads(self)
@@ -181,7 +181,7 @@ class DnsmasqLeases:
         try:
             self._ensure_loaded()
         except OSError as error:
-            raise HostUnreadable(f"cannot read reservations in {self._hosts}: {error}") from error
+            raise HostUnreadable(f"cannot read the DHCP reservations in {self._hosts}: {error}") from error
         return self._reservations()
 
     def _ensure_loaded(self) -> None:
@@ -204,7 +204,7 @@ class DnsmasqLeases:
                 self._compared = (state, found) if _is_settled(state, began) else None
                 return found
         except OSError as error:
-            raise HostUnreadable(f"cannot read reservations in {self._hosts}: {error}") from error
+            raise HostUnreadable(f"cannot read the DHCP reservations in {self._hosts}: {error}") from error
         return self._compared[1]
 
     def _folder_state(self) -> FolderState:
@@ -218,7 +218,7 @@ class DnsmasqLeases:
         try:
             return frozenset(reservations_of(self._hosts))
         except OSError as error:
-            raise HostUnreadable(f"cannot read reservations in {self._hosts}: {error}") from error
+            raise HostUnreadable(f"cannot read the DHCP reservations in {self._hosts}: {error}") from error
 
     def _leases(self) -> frozenset[ObservedLease]:
         try:
@@ -226,7 +226,7 @@ class DnsmasqLeases:
         except FileNotFoundError:
             return frozenset()
         except (OSError, ValueError) as error:
-            raise HostUnreadable(f"cannot read lease file {self._file}: {error}") from error
+            raise HostUnreadable(f"cannot read the DHCP lease file {self._file}: {error}") from error
         return frozenset(seen for line in lines if (seen := _lease(line, time.time())))
 
     def _lease_file(self) -> str:

@@ -75,7 +75,7 @@ def guest_in(xml: str) -> Guest:
     domain = ET.fromstring(xml)
     marks = domain.find(f"metadata/{{{_NAMESPACE}}}guest")
     if marks is None:
-        raise NotAGuest("the domain has no metadata of Sliceplane")
+        raise NotAGuest("the libvirt domain has no metadata of Sliceplane")
     try:
         place = place_in(domain)
         return Guest(

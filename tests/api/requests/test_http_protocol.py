@@ -103,7 +103,7 @@ def test_refusal_of_an_invalid_query_parameter_names_the_parameter_and_no_body_f
 ) -> None:
     [reason] = reasons(shared_plane.client().get("/allocations?limit=many"))
     assert (reason["code"], reason["field"], reason["parameter"]) == ("wrong_type", None, "limit")
-    assert reason["message"] == "limit: must be an integer, not 'many'"
+    assert reason["message"] == "parameter limit: the value must be an integer, not 'many'"
 
 
 def test_reasons_of_an_invalid_body_contain_no_code_or_text_of_the_validation_library(
