@@ -92,7 +92,7 @@ def test_doctor_with_a_failed_check_ends_with_code_1(plane: ScriptedPlane, slice
     assert "these checks failed: projector" in done.err
 
 
-def test_doctor_with_a_refused_key_reports_the_reason_and_skips_what_needs_a_key(
+def test_doctor_with_a_refused_api_key_reports_the_reason_and_skips_the_checks_that_need_a_key(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     with running_plane() as other:

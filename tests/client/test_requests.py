@@ -62,7 +62,7 @@ def test_two_calls_of_the_client_send_different_idempotency_keys(plane: Scripted
     assert len(keys_sent(plane, "POST /v1/allocations")) == 2
 
 
-def test_conflict_that_is_not_temporary_is_raised_after_one_request(
+def test_client_raises_a_conflict_that_is_not_temporary_after_one_request(
     plane: ScriptedPlane, client: AnyClient
 ) -> None:
     plane.script("POST /v1/allocations", problem(409, "no_capacity", "there is none"))

@@ -41,7 +41,7 @@ def placed(**changes: Any) -> Allocation:
     return msgspec.convert(allocation("placed", **{"version": 2, **changes}), Allocation)
 
 
-def test_wait_returns_the_allocation_as_soon_as_it_is_in_the_state(
+def test_client_wait_returns_the_allocation_as_soon_as_it_is_in_the_awaited_state(
     plane: ScriptedPlane, client: AnyClient
 ) -> None:
     plane.script(f"GET {PATH}/watch", stream(REQUESTED, PLACED), stream(STARTING, ACTIVE, hold=True))
@@ -49,12 +49,12 @@ def test_wait_returns_the_allocation_as_soon_as_it_is_in_the_state(
     assert client.wait_for(placed(), "active", within=60).state == "active"
 
 
-def test_wait_for_the_present_state_sends_no_request(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_client_wait_for_the_present_state_of_an_allocation_sends_no_request(plane: ScriptedPlane, client: AnyClient) -> None:
     assert client.wait_for(placed(), "placed", within=60).state == "placed"
     assert plane.received == []
 
 
-def test_wait_ends_if_the_allocation_ends_in_another_state(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_client_wait_raises_not_reached_if_the_allocation_ends_in_another_state(plane: ScriptedPlane, client: AnyClient) -> None:
     plane.script(f"GET {PATH}/watch", stream(REQUESTED, PLACED, FAILED, hold=True))
     reason = {"code": "deadline_missed", "message": "not ready: lab-a/0"}
     plane.script(f"GET {PATH}", document(allocation("failed", reason=reason)))
@@ -65,7 +65,7 @@ def test_wait_ends_if_the_allocation_ends_in_another_state(plane: ScriptedPlane,
     assert ended.value.state == "failed"
 
 
-def test_wait_for_a_state_that_is_not_reached_times_out(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_client_wait_for_a_state_that_is_not_reached_times_out(plane: ScriptedPlane, client: AnyClient) -> None:
     plane.script(f"GET {PATH}/watch", stream(REQUESTED, PLACED, hold=True))
     began = time.monotonic()
     with pytest.raises(errors.TimedOut, match="did not become active within 1 s; the operation continues"):
@@ -73,20 +73,20 @@ def test_wait_for_a_state_that_is_not_reached_times_out(plane: ScriptedPlane, cl
     assert time.monotonic() - began < 10
 
 
-def test_wait_for_a_task_returns_it_when_it_is_done(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_client_wait_for_a_task_returns_the_task_when_it_is_done(plane: ScriptedPlane, client: AnyClient) -> None:
     plane.script("GET /v1/tasks/t-1", document(TASK), document(TASK), document({**TASK, "state": "done"}))
     plane.script("GET /v1/tasks/t-1/watch", stream(event(1, "task.sent"), event(2, "task.done"), hold=True))
     assert client.wait_for(msgspec.convert(TASK, Task), within=60).state == "done"
 
 
-def test_wait_for_a_task_that_fails_reports_its_reason(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_client_wait_for_a_task_that_fails_raises_not_reached_with_the_reason(plane: ScriptedPlane, client: AnyClient) -> None:
     failed = {**TASK, "state": "failed", "reason": {"code": "c", "message": "no bridge"}}
     plane.script("GET /v1/tasks/t-1", document(failed))
     with pytest.raises(errors.NotReached, match=r"task t-1 did not become done; it is failed: no bridge \[c\]"):
         client.wait_for(msgspec.convert(TASK, Task), within=60)
 
 
-def test_wait_survives_a_control_plane_that_is_away_for_a_moment(
+def test_client_wait_continues_after_lost_connections_to_the_control_plane(
     plane: ScriptedPlane, client: AnyClient
 ) -> None:
     plane.script(f"GET {PATH}/watch", Reply(lose=True), stream(*BRING_UP, hold=True))
@@ -111,6 +111,6 @@ def test_target_state_that_was_reached_before_the_given_version_does_not_end_the
     )
 
 
-def test_wait_for_the_release_lasts_until_the_slots_are_proved_empty() -> None:
+def test_client_wait_for_the_release_of_an_allocation_lasts_until_its_slots_are_proved_empty() -> None:
     assert not Goal("released").over(timeline(*BRING_UP, RELEASING, REMOVED))
     assert Goal("released").over(timeline(*BRING_UP, RELEASING, REMOVED, RELEASED))

@@ -41,7 +41,7 @@ def test_text_with_a_secret_is_recognized_and_shown_without_the_secret(text: str
         "-----BEGIN CERTIFICATE-----",
     ],
 )
-def test_text_without_a_secret_is_shown_as_it_is(text: str) -> None:
+def test_text_without_a_secret_is_recognized_as_such_and_shown_unchanged(text: str) -> None:
     assert not has_secret(text)
     assert without_secrets(text) == text
 

@@ -119,7 +119,7 @@ def test_actor_with_a_canonically_encoded_subject_is_in_the_form_that_the_ledger
     assert is_recorded_form(f"user:corp/{subject}")
 
 
-def test_longest_actor_can_be_filtered_and_revoked() -> None:
+def test_actor_of_the_maximum_length_is_accepted_in_event_filters_and_revocations() -> None:
     issuer = Issuer.model_validate({**FIELDS, "name": "a" * 31})
     claims = {"iss": ISSUER.issuer, "aud": "slices", "sub": "x" * 255, "iat": NOW, "exp": NOW + 1}
     actor = holder_of({**claims, "groups": "vision"}, issuer, NOW).principal.actor

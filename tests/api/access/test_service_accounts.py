@@ -68,7 +68,7 @@ def test_key_of_an_account_causes_events_of_the_account_and_is_refused_outside_i
     assert plane.rows(query) == [("service-account:operator",)]
 
 
-def test_keys_of_a_disabled_account_are_refused_until_it_is_enabled_and_revoked_keys_after_that(
+def test_keys_of_a_disabled_service_account_are_refused_until_it_is_enabled_and_revoked_keys_stay_refused(
     plane: RunningPlane,
 ) -> None:
     create_account(plane, "paused", "auditor")

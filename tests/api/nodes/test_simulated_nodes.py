@@ -37,7 +37,7 @@ def node_of(made: httpx.Response) -> str:
     return str(slot["node_id"])
 
 
-def test_simulated_nodes_are_not_allowed_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placement_on_simulated_nodes_is_off_by_default_and_can_be_enabled_by_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLICEPLANE_DATABASE_URL", "postgresql+psycopg:///none")
     monkeypatch.setenv("SLICEPLANE_REDIS_URL", "unix:///none")
     assert read_settings().place_on_simulated_nodes is False
@@ -91,7 +91,7 @@ def requested_event_data(plane: RunningPlane, allocation: str) -> dict[str, Any]
     return dict(fact)
 
 
-def test_request_for_a_named_node_that_cannot_take_it_is_refused_with_the_reason(
+def test_allocation_request_for_a_named_node_that_is_blocked_or_unknown_is_refused_with_the_reason(
     running_plane: RunningPlane,
 ) -> None:
     node = admit(running_plane, "n1")

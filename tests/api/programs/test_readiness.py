@@ -311,7 +311,7 @@ def test_readiness_result_is_renewed_after_one_second(monkeypatch: pytest.Monkey
     asyncio.run(scenario())
 
 
-def test_disconnected_readiness_request_does_not_cancel_the_check_of_the_others() -> None:
+def test_disconnected_readiness_request_does_not_cancel_the_checks_of_concurrent_readiness_requests() -> None:
     async def scenario() -> None:
         slow = Slow()
         checks = HealthChecks({"slow": slow.run})

@@ -124,7 +124,7 @@ def test_schema_errors_that_the_problem_does_not_list_are_not_translated(
     assert len(translated) == MOST_REASONS + 1
 
 
-def test_check_for_unstorable_values_stops_after_the_first_twenty_one() -> None:
+def test_check_for_unstorable_values_stops_after_it_has_found_twenty_one_of_them() -> None:
     items = ReadItems(["\0"] * COUNT)
 
     with pytest.raises(Malformed) as refused:

@@ -57,7 +57,7 @@ def codes(answer: httpx.Response) -> list[str]:
     return [each["code"] for each in answer.json()["reasons"]]
 
 
-def test_response_states_the_quotas_of_the_principal_and_its_project_and_what_remains(
+def test_response_headers_state_the_quotas_of_the_principal_and_its_project_and_the_remaining_requests(
     limited: RunningPlane,
 ) -> None:
     with client_of(limited, new_key(limited)) as caller:
@@ -72,7 +72,7 @@ def test_response_states_the_quotas_of_the_principal_and_its_project_and_what_re
         assert admin.get("/whoami").headers["RateLimit-Policy"] == '"principal";q=100;w=60'
 
 
-def test_request_beyond_the_limit_is_refused_with_the_time_until_the_next_one(limited: RunningPlane) -> None:
+def test_request_beyond_the_limit_is_refused_with_the_time_until_the_next_request_is_admitted(limited: RunningPlane) -> None:
     with client_of(limited, new_key(limited)) as caller:
         assert statuses(caller, LIMIT) == {200: LIMIT}
         refused = caller.get("/whoami")
@@ -312,7 +312,7 @@ def test_refusals_of_a_caller_that_continues_to_send_are_answered_late(limited: 
         assert statuses(other, 1) == {200: 1}
 
 
-def test_requests_that_a_caller_sends_at_once_are_admitted_one_after_the_other(limited: RunningPlane) -> None:
+def test_simultaneous_requests_of_one_caller_are_admitted_at_regular_intervals(limited: RunningPlane) -> None:
     key, requests = new_key(limited), UNDELAYED + 25
     with client_of(limited, key) as caller, ThreadPoolExecutor(requests) as pool:
         statuses(caller, 1)

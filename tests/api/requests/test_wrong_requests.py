@@ -96,7 +96,7 @@ def test_allocation_request_refused_for_lack_of_free_slots_names_their_number_an
         ),
     ],
 )  # fmt: skip
-def test_refusal_of_a_field_names_the_field_and_begins_with_what_is_permitted(
+def test_refusal_of_a_request_names_the_invalid_field_and_what_is_wrong_with_its_value(
     shared_plane: RunningPlane, path: str, body: dict[str, Any], field: str, message: str
 ) -> None:
     method = "PUT" if path.endswith("public-addresses") else "POST"
