@@ -46,9 +46,13 @@ def migrate(admin_dsn: str) -> None:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     except sa.exc.DBAPIError as error:
-        raise MigrationFailed(f"the migration of {_database(admin_dsn)} failed: {_first_line(error.orig)}") from error
+        raise MigrationFailed(
+            f"the migration of {_database(admin_dsn)} failed: {_first_line(error.orig)}"
+        ) from error
     except (psycopg.Error, CommandError) as error:
-        raise MigrationFailed(f"the migration of {_database(admin_dsn)} failed: {_first_line(error)}") from error
+        raise MigrationFailed(
+            f"the migration of {_database(admin_dsn)} failed: {_first_line(error)}"
+        ) from error
     finally:
         engine.dispose()
 

@@ -70,7 +70,9 @@ def slot_state(name: SlotStateName, holder: AllocationId | None, reason: Reason 
 
 def _holder(name: SlotStateName, holder: AllocationId | None) -> AllocationId:
     if holder is None:
-        raise ValueError(f"the read model is damaged: the row of a {name} slot names no allocation; rebuild the read model")
+        raise ValueError(
+            f"the read model is damaged: the row of a {name} slot names no allocation; rebuild the read model"
+        )
     return holder
 
 

@@ -50,7 +50,9 @@ def _not_a_number(value: object) -> object:
     """Refuse a Unix time, which Pydantic accepts as a date. Raises `ValueError`."""
     if isinstance(value, datetime) or (isinstance(value, str) and _ISO_DATE.match(value)):
         return value
-    raise ValueError("the value is not a date and time of RFC 3339; use a form such as '2026-11-25T09:30:00Z'")
+    raise ValueError(
+        "the value is not a date and time of RFC 3339; use a form such as '2026-11-25T09:30:00Z'"
+    )
 
 
 # A year before 1 or after 9999 in UTC could be stored but never read again, and an unreadable event stops every reader

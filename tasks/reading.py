@@ -65,7 +65,9 @@ def type_in(text: bytes) -> TaskType:
             f"{supported[0]}.{supported[1]}",
         )
     if len(text) > (bound := type_.bounds.payload_bytes):
-        raise TaskRefused("oversized", f"the task has {len(text)} bytes; the maximum for tasks of kind {kind} is {bound}")
+        raise TaskRefused(
+            "oversized", f"the task has {len(text)} bytes; the maximum for tasks of kind {kind} is {bound}"
+        )
     return type_
 
 

@@ -103,7 +103,8 @@ def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
                 pass
             case _:
                 raise BadSignature(
-                    "malformed", f"the header of the signed text must have algorithm Ed25519, type {type_}, and a key id"
+                    "malformed",
+                    f"the header of the signed text must have algorithm Ed25519, type {type_}, and a key id",
                 )
         if kid not in keys:
             raise BadSignature(

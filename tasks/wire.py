@@ -112,7 +112,9 @@ def order_of(message: Message[Any]) -> OrderMessage:
             not kwargs and not options
         ):
             return OrderMessage(_order_id(message.message_id), _actor(message.actor_name), order)
-    raise MalformedMessage("the Dramatiq message of a task must have one string argument, no keyword arguments and no options")
+    raise MalformedMessage(
+        "the Dramatiq message of a task must have one string argument, no keyword arguments and no options"
+    )
 
 
 def _order_id(raw: object) -> UUID:

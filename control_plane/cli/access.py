@@ -171,7 +171,9 @@ def _key(given: Given, api_key: str | None, url: str, login: str) -> str:
     if api_key or given.as_curl:  # with --as-curl nothing is sent
         return api_key or ""
     raise NoAccess(
-        f"no API key is configured for {url}", *filter(None, [login]), "or set the environment variable SLICEPLANE_API_KEY to an API key"
+        f"no API key is configured for {url}",
+        *filter(None, [login]),
+        "or set the environment variable SLICEPLANE_API_KEY to an API key",
     )
 
 

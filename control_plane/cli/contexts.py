@@ -94,11 +94,13 @@ def read_contexts(path: Path) -> Contexts:
         return Contexts()
     except OSError as error:
         raise WrongUsage(
-            f"cannot read the file of contexts {path}: {error.strerror}", f"make the file readable: chmod 600 {path}"
+            f"cannot read the file of contexts {path}: {error.strerror}",
+            f"make the file readable: chmod 600 {path}",
         ) from error
     except msgspec.DecodeError as error:
         raise WrongUsage(
-            f"{path} is not a valid file of contexts: {error}", "correct or remove the file, then log in again: sliceplane login"
+            f"{path} is not a valid file of contexts: {error}",
+            "correct or remove the file, then log in again: sliceplane login",
         ) from error
 
 
@@ -121,5 +123,6 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
             raise
     except OSError as error:
         raise WrongUsage(
-            f"cannot write the file of contexts {path}: {error.strerror}", "set XDG_CONFIG_HOME to a writable folder"
+            f"cannot write the file of contexts {path}: {error.strerror}",
+            "set XDG_CONFIG_HOME to a writable folder",
         ) from error

@@ -39,5 +39,7 @@ class KeyFromInput:
 def _api_key(raw: str) -> str:
     key = raw.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise WrongUsage("the given text is not an API key", "an API key is one word of ASCII characters: sp_...")
+        raise WrongUsage(
+            "the given text is not an API key", "an API key is one word of ASCII characters: sp_..."
+        )
     return key

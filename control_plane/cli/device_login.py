@@ -113,7 +113,9 @@ def _reached(chosen: LoginProvider) -> Iterator[None]:
     except (httpx.TransportError, httpx.InvalidURL) as error:
         if untrusted := why_untrusted(error):
             what = f"cannot verify the certificate of {chosen.issuer}: {untrusted[0]}"
-            raise Unreachable(what, "specify a file with the CA of the identity provider: --provider-ca FILE") from error
+            raise Unreachable(
+                what, "specify a file with the CA of the identity provider: --provider-ca FILE"
+            ) from error
         raise Unreachable(f"cannot reach the identity provider {chosen.issuer}: {error}", _AGAIN) from error
 
 
@@ -124,7 +126,9 @@ def _metadata(http: httpx.Client, chosen: LoginProvider) -> _Metadata:
     answer = http.get(f"{chosen.issuer.rstrip('/')}/.well-known/openid-configuration")
     found = _read(answer, _Metadata, chosen)
     if found.issuer != chosen.issuer:  # OpenID Connect Discovery 1.0, section 4.3
-        raise Unreachable(f"the identity provider at {chosen.issuer} returned the metadata of another issuer, {found.issuer}")
+        raise Unreachable(
+            f"the identity provider at {chosen.issuer} returned the metadata of another issuer, {found.issuer}"
+        )
     if found.device_authorization_endpoint is None:
         what = f"the identity provider {chosen.name} does not support the device authorization grant"
         raise Unreachable(what, "log in with an API key: sliceplane login")
@@ -170,7 +174,10 @@ def _await_token(http: httpx.Client, chosen: LoginProvider, metadata: _Metadata,
                 break
             case error:
                 raise NoAccess(f"the identity provider {chosen.name} refused the login: {error}", _AGAIN)
-    raise NoAccess(f"the code of the device login expired before the login at the identity provider {chosen.name} was complete", _AGAIN)
+    raise NoAccess(
+        f"the code of the device login expired before the login at the identity provider {chosen.name} was complete",
+        _AGAIN,
+    )
 
 
 def _read(answer: httpx.Response, kind: type[T], chosen: LoginProvider, *, of_success: bool = True) -> T:

@@ -29,7 +29,9 @@ def ssh_keys(files: list[Path], note: Callable[[str], None], *, create: bool) ->
     files = files or public_keys()
     if not files:
         if not create:
-            raise WrongUsage("the folder ~/.ssh contains no public SSH key", "specify a public key: --ssh-key FILE")
+            raise WrongUsage(
+                "the folder ~/.ssh contains no public SSH key", "specify a public key: --ssh-key FILE"
+            )
         files = [make_own_key()]
         note(f"created the SSH key {files[0].with_suffix('')}, because ~/.ssh had none")
     return [key for file in files for key in _keys_in(file)]
@@ -52,7 +54,9 @@ def _keys_in(file: Path) -> list[str]:
         )
     keys = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not keys:
-        raise WrongUsage(f"the file {file} contains no SSH key", "specify a file with public keys: --ssh-key FILE")
+        raise WrongUsage(
+            f"the file {file} contains no SSH key", "specify a file with public keys: --ssh-key FILE"
+        )
     return keys
 
 

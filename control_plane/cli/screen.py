@@ -183,7 +183,10 @@ def _name(raw: bytes) -> str:
     for field in _NAMES:
         if field in found:
             return str(found[field])
-    raise WrongUsage("the result has no name that -o name could print", "use another output format: -o json, -o yaml or -o table")
+    raise WrongUsage(
+        "the result has no name that -o name could print",
+        "use another output format: -o json, -o yaml or -o table",
+    )
 
 
 def _write(text: str) -> None:

@@ -55,7 +55,8 @@ def login_of(found: Allocation, slot: int | None, via: str | None) -> Login:
     if not fitting:
         by = {None: "", NODE: " at its private address", PUBLIC: " that is reachable from outside"}[via]
         raise Refused(
-            f"slot {chosen.slot_id} of allocation {found.id} has no SSH endpoint{by}", *_alternatives(found, logins)
+            f"slot {chosen.slot_id} of allocation {found.id} has no SSH endpoint{by}",
+            *_alternatives(found, logins),
         )
     return fitting[0]
 

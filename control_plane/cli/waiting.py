@@ -73,7 +73,9 @@ def continuing(what: str, *advice: str, doing: str = "watching") -> Iterator[Non
     except KeyboardInterrupt:
         raise Interrupted(f"the command stopped {doing}; {what} continues", *advice) from None
     except TimedOut:
-        raise NotReached(f"the command stopped {doing}, because the time of --timeout is over; {what} continues", *advice) from None
+        raise NotReached(
+            f"the command stopped {doing}, because the time of --timeout is over; {what} continues", *advice
+        ) from None
     except SliceplaneError as lost:
         if not is_temporary(lost):
             raise

@@ -74,7 +74,9 @@ class AsyncClient:
                 transport=transport,
             )
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise Unreachable(f"cannot send requests to {url}: {error}; check the URL and the API key") from error
+            raise Unreachable(
+                f"cannot send requests to {url}: {error}; check the URL and the API key"
+            ) from error
 
     async def __aenter__(self) -> Self:
         return self

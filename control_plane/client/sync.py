@@ -69,7 +69,9 @@ class Client:
                 transport=transport,
             )
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise Unreachable(f"cannot send requests to {url}: {error}; check the URL and the API key") from error
+            raise Unreachable(
+                f"cannot send requests to {url}: {error}; check the URL and the API key"
+            ) from error
 
     def __enter__(self) -> Self:
         return self

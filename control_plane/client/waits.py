@@ -35,14 +35,19 @@ def reached(found: Allocation, state: str) -> Allocation:
     """Return the allocation if it is in this state. Raises `NotReached` if it is in another state."""
     if found.state == state:
         return found
-    raise NotReached(f"allocation {found.id} did not become {state}; it is {found.state}{_because(found.reason)}", found.state)
+    raise NotReached(
+        f"allocation {found.id} did not become {state}; it is {found.state}{_because(found.reason)}",
+        found.state,
+    )
 
 
 def done(found: Task, state: str) -> Task:
     """Return the task if it is in this state. Raises `NotReached` if it is in another state."""
     if found.state == state:
         return found
-    raise NotReached(f"task {found.id} did not become {state}; it is {found.state}{_because(found.reason)}", found.state)
+    raise NotReached(
+        f"task {found.id} did not become {state}; it is {found.state}{_because(found.reason)}", found.state
+    )
 
 
 def late(what: str, state: str, timeout: float) -> TimedOut:

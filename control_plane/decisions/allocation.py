@@ -150,7 +150,13 @@ def miss_deadline(state: Allocation, now: datetime) -> tuple[AllocationFact, ...
         case _:
             return ()
     names = ", ".join(sorted(late))
-    return fail(state, Reason("deadline_missed", f"these slices were not {expected} by the deadline {deadline.isoformat()}: {names}"))
+    return fail(
+        state,
+        Reason(
+            "deadline_missed",
+            f"these slices were not {expected} by the deadline {deadline.isoformat()}: {names}",
+        ),
+    )
 
 
 def hung_slot(state: Allocation) -> SlotId | None:

@@ -52,7 +52,9 @@ def _issuer_url(raw: str) -> str:
     if url.query or url.fragment or "@" in url.netloc or "?" in raw or "#" in raw:
         raise ValueError(f"the URL {raw!r} must not contain a user, a query or a fragment")
     if url.scheme != "https" and not (url.scheme == "http" and is_loopback(host)):
-        raise ValueError(f"the URL {raw!r} must begin with https://; http:// is permitted only for loopback addresses")
+        raise ValueError(
+            f"the URL {raw!r} must begin with https://; http:// is permitted only for loopback addresses"
+        )
     return raw
 
 

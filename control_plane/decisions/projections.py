@@ -70,7 +70,11 @@ def against_retrying(projection: str, stopped_at: frozenset[Position]) -> list[O
     """Return the reason why a read model cannot retry an event; an empty list if an event has stopped it."""
     if stopped_at:
         return []
-    return [Objection("projection_not_stopped", f"read model {projection} is not stopped; there is no event to retry")]
+    return [
+        Objection(
+            "projection_not_stopped", f"read model {projection} is not stopped; there is no event to retry"
+        )
+    ]
 
 
 def against_skipping(

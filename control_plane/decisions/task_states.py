@@ -111,7 +111,8 @@ def against_cancelling(row: OrderRow) -> Iterator[Objection]:
     """Yield every reason why the order cannot be cancelled."""
     if row.kind == REMOVE:
         yield Objection(
-            "removal_not_cancellable", f"the removal of the slice in slot {row.slot_id} cannot be cancelled, because the slot must become empty"
+            "removal_not_cancellable",
+            f"the removal of the slice in slot {row.slot_id} cannot be cancelled, because the slot must become empty",
         )
     if row.kind == STOP:
         yield Objection(
@@ -119,7 +120,9 @@ def against_cancelling(row: OrderRow) -> Iterator[Objection]:
             f"a stop cannot be cancelled; start the allocation of slot {row.slot_id} again when it has stopped",
         )
     if row.state not in ("due", "sent"):
-        yield Objection("task_finished", f"the task has ended in state {row.state} and can no longer be cancelled")
+        yield Objection(
+            "task_finished", f"the task has ended in state {row.state} and can no longer be cancelled"
+        )
 
 
 def against_retrying(row: OrderRow) -> Iterator[Objection]:
@@ -134,7 +137,9 @@ def against_retrying(row: OrderRow) -> Iterator[Objection]:
         message = f"a stop cannot be retried; {outcome}; release the allocation, or wait"
         yield Objection("stop_not_cancellable", message)
     if row.state in ("due", "sent"):
-        yield Objection("task_in_progress", f"the task is {row.state} and is sent again automatically; wait until it ends")
+        yield Objection(
+            "task_in_progress", f"the task is {row.state} and is sent again automatically; wait until it ends"
+        )
     if row.state == "done":
         yield Objection("task_succeeded", "the task has succeeded and cannot be retried")
     if row.state == "superseded":

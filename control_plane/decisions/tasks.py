@@ -235,7 +235,9 @@ def reported(state: Task, kind: str, attempt: int, outcome: OperationResult | Re
     if isinstance(outcome, Reason):
         return failed(state, attempt, outcome, CATALOGUE[kind])
     if outcome.kind != kind:
-        wrong = Reason("wrong_result", f"the node returned a result of kind {outcome.kind} for a task of kind {kind}")
+        wrong = Reason(
+            "wrong_result", f"the node returned a result of kind {outcome.kind} for a task of kind {kind}"
+        )
         return failed(state, attempt, wrong, CATALOGUE[kind])
     return done(state, attempt, canonical(outcome))
 
@@ -322,7 +324,9 @@ def against_cancelling(name: StateName) -> list[Objection]:
     """Return the reason why a task in the state with this name cannot be cancelled; an empty list if it can."""
     if name in _UNFINISHED:
         return []
-    return [Objection("task_finished", f"the task has already ended in state {name}; there is nothing to cancel")]
+    return [
+        Objection("task_finished", f"the task has already ended in state {name}; there is nothing to cancel")
+    ]
 
 
 def withdrawn(state: Task, attempt: int) -> tuple[TaskFact, ...]:
@@ -355,7 +359,12 @@ def retry(state: Task) -> tuple[TaskFact, ...]:
 def against_retrying(name: StateName) -> list[Objection]:
     """Return the reason why a task in the state with this name cannot be retried; an empty list if it can."""
     if name in _UNFINISHED:
-        return [Objection("task_in_progress", f"the task is {name} and cannot be retried before it ends; wait until it ends")]
+        return [
+            Objection(
+                "task_in_progress",
+                f"the task is {name} and cannot be retried before it ends; wait until it ends",
+            )
+        ]
     if name == "done":
         reason = "the task has succeeded and cannot be retried; request a new one"
         return [Objection("task_succeeded", reason)]

@@ -162,7 +162,9 @@ class IssuerKeys:
                 raise _FetchFailed("the discovery document of the identity provider names a different issuer")
             url = document.get("jwks_uri")
             if not isinstance(url, str) or not _is_trustworthy(url, self._issuer.issuer):
-                raise _FetchFailed("`jwks_uri` in the discovery document of the identity provider is missing or not an https URL")
+                raise _FetchFailed(
+                    "`jwks_uri` in the discovery document of the identity provider is missing or not an https URL"
+                )
             keys = usable_keys(await _json_at(client, url))
         if not keys:
             raise _FetchFailed("the JWK set of the identity provider contains no usable key")
@@ -196,7 +198,9 @@ async def _json_at(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
         async for chunk in answer.aiter_raw():
             raw += chunk
             if len(raw) > MAX_ANSWER_BYTES:
-                raise _FetchFailed(f"the answer of the identity provider has more than {MAX_ANSWER_BYTES} bytes")
+                raise _FetchFailed(
+                    f"the answer of the identity provider has more than {MAX_ANSWER_BYTES} bytes"
+                )
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError):

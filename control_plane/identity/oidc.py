@@ -31,9 +31,13 @@ class Verifier:
         shown = read_token(token)
         issuer, keys = self._issuers.get(shown.issuer, (None, None))
         if issuer is None or keys is None:
-            raise TokenRefused("token_untrusted", "no configured identity provider is the issuer of the token")
+            raise TokenRefused(
+                "token_untrusted", "no configured identity provider is the issuer of the token"
+            )
         if shown.algorithm not in issuer.algorithms:
-            raise TokenRefused("token_untrusted", "the algorithm of the token is not permitted for its issuer")
+            raise TokenRefused(
+                "token_untrusted", "the algorithm of the token is not permitted for its issuer"
+            )
         key = await keys.key_for(shown)
         if not key.verify(shown):
             raise TokenRefused("token_untrusted", "the signature of the token is wrong")

@@ -171,7 +171,9 @@ async def answers(client: Redis, commands: list[Command]) -> list[Any]:
         try:
             found += await pipeline.execute(raise_on_error=False)
         except REDIS_UNAVAILABLE as error:
-            raise RedisUnavailable(why_untrusted(error) or f"Redis did not answer: {type(error).__name__}: {error}") from error
+            raise RedisUnavailable(
+                why_untrusted(error) or f"Redis did not answer: {type(error).__name__}: {error}"
+            ) from error
     return found
 
 

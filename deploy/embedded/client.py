@@ -67,7 +67,9 @@ class Api:
             verify=self.trusted,
         )
         if response.is_error:
-            raise ApiRefused(request=f"{method} /v1{path}", status=response.status_code, reasons=_reasons(response))
+            raise ApiRefused(
+                request=f"{method} /v1{path}", status=response.status_code, reasons=_reasons(response)
+            )
         return response.json()
 
 

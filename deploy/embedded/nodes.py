@@ -168,7 +168,9 @@ class LabNodes:
             if not failure.refused:
                 raise GuestUnusable(str(failure)) from failure
         else:
-            raise GuestUnusable("the guest accepted an SSH key that the request of its allocation does not contain")
+            raise GuestUnusable(
+                "the guest accepted an SSH key that the request of its allocation does not contain"
+            )
 
     def _login(self, endpoint: dict[str, Any], key: Path, command: list[str]) -> str:
         from node_agent.lab.login import login

@@ -115,7 +115,9 @@ class FixedImages:
         for image in self.images:
             if image.name == name:
                 return image
-        raise HostRefused(f"image {name} is not on this node; the images of this node are: {', '.join(self.names()) or 'none'}")
+        raise HostRefused(
+            f"image {name} is not on this node; the images of this node are: {', '.join(self.names()) or 'none'}"
+        )
 
 
 def publish(folder: Path, image: Image) -> None:

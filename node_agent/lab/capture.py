@@ -49,7 +49,9 @@ class Capture:
         assert self._process.stdout is not None
         # The first byte signals that the socket is open, so frames that are sent from now on are recorded.
         if not self._process.stdout.read(1):
-            raise HostFailed(self._site.name, f"could not start a packet capture on the link {self._interface}", "")
+            raise HostFailed(
+                self._site.name, f"could not start a packet capture on the link {self._interface}", ""
+            )
         return self
 
     def __exit__(

@@ -160,7 +160,9 @@ class Operations:
             case VnicAttach() | PortReconcile() | LeaseApply() | IngressApply() | IngressRemove() as body:
                 return self._repair(body, halt)
             case OperationCancel():
-                raise AssertionError("_execute received the operation operation.cancel, which _result_of must handle")
+                raise AssertionError(
+                    "_execute received the operation operation.cancel, which _result_of must handle"
+                )
             case body:
                 assert_never(body)
 

@@ -71,7 +71,10 @@ def _repaired(order: Order, aspect: str, host: Host, halt: Halt) -> tuple[str, .
 
 def _removed(order: Order, host: Host, halt: Halt) -> IngressRemoveResult:
     if not isinstance(order.body, RemoveSlice):
-        raise OperationError("not_wanted", f"the operation requires an empty slot; slot {order.slot_id} is reserved for allocation {order.allocation_id}")
+        raise OperationError(
+            "not_wanted",
+            f"the operation requires an empty slot; slot {order.slot_id} is reserved for allocation {order.allocation_id}",
+        )
     gone = network_of(order.slot_id, order.body.network)
     steps = remove_aspects(gone, _EXPOSURE, host, halt)
     if left := remains_of(gone, _EXPOSURE, host):

@@ -141,5 +141,8 @@ def order_of(text: bytes) -> Order:
     """Return the order in a signed task. Raises `TaskRefused`, also for an operation, which is never desired state."""
     task = read_task(text)
     if not isinstance(task, Order):
-        raise TaskRefused("malformed", f"the task of kind {task.body.kind} is an operation, not an order with a desired state")
+        raise TaskRefused(
+            "malformed",
+            f"the task of kind {task.body.kind} is an operation, not an order with a desired state",
+        )
     return task

@@ -204,7 +204,9 @@ class Slots:
         try:
             return self._slots[order.slot_id]
         except KeyError:
-            raise Refused("wrong_node", f"node {self._node_id} has no slot with index {index_of(order.slot_id)}") from None
+            raise Refused(
+                "wrong_node", f"node {self._node_id} has no slot with index {index_of(order.slot_id)}"
+            ) from None
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(self._slots.values())

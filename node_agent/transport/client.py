@@ -172,7 +172,9 @@ def _posted(http: SharedClient, path: str, body: BaseModel, bearer: str | None =
             f"the request to {path} was not sent, because the agent is stopping"
         ) from error
     except HTTPError as error:
-        raise ControlPlaneUnavailable(why_untrusted(error) or f"the control plane did not answer: {type(error).__name__}: {error}") from error
+        raise ControlPlaneUnavailable(
+            why_untrusted(error) or f"the control plane did not answer: {type(error).__name__}: {error}"
+        ) from error
     if response.status in _RETRYABLE or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise ControlPlaneUnavailable(
             f"the control plane returned status {response.status} for {path}", _retry_after(response)

@@ -85,7 +85,9 @@ def test_curl_command_printed_by_as_curl_for_a_watch_prints_events_as_they_arriv
     assert plane.received[-1].path == "/v1/events/watch?after=position%3A3"
 
 
-def test_option_as_curl_prints_each_request_of_a_command_that_sends_several_requests(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_option_as_curl_prints_each_request_of_a_command_that_sends_several_requests(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     printed = sliceplane("--as-curl", "slots", "approve", "lab-a/0", "lab-a/1")
     assert [shlex.split(line)[-1] for line in printed.out.splitlines()] == [
         f"{plane.url}/v1/nodes/lab-a/slots/{index}/approve" for index in (0, 1)

@@ -45,7 +45,9 @@ def test_client_reads_a_list_of_several_pages_completely(node: ScriptedNode, cli
     assert len(client.items(calls.slots())) == 4
 
 
-def test_client_raises_refusals_as_typed_errors_with_all_reasons(shared_plane: RunningPlane, client: AnyClient) -> None:
+def test_client_raises_refusals_as_typed_errors_with_all_reasons(
+    shared_plane: RunningPlane, client: AnyClient
+) -> None:
     with pytest.raises(errors.UnknownName) as unknown:
         client.run(calls.node("no-such-node"))
     assert unknown.value.codes == {"unknown_node"}

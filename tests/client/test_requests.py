@@ -55,7 +55,9 @@ def test_patch_is_repeated_with_the_same_idempotency_key(plane: ScriptedPlane, c
     assert key
 
 
-def test_two_calls_of_the_client_send_different_idempotency_keys(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_two_calls_of_the_client_send_different_idempotency_keys(
+    plane: ScriptedPlane, client: AnyClient
+) -> None:
     plane.script("POST /v1/allocations", document(allocation("placed"), 202))
     client.run(CREATE)
     client.run(CREATE)

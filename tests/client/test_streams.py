@@ -165,7 +165,9 @@ def pauses(following: Following, count: int) -> Iterator[float]:
         yield following.pause(0.0)
 
 
-def test_pauses_between_event_stream_connections_double_up_to_a_limit_and_begin_again_after_a_message() -> None:
+def test_pauses_between_event_stream_connections_double_up_to_a_limit_and_begin_again_after_a_message() -> (
+    None
+):
     following = Following()
     assert [*pauses(following, 7)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     following.take(Message(b"", b"", "1.1"))

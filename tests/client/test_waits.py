@@ -49,12 +49,16 @@ def test_client_wait_returns_the_allocation_as_soon_as_it_is_in_the_awaited_stat
     assert client.wait_for(placed(), "active", within=60).state == "active"
 
 
-def test_client_wait_for_the_present_state_of_an_allocation_sends_no_request(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_client_wait_for_the_present_state_of_an_allocation_sends_no_request(
+    plane: ScriptedPlane, client: AnyClient
+) -> None:
     assert client.wait_for(placed(), "placed", within=60).state == "placed"
     assert plane.received == []
 
 
-def test_client_wait_raises_not_reached_if_the_allocation_ends_in_another_state(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_client_wait_raises_not_reached_if_the_allocation_ends_in_another_state(
+    plane: ScriptedPlane, client: AnyClient
+) -> None:
     plane.script(f"GET {PATH}/watch", stream(REQUESTED, PLACED, FAILED, hold=True))
     reason = {"code": "deadline_missed", "message": "not ready: lab-a/0"}
     plane.script(f"GET {PATH}", document(allocation("failed", reason=reason)))
@@ -65,7 +69,9 @@ def test_client_wait_raises_not_reached_if_the_allocation_ends_in_another_state(
     assert ended.value.state == "failed"
 
 
-def test_client_wait_for_a_state_that_is_not_reached_times_out(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_client_wait_for_a_state_that_is_not_reached_times_out(
+    plane: ScriptedPlane, client: AnyClient
+) -> None:
     plane.script(f"GET {PATH}/watch", stream(REQUESTED, PLACED, hold=True))
     began = time.monotonic()
     with pytest.raises(errors.TimedOut, match="did not become active within 1 s; the operation continues"):
@@ -73,16 +79,22 @@ def test_client_wait_for_a_state_that_is_not_reached_times_out(plane: ScriptedPl
     assert time.monotonic() - began < 10
 
 
-def test_client_wait_for_a_task_returns_the_task_when_it_is_done(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_client_wait_for_a_task_returns_the_task_when_it_is_done(
+    plane: ScriptedPlane, client: AnyClient
+) -> None:
     plane.script("GET /v1/tasks/t-1", document(TASK), document(TASK), document({**TASK, "state": "done"}))
     plane.script("GET /v1/tasks/t-1/watch", stream(event(1, "task.sent"), event(2, "task.done"), hold=True))
     assert client.wait_for(msgspec.convert(TASK, Task), within=60).state == "done"
 
 
-def test_client_wait_for_a_task_that_fails_raises_not_reached_with_the_reason(plane: ScriptedPlane, client: AnyClient) -> None:
+def test_client_wait_for_a_task_that_fails_raises_not_reached_with_the_reason(
+    plane: ScriptedPlane, client: AnyClient
+) -> None:
     failed = {**TASK, "state": "failed", "reason": {"code": "c", "message": "no bridge"}}
     plane.script("GET /v1/tasks/t-1", document(failed))
-    with pytest.raises(errors.NotReached, match=r"task t-1 did not become done; it is failed: no bridge \[c\]"):
+    with pytest.raises(
+        errors.NotReached, match=r"task t-1 did not become done; it is failed: no bridge \[c\]"
+    ):
         client.wait_for(msgspec.convert(TASK, Task), within=60)
 
 

@@ -254,4 +254,6 @@ def test_allocation_not_stopped_by_its_deadline_fails_and_names_the_slots_that_a
     assert life.miss_deadline(state, SOON - timedelta(seconds=1)) == ()
     failed, _ended = life.miss_deadline(state, SOON)
     assert isinstance(failed, AllocationFailed)
-    assert failed.reason == Reason("deadline_missed", f"these slices were not stopped by the deadline {SOON.isoformat()}: {B}")
+    assert failed.reason == Reason(
+        "deadline_missed", f"these slices were not stopped by the deadline {SOON.isoformat()}: {B}"
+    )

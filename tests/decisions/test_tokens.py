@@ -110,12 +110,16 @@ def test_different_subjects_have_different_actors_and_each_actor_can_be_filtered
 @pytest.mark.parametrize(
     "subject", ["%63arol", "carol%7E", "%2e", "%FF", "%C3", "%0A", "%E2%80%8B", "%ED%A0%80", "%20" * 86]
 )
-def test_actor_with_a_differently_encoded_subject_is_not_in_the_form_that_the_ledger_records(subject: str) -> None:
+def test_actor_with_a_differently_encoded_subject_is_not_in_the_form_that_the_ledger_records(
+    subject: str,
+) -> None:
     assert not is_recorded_form(f"user:corp/{subject}")
 
 
 @pytest.mark.parametrize("subject", ["carol", "carol%2F", "%2563arol", "%C3%84lice", "%20" * 85])
-def test_actor_with_a_canonically_encoded_subject_is_in_the_form_that_the_ledger_records(subject: str) -> None:
+def test_actor_with_a_canonically_encoded_subject_is_in_the_form_that_the_ledger_records(
+    subject: str,
+) -> None:
     assert is_recorded_form(f"user:corp/{subject}")
 
 
@@ -135,7 +139,9 @@ def test_text_that_is_not_a_token_is_refused_as_malformed(text: str) -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5))
-def test_token_claim_with_a_value_of_any_type_is_accepted_or_refused_without_an_internal_error(value: Any) -> None:
+def test_token_claim_with_a_value_of_any_type_is_accepted_or_refused_without_an_internal_error(
+    value: Any,
+) -> None:
     for name in ("iss", "aud", "azp", "sub", "iat", "exp", "nbf", "cnf", "scope", "groups", "realm_access"):
         try:
             holder(**{"groups": ["vision"], name: value})
@@ -208,7 +214,9 @@ def test_identity_provider_without_tls_is_permitted_on_loopback(issuer: str) -> 
     assert Issuer.model_validate({**FIELDS, "issuer": issuer}).issuer == issuer
 
 
-def test_identity_providers_are_read_from_the_environment_and_a_provider_listed_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_providers_are_read_from_the_environment_and_a_provider_listed_twice_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SLICEPLANE_DATABASE_URL", "postgresql://u:p@127.0.0.1/d")
     monkeypatch.setenv("SLICEPLANE_REDIS_URL", "redis://:p@127.0.0.1:6379")
     monkeypatch.setenv("SLICEPLANE_OIDC", json.dumps([FIELDS]))

@@ -11,7 +11,9 @@ def test_migrations_create_the_tables_that_the_code_defines(database: Database) 
         assert list(differences(connection)) == []
 
 
-def test_database_table_without_a_definition_in_the_code_is_reported_as_a_difference_of_the_migrations(database: Database) -> None:
+def test_database_table_without_a_definition_in_the_code_is_reported_as_a_difference_of_the_migrations(
+    database: Database,
+) -> None:
     with admin_engine(database.admin_dsn).connect() as connection:
         connection.execute(sa.text("create table work.stray (x int)"))
         assert "stray" in str(differences(connection))

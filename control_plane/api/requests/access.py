@@ -270,7 +270,10 @@ def _presented(credentials: HTTPAuthorizationCredentials | None) -> PresentedCre
         name = node_id(raw)
     except InvalidValue:
         raise Unauthorised(
-            Objection("unknown_node", "the node credentials in the Authorization header do not have the form '<node id>:<credential>'; correct them")
+            Objection(
+                "unknown_node",
+                "the node credentials in the Authorization header do not have the form '<node id>:<credential>'; correct them",
+            )
         ) from None
     return PresentedCredential(name, digest(credential))
 

@@ -20,7 +20,9 @@ def deprecated(*, since: datetime, sunset: datetime, link: str) -> dict[str, Any
     zone.
     """
     if since.tzinfo is None or sunset.tzinfo is None or since >= sunset:
-        raise ValueError(f"a route deprecated since {since} cannot be removed after {sunset}: the second time must be later, and both need a time zone")
+        raise ValueError(
+            f"a route deprecated since {since} cannot be removed after {sunset}: the second time must be later, and both need a time zone"
+        )
     return {
         "deprecated": True,
         _EXTENSION: {"since": since.isoformat(), "sunset": sunset.isoformat(), "link": link},

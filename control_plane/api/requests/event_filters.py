@@ -31,7 +31,9 @@ characters) and a subject (255).
 
 def _stream(raw: str) -> StreamId:
     if not _STREAM.fullmatch(raw):
-        raise InvalidValue("stream", raw[:64], "use the kind of the stream, '-' and a name, such as slot-lab-a/0")
+        raise InvalidValue(
+            "stream", raw[:64], "use the kind of the stream, '-' and a name, such as slot-lab-a/0"
+        )
     return StreamId(raw)
 
 
@@ -44,7 +46,9 @@ def _type(raw: str) -> str:
 def _actor(raw: str) -> str:
     if not _ACTOR.fullmatch(raw):
         raise InvalidValue(
-            "actor", raw[:64], "use the kind of the actor, ':' and a name, such as key:alice, user:corp/alice or node:lab-a"
+            "actor",
+            raw[:64],
+            "use the kind of the actor, ':' and a name, such as key:alice, user:corp/alice or node:lab-a",
         )
     return raw
 

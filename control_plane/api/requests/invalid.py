@@ -136,7 +136,10 @@ def _other_reason(kind: str, error: Mapping[str, Any], context: Mapping[str, Any
         case "value_error" | "assertion_error":
             return "invalid_value", str(context.get("error", error["msg"]))
         case _:
-            return "invalid_value", "the value is not valid for this field; see /openapi.json for the valid values"
+            return (
+                "invalid_value",
+                "the value is not valid for this field; see /openapi.json for the valid values",
+            )
 
 
 def _quoted(value: Any) -> str:

@@ -100,7 +100,9 @@ KINDS: Final[dict[type[Refused], ProblemType]] = {
         "The header If-Match names a version of the resource that is not the present one: another request or an"
         " event changed the resource since it was read. Nothing was changed.",
         "Read the resource again, decide on its present state, and repeat the request with the new ETag.",
-        Objection("version_changed", "allocation-alc-1 is at version 7, not 6; read it again", parameter="If-Match"),
+        Objection(
+            "version_changed", "allocation-alc-1 is at version 7, not 6; read it again", parameter="If-Match"
+        ),
     ),
     Conflict: ProblemType(
         "conflict",
@@ -143,7 +145,10 @@ KINDS: Final[dict[type[Refused], ProblemType]] = {
         "Invalid or unknown credentials",
         "The request has no credentials, or its credentials are unknown, expired or revoked.",
         "Send valid credentials in the header Authorization: 'Bearer ' and an API key, a token or the secret of a session.",
-        Objection("no_credentials", "the request has no credentials; send 'Authorization: Bearer <API key, token or session>'"),
+        Objection(
+            "no_credentials",
+            "the request has no credentials; send 'Authorization: Bearer <API key, token or session>'",
+        ),
     ),
     Forbidden: ProblemType(
         "forbidden",

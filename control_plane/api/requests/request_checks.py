@@ -128,11 +128,15 @@ def _of_scalar(path: _Path, value: Any, *, secrets: bool) -> Iterator[Objection]
             pass
         case int() if not _SMALLEST <= value <= _LARGEST:
             yield Objection(
-                "number_out_of_range", "the number is outside the range of 64-bit integers; send a number from -2^63 to 2^63 - 1", _pointer(path)
+                "number_out_of_range",
+                "the number is outside the range of 64-bit integers; send a number from -2^63 to 2^63 - 1",
+                _pointer(path),
             )
         case float() if not math.isfinite(value):
             yield Objection(
-                "number_out_of_range", "the number is outside the range of 64-bit floating-point numbers; send a finite number", _pointer(path)
+                "number_out_of_range",
+                "the number is outside the range of 64-bit floating-point numbers; send a finite number",
+                _pointer(path),
             )
         case _:
             pass

@@ -47,7 +47,12 @@ async def retry(request: Request, principal: Caller, stream: str) -> ParkedView:
     async def command(transaction: Transaction) -> Decision:
         row = (await transaction.conn.execute(_ROWS.where(parked.c.stream_id == stream))).one_or_none()
         if row is None:
-            raise UnknownName(Objection("unknown_parked", f"stream {stream[:64]!r} is not parked; GET /v1/parked lists the parked streams"))
+            raise UnknownName(
+                Objection(
+                    "unknown_parked",
+                    f"stream {stream[:64]!r} is not parked; GET /v1/parked lists the parked streams",
+                )
+            )
         now = insert(timer).values(stream_id=stream, due_at=sa.func.clock_timestamp())
         due = now.on_conflict_do_update(index_elements=["stream_id"], set_={"due_at": now.excluded.due_at})
         moment = await transaction.conn.scalar(due.returning(timer.c.due_at))

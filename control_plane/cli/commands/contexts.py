@@ -101,14 +101,19 @@ def login(
     with screen(Format.TABLE) as made:
         refuse_as_curl(context, "login")
         if device and (with_key or keep_key):
-            raise WrongUsage("--device cannot be combined with --with-key or --keep-key, because a login with --device uses no API key", "omit --with-key and --keep-key, or omit --device")
+            raise WrongUsage(
+                "--device cannot be combined with --with-key or --keep-key, because a login with --device uses no API key",
+                "omit --with-key and --keep-key, or omit --device",
+            )
         before, path = options(context), own_contexts_file()
         stored = read_contexts(path)
         name = name or before.context or stored.current or _DEFAULT
         known = stored.contexts.get(name)
         url = checked_url(url or before.url) or (known.url if known else None)
         if url is None:
-            raise WrongUsage("the URL of the control plane is missing", "specify the URL: sliceplane login --url URL")
+            raise WrongUsage(
+                "the URL of the control plane is missing", "specify the URL: sliceplane login --url URL"
+            )
         ca_file = ca or before.ca
         pem = read_ca(ca_file) if ca_file else (known.ca if known and known.url == url else None)
         source: CredentialSource = KeyFromInput() if with_key else TypedKey()
@@ -148,7 +153,9 @@ def logout(context: typer.Context) -> None:
         stored = read_contexts(path)
         name = options(context).context or stored.current
         if name is None:
-            raise WrongUsage("there is no current context", "specify a context: sliceplane --context CONTEXT logout")
+            raise WrongUsage(
+                "there is no current context", "specify a context: sliceplane --context CONTEXT logout"
+            )
         found = stored.named(name)
         error = _end(found, found.credential) if isinstance(found.credential, StoredSession) else None
         left = msgspec.structs.replace(found, credential=None)

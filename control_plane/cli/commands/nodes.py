@@ -70,7 +70,9 @@ def addresses(
     already.
     """
     if address and none:
-        raise typer.BadParameter("addresses and --none cannot be combined; specify either addresses or --none")
+        raise typer.BadParameter(
+            "addresses and --none cannot be combined; specify either addresses or --none"
+        )
     body = NodeAddresses(addresses=[public_address(each) for each in address or []])
     with session(context, output) as current:
         call = calls.set_public_addresses(node, body) if address or none else calls.node(node)

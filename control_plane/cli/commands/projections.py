@@ -76,7 +76,9 @@ def _refuse_unknown(requested: Sequence[str], known: Iterable[Projection]) -> No
     names = [each.name for each in known]
     if unknown := [name for name in requested if name not in names]:
         quoted = ", ".join(map(repr, unknown))
-        raise WrongUsage(f"no projection is named {quoted}", f"choose from the projections {', '.join(names)}")
+        raise WrongUsage(
+            f"no projection is named {quoted}", f"choose from the projections {', '.join(names)}"
+        )
 
 
 def _until_swapped(

@@ -134,7 +134,12 @@ class Nftables:
         # `insert` places a rule at the head of the chain, so the rules are inserted in reverse order.
         commands += [{"insert": {"rule": _rule(rule)}} for rule in reversed(change.insert)]
         commands += [{"add": {"rule": _rule(rule)}} for rule in change.append]
-        run_change("change nftables rules", ("nft", "-j", "-f", "-"), json.dumps({"nftables": commands}), self._deadline)
+        run_change(
+            "change nftables rules",
+            ("nft", "-j", "-f", "-"),
+            json.dumps({"nftables": commands}),
+            self._deadline,
+        )
 
     def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
         listed = look((self, "connections"), self._tracked)

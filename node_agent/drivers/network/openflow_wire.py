@@ -54,7 +54,9 @@ class Management:
             wire.sendall(_requests())
         except OSError as error:
             wire.close()
-            raise HostUnreadable(f"cannot send a request to the OpenFlow switch at {self.path}: {error}") from error
+            raise HostUnreadable(
+                f"cannot send a request to the OpenFlow switch at {self.path}: {error}"
+            ) from error
         return SwitchingRequest(self.path, wire, monotonic() + self.deadline)
 
 
@@ -74,7 +76,9 @@ class SwitchingRequest:
         try:
             return _switching(_messages(self.wire, self.ends))
         except (OSError, struct.error) as error:
-            raise HostUnreadable(f"cannot read the reply of the OpenFlow switch at {self.path}: {error}") from error
+            raise HostUnreadable(
+                f"cannot read the reply of the OpenFlow switch at {self.path}: {error}"
+            ) from error
         finally:
             self.wire.close()
 

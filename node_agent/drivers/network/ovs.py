@@ -313,7 +313,9 @@ def has_kernel_datapath() -> bool:
     except Refused:
         return False
     except OSError as error:
-        raise HostUnreadable(f"cannot find out over generic netlink whether the kernel has the datapath of Open vSwitch: {error}") from error
+        raise HostUnreadable(
+            f"cannot find out over generic netlink whether the kernel has the datapath of Open vSwitch: {error}"
+        ) from error
     return True
 
 

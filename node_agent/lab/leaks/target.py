@@ -50,7 +50,9 @@ class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=
         except (OSError, subprocess.TimeoutExpired) as error:
             raise TargetUnreadable(f"cannot run {argv[0]}: {error}") from error
         if done.returncode:
-            raise TargetUnreadable(f"the program {argv[0]} exited with code {done.returncode}: {done.stderr.strip()}")
+            raise TargetUnreadable(
+                f"the program {argv[0]} exited with code {done.returncode}: {done.stderr.strip()}"
+            )
         return done.stdout
 
     def path(self, inside: str) -> Path:
@@ -65,7 +67,9 @@ class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=
         """
         folder = self.path(inside)
         if not folder.parent.is_dir():
-            raise TargetUnreadable(f"neither the folder {inside} nor its parent folder exists; check the path")
+            raise TargetUnreadable(
+                f"neither the folder {inside} nor its parent folder exists; check the path"
+            )
         return {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}
 
 

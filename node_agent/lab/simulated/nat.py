@@ -63,7 +63,9 @@ def _handled(rules: Iterable[Rule], last: int) -> list[FoundRule]:
 def _check(state: State, change: Change) -> None:
     for deleted in change.delete:
         if deleted.handle not in [each.handle for each in state.nat]:
-            raise HostRefused(f"cannot change nftables rules: rule with handle {deleted.handle} does not exist")
+            raise HostRefused(
+                f"cannot change nftables rules: rule with handle {deleted.handle} does not exist"
+            )
     for chain in change.chains:
         if chain.device is not None and chain.device not in state.links:
             raise HostRefused(f"cannot change nftables rules: device {chain.device} does not exist")
@@ -71,4 +73,6 @@ def _check(state: State, change: Change) -> None:
     names = {(chain.family, chain.name) for chain in (*existing, *change.chains)}
     for rule in (*change.insert, *change.append):
         if (rule.family, rule.chain) not in names:
-            raise HostRefused(f"cannot change nftables rules: chain {rule.chain} does not exist in family {rule.family}")
+            raise HostRefused(
+                f"cannot change nftables rules: chain {rule.chain} does not exist in family {rule.family}"
+            )

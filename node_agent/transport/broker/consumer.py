@@ -190,7 +190,9 @@ class OrderConsumer(Consumer):
                 f"the id of the Dramatiq message, {message.message_id}, differs from its key in the queue, {delivery.order_id[:64]!r}"
             )
         if message.queue_name != self._name:
-            raise MalformedMessage(f"the Dramatiq message names queue {message.queue_name[:64]!r}, but was in queue {self._name!r}")
+            raise MalformedMessage(
+                f"the Dramatiq message names queue {message.queue_name[:64]!r}, but was in queue {self._name!r}"
+            )
         return message
 
     def _dead_letter(self, delivery: Delivery, dead_letter: DeadLetter) -> None:

@@ -99,7 +99,9 @@ class Line:
                 raise QueueUnavailable(f"Redis refused a command: {type(error).__name__}: {error}") from error
             except (redis.RedisError, OSError) as error:
                 self._connection.disconnect()
-                raise QueueUnavailable(why_untrusted(error) or f"Redis did not answer: {type(error).__name__}: {error}") from error
+                raise QueueUnavailable(
+                    why_untrusted(error) or f"Redis did not answer: {type(error).__name__}: {error}"
+                ) from error
             except BaseException:
                 # A time limit may interrupt between sending and reading: the next caller would read this response.
                 self._connection.disconnect()

@@ -53,7 +53,9 @@ def stored(plane: RunningPlane, condition: str) -> list[tuple[Any, ...]]:
     )
 
 
-def test_access_log_row_of_a_change_has_its_principal_credential_source_and_outcome(shared_plane: RunningPlane) -> None:
+def test_access_log_row_of_a_change_has_its_principal_credential_source_and_outcome(
+    shared_plane: RunningPlane,
+) -> None:
     key = issue(shared_plane, "root", "admin")
     with client_of(shared_plane, key) as client:
         answer = client.post("/projects", json={"id": "recorded"})
@@ -130,7 +132,9 @@ def test_access_log_row_of_a_request_with_a_revoked_key_has_the_key_id_and_no_pr
     assert (row["principal"], row["credential"], row["reasons"]) == (None, key.id, ["key_revoked"])
 
 
-def test_access_log_row_of_a_request_that_the_role_does_not_permit_has_the_principal(shared_plane: RunningPlane) -> None:
+def test_access_log_row_of_a_request_that_the_role_does_not_permit_has_the_principal(
+    shared_plane: RunningPlane,
+) -> None:
     create_project(shared_plane, "small")
     key = issue(shared_plane, "small", projects=["small"])
     with client_of(shared_plane, key) as client:
@@ -161,13 +165,17 @@ def test_access_log_row_of_a_watch_is_open_while_the_watch_lasts_and_aborted_whe
     assert watches(outcome="open") == []
 
 
-def test_access_log_row_of_a_head_request_has_the_method_head_and_its_outcome(shared_plane: RunningPlane) -> None:
+def test_access_log_row_of_a_head_request_has_the_method_head_and_its_outcome(
+    shared_plane: RunningPlane,
+) -> None:
     with shared_plane.client() as client:
         row = row_of(shared_plane, client.head("/nodes"))
     assert (row["method"], row["route"], row["outcome"]) == ("HEAD", "/v1/nodes", "completed")
 
 
-def test_access_log_has_the_path_of_a_request_without_decoding_and_cut_at_256_characters(shared_plane: RunningPlane) -> None:
+def test_access_log_has_the_path_of_a_request_without_decoding_and_cut_at_256_characters(
+    shared_plane: RunningPlane,
+) -> None:
     with shared_plane.client() as client:
         row = row_of(shared_plane, client.get("/nodes/%00%ff" + "x" * 1000))
     assert row["path"].startswith("/v1/nodes/%00%")
@@ -200,7 +208,9 @@ def test_access_log_has_a_path_with_an_encoded_secret_decoded_and_without_the_se
 
 
 @pytest.mark.parametrize("prefix", ["%73p_", "s%70_", "sp%5F", "sp%5f", "%2573p_"])
-def test_secret_with_one_encoded_character_in_a_path_is_not_in_the_access_log(shared_plane: RunningPlane, prefix: str) -> None:
+def test_secret_with_one_encoded_character_in_a_path_is_not_in_the_access_log(
+    shared_plane: RunningPlane, prefix: str
+) -> None:
     with shared_plane.client() as client:
         row = row_of(shared_plane, client.get(f"/keys/{prefix}{'a-_0' * 10}"))
     assert row["path"] == "/v1/keys/[secret]"
@@ -470,7 +480,9 @@ def ended_processes(plane: RunningPlane) -> set[UUID]:
     return asyncio.run(missing())
 
 
-def test_access_log_row_of_a_failed_request_has_the_status_of_its_response(running_plane: RunningPlane) -> None:
+def test_access_log_row_of_a_failed_request_has_the_status_of_its_response(
+    running_plane: RunningPlane,
+) -> None:
     with psycopg.connect(running_plane.database.admin_dsn) as conn, running_plane.client() as client:
         conn.execute("alter table read.project rename column description to absent")
         conn.commit()
@@ -480,7 +492,9 @@ def test_access_log_row_of_a_failed_request_has_the_status_of_its_response(runni
     assert (row["route"], row["status"], row["reasons"]) == ("/v1/projects", 500, ["internal_error"])
 
 
-def test_change_request_waits_for_its_access_log_row_while_the_access_log_is_locked(running_plane: RunningPlane) -> None:
+def test_change_request_waits_for_its_access_log_row_while_the_access_log_is_locked(
+    running_plane: RunningPlane,
+) -> None:
     lock = threading.Event()
     locked = threading.Event()
 

@@ -74,7 +74,9 @@ def throttled(number: int, principal: str = "key:one") -> Entry:
     )
 
 
-def test_access_log_rows_of_requests_that_a_principals_quota_refuses_are_limited_over_all_its_addresses() -> None:
+def test_access_log_rows_of_requests_that_a_principals_quota_refuses_are_limited_over_all_its_addresses() -> (
+    None
+):
     sources = Sources(_Clock())
     given = [throttled(number) for number in range(ROWS + 10)]
     found = rows(sources, *given)
@@ -88,7 +90,9 @@ def test_access_log_rows_of_requests_that_a_principals_quota_refuses_are_limited
     assert other.closed
 
 
-def test_counting_access_log_rows_of_principals_beyond_the_maximum_count_the_requests_of_one_principal_each() -> None:
+def test_counting_access_log_rows_of_principals_beyond_the_maximum_count_the_requests_of_one_principal_each() -> (
+    None
+):
     sources = Sources(_Clock())
     rows(sources, *(throttled(number, f"key:{number}") for number in range(SOURCES)))
     rows(sources, *(throttled(number, f"key:a-{number}") for number in range(ROWS)))
@@ -122,7 +126,9 @@ def test_access_log_limit_applies_to_an_ipv4_address_or_to_an_ipv6_network(sourc
     assert network_of(source) == network
 
 
-def test_access_log_row_that_counts_requests_is_closed_after_its_minute_and_the_source_gets_new_rows() -> None:
+def test_access_log_row_that_counts_requests_is_closed_after_its_minute_and_the_source_gets_new_rows() -> (
+    None
+):
     clock = _Clock()
     sources = Sources(clock)
     found = rows(sources, *(entry(number) for number in range(ROWS + 10)))

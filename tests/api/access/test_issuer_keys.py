@@ -59,7 +59,9 @@ def fetches(logs: list[Any]) -> int:
     return sum(each["event"] == "issuer_keys_fetched" for each in logs)
 
 
-async def test_tokens_with_an_unknown_key_id_cause_at_most_one_fetch_of_provider_keys_in_ten_seconds(provider: Provider) -> None:
+async def test_tokens_with_an_unknown_key_id_cause_at_most_one_fetch_of_provider_keys_in_ten_seconds(
+    provider: Provider,
+) -> None:
     clock, old = Clock(), replace(provider)
     verifier = Verifier([issuer_of(provider)], elapsed=clock)
     assert await outcome(verifier, old.sign(old.claims())) == "accepted"
@@ -72,7 +74,9 @@ async def test_tokens_with_an_unknown_key_id_cause_at_most_one_fetch_of_provider
     assert await outcome(verifier, old.sign(old.claims())) == NO_FITTING_KEY
 
 
-async def test_concurrent_requests_with_tokens_of_invented_key_ids_share_one_fetch_of_provider_keys(provider: Provider) -> None:
+async def test_concurrent_requests_with_tokens_of_invented_key_ids_share_one_fetch_of_provider_keys(
+    provider: Provider,
+) -> None:
     clock = Clock()
     verifier = Verifier([issuer_of(provider)], elapsed=clock)
     with capture_logs() as logs:
@@ -110,7 +114,9 @@ async def test_cached_provider_keys_are_used_until_their_maximum_age_while_the_i
     assert await outcome(verifier, token) == "accepted"
 
 
-async def test_provider_keys_older_than_the_refresh_age_are_fetched_again_in_the_background(provider: Provider) -> None:
+async def test_provider_keys_older_than_the_refresh_age_are_fetched_again_in_the_background(
+    provider: Provider,
+) -> None:
     clock, old = Clock(), replace(provider)
     verifier = Verifier([issuer_of(provider)], elapsed=clock)
     token = old.sign(old.claims())
@@ -132,7 +138,9 @@ async def test_identity_provider_is_used_only_if_its_discovery_document_names_ex
     verifier = Verifier([issuer_of(provider, issuer=issuer)])
     with capture_logs() as logs:
         assert await outcome(verifier, provider.sign(provider.claims(iss=issuer))) == "unavailable"
-    assert [each.get("cause") for each in logs] == ["the discovery document of the identity provider names a different issuer"]
+    assert [each.get("cause") for each in logs] == [
+        "the discovery document of the identity provider names a different issuer"
+    ]
 
 
 async def test_trusted_identity_provider_cannot_issue_tokens_of_another_trusted_identity_provider(
@@ -144,7 +152,10 @@ async def test_trusted_identity_provider_cannot_issue_tokens_of_another_trusted_
     forged = provider.claims(iss=oidc_provider.issuer)
     assert await outcome(verifier, provider.sign(forged)) == "the signature of the token is wrong"
     unknown = provider.claims(iss=f"{provider.issuer}/")
-    assert await outcome(verifier, provider.sign(unknown)) == "no configured identity provider is the issuer of the token"
+    assert (
+        await outcome(verifier, provider.sign(unknown))
+        == "no configured identity provider is the issuer of the token"
+    )
 
 
 async def test_identity_provider_over_tls_is_used_only_if_its_certificate_is_trusted(tmp_path: Path) -> None:
@@ -247,11 +258,17 @@ def document(**fields: object) -> tuple[int, dict[str, str], bytes]:
     ("answers", "cause"),
     [
         ({DISCOVERY: (404, {}, b"")}, "the identity provider answered with status 404"),
-        ({DISCOVERY: (302, {"Location": "/elsewhere"}, b""), "/elsewhere": document()}, "the identity provider answered with status 302"),
+        (
+            {DISCOVERY: (302, {"Location": "/elsewhere"}, b""), "/elsewhere": document()},
+            "the identity provider answered with status 302",
+        ),
         ({DISCOVERY: (200, {}, b"<html>")}, "the answer of the identity provider is not JSON"),
         ({DISCOVERY: (200, {}, b"[" * 100_000)}, "the answer of the identity provider is not JSON"),
         ({DISCOVERY: (200, {}, b"[]")}, "the answer of the identity provider is not a JSON object"),
-        ({DISCOVERY: (200, {}, b"{" + b" " * 300_000)}, f"the answer of the identity provider has more than {MAX_ANSWER_BYTES} bytes"),
+        (
+            {DISCOVERY: (200, {}, b"{" + b" " * 300_000)},
+            f"the answer of the identity provider has more than {MAX_ANSWER_BYTES} bytes",
+        ),
         ({DISCOVERY: document(jwks_uri=None)}, BAD_JWKS_URI),
         ({DISCOVERY: document(jwks_uri="file:///etc/passwd")}, BAD_JWKS_URI),
         ({DISCOVERY: document(jwks_uri="http://192.0.2.1/jwks")}, BAD_JWKS_URI),
@@ -259,7 +276,10 @@ def document(**fields: object) -> tuple[int, dict[str, str], bytes]:
             {DISCOVERY: document(), "/jwks": (200, {}, b"{}")},
             "the answer of the identity provider is not a JWK set: it has no list `keys`",
         ),
-        ({DISCOVERY: document(), "/jwks": (200, {}, b'{"keys": []}')}, "the JWK set of the identity provider contains no usable key"),
+        (
+            {DISCOVERY: document(), "/jwks": (200, {}, b'{"keys": []}')},
+            "the JWK set of the identity provider contains no usable key",
+        ),
         (
             {DISCOVERY: document(), "/jwks": (200, {}, json.dumps({"keys": [{}] * (MAX_KEYS + 1)}).encode())},
             f"the JWK set of the identity provider has more than {MAX_KEYS} keys",

@@ -138,7 +138,9 @@ def test_auditor_sees_the_allocations_of_all_projects_and_changes_none(two: TwoP
             assert auditor.delete(f"/allocations/{allocation}").status_code == 403
 
 
-def test_allocation_request_without_a_project_from_a_caller_with_several_projects_is_refused(two: TwoProjects) -> None:
+def test_allocation_request_without_a_project_from_a_caller_with_several_projects_is_refused(
+    two: TwoProjects,
+) -> None:
     key = issue(two.plane, "both", projects=["red", "blue"])
     with client_of(two.plane, key) as caller:
         answer = request_allocation(caller)

@@ -78,7 +78,9 @@ def send(plane: RunningPlane, path: str, **body: Any) -> Answer:
     return found
 
 
-def test_session_of_an_api_key_acts_as_the_key_and_is_recorded_with_the_session_id(plane: RunningPlane) -> None:
+def test_session_of_an_api_key_acts_as_the_key_and_is_recorded_with_the_session_id(
+    plane: RunningPlane,
+) -> None:
     key = issue(plane, "laptop", "admin", scopes=["projects:write", "access:read"])
     session = session_of(plane, key.secret, label="laptop of alice")
     with client_of(plane, key) as holder, client_of(plane, session) as caller:
@@ -135,7 +137,9 @@ def test_session_of_a_token_keeps_the_role_and_projects_of_the_token_after_the_t
     assert refusal(plane, session) == ["token_untrusted"]
 
 
-def test_repeated_start_of_a_session_returns_the_same_secret_only_to_the_same_credential(plane: RunningPlane) -> None:
+def test_repeated_start_of_a_session_returns_the_same_secret_only_to_the_same_credential(
+    plane: RunningPlane,
+) -> None:
     create_account(plane, "twice", "auditor")
     one, two = key_of_account(plane, "twice"), key_of_account(plane, "twice")
     headers = {"Idempotency-Key": "login-1"}
@@ -266,7 +270,9 @@ def test_watches_end_with_their_session_and_with_the_credential_or_principal_tha
             pass
 
 
-def test_session_is_not_idle_while_a_watch_uses_it_and_is_refused_for_idleness_after_the_watch(plane: RunningPlane) -> None:
+def test_session_is_not_idle_while_a_watch_uses_it_and_is_refused_for_idleness_after_the_watch(
+    plane: RunningPlane,
+) -> None:
     session = session_of(plane, ADMIN_KEY)
     change(plane, session, "idle_seconds = 1")
     began = datetime.now(UTC)

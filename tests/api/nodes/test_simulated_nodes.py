@@ -37,7 +37,9 @@ def node_of(made: httpx.Response) -> str:
     return str(slot["node_id"])
 
 
-def test_placement_on_simulated_nodes_is_off_by_default_and_can_be_enabled_by_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placement_on_simulated_nodes_is_off_by_default_and_can_be_enabled_by_its_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SLICEPLANE_DATABASE_URL", "postgresql+psycopg:///none")
     monkeypatch.setenv("SLICEPLANE_REDIS_URL", "unix:///none")
     assert read_settings().place_on_simulated_nodes is False

@@ -140,7 +140,9 @@ def test_etag_of_a_new_credential_is_accepted_by_if_match_until_the_credential_c
         assert admin.post(url, json={"reason": "over"}, headers={"If-Match": tag}).status_code == 412
 
 
-def test_exactly_one_of_several_concurrent_changes_with_the_same_etag_succeeds(shared_plane: RunningPlane) -> None:
+def test_exactly_one_of_several_concurrent_changes_with_the_same_etag_succeeds(
+    shared_plane: RunningPlane,
+) -> None:
     create_project(shared_plane, "raced")
     with shared_plane.client() as admin:
         for turn in range(10):

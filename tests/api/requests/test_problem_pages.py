@@ -96,7 +96,9 @@ def test_problem_of_a_refused_request_refers_to_its_page_and_has_the_fix_as_a_hi
 
 
 @pytest.mark.parametrize("path", ["/problems/no-such-type", "/problems/codes/no_such_code"])
-def test_request_for_the_page_of_an_unknown_problem_type_is_answered_with_a_problem(shared_plane: RunningPlane, path: str) -> None:
+def test_request_for_the_page_of_an_unknown_problem_type_is_answered_with_a_problem(
+    shared_plane: RunningPlane, path: str
+) -> None:
     answer = get(shared_plane, path, BROWSER)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"

@@ -72,7 +72,9 @@ def test_response_headers_state_the_quotas_of_the_principal_and_its_project_and_
         assert admin.get("/whoami").headers["RateLimit-Policy"] == '"principal";q=100;w=60'
 
 
-def test_request_beyond_the_limit_is_refused_with_the_time_until_the_next_request_is_admitted(limited: RunningPlane) -> None:
+def test_request_beyond_the_limit_is_refused_with_the_time_until_the_next_request_is_admitted(
+    limited: RunningPlane,
+) -> None:
     with client_of(limited, new_key(limited)) as caller:
         assert statuses(caller, LIMIT) == {200: LIMIT}
         refused = caller.get("/whoami")
@@ -87,7 +89,9 @@ def test_request_beyond_the_limit_is_refused_with_the_time_until_the_next_reques
     assert f"retry in {wait} s" in refused.json()["detail"]
 
 
-def test_principal_beyond_its_request_limit_uses_no_quota_of_other_principals_of_its_project(limited: RunningPlane) -> None:
+def test_principal_beyond_its_request_limit_uses_no_quota_of_other_principals_of_its_project(
+    limited: RunningPlane,
+) -> None:
     create_project(limited, "shared")
     first, second, third = (new_key(limited, "shared") for _ in range(3))
     with client_of(limited, first) as flooding, client_of(limited, second) as other:
@@ -118,7 +122,9 @@ def test_request_limit_counts_requests_refused_for_their_role_but_no_requests_of
         assert caller.get("/nodes").status_code == 429
 
 
-def test_two_api_processes_together_admit_no_more_requests_than_the_limit(limited: RunningPlane, tmp_path: Path) -> None:
+def test_two_api_processes_together_admit_no_more_requests_than_the_limit(
+    limited: RunningPlane, tmp_path: Path
+) -> None:
     key = new_key(limited)
     with (
         api_process(limited, tmp_path / "api.log") as second,
@@ -130,7 +136,9 @@ def test_two_api_processes_together_admit_no_more_requests_than_the_limit(limite
         assert statuses(here, 10) == {429: 10}
 
 
-def test_concurrent_requests_are_admitted_up_to_the_limit_and_refused_beyond_the_limit(limited: RunningPlane) -> None:
+def test_concurrent_requests_are_admitted_up_to_the_limit_and_refused_beyond_the_limit(
+    limited: RunningPlane,
+) -> None:
     key = new_key(limited)
 
     async def all_at_once() -> Counter[int]:
@@ -143,7 +151,9 @@ def test_concurrent_requests_are_admitted_up_to_the_limit_and_refused_beyond_the
     assert asyncio.run(all_at_once()) == {200: LIMIT, 429: 2 * LIMIT}
 
 
-def test_principal_that_waits_as_long_as_retry_after_states_is_admitted_again(postgres_server: PostgresServer) -> None:
+def test_principal_that_waits_as_long_as_retry_after_states_is_admitted_again(
+    postgres_server: PostgresServer,
+) -> None:
     # Four requests in two seconds, so that a slow machine reaches the limit too; without a limit of projects
     with (
         running(postgres_server, requests_per_minute=120, request_window_seconds=2) as plane,
@@ -229,7 +239,9 @@ def guarded(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
         yield plane
 
 
-def test_unknown_secrets_from_an_address_that_already_sent_too_many_are_refused_without_verification(guarded: RunningPlane) -> None:
+def test_unknown_secrets_from_an_address_that_already_sent_too_many_are_refused_without_verification(
+    guarded: RunningPlane,
+) -> None:
     known, unseen = issue(guarded, "known", "auditor"), issue(guarded, "unseen", "auditor")
     with client_of(guarded, known) as caller:
         assert statuses(caller, 1) == {200: 1}
@@ -288,7 +300,10 @@ def test_requests_without_credentials_are_limited_by_address(guarded: RunningPla
     with httpx.Client(base_url=f"{guarded.url}/v1", verify=TLS_CONTEXT) as anonymous:
         assert statuses(anonymous, 15) == {401: NO_CREDENTIALS, 429: 5}
         refused = anonymous.get("/whoami")
-        assert "callers without valid credentials at address 127.0.0.1 together may send 10" in refused.json()["detail"]
+        assert (
+            "callers without valid credentials at address 127.0.0.1 together may send 10"
+            in refused.json()["detail"]
+        )
         assert math.isclose(int(refused.headers["Retry-After"]), 60, abs_tol=15)
 
 

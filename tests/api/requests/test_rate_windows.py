@@ -107,14 +107,18 @@ def test_requests_of_the_previous_window_count_by_the_part_that_the_sliding_wind
     assert [windows.spend(one).admitted for _ in range(4)] == [True] * 3 + [False]
 
 
-def test_request_counters_at_their_maximum_number_drop_the_counter_that_was_not_used_for_the_longest_time() -> None:
+def test_request_counters_at_their_maximum_number_drop_the_counter_that_was_not_used_for_the_longest_time() -> (
+    None
+):
     windows, (first, second, third) = LocalWindows(2, Clock()), (charge(1), charge(1), charge(1))
     for each in (first, second, first, third):
         windows.spend(each)
     assert [each in windows for each in (first, second, third)] == [True, False, True]
 
 
-def test_requests_beyond_the_burst_that_is_admitted_at_once_are_admitted_in_their_order_at_regular_intervals() -> None:
+def test_requests_beyond_the_burst_that_is_admitted_at_once_are_admitted_in_their_order_at_regular_intervals() -> (
+    None
+):
     turns, one, other = Turns(10, 50, 3, clock := Clock()), charge(100), charge(100)
     assert [turns.take(one) for _ in range(5)] == pytest.approx([0, 0, 0, 0.02, 0.04])
     assert turns.take(other) == 0
@@ -129,7 +133,9 @@ def test_requests_of_a_quota_faster_than_the_pacing_rate_wait_for_half_of_the_in
     assert [turns.take(one) for _ in range(5)] == pytest.approx([0, 0, 0, 0.005, 0.01])
 
 
-def test_request_pacing_at_its_maximum_number_of_callers_drops_the_caller_that_was_idle_for_the_longest_time() -> None:
+def test_request_pacing_at_its_maximum_number_of_callers_drops_the_caller_that_was_idle_for_the_longest_time() -> (
+    None
+):
     turns, (first, second, third) = Turns(2, 50, 1, Clock()), (charge(1), charge(1), charge(1))
     for each in (first, second, first, third):
         turns.take(each)

@@ -466,7 +466,9 @@ def test_no_program_writes_its_memory_to_a_core_dump(system: System) -> None:
     assert limits == dict.fromkeys(programs, (0, 0))
 
 
-def test_search_for_secrets_finds_a_text_that_was_planted_in_each_kind_of_file_row_log_and_redis_key(system: System, tmp_path: Path) -> None:
+def test_search_for_secrets_finds_a_text_that_was_planted_in_each_kind_of_file_row_log_and_redis_key(
+    system: System, tmp_path: Path
+) -> None:
     planted = Secret("planted", f"planted-{secrets.token_hex(6)}")
     with httpx.Client(base_url=system.stack.api_url, timeout=30, verify=system.stack.trusted) as client:
         sender = Sender(system, client)

@@ -278,7 +278,9 @@ def test_unreadable_pci_function_is_described_with_the_reason(tmp_path: Path) ->
     assert "display" in gpu.unreadable
 
 
-def test_changed_gpu_uuid_and_changed_link_layer_change_the_description_of_the_devices(tmp_path: Path) -> None:
+def test_changed_gpu_uuid_and_changed_link_layer_change_the_description_of_the_devices(
+    tmp_path: Path,
+) -> None:
     tree = hgx_h200(tmp_path)
     tree.load_nvidia_driver(HGX_GPU, "NVIDIA H200", GPU_UUID)
     gpu, card = described(tree, "gpu", HGX_GPU), described(tree, "fabric", HGX_CARD)
@@ -290,7 +292,9 @@ def test_changed_gpu_uuid_and_changed_link_layer_change_the_description_of_the_d
     assert (fabric(card).link_layer, fabric(changed_card).link_layer) == ("infiniband", "ethernet")
 
 
-def test_pci_function_with_files_that_hang_is_unreadable_and_does_not_affect_other_functions(tmp_path: Path) -> None:
+def test_pci_function_with_files_that_hang_is_unreadable_and_does_not_affect_other_functions(
+    tmp_path: Path,
+) -> None:
     tree = hgx_h200(tmp_path)
     state = tree.folder(HGX_CARD) / "infiniband/mlx5_4/ports/1/state"
     state.unlink()
@@ -299,8 +303,12 @@ def test_pci_function_with_files_that_hang_is_unreadable_and_does_not_affect_oth
     files = HostDeviceFiles(tree.sysfs, tree.procfs, read_seconds=0.05)
     threads = threading.active_count()
     first, second = files.read([HGX_CARD, HGX_GPU]), files.read([HGX_CARD, HGX_GPU])
-    assert first[HGX_CARD] == FactsUnread("cannot read the files of the PCI function: the host gave no answer within 0.05 s")
-    assert second[HGX_CARD] == FactsUnread("an earlier read of the files of the PCI function has not returned")
+    assert first[HGX_CARD] == FactsUnread(
+        "cannot read the files of the PCI function: the host gave no answer within 0.05 s"
+    )
+    assert second[HGX_CARD] == FactsUnread(
+        "an earlier read of the files of the PCI function has not returned"
+    )
     assert threading.active_count() == threads + 1
     assert isinstance(first[HGX_GPU], dict)
     assert first[HGX_GPU] == second[HGX_GPU]
@@ -311,7 +319,9 @@ def test_pci_function_with_files_that_hang_is_unreadable_and_does_not_affect_oth
     until(lambda: isinstance(files.read([HGX_CARD])[HGX_CARD], dict), "the files are read again")
 
 
-def test_pci_functions_with_files_that_hang_delay_the_read_of_all_functions_by_a_single_deadline(tmp_path: Path) -> None:
+def test_pci_functions_with_files_that_hang_delay_the_read_of_all_functions_by_a_single_deadline(
+    tmp_path: Path,
+) -> None:
     tree = bluefield3(tmp_path)
     state = tree.folder("0000:3b:00.0") / "infiniband/mlx5_0/ports/1/state"
     state.unlink()
@@ -320,7 +330,9 @@ def test_pci_functions_with_files_that_hang_delay_the_read_of_all_functions_by_a
     begin = monotonic()
     read = HostDeviceFiles(tree.sysfs, tree.procfs, read_seconds=0.3).read(functions)
     assert 0.3 <= monotonic() - begin < 0.3 * len(functions)
-    assert {*read.values()} == {FactsUnread("cannot read the files of the PCI function: the host gave no answer within 0.3 s")}
+    assert {*read.values()} == {
+        FactsUnread("cannot read the files of the PCI function: the host gave no answer within 0.3 s")
+    }
     _unblock(state)
 
 
@@ -392,7 +404,9 @@ def test_any_text_in_the_sysfs_files_of_a_pci_function_gives_a_valid_description
         ("", None),
     ],
 )
-def test_root_port_of_a_pci_function_is_the_topmost_bridge_of_its_own_domain(path: str, expected: str | None) -> None:
+def test_root_port_of_a_pci_function_is_the_topmost_bridge_of_its_own_domain(
+    path: str, expected: str | None
+) -> None:
     assert root_port(path) == expected
 
 

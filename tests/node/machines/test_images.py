@@ -42,7 +42,9 @@ def test_unknown_guest_image_is_refused_with_its_name_and_the_names_of_the_avail
     tmp_path: Path,
 ) -> None:
     put(tmp_path)
-    with pytest.raises(HostRefused, match="image windows is not on this node; the images of this node are: lab-guest"):
+    with pytest.raises(
+        HostRefused, match="image windows is not on this node; the images of this node are: lab-guest"
+    ):
         ImagesFolder(tmp_path).find(ImageName("windows"))
 
 
