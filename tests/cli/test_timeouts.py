@@ -46,7 +46,7 @@ def endless(plane: ScriptedPlane) -> None:
         (("projections", "verify"), "the verification continues"),
     ],
 )
-def test_command_whose_wait_times_out_ends_with_code_5_and_names_the_operation_that_continues(
+def test_command_with_a_wait_that_times_out_ends_with_code_5_and_names_the_operation_that_continues(
     sliceplane: Run, words: tuple[str, ...], continues: str
 ) -> None:
     began = time.monotonic()

@@ -98,7 +98,7 @@ def test_stream_ends_with_the_refusal_of_a_cursor_that_the_ledger_does_not_conta
         client.follow(calls.watch_events(), Following(retry_seconds=60), len(BRING_UP) + 1)
 
 
-def test_event_stream_whose_first_connection_fails_raises_an_error_at_once_unless_retries_are_requested(
+def test_event_stream_with_a_failed_first_connection_raises_an_error_at_once_unless_retries_are_requested(
     plane: ScriptedPlane, client: AnyClient
 ) -> None:
     plane.script(WATCH, Reply(lose=True), Reply(lose=True), stream(*BRING_UP, hold=True))
