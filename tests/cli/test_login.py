@@ -237,7 +237,7 @@ def test_device_login_waits_longer_when_the_provider_asks_for_it(
 @pytest.mark.parametrize(
     ("reply", "expires_in", "code", "reason"),
     [
-        (error("access_denied"), 60, 3, "was refused"),
+        (error("access_denied"), 60, 3, "was denied"),
         (error("expired_token"), 60, 3, "the code of the device login expired"),
         (error("authorization_pending"), 0.05, 3, "the code of the device login expired"),
         (error("invalid_client"), 60, 3, "invalid_client"),
