@@ -160,7 +160,7 @@ def test_change_on_a_closed_netlink_socket_makes_the_host_unreadable_and_the_nex
 
 
 def test_kernel_setting_that_cannot_be_read_makes_the_host_unreadable(host: "Real") -> None:
-    with no_new_files(), pytest.raises(HostUnreadable, match="read /proc/sys"):
+    with no_new_files(), pytest.raises(HostUnreadable, match="read the kernel setting /proc/sys"):
         host.links.set_forwarding(NETWORK.bridge)
 
 
@@ -168,9 +168,9 @@ def test_kernel_setting_that_cannot_be_written_raises_host_refused(host: "Real",
     host.links.add_tap(Tap(SLOT.tap))
     host.stop_forwarding(NETWORK.bridge)
     with read_only_switches(node) as aside:
-        with pytest.raises(HostRefused, match=r"write /proc/sys.*disable_ipv6"):
+        with pytest.raises(HostRefused, match=r"write the kernel setting /proc/sys.*disable_ipv6"):
             aside.submit(host.links.set_tap, Tap(SLOT.tap)).result()
-        with pytest.raises(HostRefused, match=r"write /proc/sys.*forwarding"):
+        with pytest.raises(HostRefused, match=r"write the kernel setting /proc/sys.*forwarding"):
             aside.submit(host.links.set_forwarding, NETWORK.bridge).result()
     host.links.set_forwarding(NETWORK.bridge)
 
