@@ -4,7 +4,7 @@ Only text is read here; `node_agent.host.device_facts` computes facts from it. A
 many files exist for some functions only, and others can be read only while the link is up.
 
 A read of an RDMA port's state is a command to the firmware of its card, which may hang. So the files of each function
-are read within a deadline, and while a read of a function hangs, no other read of it starts.
+are read within a deadline, and while a read of a function's files hangs, no other read of that function's files starts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,8 @@ from node_agent.host.device_facts import NVIDIA_FOLDER, PCI_FOLDER, FactsUnread,
 
 READ_SECONDS: Final = 2.0
 _MOST_HUNG: Final = 256
-"""Number of functions with a read that hangs: more than the GPUs and network functions of any host."""
+"""Maximum number of concurrent reads, one per PCI function, including reads that hang: more than the GPUs and network
+functions of any host."""
 _OWN_FILES: Final = ("vendor", "device", "class", "numa_node", "resource")
 _OWN_LINKS: Final = ("iommu_group", "physfn")
 _PORT_FILES: Final = (
@@ -29,7 +30,9 @@ _LARGEST_FILE: Final = 16 * 1024
 
 
 class HostDeviceFiles:
-    """Implementation of `node_agent.aspects.devices.DeviceFiles` for sysfs and procfs, mounted at these paths."""
+    """Implementation of `node_agent.aspects.devices.DeviceFiles` that reads the sysfs and the procfs mounted at the
+    paths `sysfs` and `procfs`.
+    """
 
     def __init__(self, sysfs: Path, procfs: Path, read_seconds: float = READ_SECONDS) -> None:
         self._sysfs, self._procfs, self._read_seconds = sysfs, procfs, read_seconds
@@ -80,14 +83,16 @@ class HostDeviceFiles:
         yield from _text(information, f"{NVIDIA_FOLDER}/{address}/information")
 
     def _port_files(self, function: PciAddress) -> Iterator[tuple[str, str]]:
-        """Yield the files of a function's RDMA devices and network links."""
+        """Yield path and text of each file about the RDMA devices and network links of a PCI function."""
         folder = self._sysfs / "bus" / "pci" / "devices" / function
         for pattern in _PORT_FILES:
             for path in sorted(folder.glob(pattern)):
                 yield from _text(path, f"{PCI_FOLDER}/{function}/{path.relative_to(folder)}")
 
     def _real_path(self, folder: Path) -> str | None:
-        """Return the path of a function below /sys/devices, which names all bridges above it."""
+        """Return the path below /sys/devices of a PCI function's folder, which contains the addresses of all bridges
+        above the function; None if the folder does not exist.
+        """
         try:
             return f"/sys/{folder.resolve(strict=True).relative_to(self._sysfs.resolve())}"
         except (OSError, ValueError):

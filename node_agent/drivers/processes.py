@@ -14,7 +14,8 @@ PROC: Final = Path("/proc")
 
 
 def own_processes(host: int | Literal["self"] = "self") -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield id and command line of every process of a host, except kernel threads and zombies, which have none.
+    """Yield id and command line of every process of a host, except kernel threads and zombies, which have no command
+    line.
 
     The host is the PID namespace of the process `host`. The ids are valid in the PID namespace of the calling process.
     """

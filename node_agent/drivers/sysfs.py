@@ -20,7 +20,8 @@ from node_agent.host.slices import HostRefused, HostUnreadable
 from node_agent.host.snapshots import invalidate_reads, look
 
 RESET_SECONDS: Final = 10.0
-"""Deadline of a reset. A function-level reset takes 0.1 s, a bus reset 1 s; the kernel waits 60 s for a dead device."""
+"""Deadline of the reset of a PCI function, in seconds. A function-level reset takes 0.1 s and a bus reset 1 s; the
+kernel waits 60 s for a device that does not respond."""
 
 
 class SysfsPci:

@@ -21,7 +21,7 @@ _REOPEN_SECONDS: Final = 1.0
 
 
 class OpenSource(Protocol):
-    """An event source for changes of the host, after it was opened."""
+    """An open source of events about changes of the host."""
 
     def fileno(self) -> int: ...
 
@@ -33,7 +33,7 @@ class OpenSource(Protocol):
 
 
 Source = Callable[[], OpenSource]
-"""A function that opens an event source quickly. Raises `OSError`."""
+"""A function that opens an event source and returns at once. Raises `OSError`."""
 
 
 class HostWatch:

@@ -50,7 +50,8 @@ PAUSE: Final = 0.005
 SETTLED: Final = 0.05
 """Seconds after which a changed lease file is completely written, and a further change gets a different time stamp."""
 RELEASE_SECONDS: Final = 0.1
-"""Seconds of repeated releases after which a remaining lease is considered absent from the server's memory."""
+"""Seconds during which the release of a lease (DHCPRELEASE) is repeated. If the lease is in the lease file afterwards,
+it is considered absent from dnsmasq's memory."""
 FolderState = frozenset[tuple[str, int, int]]
 """A folder and its files, each with name, inode and ctime. Programs cannot set the ctime back (inode(7))."""
 
@@ -76,7 +77,8 @@ class DnsmasqLeases:
         self._loaded: FolderState | None = None
         """State of the reservation folder at the last reload that this process requested; None if it requested none."""
         self._compared: tuple[FolderState, tuple[ForeignFile, ...]] | None = None
-        """The last folder state, and the foreign files that were found in it."""
+        """The reservation folder's state at the last search for foreign files, and the files found; None if the folder
+        must be searched again."""
 
     def close(self) -> None:
         self._server.close()

@@ -24,10 +24,10 @@ from node_agent.aspects.leases import Reservation
 FILE_MODE: Final = 0o644
 FOLDER_MODE: Final = 0o755
 _LONGEST: Final = 4096
-"""Maximum number of bytes that are read from a file."""
+"""Maximum number of bytes that are read from a reservation file."""
 _NO_MAC: Final = MacAddress("00:00:00:00:00:00")
 _NO_IP: Final = Ipv4Address("0.0.0.0")  # noqa: S104 - no address is bound
-"""Placeholder address for a file that contains no readable reservation."""
+"""Placeholder address for a reservation file that contains no readable reservation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> Reservation | str:
-    """Return the reservation in a valid file, or the reason why the file is invalid."""
+    """Return the reservation in a valid reservation file, or the reason why the file is invalid."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         return "not a regular file"

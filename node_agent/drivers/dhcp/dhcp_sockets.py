@@ -17,11 +17,13 @@ from node_agent.drivers.processes import PROC, own_processes
 _NETLINK_SOCK_DIAG: Final = 4
 _SOCK_DIAG_BY_FAMILY: Final = 20
 _REQUEST: Final = struct.Struct("=BBBxI")
-"""Layout of a request: family, protocol, extensions, states."""
+"""Layout of a request for a list of sockets, up to the socket id (struct inet_diag_req_v2, linux/inet_diag.h): family,
+protocol, extensions, states."""
 _ID: Final = struct.Struct("!HH16s16s4s8s")
-"""Layout of a socket id: ports and addresses of both ends, interface index in host byte order, cookie."""
+"""Layout of a socket id (struct inet_diag_sockid, linux/inet_diag.h): ports and addresses of both ends, interface index
+in host byte order, cookie."""
 _FOUND: Final = struct.Struct("=4x48s12xII")
-"""Layout of a reply: socket id, user, inode."""
+"""Layout of a socket in the kernel's reply (struct inet_diag_msg, linux/inet_diag.h): socket id, user, inode."""
 _ANY_STATE: Final = 0xFFFF_FFFF
 _PORT: Final = 67
 _ANY_ADDRESS: Final = bytes(16)

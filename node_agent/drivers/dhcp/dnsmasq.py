@@ -36,12 +36,14 @@ from node_agent.runtime.backoff import Backoff
 log = structlog.get_logger(__name__)
 
 STABLE_SECONDS: Final = 10.0
-"""Seconds after which an exit is not counted as a failed start, so that the restart delay is reset."""
+"""Run time in seconds after which an exit of dnsmasq does not count as a failed start, so that the restart delay is
+reset."""
 _POLL_SECONDS: Final = 0.5
-"""Seconds between two checks whether the server is stopped by a signal, which the kernel reports only to its parent."""
+"""Seconds between two checks whether a signal has stopped dnsmasq, which the kernel reports only to the process's
+parent."""
 LINK: Final = "SLICEPLANE_LINK"
 PORT: Final = ":0043"
-"""Port 67 as /proc/net/udp writes it."""
+"""UDP port 67 (DHCP server) in the hexadecimal notation of /proc/net/udp."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,9 @@ ET.register_namespace("sliceplane", _NAMESPACE)
 
 
 class NotAGuest(ValueError):
-    """The libvirt domain was not created by Sliceplane, or by a version of it that wrote other metadata."""
+    """The libvirt domain was not created by Sliceplane, or it was created by a version of Sliceplane that wrote other
+    metadata.
+    """
 
 
 def domain_xml(guest: Guest, hosting: Hosting) -> str:
@@ -103,7 +105,9 @@ def interfaces_in(xml: str) -> tuple[str, ...]:
 
 
 def pci_devices_in(xml: str) -> tuple[PciAddress, ...]:
-    """Return the host's PCI functions in the XML of a domain, which may belong to another program and may be off."""
+    """Return the host's PCI functions in the XML of a domain. The domain may belong to another program or be switched
+    off.
+    """
     return devices_in(ET.fromstring(xml))
 
 

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 
 def element(tag: str, *inside: ET.Element | str, **attributes: str) -> ET.Element:
-    """Return an XML element with these attributes; `inside` holds its child elements, and strings as its text."""
+    """Return an XML element with these attributes. `inside` is its content: child elements, and strings as text."""
     element = ET.Element(tag, attributes)
     for part in inside:
         if isinstance(part, str):

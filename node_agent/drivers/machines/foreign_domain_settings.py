@@ -15,7 +15,8 @@ from typing import Final
 _QEMU: Final = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _SEED: Final = "vda"
 _WRITTEN_ONCE: Final = {"interface": 1, "serial": 1, "console": 1, "rng": 1, "graphics": 1}
-"""Maximum number of each element that this program writes once; libvirt shows the serial port as a console too."""
+"""Maximum number of each device element that this program writes once into a guest's domain. The console is one of
+them, because libvirt lists the serial port as a console too."""
 _NEVER_WRITTEN: Final = frozenset(
     [
         "channel",

@@ -14,14 +14,16 @@ from node_agent.drivers.machines.elements import element
 from node_agent.host.host_resources import HostDevice, Place, Use
 
 _PASSED: Final[tuple[Use, ...]] = ("gpu", "fabric")
-"""Uses that become `hostdev` elements. A card becomes an `interface`, because libvirt sets its MAC then."""
+"""Uses of PCI functions that become `hostdev` elements. A function with the use `card` becomes an `interface` element,
+because libvirt then sets its MAC address."""
 _ALIAS: Final = re.compile(r"ua-(?P<use>gpu|fabric)\d+")
 _GPU_WINDOW_KIB: Final = 256 * 1024 * 1024
-"""The largest BAR of a GPU: 256 GiB. Only address space is reserved for it, not memory."""
+"""Size of the largest BAR of a GPU, in KiB (256 GiB). Only guest address space of this size is reserved per GPU, not
+memory."""
 
 
 def tuning(place: Place, accelerator: Literal["qemu", "kvm"]) -> tuple[ET.Element, ...]:
-    """Return the elements that bind the machine to processors and memory of its host."""
+    """Return the XML elements that bind a machine to processors and memory of its host."""
     return (*_memory(place), *_processors(place), *_physical_addresses(place, accelerator))
 
 
@@ -31,7 +33,9 @@ def cpuset(place: Place) -> dict[str, str]:
 
 
 def devices(place: Place) -> tuple[ET.Element, ...]:
-    """Return an element per passed-through PCI function, and an element that reserves address space for their BARs."""
+    """Return one XML element per passed-through PCI function, and one element that reserves guest address space for the
+    BARs of the GPUs.
+    """
     passed = (
         _hostdev(use, number, address) for use in _PASSED for number, address in enumerate(place.of(use))
     )
@@ -62,8 +66,8 @@ def place_in(domain: ET.Element) -> Place:
 
 
 def devices_in(domain: ET.Element) -> tuple[PciAddress, ...]:
-    """Return every PCI function of the host in the domain's XML, also functions that are attached as disks. A domain
-    that is off gets them at its start.
+    """Return every PCI function of the host in a domain's XML, including functions that are attached as disks. A domain
+    that is switched off gets the functions when it starts.
     """
     return tuple(_addresses(domain, "devices/*"))
 

@@ -32,7 +32,8 @@ _CHANGES: Final = {
     libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE: "tuned",
     libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE: "metadata_changed",
 }
-"""Events about changes of a running domain. libvirt sends no event when a link is set down; the survey finds that."""
+"""Names of libvirt's events about changes of a running domain. libvirt sends no event when the link of a network card
+is set down; only a survey detects that."""
 _ENDS: Final[dict[int, str]] = {
     libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN: "the guest shut itself down",
     libvirt.VIR_DOMAIN_EVENT_STOPPED_DESTROYED: "it was destroyed",

@@ -12,7 +12,7 @@ from typing import Any, Final
 _ALIAS: Final = re.compile(r"<alias name='([^']*)'")
 _MONITOR: Final = "charmonitor"
 _OTHER_OBJECTS: Final = ("child<filter-", "child<colo-")
-"""Prefixes of QOM types that copy or redirect the frames of a network card."""
+"""Prefixes of the types of QEMU objects that copy or redirect the frames of a network card."""
 Query = Callable[[str, dict[str, str]], Any]
 """A function that executes a QMP command with arguments and returns its result."""
 

@@ -89,9 +89,10 @@ def describe_filter(each: Filter, links: Links) -> str:
 
 
 def remove(netlink: Netlink, link: ListedLink, links: Links, declared: Declared) -> None:
-    """Remove the objects that other programs added to a link, such as traffic filters and stacked links.
+    """Revert the changes that other programs made to a link, except its addresses: remove stacked links, traffic
+    filters and other added objects, and restore the MAC address and the kernel's settings of the link.
 
-    Addresses of the link are kept. Filters that divert packets are removed first.
+    The objects that divert packets are removed before the MAC address and the settings are restored.
 
     Raises `HostRefused`, `HostUnreadable`, `NetlinkError`, `OSError`.
     """

@@ -30,7 +30,8 @@ from node_agent.host.snapshots import invalidate_reads, look
 from node_agent.packets.routing import ANYWHERE
 
 ALL: Final = "all"
-"""Configuration name for the whole host: `conf/all/forwarding` equals `net.ipv4.ip_forward` (ip-sysctl)."""
+"""Name in the kernel's configuration folders that stands for the whole host instead of one link: `conf/all/forwarding`
+equals `net.ipv4.ip_forward` (ip-sysctl)."""
 SWITCH: Final = "openvswitch"
 """IFLA_INFO_KIND of Open vSwitch's kernel datapath (net/openvswitch), which is the master of all its ports."""
 
@@ -242,7 +243,8 @@ class NetlinkLinks:
         invalidate_reads(queueing)
 
     def change(self, operation: str, change: Callable[[IPRoute], None]) -> None:
-        """Change the host's links or routes by `change`, and invalidate the current snapshot of them.
+        """Call `change` to change the host's links or routes, and invalidate the results about them in the current
+        snapshot.
 
         Raises `HostRefused`, `HostUnreadable`.
         """

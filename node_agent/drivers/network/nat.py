@@ -31,7 +31,8 @@ from node_agent.packets.xfrm import XfrmPolicy
 FAMILIES: Final[tuple[Family, ...]] = ("inet", "netdev")
 
 _DECLARED: Final = {"metainfo", "table", "chain", "rule"}
-"""Kinds of listed objects that need no separate comparison, because they are read elsewhere or are metadata."""
+"""Kinds of objects in nft's JSON listing that are metadata or are read separately. Objects of all other kinds in the
+agent's tables are foreign."""
 
 _LIST: Final = ("nft", "-j", "-s", "list")
 _MOST_ELEMENTS: Final = 256
@@ -49,10 +50,10 @@ class _Listed:
 
     own: Ruleset
     rules: Mapping[str, tuple[ForeignRule, ...]]
-    """Rules of other programs by the name of their table (`ip filter`)."""
+    """Rules of other programs, by family and name of their nftables table (`ip filter`)."""
     sets: Mapping[str, dict[str, str]]
     is_opaque: bool
-    """Whether the listing is incomplete for some rules."""
+    """Whether the listing omits details of some foreign rules: matches and targets that iptables-nft created."""
 
 
 class _Declared(NamedTuple):
@@ -70,7 +71,8 @@ class Nftables:
     def __init__(self, deadline: float = 5.0) -> None:
         self._deadline = deadline
         self._saved: tuple[_Listed, str] | None = None
-        """A listing, and the output of iptables-nft-save for its rules."""
+        """The last nftables listing for which `iptables-nft-save` printed the omitted details, and its output; None if
+        there is none."""
 
     def missing(self) -> tuple[str, ...]:
         return () if shutil.which("nft") else ("program nft",)

@@ -23,7 +23,7 @@ _DESTINATION, _SOURCE, _LINK = 1, 2, 4
 _REPLACE: Final = 0x100
 _STALE, _DELAY, _PROBE, _REACHABLE = 0x04, 0x08, 0x10, 0x02
 _CACHED: Final = _REACHABLE | _STALE | _DELAY
-"""States of a learned entry that the kernel may not have verified recently."""
+"""States of a neighbour (ARP) entry that the kernel learned and may not have verified recently."""
 _VALID: Final = _CACHED | _PROBE | 0x40 | 0x80
 """States in which the kernel uses the entry's MAC address, including NUD_NOARP and NUD_PERMANENT
 (linux/neighbour.h)."""
@@ -73,7 +73,9 @@ def _neighbour(netlink: Netlink, ip: Ipv4Address, number: int) -> Neighbour:
 
 
 def _found(netlink: Netlink, ip: Ipv4Address, number: int) -> tuple[int, bytes]:
-    """Return the state and MAC of the neighbour entry for `ip`; 0 and empty bytes if there is no entry."""
+    """Return the state and the MAC address of the neighbour entry for `ip` on the link with the interface index
+    `number`; 0 and empty bytes if there is no entry.
+    """
     request = _NEIGHBOUR.pack(socket.AF_INET, 0, 0, number, 0, 0, 0)
     for kind, body in netlink.listed(_GET_NEIGHBOUR, request):
         if (entry := _entry(kind, body, number)) is not None and entry[0] == ip:

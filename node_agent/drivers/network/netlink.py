@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Final
 
 _HEADER: Final = struct.Struct("=IHHII")
-"""Layout of the message header: length, type, flags, sequence, port."""
+"""Layout of a netlink message's header (struct nlmsghdr): length, type, flags, sequence number, port id."""
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _TYPE: Final = 0x3FFF
 _NESTED: Final = 0x8000
@@ -23,7 +23,7 @@ _INTERRUPTED: Final = 0x10
 _ERROR, _DONE = 2, 3
 _CHUNK: Final = 1 << 17
 Message = tuple[int, bytes]
-"""Type and body of a message."""
+"""Type and body of a netlink message."""
 
 
 class Refused(Exception):
@@ -67,7 +67,9 @@ class Netlink:
         self._wire.send(framed(body, kind, flags))
 
     def _reply(self, ignored_error: int = 0) -> Iterator[Message]:
-        """Yield the messages of the kernel's reply; the error number `ignored_error` counts as its normal end."""
+        """Yield the messages of the kernel's reply. An error message with the number `ignored_error` ends the reply
+        without an exception.
+        """
         self._is_inconsistent = False
         while True:
             if (left := self._ends - monotonic()) <= 0:

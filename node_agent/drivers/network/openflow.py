@@ -35,7 +35,8 @@ _NO_ANSWER: Final = re.compile(
 The error output of a refused bundle ends with "(Protocol error)".
 """
 _LOCAL: Final = "65534"
-"""Number of the bridge's own port, used because port names are disabled (ovs-ofctl(8))."""
+"""OpenFlow port number of a bridge's own port. The port is named by its number, because `ovs-ofctl` runs with
+`--no-names` (ovs-ofctl(8))."""
 _COOKIE: Final = re.compile(r"\s*cookie=(0x[0-9a-f]+),")
 
 

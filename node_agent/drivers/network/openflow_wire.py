@@ -18,24 +18,25 @@ from node_agent.host.slices import HostUnreadable
 
 _VERSION: Final = 5
 _HEADER: Final = struct.Struct("!BBHI")
-"""Message header: version, type, length, transaction."""
+"""Layout of an OpenFlow message's header: version, type, length, transaction id."""
 _MULTIPART: Final = struct.Struct("!HH4x")
-"""Multipart header: type, and whether more parts follow."""
+"""Layout of the header of an OpenFlow multipart message: type, and whether more parts follow."""
 _CONFIG: Final = struct.Struct("!HH")
-"""Switch configuration: fragment handling, and the number of packet bytes sent to a controller."""
+"""Layout of a switch's configuration (struct ofp_switch_config): fragment handling, and the number of packet bytes sent
+to a controller."""
 _PORT: Final = struct.Struct("!IH2x6s2x16sII")
-"""Port description: number, length, address, name, configuration, state."""
+"""Layout of an OpenFlow port's description (struct ofp_port): number, length, address, name, configuration, state."""
 _HELLO, _ERROR, _GET_CONFIG, _CONFIG_REPLY, _MULTIPART_REQUEST, _MULTIPART_REPLY = 0, 1, 7, 8, 18, 19
 _PORT_DESC: Final = 13
 _MORE: Final = 1
 _FRAGMENTS: Final = MappingProxyType({0: "normal", 1: "drop", 2: "reassemble", 3: "nx-match"})
 _FRAGMENT_BITS: Final = 0x3
 _PORT_FLAGS: Final = MappingProxyType({1 << 2: "no-receive", 1 << 5: "no-forward", 1 << 6: "no-packet-in"})
-"""Configuration bits of a port. The bit for a port that is down is omitted, because the link aspect compares that
-state."""
+"""Configuration bits of an OpenFlow port that are compared, with their names in ovs-ofctl(8). The bit of a port that is
+set down is omitted, because the link aspect compares that state."""
 _CHUNK: Final = 1 << 16
 Message = tuple[int, bytes]
-"""Type and body of a message."""
+"""Type and body of an OpenFlow message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,15 +53,15 @@ COLUMNS: Final = {
 DEVICE: Final = "sliceplane-ifindex"
 """Key in an interface's `external_ids` for the interface index of its device."""
 KERNEL: Final = "system"
-"""The datapath type that the kernel's module provides."""
+"""Open vSwitch datapath type of the datapath in the kernel module `openvswitch`."""
 _NOT_IN_BAND: Final = "disable-in-band"
 _OWN_CONFIG: Final = frozenset({"hwaddr", _NOT_IN_BAND})
 _VLANS: Final = ("tag", "trunks")
 _INTERNAL: Final = "internal"
-"""The type of a bridge's own interface."""
+"""Open vSwitch interface type of a bridge's own interface."""
 _DEADLINE: Final = 1.0
 _GENERIC: Final = struct.Struct("=BBxxHH")
-"""Layout of struct genlmsghdr (linux/genetlink.h), and the header of one attribute."""
+"""Layout of struct genlmsghdr (linux/genetlink.h), followed by the header of one netlink attribute."""
 _CONTROLLER, _GET_FAMILY, _FAMILY_NAME = 0x10, 3, 2
 """Generic netlink constants GENL_ID_CTRL, CTRL_CMD_GETFAMILY and CTRL_ATTR_FAMILY_NAME."""
 
@@ -280,7 +280,9 @@ class OpenVSwitch:
             yield missing
 
     def _missing_for_datapath(self, datapath_type: str) -> str | None:
-        """Return a description of the part that the host lacks for this Open vSwitch datapath type, or None."""
+        """Return a description of what the host lacks for a bridge with this Open vSwitch datapath type; None if it
+        lacks nothing.
+        """
         supported = [each for row in self._rows()["Open_vSwitch"] for each in elements(row["datapath_types"])]
         # ovs-vswitchd lists the types when it starts. Before that the column is empty and proves nothing.
         if supported and datapath_type not in supported:

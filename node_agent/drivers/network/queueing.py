@@ -22,13 +22,14 @@ _HEADER: Final = struct.Struct("=BxxxiIII")
 _KIND, _OPTIONS = 1, 2
 """Attribute types TCA_KIND and TCA_OPTIONS."""
 _SHARED: Final = (13, 14)
-"""TCA_INGRESS_BLOCK and TCA_EGRESS_BLOCK: a block of filters that several links share."""
+"""Attribute types TCA_INGRESS_BLOCK and TCA_EGRESS_BLOCK: number of a block of filters that several links share."""
 ROOT: Final = 0xFFFFFFFF
 HOOKS: Final = 0xFFFFFFF1
-"""TC_H_ROOT and TC_H_CLSACT (equal to TC_H_INGRESS): parents of the root discipline and of the ingress and egress
-hooks."""
+"""Parent handles of queueing disciplines: `ROOT` (TC_H_ROOT) of a link's root discipline, and `HOOKS` (TC_H_CLSACT,
+equal to TC_H_INGRESS) of the discipline that provides the ingress and egress hooks."""
 _PARENTS: Final = {HOOKS: (0xFFFFFFF2, 0xFFFFFFF3)}
-"""TC_H_MIN_INGRESS and TC_H_MIN_EGRESS below TC_H_CLSACT: parents under which the filters of the hooks are listed."""
+"""Parent handles under which the kernel lists the filters of a discipline with the parent `HOOKS`: TC_H_MIN_INGRESS and
+TC_H_MIN_EGRESS below TC_H_CLSACT."""
 _ACTIONS: Final = {"u32": 7, "matchall": 2, "flower": 3, "bpf": 1, "basic": 3, "fw": 4, "route": 6, "flow": 9}
 """Attribute with the actions of a filter, by the kind of the filter (TCA_*_ACT, linux/pkt_cls.h)."""
 _U32_SELECTOR: Final = 5
@@ -38,11 +39,16 @@ _MIRRED: Final = struct.Struct("=IIiiiiI")
 """Layout of struct tc_mirred: index, capabilities, action, references, bindings, direction, link."""
 _MIRRED_PARAMETERS: Final = 2
 _DIRECTIONS: Final = {1: "redirects", 2: "mirrors", 3: "redirects", 4: "mirrors"}
-"""Directions of a mirred action: TCA_EGRESS_REDIR, TCA_EGRESS_MIRROR, TCA_INGRESS_REDIR, TCA_INGRESS_MIRROR"""
+"""Effect of a mirred action, by its direction (TCA_EGRESS_REDIR, TCA_EGRESS_MIRROR, TCA_INGRESS_REDIR,
+TCA_INGRESS_MIRROR)."""
 
 
 class Qdisc(NamedTuple):
-    """A queueing discipline that is not the kernel's default. `parent` is its place on the link."""
+    """A queueing discipline that is not the kernel's default.
+
+    `parent` is the handle of the object to which the discipline is attached: `ROOT`, `HOOKS`, or a class of another
+    discipline. `is_shared` is true if the discipline's filters are in a block that several links share.
+    """
 
     kind: str
     parent: int

@@ -27,7 +27,7 @@ _RULE: Final = struct.Struct("=BBBBBxxBI")
 _NEIGHBOUR: Final = struct.Struct("=BxxxiHBB")
 """Layout of struct ndmsg: family, link, state, flags, type."""
 _HOP: Final = struct.Struct("=HBBi")
-"""Layout of struct rtnexthop: length, flags, hops, link."""
+"""Layout of struct rtnexthop (linux/rtnetlink.h), a next hop of a route: length, flags, hops, interface index."""
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_MULTIPATH, _RTA_TABLE = (
     1,
     4,
@@ -62,11 +62,12 @@ _NDA_DST, _NDA_LLADDR = 1, 2
 _UNICAST: Final = 1
 REACHABLE, STALE, FAILED, NOARP, PERMANENT = 0x02, 0x04, 0x20, 0x40, 0x80
 INCOMPLETE: Final = 0x01
-"""Neighbour states NUD_* (linux/neighbour.h)."""
+"""Neighbour state NUD_INCOMPLETE. REACHABLE, STALE, FAILED, NOARP and PERMANENT are the other states NUD_* that are
+used (linux/neighbour.h)."""
 
 
 class ListedRoute(NamedTuple):
-    """A route with the interface indexes of its links."""
+    """A route as the kernel lists it. `links` are the interface indexes of the links over which the route leads."""
 
     route: Route
     links: tuple[int, ...]

@@ -21,7 +21,8 @@ _DEADLINE: Final = 5.0
 _SKIP_STATS: Final = 8
 """RTEXT_FILTER_SKIP_STATS (linux/rtnetlink.h): omits the counters of each protocol."""
 _COUNTERS: Final = frozenset({7, 23})
-"""IFLA_STATS and IFLA_STATS64 (linux/if_link.h), which the kernel sends in any case."""
+"""Attribute types IFLA_STATS and IFLA_STATS64 (linux/if_link.h), which the kernel sends even if RTEXT_FILTER_SKIP_STATS
+is set."""
 _ATTRIBUTES: Final = 16
 """Offset of the attributes in a link message (after struct ifinfomsg)."""
 _CACHE_SIZE: Final = 4096

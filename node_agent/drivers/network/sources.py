@@ -49,7 +49,8 @@ _INSTRUCTION: Final = struct.Struct("HBBI")
 _LOAD_BYTE, _JUMP_IF_SET, _RETURN = 0x30, 0x45, 0x06
 """BPF instructions BPF_LD|BPF_B|BPF_ABS, BPF_JMP|BPF_JSET|BPF_K, BPF_RET|BPF_K"""
 _NEIGHBOUR_STATE: Final = 24
-"""Offset of ndm_state in a message: after struct nlmsghdr and the first fields of struct ndmsg."""
+"""Offset of the field ndm_state in a netlink message about a neighbour: after struct nlmsghdr and the first fields of
+struct ndmsg."""
 _WATCHED_COLUMNS: Final = {
     "Bridge": (
         "name",

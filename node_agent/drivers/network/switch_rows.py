@@ -53,7 +53,7 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "mtu_request": _NONE,
     },
 }
-"""Configuration columns by table, with their defaults in OVSDB's encoding (RFC 7047, 5.1)."""
+"""Configuration columns of Open vSwitch by table, with their defaults in OVSDB's encoding (RFC 7047, 5.1)."""
 COMPARED_ELSEWHERE: Final[Mapping[str, frozenset[str]]] = {
     "Bridge": frozenset(
         [
@@ -72,13 +72,14 @@ COMPARED_ELSEWHERE: Final[Mapping[str, frozenset[str]]] = {
     "Port": frozenset({"name", "interfaces"}),
     "Interface": frozenset({"name", "ofport_request"}),
 }
-"""Columns that are not compared here, because separate fields of a bridge or a port represent them."""
+"""Columns of Open vSwitch's database that `differing` does not compare, because separate fields of a bridge or a port
+represent them."""
 NOT_CONFIGURATION: Final[Mapping[str, frozenset[str]]] = {
     "Bridge": frozenset({"datapath_version", "external_ids"}),
     "Port": frozenset({"bond_active_slave", "external_ids"}),
     "Interface": frozenset({"ofport", "cfm_flap_count", "error", "external_ids"}),
 }
-"""Columns that are not configuration: ovs-vswitchd or other programs write them."""
+"""Columns of Open vSwitch's database that are not configuration: ovs-vswitchd or other programs write them."""
 
 
 def columns(table: str) -> tuple[str, ...]:

@@ -14,17 +14,19 @@ POLICY_GROUP: Final = 4
 """Multicast group XFRMNLGRP_POLICY."""
 _GET_POLICY: Final = 0x15
 _REQUEST: Final = bytes(64)
-"""An empty struct xfrm_userpolicy_id, which the kernel ignores in a listing."""
+"""Body of a request for all IPsec policies: an empty struct xfrm_userpolicy_id, which the kernel ignores."""
 _SELECTOR: Final = struct.Struct("=16s16sHHHHHBBBxxxiI")
-"""Layout of the selector: destination, source, ports and their masks, family, lengths of both networks, protocol, link,
-user."""
+"""Layout of an IPsec policy's selector (struct xfrm_selector): destination, source, ports and their masks, family,
+lengths of both networks, protocol, link, user."""
 _POLICY: Final = struct.Struct("=56x64x32xIIBBBB4x")
-"""Layout of the policy: selector, limits and use (skipped), priority, index, direction, action, flags, share."""
+"""Layout of an IPsec policy (struct xfrm_userpolicy_info): selector, limits and use (skipped), priority, index,
+direction, action, flags, share."""
 _DIRECTIONS: Final = {0: "in", 1: "out", 2: "fwd"}
 _BLOCKS: Final = 1
-"""Policy action XFRM_POLICY_BLOCK."""
+"""Action XFRM_POLICY_BLOCK of an IPsec policy: the policy drops packets."""
 _TEMPLATES: Final = 5
-"""XFRMA_TMPL: the transformations of a policy. A policy without transformations lets packets pass."""
+"""Attribute type XFRMA_TMPL: the transformations of an IPsec policy. A policy without transformations lets packets
+pass."""
 
 
 def policies(deadline: float) -> tuple[XfrmPolicy, ...]:

@@ -39,7 +39,7 @@ _TUNSETIFF: Final = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _FIRST_PORT: Final = 40000
 _PORTS: Final = 64
-"""Number of source ports for packets that are written to the TUN device. No other program uses its address.
+"""Number of source ports for probes that are written to the TUN device. No other program uses the device's address.
 
 The sequence number of a probe selects its port. A guest that was suspended may keep half-open connections of earlier
 probes for a minute, and would answer a new SYN from the same port with an old acknowledgement.
@@ -58,7 +58,9 @@ class Wire(Protocol):
         ...
 
     def misled(self, path: ProbePath, sequence: int, link: str) -> str:
-        """Return a description of the wrong destination that answered a probe; empty if the guest answered."""
+        """Return a description of the destination that answered a probe instead of the guest; empty if the guest
+        answered.
+        """
         ...
 
     def forget(self, path: ProbePath, sequence: int, *, opened: bool) -> None:
@@ -69,7 +71,7 @@ class Wire(Protocol):
 
 
 class GatewayWire:
-    """Raw socket for probes that the host sends from the gateway's address, subject to its own routes and rules."""
+    """Raw socket for probes that the host sends from the gateway's address, subject to the host's routes and rules."""
 
     def __init__(self, gateway: Ipv4Address, bridge: str) -> None:
         self._bridge = bridge

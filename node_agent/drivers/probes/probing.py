@@ -31,7 +31,8 @@ log = structlog.get_logger(__name__)
 
 _REOPEN_SECONDS: Final = 1.0
 _BROKEN: Final = {errno.EBADF, errno.EBADFD, errno.EIO, errno.ENODEV}
-"""Errors of a device that was deleted or set down; any other error concerns the probe."""
+"""Error numbers which show that the device of the probes was deleted or set down. Any other error concerns a single
+probe."""
 _CHUNK: Final = 4096
 
 
