@@ -6,8 +6,8 @@ from tasks import orders
 
 
 def slice_of(order: orders.Order, body: orders.ApplySlice, *, ingress_changed: bool = False) -> Slice:
-    """Return the desired slice of an order. With `ingress_changed`, the order changed the ingress rules, and tracked
-    connections of earlier rules may still exist.
+    """Return the desired slice of an order. If `ingress_changed` is true, the order changed the ingress rules, and
+    tracked connections of earlier rules may still exist.
     """
     network = network_of(order.slot_id, body.network)
     return Slice(order.allocation_id, network, body.machine, body.ingress, ingress_changed)

@@ -29,13 +29,15 @@ Subject = tuple[str, str, IngressId | None]
 """Identity of a drift within one slot or the node: its kind, the desired state, and the ingress. The description of the
 observed state is not part of it, since it may change with each survey."""
 Report = Callable[[ReportBody, Order | None], None]
-"""Function that reports a body, caused by an order or by none. Raises `OSError`."""
+"""Function that sends a report with this body to the control plane. The order is the cause of the report; None: it has
+no such cause. Raises `OSError`."""
 
 _RATE_LIMITS: Final = ((3, timedelta(minutes=1)), (60, timedelta(hours=1)))
-"""Number of occurrences of one drift within a period. Above it, the drift stays open until it occurs less often."""
+"""Pairs of a number and a period. A drift that occurs more often than this number within the period stays open until it
+occurs less often."""
 _LONGEST_PERIOD: Final = max(period for _, period in _RATE_LIMITS)
 _BLOCKING: Final = frozenset({"slot.device", "foreign.mirror"})
-"""Kinds of drift that belong to a slot whatever order it has."""
+"""Kinds of drift that belong to a slot and do not depend on the slot's order."""
 NODE: Final = None
 """Stands for the node as a whole where a slot index is expected."""
 
@@ -98,9 +100,10 @@ class Drifts:
         self._blocking: dict[SlotIndex | None, tuple[TimedEvidence, ...]] = {}
         """Open drift of slots that does not depend on their orders: no order opens or ends it."""
         self._present: dict[SlotIndex | None, set[Subject]] = {}
-        """Drift that the last survey did not repair. All other open drift is open only because it recurs often."""
+        """Drift of each slot that the last survey did not repair. All other open drift is open only because it recurs
+        often."""
         self._recent: dict[SlotIndex | None, list[tuple[datetime, Difference]]] = {}
-        """When each drift occurred within the longest period of the rate limits."""
+        """Occurrences of drift within the longest period of the rate limits, each with its time, by slot."""
 
     def restore(self, open_before: Iterable[LocatedEvidence]) -> None:
         """Restore the open drift of the node from before the agent's restart."""

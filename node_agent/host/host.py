@@ -105,8 +105,8 @@ class Gateway(Protocol):
         ...
 
     def mirrored(self) -> Mapping[SlotIndex, Difference]:
-        """Return, by slot, the drift about foreign packet filter rules that copy or redirect frames between it and
-        another slot.
+        """Return, by slot index, the drift about foreign packet filter rules that copy or redirect frames to the slot's
+        link, or from the slot's link to the link of another slot.
 
         Raises `HostUnreadable`.
         """
@@ -132,11 +132,12 @@ class Host:
     reachability: Reachability
     images: Callable[[], tuple[str, ...]]
     devices: Callable[[], tuple[Prerequisite, ...]]
-    """Return the state of the devices that the settings can name, configured or not."""
+    """Return the state of the network links and PCI functions that the node's settings can name. A device that the
+    settings do not name is not required."""
     absent_devices: Callable[[], tuple[Difference, ...]]
-    """Return the drift of configured devices that do not exist. Raises `HostUnreadable`."""
+    """Return the drift of network links in the node's settings that do not exist. Raises `HostUnreadable`."""
     pci_devices: Callable[[], PciDevices]
-    """Return the host's PCI functions; none if no slot has any. Raises `HostUnreadable`."""
+    """Return the host's PCI functions; none if the settings give no slot a PCI function. Raises `HostUnreadable`."""
     describe_devices: Callable[[PciDevices], Mapping[tuple[Use, PciAddress], FoundDevice]]
     """Return the descriptions of the PCI functions in the slots' settings, by use and address."""
     check_machines: Callable[[], None]

@@ -13,7 +13,8 @@ from events.values import PciAddress, SlotIndex
 from node_agent.host.slices import Slice
 
 Use = Literal["gpu", "fabric", "card"]
-"""Use of a PCI function. A `card` is a virtual function that is the machine's network card instead of a tap."""
+"""Use of a PCI function: functions with the use `gpu` or `fabric` are passed through to the machine, and a `card` is a
+virtual function that is the machine's network card instead of a tap."""
 USES: Final[tuple[Use, ...]] = ("gpu", "fabric", "card")
 
 
@@ -29,11 +30,11 @@ class HostDevice:
 class Place:
     """Host resources of one slot's machine.
 
-    `pins` are the host's CPUs, one for each virtual CPU in order, and `nodeset` is the NUMA node of the machine's
-    memory; if they are empty or None, the machine may use any CPU or NUMA node. They are texts in libvirt's notation
-    (`0-3`), because a running virtual CPU may be pinned to several CPUs, and the memory to several nodes.
-    `hugepage_kib` is the page size of its memory. `queues` is the number of queues of its network card: so many of its
-    CPUs can send and receive at once.
+    `pins` are CPUs of the host, one for each virtual CPU in order; if empty, the machine may use any CPU. `nodeset` is
+    the NUMA node of the machine's memory; None: any node. Both are texts in libvirt's notation (`0-3`), because a
+    running virtual CPU may be pinned to several CPUs, and the memory to several nodes. `hugepage_kib` is the size of
+    the memory's huge pages in KiB; None: the memory is not backed by huge pages. `queues` is the number of queues of
+    the machine's network card, and so the number of virtual CPUs that can send and receive at once.
     """
 
     devices: tuple[HostDevice, ...] = ()
@@ -63,6 +64,8 @@ NO_PLACES: Final[Places] = MappingProxyType({})
 
 
 def place_for(wanted: Slice, places: Places) -> Place:
-    """Return the host resources of a slice's machine, which may need fewer CPUs than its slot has."""
+    """Return the host resources of a slice's machine: those of its slot, with at most one CPU and one queue of the
+    network card per virtual CPU of the machine.
+    """
     place, vcpus = places.get(wanted.network.index, ANYWHERE), wanted.machine.vcpus
     return replace(place, pins=place.pins[:vcpus], queues=min(place.queues, vcpus))

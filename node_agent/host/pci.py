@@ -21,11 +21,12 @@ _DISPLAYS: Final = frozenset({0x0300, 0x0302})
 _NETWORKS: Final = frozenset({0x0200, 0x0207})
 _INFINIBAND: Final = 0x0207
 _BRIDGES: Final = frozenset({0x0600, 0x0604})
-"""Host bridges and PCI-to-PCI bridges. An NVSwitch (class 0680) does not count as a bridge: it reaches GPU memory."""
+"""Class codes of host bridges and PCI-to-PCI bridges. The class of an NVSwitch (0680) is not one of them, because an
+NVSwitch reaches GPU memory."""
 _UPLINK: Final = re.compile(r"p(?P<function>\d+)")
 _REPRESENTOR: Final = re.compile(r"(?:c\d+)?(?:pf(?P<function>\d+)vf)?(?P<vf>\d+)")
-"""Port name of a VF's representor: `pf0vf3`, with a prefix `c1` if the card is a controller of its own, and only the
-VF's number in kernels before 5.0."""
+"""Port name of a VF's representor: `pf0vf3`, with a prefix such as `c1` if the VF belongs to an external PCI controller
+(Documentation/networking/devlink/devlink-port.rst), and only the VF's number in kernels before 5.0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,9 @@ class PciDevices:
         return self._devices.get(address)
 
     def group_of(self, device: PciDevice) -> tuple[PciDevice, ...]:
-        """Return all PCI functions in the IOMMU group of a device, itself included; empty if it is in no group."""
+        """Return all PCI functions in the IOMMU group of a device, including the device itself; empty if the device is
+        in no group.
+        """
         if device.iommu_group is None:
             return ()
         return tuple(each for each in self if each.iommu_group == device.iommu_group)

@@ -25,22 +25,24 @@ from tasks.orders import Mapping as Ingress
 PROBE_LINK: Final = "sp-probe"
 """The agent's TUN device, from which probes of ingresses come and to which their answers go."""
 PROBE_ADDRESS: Final = Ipv4Address("192.0.2.254")
-"""Source address of these probes, from TEST-NET-1 (RFC 5737), which no host uses."""
+"""Source address of probes of ingresses, from TEST-NET-1 (RFC 5737), which no host uses."""
 
 PERIOD: Final = 5.0
-"""Seconds between an answer and the next probe."""
+"""Seconds between the answer to a probe and the next probe of the same path."""
 RETRY, SLOW_RETRY = 0.5, 1.0
-"""Seconds between unanswered probes: before the path counts as failed, and after that."""
+"""Seconds from an unanswered probe to its repetition: `RETRY` until the path counts as failed, then `SLOW_RETRY`."""
 SILENCE: Final = 5.0
 """Seconds without an answer until a path counts as failed: longer than an emulated guest stalls on a busy host."""
 TRIES: Final = 8
-"""Probes that must be unanswered within that time, so that a stall of the agent itself is not taken for silence."""
+"""Minimum number of unanswered probes before a path counts as failed, so that a stall of the agent itself does not
+count as a failure of the path."""
 REFUSED: Final = 30.0
-"""Seconds for which a port must be closed until the path counts as failed: a service may restart."""
+"""Seconds for which the probed port of a slice must be closed before the path counts as failed, because a service may
+restart."""
 
 Hop = Literal["gateway", "address", "port", "ingress"]
 Key = IngressId | None
-"""An ingress of a slice, or None for the path from the gateway."""
+"""Key of a network path to a slice: the id of the ingress, or None for the path from the gateway."""
 
 
 class _Unknown(Enum):
@@ -72,7 +74,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The host's ARP entry of a slice. `mac` is None while ARP is not answered."""
+    """The host's ARP entry of a slice. `mac` is None while the slice answers no ARP request."""
 
     mac: MacAddress | None
 
@@ -125,9 +127,9 @@ class PathProbes:
         self.path = path
         self.sequence = 0
         self.due = now
-        """When the next probe is to be sent."""
+        """Monotonic time at which the next probe is to be sent."""
         self.requested_at: float | None = None
-        """When the first probe without an answer was sent."""
+        """Monotonic time of the first probe since the last answer; None if no probe is unanswered."""
         self.tries = 0
         self.answered_at: float | None = None
         self.refused_since: float | None = None
@@ -292,7 +294,9 @@ def _refused(course: PathProbes, seconds: float) -> Difference:
 
 
 def of_ingress(course: PathProbes, seconds: float) -> Difference:
-    """Return the drift of an ingress: its probes get no answer, while probes from the gateway are answered."""
+    """Return the drift of an ingress of which the probes got no answer for `seconds`, while probes from the gateway
+    were answered.
+    """
     path = course.path
     address, port = path.destination
     wanted = f"an answer of {path.network.ip} port {path.port} to probes of {address} port {port}"

@@ -43,11 +43,12 @@ class Slice:
     machine: Machine
     ingress: tuple[Mapping, ...] = ()
     ingress_changed: bool = False
-    """Whether the ingress rules changed, and it is not proved yet that no other rule or connection leads to it."""
+    """Whether the ingress rules changed, and it is not proved yet that no other rule or tracked connection leads to the
+    slice."""
 
     @property
     def network_mode(self) -> NetworkMode:
-        """Network mode of the slice, such as `private-nat`. Stopping and removing a slice do not depend on it."""
+        """Network mode of the slice, such as `private-nat`. Stopping and removing a slice do not depend on the mode."""
         return network_mode_of(self.ingress)
 
 
@@ -59,7 +60,7 @@ class Difference:
     desired: str
     observed: str
     ingress_id: IngressId | None = None
-    """The ingress that the difference concerns, if it concerns one."""
+    """Id of the ingress that the difference concerns; None if it concerns no ingress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,5 +120,5 @@ class HostRefused(Exception):
 
 
 def tap_of(index: SlotIndex) -> str:
-    """Return the name of a slot's tap, which is also the name of its libvirt domain."""
+    """Return the name of a slot's tap, which is also the name of the slot's libvirt domain."""
     return f"slice{index}"

@@ -21,7 +21,8 @@ from node_agent.host.slices import HostUnreadable
 T = TypeVar("T")
 
 Key = tuple[object, ...]
-"""Key of a read: the driver, and what is read from it."""
+"""Identifier of a read of the host within a snapshot: the driver, and the name and parameters of the state that is
+read."""
 
 _results: Final[ContextVar[dict[Key, object] | None]] = ContextVar("results", default=None)
 """Results of the current snapshot; None outside a snapshot."""
