@@ -58,9 +58,9 @@ _DOES: Final = {
     "dup": "copy",
     "fwd": "send",
 }
-"""Statements that drop, divert or change packets, and the effect of each."""
+"""Statements of nftables rules that drop, divert or change packets, each with a description of its effect."""
 _ENDS: Final = {"drop", "reject", "queue", "synproxy", "dnat", "redirect", "snat", "masquerade", "fwd"}
-"""Statements after which no rule of the chain receives the packet."""
+"""Statements of nftables rules after which no further rule of the chain receives the packet."""
 _OF_IPTABLES: Final = {
     "REJECT": "reject", "NFQUEUE": "queue", "QUEUE": "queue", "SYNPROXY": "synproxy",
     "TPROXY": "tproxy", "FLOWOFFLOAD": "flow",
@@ -71,7 +71,7 @@ _OF_IPTABLES: Final = {
 _SENDS: Final = ("dnat", "redirect")
 _REWRITTEN: Final = {"saddr", "daddr", "sport", "dport"}
 _UNCERTAIN: Final = {"limit", "quota", "ct count", "last"}
-"""Conditions that match only some packets, which cannot be predicted."""
+"""nftables conditions that count as matching some packets, because the matched packets cannot be predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +176,8 @@ def reported(found: Sequence[Finding]) -> Difference | None:
 
 
 def mirrored(found: Sequence[Finding]) -> dict[SlotIndex, Difference]:
-    """Return, by slot, the drift about foreign packet filter rules that copy or redirect frames between this slot and
-    another slot.
+    """Return, by slot index, the drift about foreign packet filter rules that copy or redirect frames to the slot's
+    link, or from the slot's link to the link of another slot.
     """
     slots = {slot for each in found for slot in each.slots}
     drift = {

@@ -216,10 +216,11 @@ _CONDITIONS: Final[dict[str, tuple[Statement, Callable[[str], Any]]]] = {
     "--mark": ({"meta": {"key": "mark"}}, _mark),
     "--pkt-type": ({"meta": {"key": "pkttype"}}, _types),
 }
-"""Supported options: the left side of the comparison in nftables' form, and the parser of the option's value."""
+"""Supported options of iptables rules, each with the left side of the equivalent nftables comparison and the parser of
+the option's value."""
 _READ_BY_OPTIONS: Final = {
     "tcp", "udp", "sctp", "icmp", "multiport", "conntrack", "state", "addrtype", "mark", "pkttype", "comment",
 }  # fmt: skip
-"""Supported matches: each of their options is a condition of its own."""
+"""Supported iptables matches (`-m`). Each option of such a match is parsed as a separate condition."""
 _IGNORED: Final = {"--comment"}
-"""Options that do not restrict the packets that a rule matches."""
+"""iptables options that do not restrict the packets that a rule matches."""

@@ -16,7 +16,7 @@ from events.values import Ipv4Address, Ipv4Subnet
 from node_agent.host.slices import Difference
 
 LOCAL, MAIN, DEFAULT = 255, 254, 253
-"""The usual tables, in the order in which the kernel consults them (ip-rule(8))."""
+"""Numbers of the routing tables that every host has, in the order in which the kernel consults them (ip-rule(8))."""
 USUAL: Final = frozenset({LOCAL, MAIN, DEFAULT})
 ANYWHERE: Final = Ipv4Subnet("0.0.0.0/0")
 RouteKind = Literal["unicast", "local", "broadcast", "blackhole", "unreachable", "prohibit", "throw", "other"]
@@ -94,7 +94,9 @@ def own_routes(bridge: str, subnet: Ipv4Subnet, gateway: Ipv4Address) -> tuple[R
 
 
 def foreign_routes(routes: Iterable[Route], bridge: str, subnet: Ipv4Subnet) -> Difference | None:
-    """Return the drift about routes in the tables main and local that lead packets for the slices' subnet elsewhere."""
+    """Return the drift about routes in the tables main and local that lead packets for the slices' subnet elsewhere
+    than to the bridge; None if there is no such route.
+    """
     own = IPv4Network(subnet)
     found = [
         each

@@ -102,7 +102,7 @@ class Change:
 
 
 def rule(family: Family, chain: str, owner: str, *body: Expression) -> Rule:
-    """Return an nftables rule of a chain that belongs to `owner` and consists of the expressions in `body`."""
+    """Return an nftables rule of the owner `owner` in a chain. The rule consists of the expressions in `body`."""
     return Rule(family, chain, owner, canonical(body))
 
 

@@ -17,7 +17,7 @@ from events.values import Ipv4Address, Ipv4Subnet
 Share = Literal["all", "some", "none"]
 Ranges = tuple[tuple[int, int], ...]
 Sets = Mapping[str, Any]
-"""Named sets of a table: their elements by name, as nftables lists them."""
+"""Elements of the named sets of an nftables table, by the name of the set, in the form in which nftables lists them."""
 
 TAP_PREFIX: Final = "slice"
 _ANYWHERE: Final = ("0.0.0.0/0",)
@@ -158,7 +158,9 @@ class _Kinds:
         return Traffic(None, None, sources=sources, leaves=True)
 
     def back(self, *, translated: bool) -> Traffic:
-        """Return the traffic of replies from the outside world; `translated`: after translation to the slice."""
+        """Return the traffic of replies from the outside world to a slice; `translated`: after the node translated the
+        destination address to that of the slice.
+        """
         destinations = (self.node.subnet,) if translated else self.own
         return Traffic(
             None,
@@ -302,7 +304,7 @@ def share(match: Mapping[str, Any], traffic: Traffic, sets: Sets) -> Share:
 
 
 def _excludes(match: Mapping[str, Any], traffic: Traffic) -> bool:
-    """Whether a condition compares a header field of a protocol that no packet of the traffic has."""
+    """Whether a condition compares a header field of a protocol that no packet of the traffic uses."""
     protocol = match["left"].get("payload", {}).get("protocol")
     return protocol is not None and _of_protocol(protocol, traffic) == "none"
 
@@ -367,7 +369,7 @@ def _meta(key: str, right: Any, traffic: Traffic) -> Share:
 
 
 def _of_protocol(protocol: str, traffic: Traffic) -> Share:
-    """Return whether all, some or none of the packets have this protocol's header."""
+    """Return whether all, some or none of the traffic's packets have a header of this protocol."""
     match protocol:
         case "ether":
             return "all"
@@ -410,7 +412,7 @@ def _protocol(right: Any, traffic: Traffic) -> Share:
 
 
 def _is_protocol(member: Any, protocol: str) -> bool:
-    """Whether a set member selects this protocol: by name, by number, or by a range of numbers."""
+    """Whether a member of an nftables set selects this protocol: by name, by number, or by a range of numbers."""
     match member:
         case int():
             return _PROTOCOLS.get(member) == protocol
@@ -430,8 +432,8 @@ def _is_called(link: str, pattern: Any) -> bool:
 
 
 def _unmarked(right: Any) -> Share:
-    """Return whether all, some or none of the packets of slices match the mark `right`. They have no mark, which counts
-    as mark 0.
+    """Return whether all, some or none of the packets of slices match the mark `right`. The packets have no mark, which
+    counts as mark 0.
     """
     return "all" if right == 0 else "none" if isinstance(right, int) else "some"
 

@@ -25,7 +25,7 @@ class XfrmPolicy:
 
 
 PASSES = "pass"
-"""Action of a policy that changes nothing."""
+"""Action of an IPsec policy that lets packets pass unchanged."""
 
 
 def policies_drift(policies: Iterable[XfrmPolicy], subnet: str) -> Difference | None:
