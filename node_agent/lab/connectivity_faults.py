@@ -1,7 +1,8 @@
 """Connectivity faults: changes of a real node that make a slice unreachable, for tests of the probes.
 
 The agent does not repair these changes; `node_agent.lab.fault_injection` contains changes that the agent repairs. The
-shell commands use the variables that are described there, and `$public` and `$public_port` for an ingress of the slice.
+shell commands of both modules use the variables that `fault_injection` describes. The commands of this module also use
+`$public` and `$public_port`, the public address and port of an ingress of the slice.
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,9 @@ def _table(hop: Hop, hook: str, rule: str, policy: str = "accept") -> Connectivi
 
 
 def _reversible(hop: Hop, command: str, inject_command: str, revert_command: str) -> ConnectivityFault:
-    """Return a connectivity fault that one shell command injects and, with a different verb, reverts."""
+    """Return a connectivity fault that is injected and reverted by the same shell command, except for one word such as
+    `add` or `del`, which replaces `{}` in `command`.
+    """
     return ConnectivityFault(hop, command.format(inject_command), command.format(revert_command))
 
 

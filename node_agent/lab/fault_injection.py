@@ -64,7 +64,9 @@ def _other(declared: str, family: str = "ip") -> InjectedFault:
 def names(
     index: SlotIndex, mac: MacAddress, ip: Ipv4Address, run_folder: str, **further: str
 ) -> dict[str, str]:
-    """Return the values of the variables in the faults' shell commands, for a slot's slice and the agent's folder."""
+    """Return the values of the variables in the faults' shell commands, by variable, for the slice in a slot and the
+    agent's run folder. `further` contains the values of other variables.
+    """
     switch_names = {"cookie": f"{cookie_of(index):#x}", "meter": str(from_slice(index))}
     return {"tap": tap_of(index), "mac": mac, "ip": ip, "run": run_folder, **switch_names, **further}
 

@@ -34,7 +34,8 @@ VOLATILE: Final = (
     "/var/lib/openvswitch",
     "/var/lib/misc",
 )
-"""Folders that are hidden behind a tmpfs: separate from those of the machine, and empty at every start."""
+"""Folders on which a lab node mounts an empty tmpfs at every start, so that the node does not share them with the
+machine."""
 _DATABASE: Final = "/etc/openvswitch/conf.db"
 _SOCKET: Final = "unix:/run/openvswitch/db.sock"
 
@@ -80,7 +81,9 @@ def main() -> None:
 
 
 def _lock_folder(folder: Path) -> int:
-    """Lock the lab node's folder until this process exits. Wait for a previous owner that is still exiting."""
+    """Lock the lab node's folder until this process exits. Wait for a previous process of the node that holds the lock
+    and is still exiting.
+    """
     descriptor = os.open(folder / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor

@@ -27,7 +27,8 @@ from node_agent.lab.site import PORT_PREFIX, SiteConfig
 log = structlog.get_logger()
 
 READY_SECONDS: Final = 60.0
-"""Timeout of a start. At the first start, all nodes concurrently probe QEMU for several seconds."""
+"""Timeout in seconds until a host of a lab is ready. At the first start, all nodes concurrently probe QEMU for several
+seconds."""
 
 
 class LabNode(LabHost):

@@ -31,7 +31,8 @@ _ENVIRONMENT: Final = {
     "HOME": "/root",
     "LC_ALL": "C.UTF-8",
 }
-"""The complete environment of a host. The environment of the creator is not inherited."""
+"""All environment variables of a lab host's first process. Variables of the process that creates the host are not
+inherited."""
 STOP_SECONDS: Final = 5.0
 
 

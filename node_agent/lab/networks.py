@@ -30,7 +30,7 @@ UPSTREAM: Final = ipaddress.IPv4Network("198.51.100.0/24")
 _MANAGEMENT_RANGE: Final = ipaddress.IPv4Network("10.213.0.0/16")
 _LOCK: Final = Path("/run/lock/sliceplane-lab")
 FIRST_HOST: Final = 10
-"""The last part of a node's addresses is this number plus the index of the node, which starts at 1."""
+"""The last number of a lab node's IPv4 addresses is this constant plus the index of the node, which starts at 1."""
 
 
 class NoFreeSubnet(Exception):

@@ -127,7 +127,8 @@ def links_of(state: State) -> list[Tap | OtherLink]:
 
 
 EffectListener = Callable[[str, str], None]
-"""Called under the host's lock with each effect of a driver (`machine.start`) and the object that it concerns."""
+"""Function that is called after each change by a simulated driver, while the host's lock is held, with the name of the
+change (`machine.start`) and of the changed object."""
 
 
 def ignore_effect(_effect: str, _of: str) -> None:

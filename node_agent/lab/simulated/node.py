@@ -1,7 +1,8 @@
 """A simulated node: the same agent as on a real node, with drivers that simulate a host in memory (NOD-13).
 
 `sliceplane-agent CONFIG` runs a simulated node if its configuration contains `simulated`. A process can run many
-simulated nodes, each with its own `node_agent.wiring.Agent`, on one timetable.
+simulated nodes, each with its own `node_agent.wiring.Agent`. Their jobs share one scheduler
+(`node_agent.runtime.timetable`).
 """
 
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from node_agent.lab.simulated.host import HeldRepresentor, SimulatedHost
 
 _SWITCH: Final = PciAddress("0000:ff:00.0")
 _LINKS: Final = 1000
-"""Interface index of the first representor."""
+"""Interface index of the first simulated representor."""
 _NUMBERS: Final[dict[str, tuple[int, int, int]]] = {
     "gpu": (0x10DE, 0x2330, 0x030200),
     "fabric": (0x15B3, 0x1021, 0x020700),
@@ -26,7 +26,7 @@ _GPU_RESOURCE: Final = """\
 0x0000000000000000 0x0000000000000000 0x0000000000000000
 0x0000200000000000 0x0000201fffffffff 0x000000000014220c
 """
-"""Regions of an H100: 16 MiB and 128 GiB."""
+"""Content of the sysfs file `resource` of a simulated H100, a GPU with regions of 16 MiB and 128 GiB."""
 _SIMULATED_PORT: Final = {"link_layer": "Ethernet", "state": "4: ACTIVE", "phys_state": "5: LinkUp"}
 
 

@@ -18,8 +18,12 @@ from node_agent.packets.traffic import port_ranges
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """State of a simulated host that determines which slices are reachable: object names, and ports that are taken
-    by foreign rules (`taken`)."""
+    """State of a simulated host that determines which slices are reachable.
+
+    `running` are the names of machines that run and are not frozen; `links` the names of links that are up; `ports` the
+    names of the switch's ports; `rules` the taps of slots with packet filter rules; `addressed` the names of gateway
+    links that are up and have an address; and `taken` the ranges of ports that foreign rules translate.
+    """
 
     running: frozenset[str]
     links: frozenset[str]
