@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.servers.postgres",
     "tests.servers.redis",
     "tests.servers.plane",
+    "tests.servers.emptied_plane",
     "tests.servers.program_copies",
     "tests.servers.lab",
     "tests.servers.oidc_provider",

@@ -24,7 +24,7 @@ from tasks.scripts import ALL_SCRIPTS, NODE_COMMANDS, QueueKeys, namespace_of
 from tasks.trust import why_untrusted
 
 Command = tuple[str | bytes | int, ...]
-_MARKER: Final = "sliceplane:restored"
+MARKER: Final = "sliceplane:restored"
 _PIPELINE: Final = 500
 
 log = structlog.get_logger(__name__)
@@ -131,7 +131,7 @@ async def inspect(client: Redis) -> Loss | None:
     """Return what Redis has lost since `restore` last finished, or None if nothing is lost."""
     marker, info, *loaded = await _all(
         client,
-        [("GET", _MARKER), ("INFO", "server"), ("SCRIPT", "EXISTS", *(script.sha for script in ALL_SCRIPTS))],
+        [("GET", MARKER), ("INFO", "server"), ("SCRIPT", "EXISTS", *(script.sha for script in ALL_SCRIPTS))],
     )
     if marker is None:
         return Loss.FLUSHED
@@ -154,7 +154,7 @@ async def restore(
     await refill()
     failpoint("redis.refilled")
     # Write the run id that was read first: if Redis restarted since then, the marker does not match it.
-    await _all(client, [("SET", _MARKER, run_id)])
+    await _all(client, [("SET", MARKER, run_id)])
     log.info("redis_users_scripts_and_tasks_restored")
 
 

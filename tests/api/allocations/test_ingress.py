@@ -25,8 +25,8 @@ def set_public_addresses(plane: RunningPlane, *addresses: dict[str, Any], node: 
 
 
 @pytest.fixture
-def plane(running_plane: RunningPlane) -> RunningPlane:
-    return running_plane
+def plane(emptied_plane: RunningPlane) -> RunningPlane:
+    return emptied_plane
 
 
 @pytest.fixture
@@ -359,10 +359,10 @@ def test_public_address_of_a_node_can_be_removed_unless_an_ingress_rule_uses_it(
     ],
 )
 def test_public_address_that_is_not_a_host_address_is_refused(
-    shared_plane: RunningPlane, address: str, status: int, code: str
+    emptied_plane: RunningPlane, address: str, status: int, code: str
 ) -> None:
-    shared_plane.client().post("/nodes", json={"id": "n1"})
-    refused = set_public_addresses(shared_plane, {"address": address, "use": "whole"})
+    emptied_plane.client().post("/nodes", json={"id": "n1"})
+    refused = set_public_addresses(emptied_plane, {"address": address, "use": "whole"})
     assert (refused.status_code, codes(refused)) == (status, [code])
 
 

@@ -14,8 +14,8 @@ from tests.waiting import until
 
 
 @pytest.fixture
-def plane(running_plane: RunningPlane) -> RunningPlane:
-    return running_plane
+def plane(emptied_plane: RunningPlane) -> RunningPlane:
+    return emptied_plane
 
 
 @pytest.fixture

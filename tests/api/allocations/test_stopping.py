@@ -12,8 +12,8 @@ from tests.servers.plane import RunningPlane
 
 
 @pytest.fixture
-def running(running_plane: RunningPlane) -> RunningAllocation:
-    return RunningAllocation(running_plane, admit(running_plane, "n1"))
+def running(emptied_plane: RunningPlane) -> RunningAllocation:
+    return RunningAllocation(emptied_plane, admit(emptied_plane, "n1"))
 
 
 def test_stopped_allocation_loses_its_endpoints_and_keeps_slot_address_and_lease(
@@ -124,9 +124,9 @@ def test_start_of_a_stopping_allocation_is_refused_with_its_state(running: Runni
     assert "is stopping" in reason["message"]
 
 
-def test_stop_or_start_of_an_unknown_allocation_returns_404(running_plane: RunningPlane) -> None:
+def test_stop_or_start_of_an_unknown_allocation_returns_404(emptied_plane: RunningPlane) -> None:
     for verb in ("stop", "start"):
-        answer = running_plane.client().post(f"/allocations/alc-{'0' * 26}/{verb}")
+        answer = emptied_plane.client().post(f"/allocations/alc-{'0' * 26}/{verb}")
         assert answer.status_code == 404
 
 

@@ -53,8 +53,8 @@ class DescribedNode:
 
 
 @pytest.fixture
-def node(running_plane: RunningPlane) -> DescribedNode:
-    return DescribedNode(running_plane)
+def node(emptied_plane: RunningPlane) -> DescribedNode:
+    return DescribedNode(emptied_plane)
 
 
 def evidence(kind: str, **fields: str | None) -> dict[str, Any]:
@@ -304,8 +304,8 @@ def test_drift_list_at_an_earlier_position_shows_the_drift_that_was_open_then(no
         ]
 
 
-def test_drift_list_of_an_unknown_node_returns_404(running_plane: RunningPlane) -> None:
-    with running_plane.client() as client:
+def test_drift_list_of_an_unknown_node_returns_404(emptied_plane: RunningPlane) -> None:
+    with emptied_plane.client() as client:
         answer: httpx.Response = client.get("/nodes/n9/drift")
     assert answer.status_code == 404
 

@@ -1,0 +1,93 @@
+"""Control plane that the tests of a module use in turn, each with an empty fleet.
+
+Emptying the tables takes a tenth of the processor time of a start, and the database connections of a running control
+plane already have their statements planned. Before each test, the ledger, the read models and the tables of work in
+progress are restored to their rows after the start, and Redis is emptied. Positions in the ledger are not drawn again,
+so that the programs continue behind all earlier events. The API keeps recent events in memory for watches, which
+therefore need `running_plane`. So does a test that stops a program or changes its settings.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+import pytest
+from redis import Redis
+
+from control_plane.queues.redis_nodes import MARKER
+from deploy.embedded.postgres import PostgresServer
+from read_models.projections import PROJECTIONS
+from tests.servers.plane import RunningPlane, running
+from tests.waiting import until
+
+_FOLLOWERS: Final = 1 + sum(not each.inline for each in PROJECTIONS.values())
+"""Followers of the ledger with a checkpoint: the dispatcher, and the projector with each of its read models."""
+_UP_TO_DATE: Final = """
+select count(*) from read.checkpoint where position >= (select max(position) from ledger.event)
+"""
+_KEPT: Final = ("ledger.alembic_version", "ledger.epoch", "read.checkpoint", "work.access", "work.access_head")
+_TABLES: Final = """
+select format('%%I.%%I', table_schema, table_name), format('initial.%%I', table_schema || '.' || table_name)
+  from information_schema.tables
+ where table_schema in ('ledger', 'read', 'work') and table_type = 'BASE TABLE'
+   and table_schema || '.' || table_name <> all(%s)
+ order by table_schema || '.' || table_name <> 'ledger.event', 1
+"""
+
+
+@dataclass(frozen=True)
+class _Reused:
+    """Control plane that is emptied between tests. `emptying` is the SQL script that restores the first rows."""
+
+    plane: RunningPlane
+    admin: psycopg.Connection
+    redis: Redis
+    emptying: bytes
+
+    def empty(self) -> None:
+        _await_followers(self.plane)
+        self.admin.execute(self.emptying)
+        marker = self.redis.get(MARKER)
+        assert isinstance(marker, bytes), "the control plane has restored Redis after its start"
+        # In one transaction: without the marker, the dispatcher would restore Redis again.
+        with self.redis.pipeline(transaction=True) as commands:
+            commands.flushdb()
+            commands.set(MARKER, marker)
+            commands.execute()
+
+
+@pytest.fixture(scope="module")
+def _reused(postgres_server: PostgresServer) -> Iterator[_Reused]:
+    with (
+        running(postgres_server) as plane,
+        psycopg.connect(plane.database.admin_dsn, autocommit=True) as admin,
+        Redis.from_url(plane.redis.url) as redis,
+    ):
+        until(lambda: redis.get(MARKER) is not None, "the control plane has restored Redis")
+        _await_followers(plane)
+        yield _Reused(plane, admin, redis, _prepare(admin))
+
+
+@pytest.fixture
+def emptied_plane(_reused: _Reused) -> RunningPlane:
+    """Control plane with an empty fleet, which other tests of the module used before. The test stops no program."""
+    _reused.empty()
+    return _reused.plane
+
+
+def _await_followers(plane: RunningPlane) -> None:
+    until(lambda: plane.rows(_UP_TO_DATE) == [(_FOLLOWERS,)], "all followers have read the ledger")
+
+
+def _prepare(admin: psycopg.Connection) -> bytes:
+    """Copy the present rows of all tables, and return the SQL script that restores them."""
+    admin.execute("create schema initial")
+    # Appends in progress end first, and others wait, so that no event of an earlier test is added afterwards.
+    script = ["begin", "lock table ledger.event in share row exclusive mode"]
+    for table, copy in admin.execute(_TABLES, [[*_KEPT]]).fetchall():
+        rows = admin.execute(f"create table {copy} as table {table}").rowcount
+        script.append(f"delete from {table}")
+        if rows:
+            script.append(f"insert into {table} select * from {copy}")
+    return ";".join([*script, "commit"]).encode()
