@@ -14,8 +14,8 @@ REASON = {"reason": "its host burned down"}
 
 
 @pytest.fixture
-def node(running_plane: RunningPlane) -> httpx.Client:
-    return admit(running_plane, "n1")
+def node(emptied_plane: RunningPlane) -> httpx.Client:
+    return admit(emptied_plane, "n1")
 
 
 def report_batch(allocation: str, **fields: Any) -> dict[str, Any]:
@@ -40,25 +40,25 @@ def shown_slot(plane: RunningPlane) -> dict[str, Any]:
 
 
 def test_force_released_quarantined_slot_is_free_at_once_and_can_be_allocated_again(
-    running_plane: RunningPlane, node: httpx.Client
+    emptied_plane: RunningPlane, node: httpx.Client
 ) -> None:
-    allocation = allocation_with_leftovers(running_plane, node)
-    assert allocate(running_plane).status_code == 409
+    allocation = allocation_with_leftovers(emptied_plane, node)
+    assert allocate(emptied_plane).status_code == 409
 
-    freed = running_plane.client().post(FORCE_RELEASE, json=REASON)
+    freed = emptied_plane.client().post(FORCE_RELEASE, json=REASON)
 
     assert (freed.status_code, freed.json()["state"], freed.json()["reason"]) == (200, "free", None)
-    assert running_plane.client().get(f"/allocations/{allocation}").json()["state"] == "released"
-    assert allocate(running_plane).status_code == 202
+    assert emptied_plane.client().get(f"/allocations/{allocation}").json()["state"] == "released"
+    assert allocate(emptied_plane).status_code == 202
 
 
 def test_force_release_records_actor_reason_and_last_reported_leftovers(
-    running_plane: RunningPlane, node: httpx.Client
+    emptied_plane: RunningPlane, node: httpx.Client
 ) -> None:
-    allocation = allocation_with_leftovers(running_plane, node)
-    running_plane.client().post(FORCE_RELEASE, json=REASON)
+    allocation = allocation_with_leftovers(emptied_plane, node)
+    emptied_plane.client().post(FORCE_RELEASE, json=REASON)
 
-    rows = running_plane.rows(
+    rows = emptied_plane.rows(
         "select type, data::jsonb, actor, correlation_id from ledger.event order by position desc limit 3"
     )
 
@@ -75,29 +75,29 @@ def test_force_release_records_actor_reason_and_last_reported_leftovers(
         **REASON,
     }
     assert freed[2].startswith("key:")
-    requested = running_plane.rows(
+    requested = emptied_plane.rows(
         "select correlation_id from ledger.event where type = 'allocation.requested'"
     )
     assert {row[3] for row in rows} == {requested[0][0]}
 
 
 def test_releasing_slot_of_a_node_that_does_not_respond_can_be_force_released(
-    running_plane: RunningPlane, node: httpx.Client
+    emptied_plane: RunningPlane, node: httpx.Client
 ) -> None:
-    allocation = allocate(running_plane).json()["id"]
-    running_plane.client().delete(f"/allocations/{allocation}")
+    allocation = allocate(emptied_plane).json()["id"]
+    emptied_plane.client().delete(f"/allocations/{allocation}")
 
-    assert running_plane.client().post(FORCE_RELEASE, json=REASON).json()["state"] == "free"
+    assert emptied_plane.client().post(FORCE_RELEASE, json=REASON).json()["state"] == "free"
 
 
 def test_reports_of_a_node_after_a_force_release_add_no_event(
-    running_plane: RunningPlane, node: httpx.Client
+    emptied_plane: RunningPlane, node: httpx.Client
 ) -> None:
-    allocation = allocation_with_leftovers(running_plane, node)
-    running_plane.client().post(FORCE_RELEASE, json=REASON)
+    allocation = allocation_with_leftovers(emptied_plane, node)
+    emptied_plane.client().post(FORCE_RELEASE, json=REASON)
     node.post("/heartbeat", json=BEAT)
-    taken = allocate(running_plane).json()
-    before = running_plane.rows("select max(position) from ledger.event")
+    taken = allocate(emptied_plane).json()
+    before = emptied_plane.rows("select max(position) from ledger.event")
 
     for late in (
         report_batch(
@@ -107,35 +107,35 @@ def test_reports_of_a_node_after_a_force_release_add_no_event(
     ):
         assert node.post("/reports", json=late).is_success
 
-    assert running_plane.rows("select max(position) from ledger.event") == before
-    assert (shown_slot(running_plane)["state"], shown_slot(running_plane)["allocation_id"]) == (
+    assert emptied_plane.rows("select max(position) from ledger.event") == before
+    assert (shown_slot(emptied_plane)["state"], shown_slot(emptied_plane)["allocation_id"]) == (
         "claimed",
         taken["id"],
     )
 
 
 def test_repeated_force_release_with_one_idempotency_key_is_recorded_once(
-    running_plane: RunningPlane, node: httpx.Client
+    emptied_plane: RunningPlane, node: httpx.Client
 ) -> None:
-    allocation_with_leftovers(running_plane, node)
-    client = running_plane.client(**{"Idempotency-Key": "once"})
+    allocation_with_leftovers(emptied_plane, node)
+    client = emptied_plane.client(**{"Idempotency-Key": "once"})
 
     answers = [client.post(FORCE_RELEASE, json=REASON) for _ in range(2)]
 
     assert [answer.status_code for answer in answers] == [200, 200]
-    assert running_plane.rows("select count(*) from ledger.event where type = 'slot.force_released'") == [
+    assert emptied_plane.rows("select count(*) from ledger.event where type = 'slot.force_released'") == [
         (1,)
     ]
 
 
 def test_force_release_of_a_slot_that_is_neither_releasing_nor_quarantined_is_refused(
-    running_plane: RunningPlane, node: httpx.Client
+    emptied_plane: RunningPlane, node: httpx.Client
 ) -> None:
-    client = running_plane.client()
+    client = emptied_plane.client()
     free = client.post(FORCE_RELEASE, json=REASON)
     assert (free.status_code, free.json()["reasons"][0]["code"]) == (409, "not_awaiting_proof")
 
-    allocate(running_plane)
+    allocate(emptied_plane)
     assert "slot n1/0 is claimed" in client.post(FORCE_RELEASE, json=REASON).json()["reasons"][0]["message"]
     assert client.post("/nodes/n1/slots/9/force-release", json=REASON).status_code == 404
     assert client.post(FORCE_RELEASE, json={"reason": ""}).status_code == 422

@@ -14,8 +14,8 @@ _LONG_AGO = "update work.node_seen set seen_at = clock_timestamp() - interval '1
 
 
 @pytest.fixture
-def node(running_plane: RunningPlane) -> httpx.Client:
-    return admit(running_plane, "n1")
+def node(emptied_plane: RunningPlane) -> httpx.Client:
+    return admit(emptied_plane, "n1")
 
 
 def in_list(plane: RunningPlane, allocation: str) -> dict[str, Any]:
@@ -36,16 +36,16 @@ def report_lease_bound(running: RunningAllocation) -> tuple[str, str]:
 
 
 def test_active_allocation_on_an_unreachable_node_shows_since_which_heartbeat_the_node_is_unreachable(
-    running_plane: RunningPlane, node: httpx.Client
+    emptied_plane: RunningPlane, node: httpx.Client
 ) -> None:
-    running = RunningAllocation(running_plane, node)
+    running = RunningAllocation(emptied_plane, node)
     assert node.post("/heartbeat", json=BEAT).is_success
     assert (running.view()["state"], running.view()["conditions"]) == ("active", [])
-    position = running_plane.last_position()
+    position = emptied_plane.last_position()
 
-    [(seen_at,)] = running_plane.rows(_LONG_AGO)
+    [(seen_at,)] = emptied_plane.rows(_LONG_AGO)
 
-    for view in (running.view(), in_list(running_plane, running.id)):
+    for view in (running.view(), in_list(emptied_plane, running.id)):
         [condition] = view["conditions"]
         assert (view["state"], condition["code"], condition["node_id"]) == (
             "active",
@@ -54,7 +54,7 @@ def test_active_allocation_on_an_unreachable_node_shows_since_which_heartbeat_th
         )
         assert condition["since"].replace("Z", "+00:00") == seen_at.isoformat()
         assert "n1 is unreachable" in condition["message"]
-    past = get_view(running_plane, f"/allocations/{running.id}", at=f"position:{position}").json()
+    past = get_view(emptied_plane, f"/allocations/{running.id}", at=f"position:{position}").json()
     assert past["conditions"] is None
 
     assert node.post("/heartbeat", json=BEAT).is_success
@@ -62,28 +62,28 @@ def test_active_allocation_on_an_unreachable_node_shows_since_which_heartbeat_th
 
 
 def test_released_allocation_shows_neither_a_dhcp_lease_nor_a_condition(
-    running_plane: RunningPlane, node: httpx.Client
+    emptied_plane: RunningPlane, node: httpx.Client
 ) -> None:
-    running = RunningAllocation(running_plane, node)
+    running = RunningAllocation(emptied_plane, node)
     assert slot_of(running.view()) == (None, None)
     held = report_lease_bound(running)
-    assert running_plane.client().delete(f"/allocations/{running.id}").is_success
+    assert emptied_plane.client().delete(f"/allocations/{running.id}").is_success
     assert slot_of(running.view()) == held
-    while_bound = running_plane.last_position()
+    while_bound = emptied_plane.last_position()
 
     running.report("slice.removed", absent=["port", "lease"])
-    running_plane.rows(_LONG_AGO)
+    emptied_plane.rows(_LONG_AGO)
 
     view = running.view()
     assert (view["state"], slot_of(view), view["conditions"]) == ("released", (None, None), [])
-    past = get_view(running_plane, f"/allocations/{running.id}", at=f"position:{while_bound}").json()
+    past = get_view(emptied_plane, f"/allocations/{running.id}", at=f"position:{while_bound}").json()
     assert slot_of(past) == held
 
 
 def test_interrupted_slice_shows_no_dhcp_lease_until_it_is_ready_again(
-    running_plane: RunningPlane, node: httpx.Client
+    emptied_plane: RunningPlane, node: httpx.Client
 ) -> None:
-    running = RunningAllocation(running_plane, node)
+    running = RunningAllocation(emptied_plane, node)
     held = report_lease_bound(running)
 
     running.report("slice.interrupted", reason={"code": "host_rebooted", "message": "the host rebooted"})
@@ -94,9 +94,9 @@ def test_interrupted_slice_shows_no_dhcp_lease_until_it_is_ready_again(
 
 
 def test_stopped_slice_shows_no_dhcp_lease_until_it_is_started_again(
-    running_plane: RunningPlane, node: httpx.Client
+    emptied_plane: RunningPlane, node: httpx.Client
 ) -> None:
-    running = RunningAllocation(running_plane, node)
+    running = RunningAllocation(emptied_plane, node)
     held = report_lease_bound(running)
     assert running.request("stop").is_success
     assert slot_of(running.view()) == held

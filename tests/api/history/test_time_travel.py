@@ -131,17 +131,17 @@ def test_view_at_a_future_time_or_position_is_refused(lifecycle: Lifecycle) -> N
 
 
 def test_node_pages_at_an_earlier_position_contain_every_node_of_that_time(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
     names = [f"n{number}" for number in range(5)]
     for name in names:
-        register_node(running_plane, name)
-    at = f"position:{running_plane.rows('select max(position) from ledger.event')[0][0]}"
-    register_node(running_plane, "n00")
+        register_node(emptied_plane, name)
+    at = f"position:{emptied_plane.rows('select max(position) from ledger.event')[0][0]}"
+    register_node(emptied_plane, "n00")
     found: list[str] = []
     cursor: dict[str, str] = {}
     while True:
-        page = get_view(running_plane, "/nodes", at=at, limit="2", **cursor).json()
+        page = get_view(emptied_plane, "/nodes", at=at, limit="2", **cursor).json()
         found += [node["id"] for node in page["items"]]
         if page["next_cursor"] is None:
             break
@@ -149,36 +149,36 @@ def test_node_pages_at_an_earlier_position_contain_every_node_of_that_time(
     assert found == names
 
 
-def test_allocation_page_at_an_earlier_position_skips_later_allocations(running_plane: RunningPlane) -> None:
-    admit(running_plane, "n1", slots=3)
-    made = [allocate(running_plane).json()["id"] for _ in range(2)]
-    at = f"position:{running_plane.rows('select max(position) from ledger.event')[0][0]}"
-    assert allocate(running_plane).status_code == 202
-    first = get_view(running_plane, "/allocations", at=at, limit="1").json()
+def test_allocation_page_at_an_earlier_position_skips_later_allocations(emptied_plane: RunningPlane) -> None:
+    admit(emptied_plane, "n1", slots=3)
+    made = [allocate(emptied_plane).json()["id"] for _ in range(2)]
+    at = f"position:{emptied_plane.rows('select max(position) from ledger.event')[0][0]}"
+    assert allocate(emptied_plane).status_code == 202
+    first = get_view(emptied_plane, "/allocations", at=at, limit="1").json()
     assert [each["id"] for each in first["items"]] == made[1:]
-    second = get_view(running_plane, "/allocations", at=at, limit="1", cursor=first["next_cursor"]).json()
+    second = get_view(emptied_plane, "/allocations", at=at, limit="1", cursor=first["next_cursor"]).json()
     assert [each["id"] for each in second["items"]] == made[:1]
 
 
-def test_uncommitted_append_delays_only_views_of_later_times(running_plane: RunningPlane) -> None:
-    register_node(running_plane, "n1")
-    [(position, before)] = running_plane.rows("select max(position), clock_timestamp() from ledger.event")
-    with psycopg.connect(running_plane.database.app_dsn) as hanging:
+def test_uncommitted_append_delays_only_views_of_later_times(emptied_plane: RunningPlane) -> None:
+    register_node(emptied_plane, "n1")
+    [(position, before)] = emptied_plane.rows("select max(position), clock_timestamp() from ledger.event")
+    with psycopg.connect(emptied_plane.database.app_dsn) as hanging:
         hanging.execute("set idle_in_transaction_session_timeout = 0")
         hanging.execute(_APPEND)
-        [(during,)] = running_plane.rows("select clock_timestamp()")
+        [(during,)] = emptied_plane.rows("select clock_timestamp()")
         for at in (f"position:{position}", before.isoformat()):
-            then = get_view(running_plane, "/nodes", at=at)
+            then = get_view(emptied_plane, "/nodes", at=at)
             assert [node["id"] for node in then.json()["items"]] == ["n1"]
-        drawn = running_plane.rows("select last_value from ledger.position_seq")[0][0]
+        drawn = emptied_plane.rows("select last_value from ledger.position_seq")[0][0]
         for at in (during.isoformat(), f"position:{drawn}"):
-            early = get_view(running_plane, "/nodes", at=at)
+            early = get_view(emptied_plane, "/nodes", at=at)
             assert early.status_code == 503
             assert early.headers["retry-after"] == "1"
             assert early.json()["reasons"][0]["code"] == "not_yet_final"
-        assert get_view(running_plane, "/nodes").status_code == 200
+        assert get_view(emptied_plane, "/nodes").status_code == 200
         hanging.rollback()
-    then = get_view(running_plane, "/nodes", at=during.isoformat())
+    then = get_view(emptied_plane, "/nodes", at=during.isoformat())
     assert then.status_code == 200
 
 

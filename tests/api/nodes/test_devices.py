@@ -97,8 +97,8 @@ class DescribedNode:
 
 
 @pytest.fixture
-def node(running_plane: RunningPlane) -> DescribedNode:
-    return DescribedNode(running_plane)
+def node(emptied_plane: RunningPlane) -> DescribedNode:
+    return DescribedNode(emptied_plane)
 
 
 def test_slot_shows_the_pci_devices_that_its_node_reports_and_claims_them_when_it_is_approved(

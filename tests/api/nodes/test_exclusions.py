@@ -20,8 +20,8 @@ EXCLUSIONS = ("slot.excluded", "node.excluded", "slot.readmitted", "node.readmit
 
 
 @pytest.fixture
-def plane(running_plane: RunningPlane) -> RunningPlane:
-    return running_plane
+def plane(emptied_plane: RunningPlane) -> RunningPlane:
+    return emptied_plane
 
 
 def fail_bring_ups(plane: RunningPlane, node: Node, times: int, reason: dict[str, str] = REFUSED) -> None:

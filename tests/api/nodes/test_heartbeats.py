@@ -83,11 +83,11 @@ def test_default_heartbeat_interval_is_five_seconds() -> None:
 
 
 @pytest.fixture
-async def heartbeats(running_plane: RunningPlane) -> AsyncIterator[Heartbeats]:
+async def heartbeats(emptied_plane: RunningPlane) -> AsyncIterator[Heartbeats]:
     """API component that stores heartbeats, on a database in which nodes `n1` and `n2` are enrolled."""
     for name in ("n1", "n2"):
-        enrol(running_plane, name, register_node(running_plane, name))
-    engine = create_async_engine(running_plane.settings.database_url.get_secret_value())
+        enrol(emptied_plane, name, register_node(emptied_plane, name))
+    engine = create_async_engine(emptied_plane.settings.database_url.get_secret_value())
     yield Heartbeats(engine)
     await engine.dispose()
 
@@ -102,27 +102,27 @@ def stored_heartbeats(plane: RunningPlane) -> dict[str, int]:
 
 
 async def test_invalid_credential_in_a_batch_of_heartbeats_is_the_only_one_refused(
-    heartbeats: Heartbeats, running_plane: RunningPlane
+    heartbeats: Heartbeats, emptied_plane: RunningPlane
 ) -> None:
     beats = (beat_of("n1"), beat_of("n2", "guessed"), beat_of("n3"), beat_of("n2", spooled=2))
     first, *refused, last = await asyncio.gather(*map(heartbeats.take, beats), return_exceptions=True)
     assert isinstance(first, datetime)
     assert first == last
     assert [type(each) for each in refused] == [Unauthorised, Unauthorised]
-    assert stored_heartbeats(running_plane) == {"n1": 0, "n2": 2}
+    assert stored_heartbeats(emptied_plane) == {"n1": 0, "n2": 2}
 
 
 async def test_last_of_several_heartbeats_of_a_node_in_one_batch_is_stored(
-    heartbeats: Heartbeats, running_plane: RunningPlane
+    heartbeats: Heartbeats, emptied_plane: RunningPlane
 ) -> None:
     await asyncio.gather(*(heartbeats.take(beat_of("n1", spooled=count)) for count in (3, 1, 2)))
-    assert stored_heartbeats(running_plane) == {"n1": 2}
+    assert stored_heartbeats(emptied_plane) == {"n1": 2}
 
 
 async def test_heartbeats_that_arrive_while_the_database_is_slow_are_written_by_one_sql_statement(
-    heartbeats: Heartbeats, running_plane: RunningPlane
+    heartbeats: Heartbeats, emptied_plane: RunningPlane
 ) -> None:
-    with psycopg.connect(running_plane.database.admin_dsn) as slow:
+    with psycopg.connect(emptied_plane.database.admin_dsn) as slow:
         slow.execute("lock table work.node_seen in access exclusive mode")
         beats, began = list[asyncio.Future[datetime]](), time.monotonic()
         while (moment := time.monotonic() - began) < 10 * MOMENT_SECONDS:
@@ -135,10 +135,10 @@ async def test_heartbeats_that_arrive_while_the_database_is_slow_are_written_by_
 
 
 async def test_disconnected_caller_does_not_cancel_the_heartbeats_of_its_batch(
-    heartbeats: Heartbeats, running_plane: RunningPlane
+    heartbeats: Heartbeats, emptied_plane: RunningPlane
 ) -> None:
     gone, stays = (asyncio.ensure_future(heartbeats.take(beat_of(name))) for name in ("n1", "n2"))
     await asyncio.sleep(0)
     gone.cancel()
     assert isinstance(await stays, datetime)
-    assert stored_heartbeats(running_plane) == {"n1": 0, "n2": 0}
+    assert stored_heartbeats(emptied_plane) == {"n1": 0, "n2": 0}

@@ -36,16 +36,16 @@ insert into read.slot select (s).* from read.slot old cross join made cross join
 """Adds 250 copies of the existing node and its free slots to the read models. The ledger has no events of them."""
 
 
-def test_nodes_registered_concurrently_all_receive_different_subnets(running_plane: RunningPlane) -> None:
-    with running_plane.client() as client, ThreadPoolExecutor(CONCURRENT) as pool:
+def test_nodes_registered_concurrently_all_receive_different_subnets(emptied_plane: RunningPlane) -> None:
+    with emptied_plane.client() as client, ThreadPoolExecutor(CONCURRENT) as pool:
         names = [f"n{number}" for number in range(2 * CONCURRENT)]
         answers = list(pool.map(lambda name: client.post("/nodes", json={"id": name}), names))
     assert [answer.text for answer in answers if answer.status_code != 201] == []
     assert len({answer.json()["subnet"] for answer in answers}) == len(names)
 
 
-def test_registered_node_receives_the_first_free_subnet(running_plane: RunningPlane) -> None:
-    found = [running_plane.client().post("/nodes", json={"id": name}).json()["subnet"] for name in ("b", "a")]
+def test_registered_node_receives_the_first_free_subnet(emptied_plane: RunningPlane) -> None:
+    found = [emptied_plane.client().post("/nodes", json={"id": name}).json()["subnet"] for name in ("b", "a")]
     assert found == ["10.100.1.0/24", "10.100.2.0/24"]
 
 
@@ -83,43 +83,43 @@ def test_invalid_slice_networks_setting_is_refused(networks: str) -> None:
 
 
 def test_slots_for_which_the_same_mac_would_be_derived_receive_different_macs(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
     first, second = nodes_with_equal_mac()
     for name in (first, second):
-        admit(running_plane, name)
-    found = [running_plane.client().get(f"/slots?node={name}").json()["items"][0] for name in (first, second)]
+        admit(emptied_plane, name)
+    found = [emptied_plane.client().get(f"/slots?node={name}").json()["items"][0] for name in (first, second)]
     macs = [derived_macs(slot_of(name, SlotIndex(0))) for name in (first, second)]
     assert [slot["mac_address"] for slot in found] == [macs[0][0], macs[1][1]]
 
 
-def test_placement_in_a_large_fleet_reads_a_bounded_number_of_slots(running_plane: RunningPlane) -> None:
-    admit(running_plane, "a", slots=ALLOCATIONS)
-    assert len(running_plane.rows(FLEET)) == 250 * ALLOCATIONS
-    updated, *before = running_plane.rows(READ)[0]
+def test_placement_in_a_large_fleet_reads_a_bounded_number_of_slots(emptied_plane: RunningPlane) -> None:
+    admit(emptied_plane, "a", slots=ALLOCATIONS)
+    assert len(emptied_plane.rows(FLEET)) == 250 * ALLOCATIONS
+    updated, *before = emptied_plane.rows(READ)[0]
     for _ in range(ALLOCATIONS):
-        assert allocate(running_plane).is_success
+        assert allocate(emptied_plane).is_success
     until(
-        lambda: running_plane.rows(READ)[0][0] >= updated + ALLOCATIONS,
+        lambda: emptied_plane.rows(READ)[0][0] >= updated + ALLOCATIONS,
         "the database server updated its statistics",
         60,
     )
-    _, *after = running_plane.rows(READ)[0]
+    _, *after = emptied_plane.rows(READ)[0]
     assert sum(after) - sum(before) < ALLOCATIONS * 4 * CANDIDATES
 
 
 def test_placement_between_nodes_with_many_free_slots_picks_the_first_by_name(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
     for name in ("a", "b"):
-        admit(running_plane, name, slots=40)
-    [slot] = allocate(running_plane).json()["slots"]
+        admit(emptied_plane, name, slots=40)
+    [slot] = allocate(emptied_plane).json()["slots"]
     assert slot["node_id"] == "a"
 
 
-def test_request_for_every_slot_of_a_free_node_is_placed(running_plane: RunningPlane) -> None:
-    admit(running_plane, "a", slots=MAX_SLOTS)
-    assert allocate(running_plane, slot_count=MAX_SLOTS).is_success
+def test_request_for_every_slot_of_a_free_node_is_placed(emptied_plane: RunningPlane) -> None:
+    admit(emptied_plane, "a", slots=MAX_SLOTS)
+    assert allocate(emptied_plane, slot_count=MAX_SLOTS).is_success
 
 
 def nodes_with_equal_mac() -> tuple[NodeId, NodeId]:

@@ -37,89 +37,89 @@ def claimed(plane: RunningPlane, kind: str) -> list[str]:
 
 
 def test_node_that_never_enrolled_is_removed_and_its_name_and_subnet_are_registered_again(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    first = register(running_plane, "rack-l")
-    with running_plane.client() as client:
+    first = register(emptied_plane, "rack-l")
+    with emptied_plane.client() as client:
         own = [{"address": "203.0.113.7", "use": "whole"}]
         assert client.put("/nodes/rack-l/public-addresses", json={"addresses": own}).is_success
-    registered = running_plane.last_position()
-    assert claimed(running_plane, "subnet") == [first["subnet"]]
+    registered = emptied_plane.last_position()
+    assert claimed(emptied_plane, "subnet") == [first["subnet"]]
 
-    removed = remove(running_plane, "rack-l")
+    removed = remove(emptied_plane, "rack-l")
 
     assert (removed.status_code, removed.json()["state"]) == (200, "removed")
-    assert (claimed(running_plane, "subnet"), claimed(running_plane, "public")) == ([], [])
-    assert names(running_plane) == []
-    assert get_view(running_plane, "/nodes/rack-l").status_code == 404
-    assert enrol(running_plane, "rack-l", first["enrolment_token"]).status_code == 401
-    assert register(running_plane, "rack-1")["subnet"] == first["subnet"]
-    again = register(running_plane, "rack-l")
+    assert (claimed(emptied_plane, "subnet"), claimed(emptied_plane, "public")) == ([], [])
+    assert names(emptied_plane) == []
+    assert get_view(emptied_plane, "/nodes/rack-l").status_code == 404
+    assert enrol(emptied_plane, "rack-l", first["enrolment_token"]).status_code == 401
+    assert register(emptied_plane, "rack-1")["subnet"] == first["subnet"]
+    again = register(emptied_plane, "rack-l")
     assert again["subnet"] != first["subnet"]
-    assert names(running_plane) == ["rack-1", "rack-l"]
-    assert names(running_plane, at=f"position:{registered}") == ["rack-l"]
-    assert enrol(running_plane, "rack-l", first["enrolment_token"]).status_code == 401
-    assert enrol(running_plane, "rack-l", again["enrolment_token"]).status_code == 200
+    assert names(emptied_plane) == ["rack-1", "rack-l"]
+    assert names(emptied_plane, at=f"position:{registered}") == ["rack-l"]
+    assert enrol(emptied_plane, "rack-l", first["enrolment_token"]).status_code == 401
+    assert enrol(emptied_plane, "rack-l", again["enrolment_token"]).status_code == 200
 
 
 def test_removed_node_is_absent_from_views_of_the_time_after_its_removal(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    register(running_plane, "n1")
-    assert remove(running_plane, "n1").is_success
-    after = running_plane.last_position()
-    register(running_plane, "n1")
+    register(emptied_plane, "n1")
+    assert remove(emptied_plane, "n1").is_success
+    after = emptied_plane.last_position()
+    register(emptied_plane, "n1")
 
-    assert names(running_plane, at=f"position:{after}") == []
-    assert get_view(running_plane, "/nodes/n1", at=f"position:{after}").status_code == 404
-    history = get_view(running_plane, "/history/node/n1", at=f"position:{after}").json()
+    assert names(emptied_plane, at=f"position:{after}") == []
+    assert get_view(emptied_plane, "/nodes/n1", at=f"position:{after}").status_code == 404
+    history = get_view(emptied_plane, "/history/node/n1", at=f"position:{after}").json()
     assert history["state"]["state"] == "removed"
 
 
-def test_repeated_removal_of_a_registration_adds_no_event(running_plane: RunningPlane) -> None:
-    register(running_plane, "n1")
-    assert remove(running_plane, "n1").is_success
-    last = running_plane.last_position()
+def test_repeated_removal_of_a_registration_adds_no_event(emptied_plane: RunningPlane) -> None:
+    register(emptied_plane, "n1")
+    assert remove(emptied_plane, "n1").is_success
+    last = emptied_plane.last_position()
 
-    assert remove(running_plane, "n1").json()["state"] == "removed"
-    assert running_plane.last_position() == last
-    assert reason(remove(running_plane, "n2")) == (404, "unknown_node")
+    assert remove(emptied_plane, "n1").json()["state"] == "removed"
+    assert emptied_plane.last_position() == last
+    assert reason(remove(emptied_plane, "n2")) == (404, "unknown_node")
 
 
 @pytest.mark.parametrize("since", ["enrolled", "reopened", "revoked"])
 def test_removal_of_a_node_that_has_enrolled_is_refused_with_advice(
-    running_plane: RunningPlane, since: str
+    emptied_plane: RunningPlane, since: str
 ) -> None:
-    admit(running_plane, "n1")
-    with running_plane.client() as client:
+    admit(emptied_plane, "n1")
+    with emptied_plane.client() as client:
         if since == "reopened":
             assert client.post("/nodes/n1/enrolment").is_success
         if since == "revoked":
             assert client.post("/nodes/n1/revoke", json={"reason": "lost"}).is_success
 
-    refused = remove(running_plane, "n1")
+    refused = remove(emptied_plane, "n1")
 
     assert reason(refused) == (409, "node_enrolled")
     assert "sliceplane nodes revoke n1" in refused.json()["detail"]
-    assert len(claimed(running_plane, "subnet")) == 1
+    assert len(claimed(emptied_plane, "subnet")) == 1
 
 
 def test_repeated_registration_returns_a_new_token_and_invalidates_the_old_one(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    first, second = register(running_plane, "n1"), register(running_plane, "n1")
+    first, second = register(emptied_plane, "n1"), register(emptied_plane, "n1")
 
     assert second["subnet"] == first["subnet"]
     assert second["enrolment_token"] != first["enrolment_token"]
-    assert enrol(running_plane, "n1", first["enrolment_token"]).status_code == 401
-    assert enrol(running_plane, "n1", second["enrolment_token"]).status_code == 200
+    assert enrol(emptied_plane, "n1", first["enrolment_token"]).status_code == 401
+    assert enrol(emptied_plane, "n1", second["enrolment_token"]).status_code == 200
 
 
 def test_registration_of_a_node_that_has_enrolled_is_refused_with_advice(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    enrol(running_plane, "n1", register_node(running_plane, "n1"))
-    with running_plane.client() as client:
+    enrol(emptied_plane, "n1", register_node(emptied_plane, "n1"))
+    with emptied_plane.client() as client:
         refused = [client.post("/nodes", json={"id": "n1"})]
         assert client.post("/nodes/n1/enrolment").is_success
         refused.append(client.post("/nodes", json={"id": "n1"}))
@@ -130,13 +130,13 @@ def test_registration_of_a_node_that_has_enrolled_is_refused_with_advice(
 
 
 def test_concurrent_enrolment_and_removal_leave_the_node_either_enrolled_or_removed(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
     for name in (f"n{number}" for number in range(8)):
-        token = register_node(running_plane, name)
+        token = register_node(emptied_plane, name)
         with ThreadPoolExecutor(2) as pool:
-            enrolling = pool.submit(enrol, running_plane, name, token)
-            removing = pool.submit(remove, running_plane, name)
+            enrolling = pool.submit(enrol, emptied_plane, name, token)
+            removing = pool.submit(remove, emptied_plane, name)
             outcomes = enrolling.result().status_code, removing.result().status_code
         assert outcomes in {(200, 409), (401, 200)}
-        assert (name in names(running_plane)) is (outcomes == (200, 409))
+        assert (name in names(emptied_plane)) is (outcomes == (200, 409))

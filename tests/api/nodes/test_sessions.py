@@ -44,10 +44,10 @@ OTHER_KEY = Signer.of_pem(new_private_key())
 
 
 @pytest.fixture
-def plane(running_plane: RunningPlane) -> RunningPlane:
+def plane(emptied_plane: RunningPlane) -> RunningPlane:
     """A control plane with node `n1` enrolled, in its first session."""
-    assert enrol(running_plane, "n1", register_node(running_plane, "n1")).json()["number"] == 1
-    return running_plane
+    assert enrol(emptied_plane, "n1", register_node(emptied_plane, "n1")).json()["number"] == 1
+    return emptied_plane
 
 
 def code_of(answer: httpx.Response) -> str:
@@ -294,8 +294,8 @@ def test_session_renewal_with_an_invalid_proof_of_the_node_key_is_refused_withou
     assert events(plane, "node.agent_superseded") == 0
 
 
-def test_enrolment_with_a_proof_that_does_not_match_its_key_is_refused(running_plane: RunningPlane) -> None:
-    token = register_node(running_plane, "n1")
+def test_enrolment_with_a_proof_that_does_not_match_its_key_is_refused(emptied_plane: RunningPlane) -> None:
+    token = register_node(emptied_plane, "n1")
     good = enrolment("n1", token)
     claims = EnrolmentClaims(
         node_id="n1",
@@ -313,10 +313,10 @@ def test_enrolment_with_a_proof_that_does_not_match_its_key_is_refused(running_p
         {"proof": renewal("n1", 1, "x").proof},
     ):
         body = good.model_copy(update=wrong).model_dump()
-        answer = httpx.post(f"{running_plane.url}/v1/agent/enroll", json=body, timeout=20)
+        answer = httpx.post(f"{emptied_plane.url}/v1/agent/enroll", json=body, timeout=20)
         assert (answer.status_code, code_of(answer)) == (401, "wrong_proof")
-    assert events(running_plane, "node.enrolled") == 0
-    assert enrol(running_plane, "n1", token).is_success
+    assert events(emptied_plane, "node.enrolled") == 0
+    assert enrol(emptied_plane, "n1", token).is_success
 
 
 def test_revoked_node_loses_api_and_queue_access_at_once(plane: RunningPlane) -> None:
@@ -333,7 +333,8 @@ def test_revoked_node_loses_api_and_queue_access_at_once(plane: RunningPlane) ->
         == "the host was sold"
     )
     assert events(plane, "node.revoked") == 1
-    assert plane.client().get("/nodes/n1?at=position:4").json()["state"] == "enrolled"
+    [(enrolled,)] = plane.rows("select max(position) from ledger.event where type = 'node.enrolled'")
+    assert plane.client().get(f"/nodes/n1?at=position:{enrolled}").json()["state"] == "enrolled"
 
 
 def test_session_renewal_for_a_revoked_node_is_refused_with_the_same_error_as_for_an_unknown_node(
@@ -358,27 +359,27 @@ def test_dispatcher_completes_the_revocation_of_a_node_if_the_api_was_killed_bef
 
 
 def test_revoked_node_receives_no_allocation_until_it_enrols_again(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    admit(running_plane, "n1", slots=2)
-    assert allocate(running_plane).status_code == 202
-    running_plane.client().post("/nodes/n1/revoke", json={"reason": "a test"})
-    assert allocate(running_plane).status_code == 409
-    assert [*blocked_by(running_plane).values()] == ["revoked"] * 3
-    token = running_plane.client().post("/nodes/n1/enrolment").json()["enrolment_token"]
-    assert allocate(running_plane).status_code == 409
-    again = enrol(running_plane, "n1", token, "after-it", OTHER_KEY)
+    admit(emptied_plane, "n1", slots=2)
+    assert allocate(emptied_plane).status_code == 202
+    emptied_plane.client().post("/nodes/n1/revoke", json={"reason": "a test"})
+    assert allocate(emptied_plane).status_code == 409
+    assert [*blocked_by(emptied_plane).values()] == ["revoked"] * 3
+    token = emptied_plane.client().post("/nodes/n1/enrolment").json()["enrolment_token"]
+    assert allocate(emptied_plane).status_code == 409
+    again = enrol(emptied_plane, "n1", token, "after-it", OTHER_KEY)
     assert again.json()["number"] == 2
-    assert as_node(running_plane, "n1", "after-it").post("/heartbeat", json=BEAT).is_success
-    node = running_plane.client().get("/nodes/n1").json()
+    assert as_node(emptied_plane, "n1", "after-it").post("/heartbeat", json=BEAT).is_success
+    node = emptied_plane.client().get("/nodes/n1").json()
     assert (node["revoked"], node["state"], node["key_thumbprint"]) == (None, "enrolled", OTHER_KEY.kid)
-    assert allocate(running_plane).status_code == 202
+    assert allocate(emptied_plane).status_code == 202
 
 
-def test_enrolment_token_of_a_revoked_node_is_refused(running_plane: RunningPlane) -> None:
-    token = register_node(running_plane, "n1")
-    running_plane.client().post("/nodes/n1/revoke", json={"reason": "it was a mistake"})
-    refused = enrol(running_plane, "n1", token)
+def test_enrolment_token_of_a_revoked_node_is_refused(emptied_plane: RunningPlane) -> None:
+    token = register_node(emptied_plane, "n1")
+    emptied_plane.client().post("/nodes/n1/revoke", json={"reason": "it was a mistake"})
+    refused = enrol(emptied_plane, "n1", token)
     assert (refused.status_code, code_of(refused)) == (401, "revoked")
 
 
@@ -411,13 +412,13 @@ def test_new_enrolment_invalidates_the_earlier_session_and_key_of_the_node(plane
 
 @pytest.mark.parametrize("code", ["forged", "unknown_key", "expired"])
 def test_refusal_of_an_order_due_to_an_invalid_queue_message_is_recorded_once_and_does_not_end_the_order(
-    running_plane: RunningPlane, code: str
+    emptied_plane: RunningPlane, code: str
 ) -> None:
-    node = admit(running_plane, "n1")
-    assert allocate(running_plane).status_code == 202
+    node = admit(emptied_plane, "n1")
+    assert allocate(emptied_plane).status_code == 202
     query = "select order_id::text from work.task where state in ('due', 'sent')"
-    until(lambda: bool(running_plane.rows(query)), "there is an order")
-    [[order]] = running_plane.rows(query)
+    until(lambda: bool(emptied_plane.rows(query)), "there is an order")
+    [[order]] = emptied_plane.rows(query)
     spool, unknown = str(uuid4()), str(uuid4())
     reason = {"code": code, "message": "a false reason"}
     bodies = [
@@ -425,17 +426,17 @@ def test_refusal_of_an_order_due_to_an_invalid_queue_message_is_recorded_once_an
         for each in (order, order, unknown, unknown, order)
     ]
     assert node.post("/reports", json=batch(spool, *enumerate(bodies, 1))).is_success
-    assert running_plane.rows(query) == [(order,)]
-    assert (events(running_plane, "order.refused"), events(running_plane, "order.message_refused")) == (1, 1)
-    recorded = running_plane.rows(
+    assert emptied_plane.rows(query) == [(order,)]
+    assert (events(emptied_plane, "order.refused"), events(emptied_plane, "order.message_refused")) == (1, 1)
+    recorded = emptied_plane.rows(
         "select data::jsonb ->> 'slot_id' from ledger.event where type = 'order.refused'"
     )
     assert recorded == [("n1/0",)]
 
 
-def test_desired_state_contains_signed_orders(running_plane: RunningPlane) -> None:
-    node = admit(running_plane, "n1")
-    allocate(running_plane)
+def test_desired_state_contains_signed_orders(emptied_plane: RunningPlane) -> None:
+    node = admit(emptied_plane, "n1")
+    allocate(emptied_plane)
     until(lambda: bool(desired_orders(node)), "there is an order")
     [text] = desired_orders(node)
     assert len(text.split(".")) == 3

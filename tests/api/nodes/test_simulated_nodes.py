@@ -76,13 +76,13 @@ def test_request_that_names_a_simulated_node_is_placed_there_and_records_the_nam
 
 
 def test_request_that_names_a_node_is_placed_on_this_node_and_not_on_a_fuller_node(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    admit(running_plane, "n1", slots=1)
-    admit(running_plane, "n2", slots=2)
+    admit(emptied_plane, "n1", slots=1)
+    admit(emptied_plane, "n2", slots=2)
 
-    assert node_of(allocate(running_plane, node="n2")) == "n2"
-    assert "node" not in requested_event_data(running_plane, allocate(running_plane).json()["id"])
+    assert node_of(allocate(emptied_plane, node="n2")) == "n2"
+    assert "node" not in requested_event_data(emptied_plane, allocate(emptied_plane).json()["id"])
 
 
 def requested_event_data(plane: RunningPlane, allocation: str) -> dict[str, Any]:
@@ -94,14 +94,14 @@ def requested_event_data(plane: RunningPlane, allocation: str) -> dict[str, Any]
 
 
 def test_allocation_request_for_a_named_node_that_is_blocked_or_unknown_is_refused_with_the_reason(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node = admit(running_plane, "n1")
+    node = admit(emptied_plane, "n1")
     described = batch(str(uuid4()), (1, survey(missing=["kvm"])))
     assert node.post("/reports", json=described).is_success
 
-    refused = allocate(running_plane, node="n1")
+    refused = allocate(emptied_plane, node="n1")
     assert refusal(refused) == (409, "node_blocked", "/node")
     assert "missing" in refused.json()["detail"]
-    assert refusal(allocate(running_plane, node="n9")) == (404, "unknown_node", "/node")
-    assert allocate(running_plane, node="N 9").status_code == 422
+    assert refusal(allocate(emptied_plane, node="n9")) == (404, "unknown_node", "/node")
+    assert allocate(emptied_plane, node="N 9").status_code == 422

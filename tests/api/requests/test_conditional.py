@@ -157,12 +157,12 @@ def test_exactly_one_of_several_concurrent_changes_with_the_same_etag_succeeds(
 
 
 def test_etag_of_a_node_changes_with_its_heartbeat_but_if_match_compares_only_the_version(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    admit(running_plane, "n1")
-    with running_plane.client() as admin:
+    admit(emptied_plane, "n1")
+    with emptied_plane.client() as admin:
         before = admin.get("/nodes/n1").headers["etag"]
-        running_plane.rows("update work.node_seen set spooled_reports = 7 returning 1")
+        emptied_plane.rows("update work.node_seen set spooled_reports = 7 returning 1")
         after = admin.get("/nodes/n1", headers={"If-None-Match": before})
         assert after.status_code == 200
         assert after.headers["etag"] != before

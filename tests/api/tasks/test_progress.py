@@ -54,15 +54,15 @@ def subscribed_channels(plane: RunningPlane) -> list[str]:
 
 
 def test_task_progress_that_a_node_reports_reaches_watches_on_every_api_process(
-    running_plane: RunningPlane, tmp_path: Path
+    emptied_plane: RunningPlane, tmp_path: Path
 ) -> None:
-    node, allocation, order = provisioning_allocation(running_plane)
+    node, allocation, order = provisioning_allocation(emptied_plane)
     with (
-        api_process(running_plane, tmp_path / "log") as other,
+        api_process(emptied_plane, tmp_path / "log") as other,
         open_stream(other.plane, f"/allocations/{allocation}/watch") as allocation_stream,
-        open_stream(running_plane, f"/tasks/{order}/watch") as task_stream,
+        open_stream(emptied_plane, f"/tasks/{order}/watch") as task_stream,
     ):
-        with redis.Redis.from_url(running_plane.redis.url) as admin:
+        with redis.Redis.from_url(emptied_plane.redis.url) as admin:
             listeners = "progress:n1"
             until(lambda: dict(admin.pubsub_numsub(listeners))[b"progress:n1"] == 2, "both processes listen")
         post_progress(node, progress_step(order, "machine", 3))
@@ -74,23 +74,23 @@ def test_task_progress_that_a_node_reports_reaches_watches_on_every_api_process(
             )
 
 
-def test_task_watch_that_starts_late_receives_the_newest_progress_step(running_plane: RunningPlane) -> None:
-    node, allocation, order = provisioning_allocation(running_plane)
+def test_task_watch_that_starts_late_receives_the_newest_progress_step(emptied_plane: RunningPlane) -> None:
+    node, allocation, order = provisioning_allocation(emptied_plane)
     post_progress(node, progress_step(order, "link", 1), progress_step(order, "port", 2, seconds_later=1))
     post_progress(node, progress_step(order, "link", 1, seconds_later=0.5))
     assert node.task(order)["progress"]["step"] == "port", (
         "a step that arrives late does not replace a newer one"
     )
     for path in (f"/allocations/{allocation}/watch", f"/tasks/{order}/watch"):
-        with open_stream(running_plane, path) as stream:
+        with open_stream(emptied_plane, path) as stream:
             assert next_progress(stream).data["step"] == "port"
 
 
 def test_progress_report_about_a_finished_order_or_an_order_of_another_node_is_ignored(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node, allocation, order = provisioning_allocation(running_plane)
-    post_progress(scripted_node(running_plane, "n2"), progress_step(order, "link", 1))
+    node, allocation, order = provisioning_allocation(emptied_plane)
+    post_progress(scripted_node(emptied_plane, "n2"), progress_step(order, "link", 1))
     post_progress(node, progress_step(str(uuid4()), "link", 1))
     assert node.task(order)["progress"] is None
     post_progress(node, progress_step(order, "link", 1))
@@ -98,33 +98,33 @@ def test_progress_report_about_a_finished_order_or_an_order_of_another_node_is_i
     node.report(
         "slice.failed", slot_id="n1/0", allocation_id=allocation, reason={"code": "x", "message": "y"}
     )
-    running_plane.client().post(f"/tasks/{order}/cancel")
+    emptied_plane.client().post(f"/tasks/{order}/cancel")
     until(lambda: node.task(order)["state"] not in {"due", "sent"}, "the order is finished")
     post_progress(node, progress_step(order, "port", 2))
     assert node.task(order)["progress"] is None
 
 
-def test_task_progress_that_a_node_reports_adds_no_event(running_plane: RunningPlane) -> None:
-    node, _allocation, order = provisioning_allocation(running_plane)
-    [before] = running_plane.rows("select count(*) from ledger.event")
+def test_task_progress_that_a_node_reports_adds_no_event(emptied_plane: RunningPlane) -> None:
+    node, _allocation, order = provisioning_allocation(emptied_plane)
+    [before] = emptied_plane.rows("select count(*) from ledger.event")
     post_progress(node, progress_step(order, "link", 1))
-    assert running_plane.rows("select count(*) from ledger.event") == [before]
+    assert emptied_plane.rows("select count(*) from ledger.event") == [before]
 
 
 def test_api_subscribes_to_the_progress_of_a_node_only_while_a_client_watches_a_task_of_the_node(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node, allocation, order = provisioning_allocation(running_plane)
-    assert subscribed_channels(running_plane) == []
-    with open_stream(running_plane, f"/allocations/{allocation}/watch"):
+    node, allocation, order = provisioning_allocation(emptied_plane)
+    assert subscribed_channels(emptied_plane) == []
+    with open_stream(emptied_plane, f"/allocations/{allocation}/watch"):
         until(
-            lambda: subscribed_channels(running_plane) == ["progress:n1"],
+            lambda: subscribed_channels(emptied_plane) == ["progress:n1"],
             "the API has subscribed to the node",
         )
-    until(lambda: subscribed_channels(running_plane) == [], "the API has unsubscribed")
-    with open_stream(running_plane, f"/tasks/{order}/watch") as again:
+    until(lambda: subscribed_channels(emptied_plane) == [], "the API has unsubscribed")
+    with open_stream(emptied_plane, f"/tasks/{order}/watch") as again:
         until(
-            lambda: subscribed_channels(running_plane) == ["progress:n1"],
+            lambda: subscribed_channels(emptied_plane) == ["progress:n1"],
             "the API has subscribed to the node again",
         )
         post_progress(node, progress_step(order, "link", 1))
@@ -132,39 +132,39 @@ def test_api_subscribes_to_the_progress_of_a_node_only_while_a_client_watches_a_
 
 
 def test_api_unsubscribes_from_the_progress_of_a_node_while_a_client_still_watches_another_node(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    _node, first, _order = provisioning_allocation(running_plane)
-    scripted_node(running_plane, "n2")
-    second = allocate(running_plane).json()["id"]
-    with open_stream(running_plane, f"/allocations/{second}/watch"):
-        with open_stream(running_plane, f"/allocations/{first}/watch"):
+    _node, first, _order = provisioning_allocation(emptied_plane)
+    scripted_node(emptied_plane, "n2")
+    second = allocate(emptied_plane).json()["id"]
+    with open_stream(emptied_plane, f"/allocations/{second}/watch"):
+        with open_stream(emptied_plane, f"/allocations/{first}/watch"):
             both = ["progress:n1", "progress:n2"]
             until(
-                lambda: sorted(subscribed_channels(running_plane)) == both,
+                lambda: sorted(subscribed_channels(emptied_plane)) == both,
                 "the API has subscribed to both nodes",
             )
         until(
-            lambda: subscribed_channels(running_plane) == ["progress:n2"], "the API is subscribed to one node"
+            lambda: subscribed_channels(emptied_plane) == ["progress:n2"], "the API is subscribed to one node"
         )
 
 
-def test_watch_receives_progress_after_its_redis_connection_was_closed(running_plane: RunningPlane) -> None:
-    node, allocation, order = provisioning_allocation(running_plane)
-    with open_stream(running_plane, f"/allocations/{allocation}/watch") as stream:
+def test_watch_receives_progress_after_its_redis_connection_was_closed(emptied_plane: RunningPlane) -> None:
+    node, allocation, order = provisioning_allocation(emptied_plane)
+    with open_stream(emptied_plane, f"/allocations/{allocation}/watch") as stream:
         until(
-            lambda: subscribed_channels(running_plane) == ["progress:n1"],
+            lambda: subscribed_channels(emptied_plane) == ["progress:n1"],
             "the API has subscribed to the node",
         )
-        with redis.Redis.from_url(running_plane.redis.url) as admin:
+        with redis.Redis.from_url(emptied_plane.redis.url) as admin:
             admin.client_kill_filter(_type="pubsub")
-        until(lambda: subscribed_channels(running_plane) == ["progress:n1"], "the API has subscribed again")
+        until(lambda: subscribed_channels(emptied_plane) == ["progress:n1"], "the API has subscribed again")
         post_progress(node, progress_step(order, "link", 1))
         assert next_progress(stream).data["step"] == "link"
 
 
-def test_invalid_progress_report_is_refused(running_plane: RunningPlane) -> None:
-    node = scripted_node(running_plane)
+def test_invalid_progress_report_is_refused(emptied_plane: RunningPlane) -> None:
+    node = scripted_node(emptied_plane)
     order = str(uuid4())
     wrong: list[dict[str, Any]] = [
         {},

@@ -38,21 +38,21 @@ def wait_for_order(node: ScriptedNode, allocation: str, kind: str) -> dict[str, 
     return next(each for each in node.orders(allocation) if each["kind"] == kind)
 
 
-def node_with_allocation(running_plane: RunningPlane, **fields: object) -> tuple[ScriptedNode, str]:
-    node = scripted_node(running_plane)
-    made = allocate(running_plane, **fields)
+def node_with_allocation(emptied_plane: RunningPlane, **fields: object) -> tuple[ScriptedNode, str]:
+    node = scripted_node(emptied_plane)
+    made = allocate(emptied_plane, **fields)
     assert made.status_code == 202, made.text
     return node, str(made.json()["id"])
 
 
-def removal_in_progress(running_plane: RunningPlane) -> tuple[ScriptedNode, str, dict[str, Any]]:
-    node, allocation = node_with_allocation(running_plane)
-    assert running_plane.client().delete(f"/allocations/{allocation}").is_success
+def removal_in_progress(emptied_plane: RunningPlane) -> tuple[ScriptedNode, str, dict[str, Any]]:
+    node, allocation = node_with_allocation(emptied_plane)
+    assert emptied_plane.client().delete(f"/allocations/{allocation}").is_success
     return node, allocation, wait_for_order(node, allocation, "slice.remove")
 
 
-def test_requested_task_is_done_with_the_result_that_its_node_reports(running_plane: RunningPlane) -> None:
-    node = scripted_node(running_plane)
+def test_requested_task_is_done_with_the_result_that_its_node_reports(emptied_plane: RunningPlane) -> None:
+    node = scripted_node(emptied_plane)
     answer = node.post("/tasks", kind="node.verify", node_id="n1")
     task = answer.json()["id"]
     assert (answer.status_code, answer.headers["location"]) == (202, f"/v1/tasks/{task}")
@@ -62,34 +62,34 @@ def test_requested_task_is_done_with_the_result_that_its_node_reports(running_pl
     shown = node.task(task)
     assert (shown["state"], shown["result"], shown["attempt"]) == ("done", VERIFIED, 1)
     assert [each["id"] for each in node.tasks()] == [task]
-    events = running_plane.client().get("/events", params={"stream": f"task-{task}"}).json()["items"]
+    events = emptied_plane.client().get("/events", params={"stream": f"task-{task}"}).json()["items"]
     assert [each["type"] for each in events] == ["task.requested", "task.succeeded"]
     assert [each["actor"].partition(":")[0] for each in events] == ["key", "node"]
 
 
-def test_task_for_a_slot_is_part_of_the_timeline_of_its_allocation(running_plane: RunningPlane) -> None:
-    node, allocation = node_with_allocation(running_plane)
+def test_task_for_a_slot_is_part_of_the_timeline_of_its_allocation(emptied_plane: RunningPlane) -> None:
+    node, allocation = node_with_allocation(emptied_plane)
     task = node.request_task("drift.report", slot_id="n1/0")
     assert node.task(task)["allocation_id"] == allocation
-    timeline = running_plane.client().get(f"/allocations/{allocation}/events").json()["items"]
+    timeline = emptied_plane.client().get(f"/allocations/{allocation}/events").json()["items"]
     assert "task.requested" in [each["type"] for each in timeline]
     assert [kind_of(text) for text in desired_orders(node.node)] == ["slice.apply"], (
         "an operation is not part of the desired state"
     )
 
 
-def test_task_request_repeated_with_one_idempotency_key_creates_one_task(running_plane: RunningPlane) -> None:
-    scripted_node(running_plane)
-    client = running_plane.client(**{"Idempotency-Key": "once"})
+def test_task_request_repeated_with_one_idempotency_key_creates_one_task(emptied_plane: RunningPlane) -> None:
+    scripted_node(emptied_plane)
+    client = emptied_plane.client(**{"Idempotency-Key": "once"})
     answers = [client.post("/tasks", json={"kind": "node.verify", "node_id": "n1"}) for _ in range(2)]
     assert answers[0].json()["id"] == answers[1].json()["id"]
-    assert len(running_plane.client().get("/tasks").json()["items"]) <= 1
+    assert len(emptied_plane.client().get("/tasks").json()["items"]) <= 1
 
 
 def test_task_with_a_temporary_failure_is_retried_until_it_fails_permanently(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node = scripted_node(running_plane)
+    node = scripted_node(emptied_plane)
     task = node.request_task("node.verify", node_id="n1")
     temporary = {"code": "host_unreadable", "message": "the switch did not answer"}
     first = node.newest_operation(task)
@@ -108,24 +108,24 @@ def test_task_with_a_temporary_failure_is_retried_until_it_fails_permanently(
     assert node.task(task)["attempt"] == 3
 
 
-def test_operation_result_from_another_node_does_not_end_the_task(running_plane: RunningPlane) -> None:
-    node, other = scripted_node(running_plane, "n1"), scripted_node(running_plane, "n2")
+def test_operation_result_from_another_node_does_not_end_the_task(emptied_plane: RunningPlane) -> None:
+    node, other = scripted_node(emptied_plane, "n1"), scripted_node(emptied_plane, "n2")
     task = node.request_task("node.verify", node_id="n1")
     other.report("operation.done", operation_id=node.newest_operation(task), result=VERIFIED)
     other.report("operation.failed", operation_id=str(uuid4()), reason=REASON)
     assert node.task(task)["state"] == "sent"
 
 
-def test_task_with_a_result_of_another_kind_fails(running_plane: RunningPlane) -> None:
-    node = scripted_node(running_plane)
+def test_task_with_a_result_of_another_kind_fails(emptied_plane: RunningPlane) -> None:
+    node = scripted_node(emptied_plane)
     task = node.request_task("node.verify", node_id="n1")
     wrong = {"kind": "drift.report", "drift": []}
     node.report("operation.done", operation_id=node.newest_operation(task), result=wrong)
     assert node.task(task)["reason"]["code"] == "wrong_result"
 
 
-def test_task_that_waits_in_the_queue_is_cancelled_at_once(running_plane: RunningPlane) -> None:
-    node = scripted_node(running_plane)
+def test_task_that_waits_in_the_queue_is_cancelled_at_once(emptied_plane: RunningPlane) -> None:
+    node = scripted_node(emptied_plane)
     task = node.request_task("node.verify", node_id="n1")
     operation = node.newest_operation(task)
     cancelled = node.post(f"/tasks/{task}/cancel")
@@ -145,12 +145,12 @@ def mark_in_flight(plane: RunningPlane, operation: str) -> None:
 
 
 def test_task_in_flight_is_cancelled_when_its_node_reports_the_cancellation(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node = scripted_node(running_plane)
+    node = scripted_node(emptied_plane)
     task = node.request_task("node.verify", node_id="n1")
     operation = node.newest_operation(task)
-    mark_in_flight(running_plane, operation)
+    mark_in_flight(emptied_plane, operation)
     cancelled = node.post(f"/tasks/{task}/cancel").json()
     assert cancelled["state"] == "sent"
     until(lambda: node.task(task)["cancelling"], "the cancellation is sent to the node")
@@ -163,23 +163,23 @@ def test_task_in_flight_is_cancelled_when_its_node_reports_the_cancellation(
     until(lambda: node.task(task)["attempt"] == 2, "the task is retried")
 
 
-def test_task_that_its_node_had_not_started_is_cancelled(running_plane: RunningPlane) -> None:
-    node = scripted_node(running_plane)
+def test_task_that_its_node_had_not_started_is_cancelled(emptied_plane: RunningPlane) -> None:
+    node = scripted_node(emptied_plane)
     task = node.request_task("node.verify", node_id="n1")
-    mark_in_flight(running_plane, node.newest_operation(task))
+    mark_in_flight(emptied_plane, node.newest_operation(task))
     node.post(f"/tasks/{task}/cancel")
     stop = "select order_id from work.task where kind = 'operation.cancel'"
-    until(lambda: len(running_plane.rows(stop)) == 1, "the cancellation is sent to the node")
-    [(cancel,)] = running_plane.rows(stop)
+    until(lambda: len(emptied_plane.rows(stop)) == 1, "the cancellation is sent to the node")
+    [(cancel,)] = emptied_plane.rows(stop)
     result = {"kind": "operation.cancel", "was_running": False}
     node.report("operation.done", operation_id=str(cancel), result=result)
     assert node.task(task)["state"] == "cancelled"
 
 
 def test_order_of_an_allocation_is_listed_as_a_task_only_if_the_filter_matches(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node, allocation = node_with_allocation(running_plane)
+    node, allocation = node_with_allocation(emptied_plane)
     order = wait_for_order(node, allocation, "slice.apply")
     assert order["slot_id"] == "n1/0"
     assert order["sends"] == 1
@@ -190,27 +190,27 @@ def test_order_of_an_allocation_is_listed_as_a_task_only_if_the_filter_matches(
 
 
 def test_allocation_with_a_cancelled_apply_order_fails_and_its_slice_is_removed(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node, allocation = node_with_allocation(running_plane)
+    node, allocation = node_with_allocation(emptied_plane)
     order = wait_for_order(node, allocation, "slice.apply")
     cancelled = node.post(f"/tasks/{order['id']}/cancel")
     assert (cancelled.status_code, cancelled.json()["state"]) == (202, "cancelled")
-    shown = running_plane.client().get(f"/allocations/{allocation}").json()
+    shown = emptied_plane.client().get(f"/allocations/{allocation}").json()
     assert (shown["state"], shown["reason"]["code"]) == ("failed", "cancelled")
     wait_for_order(node, allocation, "slice.remove")
 
 
-def test_cancellation_of_a_removal_is_refused(running_plane: RunningPlane) -> None:
-    node, _allocation, removal = removal_in_progress(running_plane)
+def test_cancellation_of_a_removal_is_refused(emptied_plane: RunningPlane) -> None:
+    node, _allocation, removal = removal_in_progress(emptied_plane)
     assert codes(node.post(f"/tasks/{removal['id']}/cancel")) == ["removal_not_cancellable"]
 
 
 @pytest.mark.parametrize(("code", "state"), [("poisoned", "poisoned"), ("wrong_network", "refused")])
 def test_removal_that_its_node_refused_can_be_retried(
-    running_plane: RunningPlane, code: str, state: str
+    emptied_plane: RunningPlane, code: str, state: str
 ) -> None:
-    node, allocation, removal = removal_in_progress(running_plane)
+    node, allocation, removal = removal_in_progress(emptied_plane)
     assert codes(node.post(f"/tasks/{removal['id']}/retry")) == ["task_in_progress"]
     reason = {"code": code, "message": "of the test"}
     node.report("order.refused", order_id=removal["id"], slot_id="n1/0", reason=reason)
@@ -221,28 +221,28 @@ def test_removal_that_its_node_refused_can_be_retried(
     [retried] = node.tasks(kind="slice.remove", state="sent")
     assert retried["id"] != removal["id"]
     node.report("slice.removed", slot_id="n1/0", allocation_id=allocation, absent=["port"])
-    assert running_plane.client().get(f"/allocations/{allocation}").json()["state"] == "released"
+    assert emptied_plane.client().get(f"/allocations/{allocation}").json()["state"] == "released"
     assert codes(node.post(f"/tasks/{removal['id']}/retry")) == ["not_awaiting_removal"]
 
 
 def test_desired_state_of_an_empty_slot_remains_the_removal_of_its_last_slice(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
     """Without the removal order, a node that lost its stored orders would accept an old order from its queue."""
-    node, allocation, removal = removal_in_progress(running_plane)
+    node, allocation, removal = removal_in_progress(emptied_plane)
     node.report("slice.removed", slot_id="n1/0", allocation_id=allocation, absent=["port"])
-    assert running_plane.client().get(f"/allocations/{allocation}").json()["state"] == "released"
+    assert emptied_plane.client().get(f"/allocations/{allocation}").json()["state"] == "released"
     done = "update work.task set state = 'done' where order_id = %(order)s returning 1"
-    assert running_plane.rows(done, order=removal["id"]) == [(1,)], (
+    assert emptied_plane.rows(done, order=removal["id"]) == [(1,)], (
         "the order is done, as after a report that names it"
     )
     assert [kind_of(text) for text in desired_orders(node.node)] == ["slice.remove"]
 
 
-def test_watch_of_an_order_receives_its_refusal_by_the_node(running_plane: RunningPlane) -> None:
-    node, _allocation, removal = removal_in_progress(running_plane)
+def test_watch_of_an_order_receives_its_refusal_by_the_node(emptied_plane: RunningPlane) -> None:
+    node, _allocation, removal = removal_in_progress(emptied_plane)
     reason = {"code": "wrong_network", "message": "of the test"}
-    with open_stream(running_plane, f"/tasks/{removal['id']}/watch") as stream:
+    with open_stream(emptied_plane, f"/tasks/{removal['id']}/watch") as stream:
         node.report("order.refused", order_id=removal["id"], slot_id="n1/0", reason=reason)
         assert [event.type for event in stream.take(3)] == [
             "allocation.releasing",
@@ -251,17 +251,17 @@ def test_watch_of_an_order_receives_its_refusal_by_the_node(running_plane: Runni
         ]
 
 
-def test_watch_of_a_task_receives_only_events_of_that_task(running_plane: RunningPlane) -> None:
-    node = scripted_node(running_plane)
+def test_watch_of_a_task_receives_only_events_of_that_task(emptied_plane: RunningPlane) -> None:
+    node = scripted_node(emptied_plane)
     task = node.request_task("node.verify", node_id="n1")
-    allocate(running_plane)
-    with open_stream(running_plane, f"/tasks/{task}/watch") as stream:
+    allocate(emptied_plane)
+    with open_stream(emptied_plane, f"/tasks/{task}/watch") as stream:
         node.report("operation.done", operation_id=node.newest_operation(task), result=VERIFIED)
         assert [event.type for event in stream.take(2)] == ["task.requested", "task.succeeded"]
 
 
-def test_task_of_an_incomplete_removal_shows_the_leftovers(running_plane: RunningPlane) -> None:
-    node, allocation, removal = removal_in_progress(running_plane)
+def test_task_of_an_incomplete_removal_shows_the_leftovers(emptied_plane: RunningPlane) -> None:
+    node, allocation, removal = removal_in_progress(emptied_plane)
     node._sequence += 1
     body = {
         "kind": "slice.removal_incomplete",
@@ -276,8 +276,8 @@ def test_task_of_an_incomplete_removal_shows_the_leftovers(running_plane: Runnin
     assert (shown["state"], shown["reason"]) == ("sent", {"code": "leftovers", "message": "tap tap0"})
 
 
-def test_retry_of_an_apply_order_in_flight_is_refused(running_plane: RunningPlane) -> None:
-    node, allocation = node_with_allocation(running_plane)
+def test_retry_of_an_apply_order_in_flight_is_refused(emptied_plane: RunningPlane) -> None:
+    node, allocation = node_with_allocation(emptied_plane)
     order = wait_for_order(node, allocation, "slice.apply")
     refused = node.post(f"/tasks/{order['id']}/retry")
     assert refused.status_code == 409
@@ -330,13 +330,13 @@ def test_task_list_with_invalid_filters_is_refused_with_every_invalid_filter(
     assert (refused.status_code, codes(refused)) == (422, ["number_out_of_range"])
 
 
-def test_task_that_the_agent_does_not_support_is_refused(running_plane: RunningPlane) -> None:
-    node = scripted_node(running_plane)
-    assert renew(running_plane, renewal("n1", 1, "next", capabilities=("drift.report/1",))).is_success
+def test_task_that_the_agent_does_not_support_is_refused(emptied_plane: RunningPlane) -> None:
+    node = scripted_node(emptied_plane)
+    assert renew(emptied_plane, renewal("n1", 1, "next", capabilities=("drift.report/1",))).is_success
     refused = node.post("/tasks", kind="node.verify", node_id="n1")
     assert (refused.status_code, codes(refused)) == (409, ["unsupported_by_agent"])
     assert renew(
-        running_plane, renewal("n1", 2, "after", presented="next", capabilities=("node.verify/1",))
+        emptied_plane, renewal("n1", 2, "after", presented="next", capabilities=("node.verify/1",))
     ).is_success
     assert node.post("/tasks", kind="node.verify", node_id="n1").status_code == 202
 
@@ -346,14 +346,14 @@ def shared_node(shared_plane: RunningPlane) -> ScriptedNode:
     return scripted_node(shared_plane)
 
 
-def test_task_pages_contain_every_task_once(running_plane: RunningPlane) -> None:
-    node = scripted_node(running_plane, slots=5)
+def test_task_pages_contain_every_task_once(emptied_plane: RunningPlane) -> None:
+    node = scripted_node(emptied_plane, slots=5)
     for _ in range(5):
-        allocate(running_plane)
+        allocate(emptied_plane)
     until(lambda: len(node.tasks()) == 5, "all orders are derived")
     found, cursor = [], None
     while True:
-        page = running_plane.client().get(
+        page = emptied_plane.client().get(
             "/tasks", params={"limit": 2, **({"cursor": cursor} if cursor else {})}
         )
         found += [each["id"] for each in page.json()["items"]]
@@ -363,10 +363,10 @@ def test_task_pages_contain_every_task_once(running_plane: RunningPlane) -> None
 
 
 def test_ledger_stream_parked_after_an_error_is_listed_and_processed_again_on_request(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    client = running_plane.client()
-    running_plane.rows(
+    client = emptied_plane.client()
+    emptied_plane.rows(
         "insert into work.parked (stream_id, since, error) values ('task-x', clock_timestamp(), 'odd') returning 1"
     )
     [item] = client.get("/parked").json()["items"]
