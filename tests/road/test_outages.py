@@ -34,7 +34,7 @@ from tests.api.node import (
     renewal,
 )
 from tests.api.streams import watch_events
-from tests.servers.plane import RunningPlane, free_port
+from tests.servers.plane import TLS_CONTEXT, RunningPlane, free_port
 from tests.servers.program_copies import run_copy
 from tests.waiting import until
 
@@ -118,7 +118,7 @@ def test_node_enrols_and_renews_its_session_while_redis_is_unreachable(running_p
 
 
 def test_openapi_document_describes_every_problem_type(shared_plane: RunningPlane) -> None:
-    described = httpx.get(f"{shared_plane.url}/openapi.json").json()
+    described = httpx.get(f"{shared_plane.url}/openapi.json", verify=TLS_CONTEXT).json()
     answers = described["paths"]["/v1/events"]["get"]["responses"]
     descriptions = " ".join(answer["description"] for answer in answers.values())
     for kind in problem_types.ALL.values():
@@ -213,4 +213,4 @@ def test_issue_key_command_while_redis_is_unreachable_prints_only_a_valid_api_ke
     assert "redis_wake_up_not_published" in made.stderr
     [key] = made.stdout.splitlines()
     headers = {"Authorization": f"Bearer {key}"}
-    assert httpx.get(f"{running_plane.url}/v1/skus", headers=headers).is_success
+    assert httpx.get(f"{running_plane.url}/v1/skus", headers=headers, verify=TLS_CONTEXT).is_success

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import psycopg
 import pytest
 import uvloop
 from psycopg.conninfo import conninfo_to_dict
@@ -31,6 +30,7 @@ from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.signing_key import ensure_signing_key
 from tests.servers.postgres import Database, cloned
 from tests.servers.redis import server_folder
+from tests.servers.statements import Statements
 from tests.waiting import until
 
 ADMIN_KEY = "sp_test-admin"
@@ -46,6 +46,7 @@ class RunningPlane:
     settings: Settings
     database: Database
     redis: embedded_redis.RedisServer
+    statements: Statements
 
     def client(self, **headers: str) -> httpx.Client:
         """Return an HTTP client of the API, with the API key of an admin."""
@@ -58,8 +59,7 @@ class RunningPlane:
 
     def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
         """Run an SQL query as the database's superuser and return its rows. `values` fill `%(name)s` in the query."""
-        with psycopg.connect(self.database.admin_dsn, autocommit=True) as conn:
-            return conn.execute(query, values or None).fetchall()
+        return self.statements.rows(query, values)
 
     def last_position(self) -> int:
         """Return the position of the newest event in the ledger."""
@@ -107,8 +107,8 @@ def running(server: PostgresServer, **changes: object) -> Iterator[RunningPlane]
         key = ensure_signing_key(folder.parent / "signing-key.pem")
         defaults = settings_for(database, redis.url, free_port(), redis.port, key)
         settings = defaults.model_copy(update=changes)
-        with _in_a_thread(settings):
-            made = RunningPlane(f"http://{settings.listen}", settings, database, redis)
+        with _in_a_thread(settings), contextlib.closing(Statements(database.admin_dsn)) as statements:
+            made = RunningPlane(f"http://{settings.listen}", settings, database, redis, statements)
             with made.client() as client:
                 until(lambda: _answers(client), "the API answers")
             yield made

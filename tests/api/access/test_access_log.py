@@ -21,7 +21,7 @@ from tests.api.access.principals import client_of, create_project, issue, sessio
 from tests.api.api_process import api_process
 from tests.api.node import BEAT, admit, as_node, enrol, register_node
 from tests.api.streams import open_stream
-from tests.servers.plane import RunningPlane, running
+from tests.servers.plane import TLS_CONTEXT, RunningPlane, running
 from tests.waiting import until
 
 Row = dict[str, Any]
@@ -113,7 +113,7 @@ def test_request_without_valid_credentials_has_an_access_log_row_without_princip
     shared_plane: RunningPlane, authorization: str | None, reason: str
 ) -> None:
     headers = {} if authorization is None else {"Authorization": authorization}
-    answer = httpx.get(f"{shared_plane.url}/v1/nodes", headers=headers)
+    answer = httpx.get(f"{shared_plane.url}/v1/nodes", headers=headers, verify=TLS_CONTEXT)
     [(outcome, principal, credential, reasons)] = shared_plane.rows(
         "select outcome, principal, credential, reasons from work.access where request_id = %(id)s",
         id=answer.headers["x-request-id"],
@@ -218,7 +218,7 @@ def test_secret_with_one_encoded_character_in_a_path_is_not_in_the_access_log(
 
 def test_health_checks_are_not_in_the_access_log(shared_plane: RunningPlane) -> None:
     for path in ("/healthz", "/readyz", "/readyz/no-such-check"):
-        httpx.get(f"{shared_plane.url}{path}")
+        httpx.get(f"{shared_plane.url}{path}", verify=TLS_CONTEXT)
     with shared_plane.client() as client:
         row_of(shared_plane, client.get("/nodes"))
     assert stored(shared_plane, "path ~ '^/(healthz|readyz)'") == []
@@ -351,7 +351,7 @@ def test_requests_of_a_source_without_credentials_are_counted_in_one_access_log_
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
     with api_process(running_plane, tmp_path / "api.log") as api:
-        with httpx.Client() as anonymous:
+        with httpx.Client(verify=TLS_CONTEXT) as anonymous:
             for _ in range(75):
                 assert anonymous.get(f"{api.plane.url}/v1/nodes").status_code == 401
             for _ in range(5):

@@ -144,7 +144,7 @@ def callers(shared_plane: RunningPlane, oidc_provider: Provider) -> dict[str, di
 
 def routes(plane: RunningPlane) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield method, path and declaration of every route in the OpenAPI document."""
-    document = httpx.get(f"{plane.url}/openapi.json").json()
+    document = httpx.get(f"{plane.url}/openapi.json", verify=TLS_CONTEXT).json()
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             yield method.upper(), path, operation[EXTENSION]
@@ -212,7 +212,7 @@ def test_every_route_is_open_exactly_to_the_principals_that_its_declaration_name
 def test_credentials_of_every_route_are_checked_before_the_body_is_parsed(
     shared_plane: RunningPlane, callers: dict[str, dict[str, str]]
 ) -> None:
-    document = httpx.get(f"{shared_plane.url}/openapi.json").json()
+    document = httpx.get(f"{shared_plane.url}/openapi.json", verify=TLS_CONTEXT).json()
     bodies = {
         (method.upper(), path)
         for path, operations in document["paths"].items()
@@ -244,7 +244,7 @@ def test_request_without_the_required_scope_is_refused_before_its_body_is_parsed
     shared_plane: RunningPlane, callers: dict[str, dict[str, str]]
 ) -> None:
     headers = {**callers["auditor"], "Content-Type": "application/json"}
-    answer = httpx.post(f"{shared_plane.url}/v1/projects", headers=headers, content=b"{")
+    answer = httpx.post(f"{shared_plane.url}/v1/projects", headers=headers, content=b"{", verify=TLS_CONTEXT)
     assert (answer.status_code, codes_of(answer)) == (403, {"role_missing"})
 
 

@@ -20,7 +20,7 @@ from joserfc.util import json_b64encode, urlsafe_b64decode, urlsafe_b64encode
 from deploy.embedded.postgres import PostgresServer
 from tests.api.access.issuers import issuer_of
 from tests.servers.oidc_provider import AUDIENCE, CLIENT, Provider, compact
-from tests.servers.plane import RunningPlane, running
+from tests.servers.plane import TLS_CONTEXT, RunningPlane, running
 
 CODES: Final = {
     "token_malformed",
@@ -328,7 +328,7 @@ def plane(postgres_server: PostgresServer, oidc_provider: Provider) -> Iterator[
 
 
 def send(plane: RunningPlane, token: str) -> httpx.Response:
-    return httpx.get(f"{plane.url}/v1/whoami", headers={"Authorization": f"Bearer {token}"})
+    return httpx.get(f"{plane.url}/v1/whoami", headers={"Authorization": f"Bearer {token}"}, verify=TLS_CONTEXT)
 
 
 def codes(answer: httpx.Response) -> list[str]:
@@ -387,7 +387,7 @@ def test_token_outside_the_authorization_header_is_not_used_and_not_logged(
     assert send(plane, token).is_success
     capfd.readouterr()
     sent = {name: value.format(token) for name, value in headers.items()}
-    answer = httpx.get(f"{plane.url}{path.format(token)}", headers=sent)
+    answer = httpx.get(f"{plane.url}{path.format(token)}", headers=sent, verify=TLS_CONTEXT)
     assert (answer.status_code, codes(answer)) == (401, ["no_credentials"])
     assert not shows(capfd.readouterr().err + answer.text, token)
 
@@ -397,7 +397,7 @@ def test_scheme_of_the_authorization_header_is_accepted_in_any_case(
 ) -> None:
     """RFC 9110, section 11.1, requires that case does not matter."""
     headers = {"Authorization": f"bearer {valid(oidc_provider)}"}
-    assert httpx.get(f"{plane.url}/v1/whoami", headers=headers).is_success
+    assert httpx.get(f"{plane.url}/v1/whoami", headers=headers, verify=TLS_CONTEXT).is_success
 
 
 def test_token_followed_by_a_second_one_is_refused(plane: RunningPlane, oidc_provider: Provider) -> None:
@@ -411,5 +411,5 @@ def test_token_of_a_caller_is_refused_on_routes_of_nodes(
     plane: RunningPlane, oidc_provider: Provider, path: str
 ) -> None:
     headers = {"Authorization": f"Bearer {valid(oidc_provider)}"}
-    answer = httpx.post(f"{plane.url}/v1/agent/{path}", headers=headers, json={})
+    answer = httpx.post(f"{plane.url}/v1/agent/{path}", headers=headers, json={}, verify=TLS_CONTEXT)
     assert (answer.status_code, codes(answer)) == (401, ["unknown_node"])

@@ -313,7 +313,7 @@ def test_enrolment_with_a_proof_that_does_not_match_its_key_is_refused(emptied_p
         {"proof": renewal("n1", 1, "x").proof},
     ):
         body = good.model_copy(update=wrong).model_dump()
-        answer = httpx.post(f"{emptied_plane.url}/v1/agent/enroll", json=body, timeout=20)
+        answer = httpx.post(f"{emptied_plane.url}/v1/agent/enroll", json=body, timeout=20, verify=TLS_CONTEXT)
         assert (answer.status_code, code_of(answer)) == (401, "wrong_proof")
     assert events(emptied_plane, "node.enrolled") == 0
     assert enrol(emptied_plane, "n1", token).is_success

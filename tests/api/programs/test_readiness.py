@@ -162,7 +162,7 @@ def test_ledger_follower_without_a_leader_is_not_ready_until_a_process_becomes_l
 
 
 def test_unknown_readiness_check_is_refused_with_the_names_of_all_checks(running_plane: RunningPlane) -> None:
-    answer = httpx.get(f"{running_plane.url}/readyz/moon", timeout=20)
+    answer = httpx.get(f"{running_plane.url}/readyz/moon", timeout=20, verify=TLS_CONTEXT)
     assert answer.status_code == 404
     assert "choose one of postgres, redis, dispatcher, projector" in answer.json()["detail"]
 
@@ -241,7 +241,7 @@ def test_many_requests_for_readiness_run_each_check_at_most_once_per_second(
         checks = [client.get(path, timeout=20).json()["checks"][0] for _ in range(20)]
         return [check["latency_ms"] for check in checks]
 
-    with ThreadPoolExecutor(10) as threads, httpx.Client(base_url=running_plane.url) as client:
+    with ThreadPoolExecutor(10) as threads, httpx.Client(base_url=running_plane.url, verify=TLS_CONTEXT) as client:
         latencies = [each for found in threads.map(latency, [client] * 10) for each in found]
 
     assert len(latencies) == 200

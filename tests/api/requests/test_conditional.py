@@ -11,7 +11,7 @@ import pytest
 
 from tests.api.access.principals import create_account, create_project, issue, session_of
 from tests.api.node import admit, allocate
-from tests.servers.plane import ADMIN_KEY, RunningPlane
+from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane
 from tests.waiting import until
 
 CHANGED: Final = '"999.0000000000000000"'
@@ -51,7 +51,7 @@ def names(shared_plane: RunningPlane) -> dict[str, str]:
 
 def with_header(plane: RunningPlane, header: str) -> Iterator[tuple[str, str]]:
     """Yield method and path of each operation for which the OpenAPI document declares a header."""
-    for path, operations in httpx.get(f"{plane.url}/openapi.json").json()["paths"].items():
+    for path, operations in httpx.get(f"{plane.url}/openapi.json", verify=TLS_CONTEXT).json()["paths"].items():
         for method, operation in operations.items():
             if header in {each["name"] for each in operation.get("parameters", ())}:
                 yield method.upper(), path

@@ -17,7 +17,7 @@ from tests.api.access.principals import create_account, create_project, issue, s
 from tests.api.broken_nodes import Node, accepted_allocation
 from tests.api.node import admit, as_node, enrol, enrolment, register_node, renewal
 from tests.api.scripted_node import ScriptedNode
-from tests.servers.plane import ADMIN_KEY, RunningPlane
+from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane
 from tests.waiting import until
 
 Operation = dict[str, Any]
@@ -229,7 +229,7 @@ BY_PARAMETER: Final[Mapping[str, Callable[[World], Names]]] = {
 
 @pytest.fixture(scope="module")
 def document(shared_plane: RunningPlane) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{shared_plane.url}/openapi.json").json()
+    found: dict[str, Any] = httpx.get(f"{shared_plane.url}/openapi.json", verify=TLS_CONTEXT).json()
     return found
 
 
@@ -351,11 +351,11 @@ def test_example_of_every_path_parameter_in_the_openapi_document_is_found_or_ans
 
 
 def test_documentation_page_may_load_and_send_nothing_outside_its_server(shared_plane: RunningPlane) -> None:
-    page = httpx.get(f"{shared_plane.url}/docs")
+    page = httpx.get(f"{shared_plane.url}/docs", verify=TLS_CONTEXT)
     assert re.findall(r"(?:https?:)?//[\w.-]+", page.text) == []
     policy = dict(each.strip().split(" ", 1) for each in page.headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'self'"
     assert not re.search(r"\*|https?:", page.headers["content-security-policy"])
     [sheet] = re.findall(r'href="([^"]+\.css)"', page.text)
-    loaded = re.findall(r"url\(([^)]+)\)", httpx.get(f"{shared_plane.url}{sheet}").text)
+    loaded = re.findall(r"url\(([^)]+)\)", httpx.get(f"{shared_plane.url}{sheet}", verify=TLS_CONTEXT).text)
     assert all(each.strip("\"'").startswith("data:") for each in loaded)

@@ -26,7 +26,7 @@ from control_plane.api.requests.access import EXTENSION
 from tests import matrix, torture
 from tests.api.access.principals import Key, create_project, issue
 from tests.api.node import admit, allocate
-from tests.servers.plane import RunningPlane
+from tests.servers.plane import TLS_CONTEXT, RunningPlane
 
 PRINCIPALS: Final = ("anonymous", "node", "caller", "admin")
 """The admin is the last one, because it may archive the project of the caller and revoke the credential of the node."""
@@ -126,7 +126,7 @@ def fleet(shared_plane: RunningPlane) -> Fleet:
         "caller": issue(shared_plane, "ci", projects=["own"]),
         "admin": issue(shared_plane, "fuzz", "admin"),
     }
-    document = httpx.get(f"{shared_plane.url}/openapi.json").json()
+    document = httpx.get(f"{shared_plane.url}/openapi.json", verify=TLS_CONTEXT).json()
     headers = {
         "anonymous": {},
         "node": {"Authorization": node.headers["authorization"]},
@@ -239,7 +239,7 @@ def test_no_request_causes_a_server_error_or_a_response_that_violates_the_docume
     assert set(findings.sent) == {"examples", "coverage", "fuzzing", "stateful"}
     assert len(findings.succeeded) >= {"anonymous": 4, "node": 8, "caller": 12, "admin": 30}[principal]
     if principal in fleet.own_keys:
-        answer = httpx.get(f"{fleet.plane.url}/v1/whoami", headers=fleet.headers[principal])
+        answer = httpx.get(f"{fleet.plane.url}/v1/whoami", headers=fleet.headers[principal], verify=TLS_CONTEXT)
         assert answer.is_success, (
             "the run revoked its own credentials, so that later requests were all refused"
         )

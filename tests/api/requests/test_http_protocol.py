@@ -10,7 +10,7 @@ import pytest
 
 from tests.api.node import as_node, batch, enrol, register_node, survey
 from tests.api.requests.test_wrong_requests import GOOD, codes
-from tests.servers.plane import RunningPlane
+from tests.servers.plane import TLS_CONTEXT, RunningPlane
 
 INGRESS = {**GOOD, "network_mode": "public-nat"}
 
@@ -183,7 +183,7 @@ def test_report_with_an_impossible_sequence_number_is_refused(
 def test_openapi_document_is_the_same_at_each_request_and_requires_no_credentials_for_health_checks(
     shared_plane: RunningPlane,
 ) -> None:
-    first, second = (httpx.get(f"{shared_plane.url}/openapi.json") for _ in range(2))
+    first, second = (httpx.get(f"{shared_plane.url}/openapi.json", verify=TLS_CONTEXT) for _ in range(2))
     assert first.status_code == second.status_code == 200
     assert first.json() == second.json()
     paths = first.json()["paths"]
@@ -194,7 +194,7 @@ def test_openapi_document_is_the_same_at_each_request_and_requires_no_credential
 def test_openapi_document_describes_the_problem_body_of_every_error_response(
     shared_plane: RunningPlane,
 ) -> None:
-    document = httpx.get(f"{shared_plane.url}/openapi.json").json()
+    document = httpx.get(f"{shared_plane.url}/openapi.json", verify=TLS_CONTEXT).json()
     problem = document["components"]["schemas"]["Problem"]
     assert {"type", "title", "status", "detail", "hint", "reasons", "request_id"} == {*problem["properties"]}
     assert "ReasonBody" in document["components"]["schemas"]
@@ -211,10 +211,10 @@ def test_openapi_document_describes_the_problem_body_of_every_error_response(
 
 
 def test_documentation_page_loads_all_assets_from_the_api(shared_plane: RunningPlane) -> None:
-    page = httpx.get(f"{shared_plane.url}/docs")
+    page = httpx.get(f"{shared_plane.url}/docs", verify=TLS_CONTEXT)
     assert page.status_code == 200
     assets = re.findall(r'(?:src|href)="([^"]+)"', page.text)
     assert assets
     for asset in assets:
         assert asset.startswith("/"), asset
-        assert httpx.get(f"{shared_plane.url}{asset}").status_code == 200
+        assert httpx.get(f"{shared_plane.url}{asset}", verify=TLS_CONTEXT).status_code == 200

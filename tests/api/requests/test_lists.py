@@ -9,7 +9,7 @@ import pytest
 from events.ledger import search
 from tests.api.access.principals import create_account, create_project, issue, session_of
 from tests.api.node import admit, allocate
-from tests.servers.plane import ADMIN_KEY, RunningPlane
+from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane
 from tests.waiting import until
 
 PAGED: Final = {"cursor", "limit", "order"}
@@ -61,7 +61,7 @@ def names(plane: RunningPlane) -> dict[str, str]:
 
 def lists(plane: RunningPlane) -> Iterator[tuple[str, set[str]]]:
     """Yield the path and the query parameters of every operation that returns a page."""
-    for path, operations in httpx.get(f"{plane.url}/openapi.json").json()["paths"].items():
+    for path, operations in httpx.get(f"{plane.url}/openapi.json", verify=TLS_CONTEXT).json()["paths"].items():
         operation = operations.get("get", {})
         content = operation.get("responses", {}).get("200", {}).get("content", {})
         schema = content.get("application/json", {}).get("schema", {}).get("$ref", "")

@@ -18,7 +18,7 @@ from control_plane.api.requests.problem_types import MOST_REASONS
 from control_plane.api.requests.request_checks import storable
 from control_plane.decisions.refusals import Malformed, Refused
 from tasks.agent_api import Enrolment
-from tests.servers.plane import RunningPlane
+from tests.servers.plane import TLS_CONTEXT, RunningPlane
 
 COUNT = 5_000
 MOST_ANSWERED = 32 * 1024
@@ -59,7 +59,7 @@ def enrol(plane: RunningPlane, body: Any) -> httpx.Response:
     content = json.dumps(body)
     assert len(content) <= MOST_ENROLMENT_BYTES == 64 * 1024
     headers = {"Content-Type": "application/json"}
-    return httpx.post(f"{plane.url}/v1/agent/enroll", content=content, headers=headers, timeout=20)
+    return httpx.post(f"{plane.url}/v1/agent/enroll", content=content, headers=headers, timeout=20, verify=TLS_CONTEXT)
 
 
 def reasons(answer: httpx.Response) -> list[dict[str, Any]]:

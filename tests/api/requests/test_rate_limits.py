@@ -30,8 +30,8 @@ from tests.api.node import admit
 from tests.servers.plane import TLS_CONTEXT, RunningPlane, running
 from tests.waiting import until
 
-LIMIT = 100
-OF_PROJECT = 150
+LIMIT = 40
+OF_PROJECT = 60
 NO_CREDENTIALS = 10
 
 
@@ -64,12 +64,12 @@ def test_response_headers_state_the_quotas_of_the_principal_and_its_project_and_
         answers = [caller.get(path) for path in ("/whoami", "/allocations", "/nodes", "/allocations/alc-x")]
     assert [each.status_code for each in answers] == [200, 200, 403, 404]
     assert {each.headers["RateLimit-Policy"] for each in answers} == {
-        '"principal";q=100;w=60, "project";q=150;w=60'
+        '"principal";q=40;w=60, "project";q=60;w=60'
     }
-    assert answers[0].headers["RateLimit"] == '"principal";r=99;t=60, "project";r=149;t=60'
-    assert '"principal";r=96;t=' in answers[3].headers["RateLimit"]
+    assert answers[0].headers["RateLimit"] == '"principal";r=39;t=60, "project";r=59;t=60'
+    assert '"principal";r=36;t=' in answers[3].headers["RateLimit"]
     with limited.client() as admin:
-        assert admin.get("/whoami").headers["RateLimit-Policy"] == '"principal";q=100;w=60'
+        assert admin.get("/whoami").headers["RateLimit-Policy"] == '"principal";q=40;w=60'
 
 
 def test_request_beyond_the_limit_is_refused_with_the_time_until_the_next_request_is_admitted(
@@ -84,7 +84,7 @@ def test_request_beyond_the_limit_is_refused_with_the_time_until_the_next_reques
     assert codes(refused) == ["rate_limited"]
     wait = int(refused.headers["Retry-After"])
     assert 50 <= wait <= 60
-    assert refused.headers["RateLimit-Policy"] == '"principal";q=100;w=60'
+    assert refused.headers["RateLimit-Policy"] == '"principal";q=40;w=60'
     assert refused.headers["RateLimit"] == f'"principal";r=0;t={wait}'
     assert f"retry in {wait} s" in refused.json()["detail"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from control_plane.api.requests.body_limit import MOST_BYTES, MOST_ENROLMENT_BYTES, MOST_REPORTED_BYTES
 from tests.api.node import admit, batch, survey
-from tests.servers.plane import RunningPlane
+from tests.servers.plane import TLS_CONTEXT, RunningPlane
 
 GOOD = {
     "sku": "lab.small",
@@ -225,10 +225,10 @@ def test_body_larger_than_the_limit_of_its_route_is_refused(
     shared_plane: RunningPlane, path: str, most: int
 ) -> None:
     url = f"{shared_plane.url}/v1/{path}"
-    answer = httpx.post(url, content=iter([b"x" * most, b"x"]))
+    answer = httpx.post(url, content=iter([b"x" * most, b"x"]), verify=TLS_CONTEXT)
     assert (answer.status_code, codes(answer)) == (413, {"content_too_large"})
     assert f"{most} bytes" in answer.json()["detail"]
-    assert httpx.post(url, content=iter([b"x" * most])).status_code in {401, 415}
+    assert httpx.post(url, content=iter([b"x" * most]), verify=TLS_CONTEXT).status_code in {401, 415}
 
 
 def test_largest_valid_allocation_request_is_not_too_large(shared_plane: RunningPlane) -> None:
@@ -300,7 +300,7 @@ def test_invalid_request_header_is_refused(
 
 def test_request_without_a_valid_api_key_is_refused_with_401(shared_plane: RunningPlane) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
-        answer = httpx.get(f"{shared_plane.url}/v1/allocations", headers=headers)
+        answer = httpx.get(f"{shared_plane.url}/v1/allocations", headers=headers, verify=TLS_CONTEXT)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
         assert codes(answer)
@@ -309,7 +309,7 @@ def test_request_without_a_valid_api_key_is_refused_with_401(shared_plane: Runni
 def test_agent_request_without_a_valid_credential_is_refused_with_401(shared_plane: RunningPlane) -> None:
     for token in ("lab-a:guess", "lab-a", ":", "Not/A/Node:x"):
         headers = {"Authorization": f"Bearer {token}"}
-        answer = httpx.post(f"{shared_plane.url}/v1/agent/desired-state", json={}, headers=headers)
+        answer = httpx.post(f"{shared_plane.url}/v1/agent/desired-state", json={}, headers=headers, verify=TLS_CONTEXT)
         assert answer.status_code == 401
 
 
