@@ -68,7 +68,7 @@ HOSTILE = {
 }
 
 
-@matrix.cases("P20", [*HOSTILE], few=2)
+@matrix.cases("P20", [*HOSTILE], few=1)
 async def test_node_that_pipelines_redis_commands_continuously_is_revoked_and_other_nodes_are_not(
     watch: QueueWatch, enrol: Enrol, given: Given, redis_server: RedisServer, case: str
 ) -> None:

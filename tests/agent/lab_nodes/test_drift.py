@@ -213,7 +213,7 @@ def test_every_drift_kind_that_a_node_reports_has_an_injected_fault() -> None:
     assert set(INJECTED_FAULTS) == set(KINDS) - {"machine.devices", "slot.ungranted", "slot.absent"}
 
 
-@matrix.cases("P17", CASES, few=2)
+@matrix.cases("P17", CASES, few=1)
 def test_injected_fault_is_detected_as_drift_of_its_kind_and_repaired_or_reported(
     site: Site, case: Case
 ) -> None:

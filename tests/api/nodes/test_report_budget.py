@@ -42,7 +42,7 @@ from tests.servers.plane import RunningPlane, running
 from tests.waiting import until
 
 BURST, PER_MINUTE = 60, 120
-MANY = 150
+MANY = 100
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def bring_control_plane_to(system: System, case: Case, load: Load) -> None:
     system.node.agent.ensure()
 
 
-@matrix.cases("P1", CASES, few=2)
+@matrix.cases("P1", CASES, few=1)
 def test_orders_in_flight_complete_without_repetition_after_a_program_is_killed_at_a_failpoint(
     system: System, case: Case
 ) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.contract.network.lab_host import Real
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(600)]
-CYCLES: Final = count(100)
+CYCLES: Final = count(100, usual_share=20)
 NEIGHBOUR: Final = network(3)
 FOREIGN_MAC: Final = MacAddress("52:54:00:99:99:99")
 LATER, LONG_AGO = 1893456000, 1
