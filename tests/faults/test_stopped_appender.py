@@ -117,7 +117,9 @@ async def test_many_appenders_idling_in_turn_delay_a_reader_of_the_ledger_by_les
     """At every moment of the test, one of the appenders holds the ledger's fence (an advisory lock)."""
     conn = await connect()
     async with holding_in_turn(database):
-        delays = [await delay(tail, conn, f"slot-{number}", until) for number in range(2 if matrix.is_full() else 1)]
+        delays = [
+            await delay(tail, conn, f"slot-{number}", until) for number in range(2 if matrix.is_full() else 1)
+        ]
     print(f"one after the other, until {until.__name__}: {[round(seconds, 2) for seconds in delays]}")
     assert min(delays) > 0.5, "there was a moment at which no appender held the fence"
     assert max(delays) < BOUND_SECONDS

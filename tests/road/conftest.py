@@ -132,6 +132,6 @@ def running_site(
 
 
 @pytest.fixture
-def site(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Site]:
-    with running_site(running_plane, tmp_path) as made:
+def site(emptied_plane: RunningPlane, tmp_path: Path) -> Iterator[Site]:
+    with running_site(emptied_plane, tmp_path) as made:
         yield made

@@ -59,11 +59,11 @@ class TwoNodes:
 
 
 @pytest.fixture
-def nodes(running_plane: RunningPlane, tmp_path: Path) -> Iterator[TwoNodes]:
-    with running_site(running_plane, tmp_path) as site:
-        second = start_node(running_plane, tmp_path / "sim-b", "sim-b", slots=SECOND_NODE_SLOTS)
+def nodes(emptied_plane: RunningPlane, tmp_path: Path) -> Iterator[TwoNodes]:
+    with running_site(emptied_plane, tmp_path) as site:
+        second = start_node(emptied_plane, tmp_path / "sim-b", "sim-b", slots=SECOND_NODE_SLOTS)
         try:
-            client = running_plane.client()
+            client = emptied_plane.client()
             listed = {"node": "sim-b"}
             until(
                 lambda: len(client.get("/slots", params=listed).json()["items"]) == len(SECOND_NODE_SLOTS),

@@ -20,47 +20,47 @@ values ('n1', clock_timestamp(), '1', %s, true)
 on conflict (node_id) do update set spooled_reports = excluded.spooled_reports returning 1"""
 
 
-async def state_after_deadline(running_plane: RunningPlane, allocation: AllocationId) -> str:
+async def state_after_deadline(emptied_plane: RunningPlane, allocation: AllocationId) -> str:
     """Let the allocation's deadline pass, fire its timer and return the allocation's state."""
-    async with plane(running_plane.settings, clock=an_hour_later) as made:
+    async with plane(emptied_plane.settings, clock=an_hour_later) as made:
         dispatcher = Dispatcher(made.handle, made.settings.unreachable_after)
         async with made.engine.begin() as conn:
             history = await allocation_history(conn, allocation)
             due = await dispatcher.evaluate(history, await made.handle.clock(conn))
             await dispatcher.write(conn, due)
         await dispatcher.fire_timer(made.engine, stream_of_allocation(allocation))
-    return str(running_plane.client().get(f"/allocations/{allocation}").json()["state"])
+    return str(emptied_plane.client().get(f"/allocations/{allocation}").json()["state"])
 
 
 async def test_allocation_deadline_does_not_fire_while_the_node_has_spooled_reports(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node = admit(running_plane, "n1")
-    allocation = AllocationId(allocate(running_plane).json()["id"])
+    node = admit(emptied_plane, "n1")
+    allocation = AllocationId(allocate(emptied_plane).json()["id"])
     assert node.post("/heartbeat", json={**BEAT, "spooled_reports": 3}).is_success
-    assert await state_after_deadline(running_plane, allocation) == "placed"
+    assert await state_after_deadline(emptied_plane, allocation) == "placed"
     assert node.post("/heartbeat", json=BEAT).is_success
-    assert await state_after_deadline(running_plane, allocation) == "failed"
+    assert await state_after_deadline(emptied_plane, allocation) == "failed"
 
 
 async def test_allocation_deadline_fires_if_the_node_with_spooled_reports_is_unreachable(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node = admit(running_plane, "n1")
-    allocation = AllocationId(allocate(running_plane).json()["id"])
+    node = admit(emptied_plane, "n1")
+    allocation = AllocationId(allocate(emptied_plane).json()["id"])
     assert node.post("/heartbeat", json={**BEAT, "spooled_reports": 3}).is_success
-    running_plane.rows("update work.node_seen set seen_at = seen_at - interval '1 hour' returning 1")
-    assert await state_after_deadline(running_plane, allocation) == "failed"
+    emptied_plane.rows("update work.node_seen set seen_at = seen_at - interval '1 hour' returning 1")
+    assert await state_after_deadline(emptied_plane, allocation) == "failed"
 
 
 async def test_withdrawal_of_an_ingress_rule_at_its_deadline_has_its_reservation_event_as_the_cause(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node = admit(running_plane, "n1")
-    assert set_public_addresses(running_plane, SHARED).is_success
-    running = RunningAllocation(running_plane, node, network_mode="public-nat", lease_seconds=7200)
+    node = admit(emptied_plane, "n1")
+    assert set_public_addresses(emptied_plane, SHARED).is_success
+    running = RunningAllocation(emptied_plane, node, network_mode="public-nat", lease_seconds=7200)
     assert create_ingress(running).is_success
-    assert await state_after_deadline(running_plane, AllocationId(running.id)) == "active"
+    assert await state_after_deadline(emptied_plane, AllocationId(running.id)) == "active"
     assert ingress_states(running) == ["withdrawn"]
     assert running.causes_of("ingress.withdrawn") == ["ingress.reserved"]
 
@@ -92,32 +92,32 @@ def failed_bring_ups(plane: RunningPlane) -> list[str]:
 
 
 async def test_allocation_deadline_missed_by_a_reachable_node_that_began_the_order_counts_as_a_node_fault(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node = Node(running_plane, "n1", slots=1)
-    allocation = accepted_allocation(running_plane)
+    node = Node(emptied_plane, "n1", slots=1)
+    allocation = accepted_allocation(emptied_plane)
     node.report(allocation, "slice.starting")
-    assert await state_after_deadline(running_plane, AllocationId(allocation["id"])) == "failed"
-    assert failed_bring_ups(running_plane) == ["node-n1", "slot-n1/0"]
+    assert await state_after_deadline(emptied_plane, AllocationId(allocation["id"])) == "failed"
+    assert failed_bring_ups(emptied_plane) == ["node-n1", "slot-n1/0"]
     [failure] = node.view()["failures"]
     assert failure["reason"]["code"] == "deadline_missed"
 
 
 async def test_allocation_deadline_missed_before_the_node_began_the_order_does_not_count_as_a_node_fault(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    Node(running_plane, "n1", slots=1)
-    allocation = accepted_allocation(running_plane)
-    assert await state_after_deadline(running_plane, AllocationId(allocation["id"])) == "failed"
-    assert failed_bring_ups(running_plane) == []
+    Node(emptied_plane, "n1", slots=1)
+    allocation = accepted_allocation(emptied_plane)
+    assert await state_after_deadline(emptied_plane, AllocationId(allocation["id"])) == "failed"
+    assert failed_bring_ups(emptied_plane) == []
 
 
 async def test_allocation_deadline_missed_by_an_unreachable_node_does_not_count_as_a_node_fault(
-    running_plane: RunningPlane,
+    emptied_plane: RunningPlane,
 ) -> None:
-    node = Node(running_plane, "n1", slots=1)
-    allocation = accepted_allocation(running_plane)
+    node = Node(emptied_plane, "n1", slots=1)
+    allocation = accepted_allocation(emptied_plane)
     node.report(allocation, "slice.starting")
-    running_plane.rows("update work.node_seen set seen_at = seen_at - interval '1 hour' returning 1")
-    assert await state_after_deadline(running_plane, AllocationId(allocation["id"])) == "failed"
-    assert failed_bring_ups(running_plane) == []
+    emptied_plane.rows("update work.node_seen set seen_at = seen_at - interval '1 hour' returning 1")
+    assert await state_after_deadline(emptied_plane, AllocationId(allocation["id"])) == "failed"
+    assert failed_bring_ups(emptied_plane) == []

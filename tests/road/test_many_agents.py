@@ -30,17 +30,17 @@ Agents = dict[str, Agent]
 
 
 @pytest.fixture
-def agents(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Agents]:
+def agents(emptied_plane: RunningPlane, tmp_path: Path) -> Iterator[Agents]:
     """Node agents that share one timetable of jobs, each with all its slots approved."""
     halt, agents = Halt(), Agents()
     with Timetable() as timetable:
         try:
             for name in NODES:
-                settings = settings_of(running_plane, tmp_path / name, name)
+                settings = settings_of(emptied_plane, tmp_path / name, name)
                 known = enrol_or_resume(settings, halt)
                 agents[name] = Agent(settings, known, host_builder(settings), timetable)
                 agents[name].start(halt)
-                approve(running_plane, name)
+                approve(emptied_plane, name)
             yield agents
         finally:
             with ThreadPoolExecutor(len(NODES)) as at_once:
@@ -95,31 +95,31 @@ def connections(plane: RunningPlane) -> Counter[str]:
 
 
 def test_idle_agent_has_one_thread_and_two_redis_connections_before_and_after_its_work(
-    running_plane: RunningPlane, agents: Agents
+    emptied_plane: RunningPlane, agents: Agents
 ) -> None:
     one_each = Counter(consumer=len(NODES))
     until(lambda: threads_of_nodes() == one_each, "only the consumer threads are running")
-    allocations = [allocate(running_plane).json()["id"] for _ in range(len(NODES) * SLOTS)]
-    until(lambda: states(running_plane) == Counter(active=len(allocations)), "all allocations are active", 60)
+    allocations = [allocate(emptied_plane).json()["id"] for _ in range(len(NODES) * SLOTS)]
+    until(lambda: states(emptied_plane) == Counter(active=len(allocations)), "all allocations are active", 60)
     for allocation in allocations:
-        assert running_plane.client().delete(f"/allocations/{allocation}").is_success
+        assert emptied_plane.client().delete(f"/allocations/{allocation}").is_success
     until(
-        lambda: states(running_plane) == Counter(released=len(allocations)),
+        lambda: states(emptied_plane) == Counter(released=len(allocations)),
         "all allocations are released",
         60,
     )
     until(lambda: threads_of_nodes() == one_each, "only the consumer threads are running")
     two_each = Counter({f"node-{name}": 2 for name in NODES})
-    until(lambda: connections(running_plane) == two_each, "each node has exactly two connections")
+    until(lambda: connections(emptied_plane) == two_each, "each node has exactly two connections")
 
 
 def test_agent_continues_after_the_other_agents_of_its_process_end(
-    running_plane: RunningPlane, agents: Agents
+    emptied_plane: RunningPlane, agents: Agents
 ) -> None:
     *ending, last = NODES
     for name in ending:
         agents[name].stop()
     until(lambda: threads_of_nodes() == Counter(consumer=1), "the threads of the other agents have ended")
-    client = running_plane.client()
+    client = emptied_plane.client()
     task = client.post("/tasks", json={"kind": "node.verify", "node_id": last}).json()["id"]
     until(lambda: client.get(f"/tasks/{task}").json()["state"] == "done", f"{last} has finished the task")

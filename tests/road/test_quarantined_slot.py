@@ -63,8 +63,8 @@ def die_at(site: Site, point: str) -> None:
 
 
 @pytest.fixture
-def quarantined(running_plane: RunningPlane, tmp_path: Path) -> Iterator[QuarantinedSite]:
-    with running_site(running_plane, tmp_path) as site:
+def quarantined(emptied_plane: RunningPlane, tmp_path: Path) -> Iterator[QuarantinedSite]:
+    with running_site(emptied_plane, tmp_path) as site:
         allocation = site.create()
         site.await_state(allocation, "active")
         [slot] = site.show(allocation)["slots"]

@@ -19,9 +19,9 @@ def meters(site: Site) -> list[str]:
 
 
 def test_slice_of_a_sku_with_a_rate_limit_has_two_openflow_meters_which_its_release_removes(
-    running_plane: RunningPlane, tmp_path: Path
+    emptied_plane: RunningPlane, tmp_path: Path
 ) -> None:
-    with running_site(running_plane, tmp_path, [{"index": index, **SLOT} for index in (0, 1)]) as site:
+    with running_site(emptied_plane, tmp_path, [{"index": index, **SLOT} for index in (0, 1)]) as site:
         before = site.node.snapshot()
         allocation = site.create(sku=LIMITED.name)
         site.await_state(allocation, "active")

@@ -4,7 +4,8 @@ Emptying the tables takes a tenth of the processor time of a start, and the data
 plane already have their statements planned. Before each test, the ledger, the read models and the tables of work in
 progress are restored to their rows after the start, and Redis is emptied. Positions in the ledger are not drawn again,
 so that the programs continue behind all earlier events. The API keeps recent events in memory for watches, which
-therefore need `running_plane`. So does a test that stops a program or changes its settings.
+therefore need `running_plane`. So does a test that stops a program, changes its settings or verifies the ledger, which
+lacks positions after the tables were emptied.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,13 @@ _FOLLOWERS: Final = 1 + sum(not each.inline for each in PROJECTIONS.values())
 _UP_TO_DATE: Final = """
 select count(*) from read.checkpoint where position >= (select max(position) from ledger.event)
 """
-_KEPT: Final = ("ledger.alembic_version", "ledger.epoch", "read.checkpoint", "work.access", "work.access_head")
+_KEPT: Final = (
+    "ledger.alembic_version",
+    "ledger.epoch",
+    "read.checkpoint",
+    "work.access",
+    "work.access_head",
+)
 _TABLES: Final = """
 select format('%%I.%%I', table_schema, table_name), format('initial.%%I', table_schema || '.' || table_name)
   from information_schema.tables
@@ -46,15 +53,22 @@ class _Reused:
     emptying: bytes
 
     def empty(self) -> None:
+        """Restore the rows that the tables had after the start, and empty Redis."""
         _await_followers(self.plane)
         self.admin.execute(self.emptying)
-        marker = self.redis.get(MARKER)
-        assert isinstance(marker, bytes), "the control plane has restored Redis after its start"
+        marker = self._marker()
         # In one transaction: without the marker, the dispatcher would restore Redis again.
         with self.redis.pipeline(transaction=True) as commands:
             commands.flushdb()
             commands.set(MARKER, marker)
             commands.execute()
+
+    def _marker(self) -> bytes:
+        """Wait until the control plane has restored a Redis that started or lost its data, and return the marker."""
+        until(lambda: self.redis.get(MARKER) is not None, "the control plane has restored Redis")
+        marker = self.redis.get(MARKER)
+        assert isinstance(marker, bytes)
+        return marker
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +78,6 @@ def _reused(postgres_server: PostgresServer) -> Iterator[_Reused]:
         psycopg.connect(plane.database.admin_dsn, autocommit=True) as admin,
         Redis.from_url(plane.redis.url) as redis,
     ):
-        until(lambda: redis.get(MARKER) is not None, "the control plane has restored Redis")
         _await_followers(plane)
         yield _Reused(plane, admin, redis, _prepare(admin))
 

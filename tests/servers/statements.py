@@ -1,4 +1,4 @@
-"""SQL statements of a test on one kept connection: to open a connection takes ten times the processor time of a query."""
+"""SQL statements of a test on one kept connection, because opening a connection takes longer than most queries."""
 
 import threading
 

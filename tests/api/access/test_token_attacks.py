@@ -328,7 +328,9 @@ def plane(postgres_server: PostgresServer, oidc_provider: Provider) -> Iterator[
 
 
 def send(plane: RunningPlane, token: str) -> httpx.Response:
-    return httpx.get(f"{plane.url}/v1/whoami", headers={"Authorization": f"Bearer {token}"}, verify=TLS_CONTEXT)
+    return httpx.get(
+        f"{plane.url}/v1/whoami", headers={"Authorization": f"Bearer {token}"}, verify=TLS_CONTEXT
+    )
 
 
 def codes(answer: httpx.Response) -> list[str]:

@@ -241,7 +241,10 @@ def test_many_requests_for_readiness_run_each_check_at_most_once_per_second(
         checks = [client.get(path, timeout=20).json()["checks"][0] for _ in range(20)]
         return [check["latency_ms"] for check in checks]
 
-    with ThreadPoolExecutor(10) as threads, httpx.Client(base_url=running_plane.url, verify=TLS_CONTEXT) as client:
+    with (
+        ThreadPoolExecutor(10) as threads,
+        httpx.Client(base_url=running_plane.url, verify=TLS_CONTEXT) as client,
+    ):
         latencies = [each for found in threads.map(latency, [client] * 10) for each in found]
 
     assert len(latencies) == 200

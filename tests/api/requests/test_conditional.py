@@ -51,7 +51,9 @@ def names(shared_plane: RunningPlane) -> dict[str, str]:
 
 def with_header(plane: RunningPlane, header: str) -> Iterator[tuple[str, str]]:
     """Yield method and path of each operation for which the OpenAPI document declares a header."""
-    for path, operations in httpx.get(f"{plane.url}/openapi.json", verify=TLS_CONTEXT).json()["paths"].items():
+    for path, operations in (
+        httpx.get(f"{plane.url}/openapi.json", verify=TLS_CONTEXT).json()["paths"].items()
+    ):
         for method, operation in operations.items():
             if header in {each["name"] for each in operation.get("parameters", ())}:
                 yield method.upper(), path

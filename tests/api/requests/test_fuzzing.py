@@ -239,7 +239,9 @@ def test_no_request_causes_a_server_error_or_a_response_that_violates_the_docume
     assert set(findings.sent) == {"examples", "coverage", "fuzzing", "stateful"}
     assert len(findings.succeeded) >= {"anonymous": 4, "node": 8, "caller": 12, "admin": 30}[principal]
     if principal in fleet.own_keys:
-        answer = httpx.get(f"{fleet.plane.url}/v1/whoami", headers=fleet.headers[principal], verify=TLS_CONTEXT)
+        answer = httpx.get(
+            f"{fleet.plane.url}/v1/whoami", headers=fleet.headers[principal], verify=TLS_CONTEXT
+        )
         assert answer.is_success, (
             "the run revoked its own credentials, so that later requests were all refused"
         )

@@ -61,7 +61,9 @@ def names(plane: RunningPlane) -> dict[str, str]:
 
 def lists(plane: RunningPlane) -> Iterator[tuple[str, set[str]]]:
     """Yield the path and the query parameters of every operation that returns a page."""
-    for path, operations in httpx.get(f"{plane.url}/openapi.json", verify=TLS_CONTEXT).json()["paths"].items():
+    for path, operations in (
+        httpx.get(f"{plane.url}/openapi.json", verify=TLS_CONTEXT).json()["paths"].items()
+    ):
         operation = operations.get("get", {})
         content = operation.get("responses", {}).get("200", {}).get("content", {})
         schema = content.get("application/json", {}).get("schema", {}).get("$ref", "")

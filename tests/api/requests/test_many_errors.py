@@ -59,7 +59,9 @@ def enrol(plane: RunningPlane, body: Any) -> httpx.Response:
     content = json.dumps(body)
     assert len(content) <= MOST_ENROLMENT_BYTES == 64 * 1024
     headers = {"Content-Type": "application/json"}
-    return httpx.post(f"{plane.url}/v1/agent/enroll", content=content, headers=headers, timeout=20, verify=TLS_CONTEXT)
+    return httpx.post(
+        f"{plane.url}/v1/agent/enroll", content=content, headers=headers, timeout=20, verify=TLS_CONTEXT
+    )
 
 
 def reasons(answer: httpx.Response) -> list[dict[str, Any]]:

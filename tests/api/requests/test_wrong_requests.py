@@ -309,7 +309,9 @@ def test_request_without_a_valid_api_key_is_refused_with_401(shared_plane: Runni
 def test_agent_request_without_a_valid_credential_is_refused_with_401(shared_plane: RunningPlane) -> None:
     for token in ("lab-a:guess", "lab-a", ":", "Not/A/Node:x"):
         headers = {"Authorization": f"Bearer {token}"}
-        answer = httpx.post(f"{shared_plane.url}/v1/agent/desired-state", json={}, headers=headers, verify=TLS_CONTEXT)
+        answer = httpx.post(
+            f"{shared_plane.url}/v1/agent/desired-state", json={}, headers=headers, verify=TLS_CONTEXT
+        )
         assert answer.status_code == 401
 
 
