@@ -30,7 +30,7 @@ class Outcomes:
     reporter: Reporter
 
     def record_outcome(self, slot: Slot, order: Order, outcome: Outcome, *, asked: bool) -> None:
-        """Store the outcome of an order. Report a new outcome, and any outcome if the order requests a report (`asked`)."""
+        """Store the outcome of an order. Report it if it is new, or if the order requests a report (`asked`)."""
         with slot.while_current(order) as held:
             if held is None:
                 return
