@@ -1,9 +1,9 @@
 """The only path from a command to facts in the ledger.
 
 Each command runs in one transaction, in this order: the idempotency key, the rows that the decision needs (locked by
-the command: a node's report budget and report cursor, then slots by node and index, then nodes), the decision, the
-inline read models, and the append as the last statement. A refusal rolls everything back, including the key, and
-consumes no position.
+the command: a node's report budget and report cursor, then the project, then entries of the catalogue by stream, then
+slots by node and index, then nodes), the decision, the inline read models, and the append as the last statement. A
+refusal rolls everything back, including the key, and consumes no position.
 
 A command runs again after a deadlock, after a lost race (for the head of a stream, a claim or a row), when it would
 have to wait for rows while it holds others, and when the server ended its transaction because this process was idle in

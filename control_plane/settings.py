@@ -1,6 +1,5 @@
 """Settings of the control plane's programs, from the environment (`SLICEPLANE_*`); no other module reads it."""
 
-from collections import Counter
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -9,12 +8,9 @@ from typing import Final, TypeVar
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -25,11 +21,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from control_plane.decisions.issuers import Issuer
-from control_plane.decisions.readiness import SSH, Check
-from control_plane.decisions.skus import IMAGES, Images
 from control_plane.work.report_budget import Limits
-from tasks.fields import ImageName, Port
-from tasks.orders import LONGEST_BANNER
 
 _SILENT_BEATS: Final = 4
 _LONGEST_PREFIX: Final = 23
@@ -46,38 +38,6 @@ S = TypeVar("S", bound=BaseSettings)
 
 class SettingsRefused(Exception):
     """The environment contains invalid settings; the message states which ones and why."""
-
-
-class ImageSettings(BaseModel):
-    """An image offered to callers, and how a node detects that a guest of the image is ready (ALC-9): by an SSH banner
-    on port 22, unless `port` is set.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    name: ImageName
-    """The name of the image's folder on nodes."""
-    port: Port | None = None
-    """TCP port of the guest that accepts connections once it is ready."""
-    banner: str = Field(default="", max_length=LONGEST_BANNER)
-    """The beginning of a line received from that port; empty if an open port is enough."""
-
-    @field_validator("banner")
-    @classmethod
-    def _is_receivable(cls, banner: str, info: ValidationInfo) -> str:
-        objections = []
-        if not (banner.isascii() and banner.isprintable()):
-            objections.append("the banner must be printable ASCII")
-        if banner and info.data.get("port", 0) is None:
-            objections.append("the banner is used only with a port; set `port` too")
-        if objections:
-            raise ValueError("; ".join(objections))
-        return banner
-
-    @property
-    def check(self) -> Check:
-        """The readiness check for a guest of this image."""
-        return SSH if self.port is None else Check(self.port, self.banner)
 
 
 class Settings(BaseSettings):
@@ -176,15 +136,6 @@ class Settings(BaseSettings):
     test deployments allow it."""
     slice_networks: IPv4Network = SLICE_NETWORKS
     """The network from which each new node gets a /24 for its slices; at least two of them."""
-    images: tuple[ImageSettings, ...] = ()
-    """Images offered in addition to those of the release; a JSON list. A change affects later allocations only: each
-    allocation keeps the readiness sign that it began with, even if its image is no longer offered.
-    """
-
-    @property
-    def offered(self) -> Images:
-        """Return the offered images by name, each with the check that finds its guests ready."""
-        return {**IMAGES, **{each.name: each.check for each in self.images}}
 
     @property
     def max_key_lifetime(self) -> timedelta | None:
@@ -269,25 +220,6 @@ class Settings(BaseSettings):
             if repeated:
                 raise ValueError(f"{', '.join(repeated)}: listed more than once; list each provider once")
         return issuers
-
-    @field_validator("images")
-    @classmethod
-    def _named_once(cls, images: tuple[ImageSettings, ...]) -> tuple[ImageSettings, ...]:
-        names = Counter(each.name for each in images)
-        objections = [
-            *(
-                f"image {name} is listed {times} times; list it once"
-                for name, times in sorted(names.items())
-                if times > 1
-            ),
-            *(
-                f"image {name} is already part of the release; choose another name"
-                for name in sorted(names.keys() & IMAGES.keys())
-            ),
-        ]
-        if objections:
-            raise ValueError("; ".join(objections))
-        return images
 
     @model_validator(mode="after")
     def _uses_are_written_before_a_session_is_idle(self) -> "Settings":

@@ -6,6 +6,7 @@ alone. Facts about its ingress rules are defined in `events.ingress`.
 
 from datetime import datetime
 
+from events.entries import SpecifiedAppProfile, SpecifiedImage, SpecifiedSku
 from events.facts import Fact, Reason, Record
 from events.ingress import IngressFact
 from events.slots import SlotNetwork
@@ -63,9 +64,23 @@ class AllocationRequested(Fact, frozen=True, omit_defaults=True):
     """Network of the project that lets its slices reach each other; absent: there is none."""
 
 
+class AllocationSpecified(Fact, frozen=True):
+    """The entries of the catalogue that the allocation uses, each with its whole content. They apply to this allocation
+    even if the catalogue changes later.
+    """
+
+    allocation_id: AllocationId
+    sku: SpecifiedSku
+    """Requested slice size."""
+    image: SpecifiedImage
+    """Image that the slices boot from."""
+    app_profile: SpecifiedAppProfile | None
+    """Requirements of the workload; null: the request named none."""
+
+
 class ReadinessCheckSet(Fact, frozen=True):
-    """The image defines a readiness check of its own, in place of an SSH banner on port 22. The check applies to this
-    allocation even if the image's definition changes later.
+    """The image defines a readiness check of its own, in place of an SSH banner on port 22. No longer recorded:
+    `allocation.specified` contains the check.
     """
 
     allocation_id: AllocationId
@@ -279,6 +294,7 @@ class AllocationReleased(Fact, frozen=True):
 
 AllocationFact = (
     AllocationRequested
+    | AllocationSpecified
     | ReadinessCheckSet
     | AllocationPlaced
     | AllocationReplaced

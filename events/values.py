@@ -30,6 +30,7 @@ SessionId = NewType("SessionId", str)
 """Id of a caller's session: `ses-` and a UUIDv7, in the same encoding as an allocation's id."""
 SkuName = NewType("SkuName", str)
 ImageName = NewType("ImageName", str)
+AppProfileName = NewType("AppProfileName", str)
 StreamId = NewType("StreamId", str)
 MacAddress = NewType("MacAddress", str)
 """Unicast EUI-48, lower case, colon separated."""
@@ -47,6 +48,10 @@ Epoch = NewType("Epoch", int)
 NetworkMode = Literal["private-nat", "public-nat"]
 """How slices are connected. Closed: every match on it ends in `assert_never`, in the control plane and on the node, so
 that a new mode does not type-check until it is handled everywhere."""
+EntryKind = Literal["sku", "image", "app_profile"]
+"""The kinds of entries in the catalogue."""
+Fabric = Literal["ib", "roce", "ethernet", "none"]
+"""Workload fabric (ALC-6): InfiniBand, RDMA over converged Ethernet, Ethernet without RDMA, or none."""
 
 LABEL: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,29}[a-z0-9])?")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
@@ -58,6 +63,9 @@ _UUID: Final = r"[0-7][0-9a-hjkmnp-tv-z]{25}"
 _ALLOCATION: Final = re.compile(rf"alc-{_UUID}")
 _INGRESS: Final = re.compile(rf"ing-{_UUID}")
 _SESSION: Final = re.compile(rf"ses-{_UUID}")
+_PRICE: Final = re.compile(r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,6})?")
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _BASE32: Final = str.maketrans(_CROCKFORD, "0123456789abcdefghijklmnopqrstuv")
 _MAX_SKU: Final = 63
@@ -110,6 +118,29 @@ def sku_name(raw: str) -> SkuName:
     if len(raw) > _MAX_SKU or not _SKU.fullmatch(raw):
         raise InvalidValue("SKU", raw, "use words of a-z and 0-9 joined by '.' or '-', such as lab.small")
     return SkuName(raw)
+
+
+def app_profile_name(raw: str) -> AppProfileName:
+    return AppProfileName(_label("app profile name", raw))
+
+
+def price(raw: str) -> str:
+    if not _PRICE.fullmatch(raw):
+        raise InvalidValue("price", raw, "use a decimal number with at most 6 decimals, such as 2.50")
+    return raw
+
+
+def image_digest(raw: str) -> str:
+    if not _DIGEST.fullmatch(raw):
+        raise InvalidValue("image digest", raw, "use 'sha256:' and 64 lower-case hexadecimal digits")
+    return raw
+
+
+def user_name(raw: str) -> str:
+    if not _USER.fullmatch(raw):
+        valid = "use 1 to 32 characters of a-z, 0-9, '_' and '-', starting with a letter or '_'"
+        raise InvalidValue("user name", raw, valid)
+    return raw
 
 
 def slot_index(raw: int) -> SlotIndex:
@@ -242,6 +273,11 @@ def stream_of_projection(projection: str) -> StreamId:
 
 def stream_of_project(project: ProjectId) -> StreamId:
     return StreamId(f"project-{project}")
+
+
+def stream_of_entry(kind: EntryKind, name: str) -> StreamId:
+    """Return the stream of an entry in the catalogue."""
+    return StreamId(f"{kind}-{name}")
 
 
 def stream_of_service_account(account: ServiceAccountId) -> StreamId:

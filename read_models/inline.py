@@ -10,6 +10,7 @@ from typing import Final, get_args
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.access import AccessFact
+from events.entries import EntryFact
 from events.facts import Fact
 from events.nodes import NodeFact
 from events.orders import OrderFact
@@ -18,13 +19,14 @@ from events.projects import ProjectFact
 from events.service_accounts import ServiceAccountFact
 from events.sessions import SessionFact
 from events.slots import SlotFact
-from read_models import keys, nodes, principals, projects, service_accounts, sessions, slots
+from read_models import catalogue, keys, nodes, principals, projects, service_accounts, sessions, slots
 from read_models.rows import Patched, write
 
 NODES: Final = Patched(nodes.node, (*get_args(NodeFact), *get_args(OrderFact)), nodes.patch)
 SLOTS: Final = Patched(slots.slot, get_args(SlotFact), slots.patch)
 KEYS: Final = Patched(keys.api_key, get_args(AccessFact), keys.patch)
 PRINCIPALS: Final = Patched(principals.principal, (PrincipalRevoked,), principals.patch)
+CATALOGUE: Final = Patched(catalogue.catalogue_entry, get_args(EntryFact), catalogue.patch)
 PROJECTS: Final = Patched(projects.project, get_args(ProjectFact), projects.patch)
 SERVICE_ACCOUNTS: Final = Patched(
     service_accounts.service_account, get_args(ServiceAccountFact), service_accounts.patch
@@ -35,5 +37,5 @@ SESSIONS: Final = Patched(sessions.session, get_args(SessionFact), sessions.patc
 async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
     """Apply facts to the rows of every inline read model. Each fact is paired with its version in its stream."""
     numbered = list(facts)
-    for each in (NODES, SLOTS, KEYS, PRINCIPALS, PROJECTS, SERVICE_ACCOUNTS, SESSIONS):
+    for each in (NODES, SLOTS, KEYS, PRINCIPALS, PROJECTS, CATALOGUE, SERVICE_ACCOUNTS, SESSIONS):
         await write(conn, each.table, each.patches(numbered))

@@ -13,7 +13,7 @@ from events.allocations import AllocationRequested
 from events.claims import CLAIMING
 from events.facts import Fact
 from read_models import allocations, holdings, projects
-from read_models.inline import KEYS, NODES, PRINCIPALS, PROJECTS, SERVICE_ACCOUNTS, SESSIONS, SLOTS
+from read_models.inline import CATALOGUE, KEYS, NODES, PRINCIPALS, PROJECTS, SERVICE_ACCOUNTS, SESSIONS, SLOTS
 from read_models.rows import Inserted, Patched, Selected
 
 
@@ -46,6 +46,7 @@ PROJECTIONS: Final[dict[str, Projection]] = {
         Projection("keys", (KEYS,), inline=True),
         Projection("principals", (PRINCIPALS,), inline=True),
         Projection("projects", (PROJECTS,), inline=True),
+        Projection("catalogue", (CATALOGUE,), inline=True),
         Projection("service_accounts", (SERVICE_ACCOUNTS,), inline=True),
         Projection("sessions", (SESSIONS,), inline=True),
         Projection(

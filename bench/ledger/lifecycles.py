@@ -16,19 +16,22 @@ from control_plane.commands.loaded import LoadedAllocation
 from control_plane.commands.nodes import L2_DOMAIN, TOKEN_LIFETIME
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Allocation, Requested, evolve
-from control_plane.decisions.skus import SKUS
+from control_plane.decisions.skus import ready_within
 from control_plane.decisions.slots import approve, claim, discover, free, network_of, quarantine
 from control_plane.histories import allocation_facts
+from deploy.embedded.lab_catalogue import IMAGES, SKUS
 from events.allocations import (
     AllocationFact,
     AllocationPlaced,
     AllocationRequested,
+    AllocationSpecified,
     PlacedSlot,
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
     SliceRemovalIncomplete,
 )
+from events.entries import SpecifiedImage, SpecifiedSku
 from events.envelope import Cause, Recorded
 from events.facts import Fact, Reason
 from events.ledger.append import Change, LedgerCommand
@@ -145,7 +148,7 @@ def node_lifecycle(world: World, number: int) -> Lifecycle:
     for slot in discovered:
         row = world.rows[slot]
         # No two slots of node-0 to node-360 derive the same first MAC.
-        approved = approve(slot, row.state, row.hardware, network_of(slot, subnet, L2_DOMAIN))
+        approved = approve(slot, row.state, _SKU, network_of(slot, subnet, L2_DOMAIN))
         yield from world.record(
             world.cause("key:admin-1"), Change(stream_of_slot(slot), row.version, (approved,))
         )
@@ -203,15 +206,21 @@ class _Allocation:
         )  # fmt: skip
         rows = [world.rows[slot] for slot in self._slots]
         chosen = tuple(PlacedSlot(row.slot_id, _network(row)) for row in rows)
-        placed = AllocationPlaced(self._id, chosen, world.now + SKUS[_SKU].ready_within)
+        placed = AllocationPlaced(self._id, chosen, world.now + ready_within(SKUS[_SKU]))
         claims = (
             Change(stream_of_slot(row.slot_id), row.version, (claim(row.slot_id, self._id),)) for row in rows
         )
-        yield from self._record(cause, Change(self._stream, 0, (request, placed)), *claims)
+        specified = AllocationSpecified(
+            self._id,
+            SpecifiedSku(_SKU, 1, SKUS[_SKU]),
+            SpecifiedImage(_IMAGE, 1, IMAGES[_IMAGE]),
+            app_profile=None,
+        )
+        yield from self._record(cause, Change(self._stream, 0, (request, specified, placed)), *claims)
 
     def _interruption(self, slot: SlotId) -> Lifecycle:
         reason = Reason("machine_died", f"the virtual machine of {slot} ended without an order")
-        interrupted = SliceInterrupted(self._id, slot, reason, self._world.now + SKUS[_SKU].ready_within)
+        interrupted = SliceInterrupted(self._id, slot, reason, self._world.now + ready_within(SKUS[_SKU]))
         after = self._history[-1]
         yield from self._reported(after, life.interrupt_slice(self._loaded.state, interrupted))
         yield from self._reported(after, life.start_slice(self._loaded.state, slot))

@@ -34,6 +34,7 @@ from control_plane.api.routes import (
     agent,
     allocations,
     capabilities,
+    catalogue,
     desired_state,
     drift,
     events,
@@ -53,7 +54,6 @@ from control_plane.api.routes import (
     tasks,
     timelines,
 )
-from control_plane.api.views.offered_images import Offering
 from control_plane.decisions.misplaced_secrets import has_secret
 from control_plane.identity.caller_sessions import by_secrets as sessions_by_secrets
 from control_plane.identity.oidc import Verifier
@@ -91,6 +91,7 @@ for _router in (
     access_log.router,
     allocations.router,
     timelines.router,
+    *catalogue.ROUTERS,
     nodes.router,
     drift.router,
     ingress.router,
@@ -128,7 +129,6 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app.state.rate_limits = RateLimits(plane.settings, plane.redis)
     app.state.travel = TimeTravel(plane.engine, feed)
     problems.install(app)
-    app.add_middleware(Offering, images=plane.settings.offered)
     app.add_middleware(Bounded)
     app.add_middleware(Conditional)
     app.add_middleware(HeadAsGet)

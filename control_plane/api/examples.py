@@ -18,8 +18,10 @@ class PathParameter(NamedTuple):
 PARAMETERS: Final = {
     "account": PathParameter("Id of a service account.", "ci"),
     "allocation": PathParameter("Id of an allocation.", "alc-01jd0000000000000000000001"),
+    "app_profile": PathParameter("Name of an app profile.", "infiniband"),
     "check": PathParameter("Name of a health check.", "postgres"),
     "code": PathParameter("Reason code of a problem.", "no_capacity"),
+    "image": PathParameter("Name of an image.", "lab-guest"),
     "index": PathParameter("Index of a slot on its node, counted from 0.", "0"),
     "ingress": PathParameter("Id of an ingress rule.", "ing-01jd0000000000000000000001"),
     "key": PathParameter("Id of an API key, which is not its secret.", "ci-0c1d2e3f4a5b"),
@@ -29,6 +31,7 @@ PARAMETERS: Final = {
     "problem": PathParameter("Name of a problem type.", "conflict"),
     "project": PathParameter("Name of a project.", "vision"),
     "session": PathParameter("Id of a session, which is not its secret.", "ses-01jd0000000000000000000001"),
+    "sku": PathParameter("Name of a SKU.", "lab.small"),
     "stream": PathParameter("Name of a stream of the ledger.", "allocation-alc-01jd0000000000000000000001"),
     "task_id": PathParameter("Id of a task.", "01933b2f-6f7e-7d0c-8a3f-5b1c2d3e4f50"),
     "verification": PathParameter("Id of a verification.", "01933b2f-6f7e-7d0c-8a3f-5b1c2d3e4f50"),
@@ -43,7 +46,39 @@ _JWS: Final = "eyJhbGciOiJFZERTQSJ9.eyJub2RlX2lkIjoibGFiLWEifQ.c2lnbmF0dXJl"
 _SPOOL: Final = "7d1f6f0e-52a1-4f0c-9f43-5d7c0c1b2a3f"
 _MOMENT: Final = "2026-11-25T09:30:00Z"
 
+_SKU: Final = {
+    "gpu_model": "NVIDIA H200",
+    "gpu_count": 1,
+    "vcpus": 24,
+    "memory_mib": 245760,
+    "disk_gib": 200,
+    "fabric": "ib",
+    "network_modes": ["private-nat", "public-nat"],
+    "numa": "single",
+    "price_per_hour": "3.20",
+    "provisioning_seconds": 600,
+}
+_IMAGE: Final = {
+    "format": "qcow2",
+    "digest": "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "size_bytes": 412876800,
+    "firmware": "uefi",
+    "default_user": "debian",
+    "minimum_disk_gib": 4,
+}
+_PROFILE: Final = {"description": "Training over InfiniBand", "fabrics": ["ib", "roce"]}
+_WITHDRAWN: Final = {"reason": "a newer size replaces it"}
+
 BODIES: Final[dict[str, dict[str, Any]]] = {
+    "POST /v1/skus": {"name": "h200.one", **_SKU},
+    "PUT /v1/skus/{sku}": _SKU,
+    "POST /v1/skus/{sku}/retire": _WITHDRAWN,
+    "POST /v1/images": {"name": "debian-12", **_IMAGE},
+    "PUT /v1/images/{image}": _IMAGE,
+    "POST /v1/images/{image}/retire": _WITHDRAWN,
+    "POST /v1/app-profiles": {"name": "training", **_PROFILE},
+    "PUT /v1/app-profiles/{app_profile}": _PROFILE,
+    "POST /v1/app-profiles/{app_profile}/retire": _WITHDRAWN,
     "POST /v1/projects": {"id": "vision", "description": "Training of the vision models"},
     "PATCH /v1/projects/{project}": {"description": "Training and evaluation of the vision models"},
     "POST /v1/projects/{project}/archive": {"reason": "the project has ended"},

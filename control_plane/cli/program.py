@@ -9,6 +9,7 @@ from control_plane.cli.access import Given
 from control_plane.cli.commands import (
     access_log,
     allocations,
+    catalogue,
     contexts,
     doctor,
     events,
@@ -21,7 +22,6 @@ from control_plane.cli.commands import (
     projects,
     service_accounts,
     sessions,
-    skus,
     slots,
     ssh,
     status,
@@ -71,7 +71,17 @@ program.add_typer(sessions.commands, name="sessions", help="List and end session
 program.add_typer(principals.commands, name="principals", help="Revoke every credential of a caller.")
 program.add_typer(access_log.commands, name="access-log", help="List the requests that the API has received.")
 program.command()(keys.whoami)
-program.add_typer(skus.commands, name="skus", help="List the slice sizes that can be requested.")
+program.add_typer(
+    catalogue.sku_commands, name="skus", help="List, publish and retire SKUs, the sizes of slices."
+)
+program.add_typer(
+    catalogue.image_commands, name="images", help="List, publish and retire images, from which slices boot."
+)
+program.add_typer(
+    catalogue.app_profile_commands,
+    name="app-profiles",
+    help="List, publish and retire app profiles, the requirements of workloads.",
+)
 program.add_typer(events.commands, name="events", help="List and follow the events of the ledger.")
 program.add_typer(
     history.commands,

@@ -7,7 +7,7 @@ raises a `SliceplaneError` (see `errors`).
 
 from typing import TYPE_CHECKING
 
-from control_plane.client import bodies, calls, errors
+from control_plane.client import bodies, calls, catalogue, errors
 from control_plane.client.errors import SliceplaneError
 from control_plane.client.exchange import Call, ListCall, Reply, WatchCall
 from control_plane.client.streams import Following
@@ -27,6 +27,7 @@ __all__ = [
     "WatchCall",
     "bodies",
     "calls",
+    "catalogue",
     "errors",
 ]
 

@@ -177,14 +177,6 @@ class Slot(Answer, frozen=True):
     allowed_actions: dict[str, Action] | None = None
 
 
-class Sku(Answer, frozen=True):
-    name: str
-    vcpus: int
-    memory_mib: int
-    rate_mbit: int | None = None
-    images: tuple[str, ...] = ()
-
-
 class AllocatedSlot(Answer, frozen=True):
     slot_id: str
     node_id: str
@@ -248,6 +240,10 @@ class Allocation(Answer, frozen=True):
     requested_at: datetime
     version: int
     """Number of the allocation's events that this view includes."""
+    sku_version: int | None = None
+    image_version: int | None = None
+    app_profile: str | None = None
+    price_per_hour: str | None = None
     reason: Reason | None = None
     slots: tuple[AllocatedSlot, ...] = ()
     lease: Lease | None = None

@@ -39,6 +39,7 @@ class CreateAllocation(Body, frozen=True):
     project: str | UnsetType = UNSET
     network_mode: str | UnsetType = UNSET
     image: str | UnsetType = UNSET
+    app_profile: str | UnsetType = UNSET
     lease_seconds: int | UnsetType = UNSET
     slot_count: int | UnsetType = UNSET
     node: str | UnsetType = UNSET
@@ -85,6 +86,50 @@ class DescribeProject(Body, frozen=True):
     """Body of `PATCH /v1/projects/{project}`."""
 
     description: str
+
+
+class SkuContent(Body, frozen=True):
+    """Body of `PUT /v1/skus/{sku}`: the whole content of a version."""
+
+    vcpus: int
+    memory_mib: int
+    gpu_model: str | UnsetType = UNSET
+    gpu_count: int | UnsetType = UNSET
+    disk_gib: int | UnsetType = UNSET
+    fabric: str | UnsetType = UNSET
+    network_modes: list[str] | UnsetType = UNSET
+    rate_mbit: int | UnsetType = UNSET
+    numa: str | UnsetType = UNSET
+    placement: str | UnsetType = UNSET
+    price_per_hour: str | UnsetType = UNSET
+    provisioning_seconds: int | UnsetType = UNSET
+
+
+class ReadinessCheck(Body, frozen=True):
+    """The readiness check of an image. An empty banner: an open port is sufficient."""
+
+    port: int | UnsetType = UNSET
+    banner: str | UnsetType = UNSET
+
+
+class ImageContent(Body, frozen=True):
+    """Body of `PUT /v1/images/{image}`: the whole content of a version."""
+
+    format: str
+    digest: str | UnsetType = UNSET
+    size_bytes: int | UnsetType = UNSET
+    architecture: str | UnsetType = UNSET
+    firmware: str | UnsetType = UNSET
+    readiness: ReadinessCheck | UnsetType = UNSET
+    default_user: str | UnsetType = UNSET
+    minimum_disk_gib: int | UnsetType = UNSET
+
+
+class AppProfileContent(Body, frozen=True):
+    """Body of `PUT /v1/app-profiles/{app_profile}`: the whole content of a version."""
+
+    fabrics: list[str]
+    description: str | UnsetType = UNSET
 
 
 class CreateServiceAccount(Body, frozen=True):

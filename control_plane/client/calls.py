@@ -29,7 +29,6 @@ from control_plane.client.answers import (
     Parked,
     ReachPath,
     RegisteredNode,
-    Sku,
     Slot,
     Status,
     Task,
@@ -105,11 +104,6 @@ def add_ingress(allocation_name: str, body: bodies.OpenIngress) -> Call[Ingress]
 def remove_ingress(allocation_name: str, ingress: str) -> Call[Allocation]:
     """Remove an ingress rule from an allocation."""
     return Call("DELETE", ingress_path(allocation_name, ingress), Allocation)
-
-
-def skus() -> ListCall[Sku]:
-    """List the slice sizes that can be requested."""
-    return ListCall("/v1/skus", Sku)
 
 
 def nodes(*, at: str | None = None) -> ListCall[Node]:

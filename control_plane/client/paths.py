@@ -36,6 +36,11 @@ def project_path(project: str, *further: str) -> str:
     return "/".join(["/v1/projects", _part(project, "a project"), *further])
 
 
+def entry_path(listed: str, name: str, *further: str) -> str:
+    """Return the path of an entry of the catalogue; `listed` is the path of the list of its kind."""
+    return "/".join([listed, _part(name, "an entry of the catalogue"), *further])
+
+
 def key_path(key: str, *further: str) -> str:
     return "/".join(["/v1/keys", _part(key, "an API key"), *further])
 

@@ -7,7 +7,7 @@ from control_plane.commands.bring_ups import failure_changes, merged_by_stream
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load
 from control_plane.decisions import allocation as life
 from control_plane.decisions.ingress import withdraw_overdue
-from control_plane.decisions.skus import SKUS, STOP_WITHIN
+from control_plane.decisions.skus import STOP_WITHIN, ready_within
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.processes.allocation import last_placement_fact
@@ -54,7 +54,7 @@ def start_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -
 
     async def command(transaction: Transaction) -> Decision:
         loaded = await load(transaction.conn, allocation)
-        deadline = transaction.now + SKUS[loaded.state.request.sku].ready_within
+        deadline = transaction.now + ready_within(loaded.state.specification.sku.content)
         return Decision(
             loaded.changes(life.start(loaded.state, reason, deadline)), origin.at(transaction.now)
         )

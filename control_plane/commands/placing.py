@@ -14,23 +14,39 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.commands.catalogue import specification
 from control_plane.commands.ingress import has_free_ingress, reserve
 from control_plane.commands.projects import against_project
 from control_plane.decisions.placement import choose, fits, node_blocked, only_simulated_left, unknown_node
 from control_plane.decisions.public_addresses import IngressRequest, no_free_address_anywhere
-from control_plane.decisions.readiness import Check, named
 from control_plane.decisions.refusals import Conflict, refuse_if
-from control_plane.decisions.skus import SKUS
+from control_plane.decisions.skus import ready_within
 from control_plane.decisions.slots import claim
 from control_plane.handle import Command, Decision, RetryWithoutLocks, Transaction
 from control_plane.identity.sessions import supports
 from control_plane.origin import Origin
 from control_plane.work import placeable, tables
-from events.allocations import AllocationFact, AllocationPlaced, AllocationRequested, PlacedSlot
+from events.allocations import (
+    AllocationFact,
+    AllocationPlaced,
+    AllocationRequested,
+    AllocationSpecified,
+    PlacedSlot,
+)
+from events.entries import SkuContent
 from events.ingress import IngressReserved
 from events.ledger.append import Change
 from events.slot_states import Free, slot_state_name
-from events.values import MAX_SLOTS, IngressId, NodeId, SlotId, node_of, stream_of_allocation, stream_of_slot
+from events.values import (
+    MAX_SLOTS,
+    AppProfileName,
+    IngressId,
+    NodeId,
+    SlotId,
+    node_of,
+    stream_of_allocation,
+    stream_of_slot,
+)
 from read_models import nodes, slots
 from read_models.slots import SlotRow
 from tasks.catalogue import INGRESS, RATE
@@ -45,7 +61,7 @@ _FREE: Final[sa.ColumnClause[str]] = sa.literal_column(f"'{slot_state_name(Free(
 
 def create_allocation(
     request: AllocationRequested,
-    check: Check,
+    app_profile: AppProfileName | None,
     ingress_rules: Sequence[tuple[IngressId, IngressRequest]],
     origin: Origin,
     render: Callable[[tuple[AllocationFact, ...], datetime], str],
@@ -55,51 +71,68 @@ def create_allocation(
 ) -> Command:
     """Create an allocation: choose and claim its slots and ingress rules.
 
-    Raises `UnknownName` if its project does not exist, and `Conflict` if there is no capacity.
+    Raises `UnknownName` if its project or one of its entries of the catalogue does not exist, and `Conflict` if an
+    entry is retired, if the entries do not fit each other, or if there is no capacity.
 
-    `check` is the readiness check of its slices; `render` makes the caller's response from the allocation's first facts
-    and their time. A node without heartbeat for `unreachable_after` is not chosen (PLT-3). A simulated node is chosen
-    only if the request names it, unless `simulated_allowed`.
+    `render` makes the caller's response from the allocation's first facts and their time. A node without heartbeat for
+    `unreachable_after` is not chosen (PLT-3). A simulated node is chosen only if the request names it, unless
+    `simulated_allowed`.
     """
 
-    wanted = PlacementRequest(request, ingress_rules, unreachable_after, simulated_allowed=simulated_allowed)
-
     async def command(transaction: Transaction) -> Decision:
-        refuse_if(await against_project(transaction.conn, request.project, "/project"))
+        specified = await _specified(transaction.conn, request, app_profile)
+        wanted = PlacementRequest(
+            request,
+            specified.sku.content,
+            ingress_rules,
+            unreachable_after,
+            simulated_allowed=simulated_allowed,
+        )
         try:
             found = await find_place(transaction, wanted)
         except Conflict as nothing:
             if transaction.wait_for_locked:
-                raise await _with_exclusions(transaction.conn, request, nothing) from None
+                raise await _with_exclusions(transaction.conn, wanted, nothing) from None
             raise RetryWithoutLocks from nothing
         placed = AllocationPlaced(
             allocation_id=request.allocation_id,
             slots=found.slots,
-            deadline=transaction.now + SKUS[request.sku].ready_within,
+            deadline=transaction.now + ready_within(specified.sku.content),
         )
         stream = stream_of_allocation(request.allocation_id)
         # Ingress rules precede the placement, because its position becomes the token of an order that contains them.
-        facts: tuple[AllocationFact, ...] = (
-            request,
-            *named(request.allocation_id, check),
-            *found.reserved,
-            placed,
-        )
+        facts: tuple[AllocationFact, ...] = (request, specified, *found.reserved, placed)
         answer = render(facts, transaction.now)
         return Decision((Change(stream, 0, facts), *found.claims), origin.at(transaction.now), answer)
 
     return command
 
 
+async def _specified(
+    conn: AsyncConnection, request: AllocationRequested, app_profile: AppProfileName | None
+) -> AllocationSpecified:
+    """Return the specification of an allocation. Raises `UnknownName` or `Conflict` with every objection to its project
+    and to its entries of the catalogue.
+    """
+    against = await against_project(conn, request.project, "/project")
+    specified = await specification(conn, request, app_profile)
+    if isinstance(specified, AllocationSpecified):
+        refuse_if(against)
+        return specified
+    refuse_if([*against, *specified])
+    raise AssertionError("without a specification there is an objection")
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """A request for slots and ingress rules on one node, which must not be in `except_nodes`.
+    """A request for slots of the size `sku` and ingress rules on one node, which must not be in `except_nodes`.
 
     Placement ignores nodes without heartbeat for `unreachable_after`. It ignores a simulated node too, unless the
     request names this node or `simulated_allowed` is set.
     """
 
     request: AllocationRequested
+    sku: SkuContent
     ingress_rules: Sequence[tuple[IngressId, IngressRequest]]
     unreachable_after: timedelta
     simulated_allowed: bool
@@ -189,12 +222,10 @@ async def _chosen(
             left = {slot: row for slot, row in left.items() if row.node_id != host}
 
 
-async def _with_exclusions(
-    conn: AsyncConnection, request: AllocationRequested, lacking: Conflict
-) -> Conflict:
+async def _with_exclusions(conn: AsyncConnection, wanted: PlacementRequest, lacking: Conflict) -> Conflict:
     """Return the refusal for lack of capacity, and add the names of excluded nodes and slots with free capacity."""
     slot, node = slots.slot, nodes.node
-    free = sa.and_(slot.c.state == _FREE, slot.c.sku == request.sku)
+    free = sa.and_(*_is_free(slot, wanted))
     has_free = sa.select(sa.true()).where(slot.c.node_id == node.c.node_id, free).limit(1).scalar_subquery()
     whole = sa.select(node.c.node_id).where(node.c.excluded.is_not(None), has_free)
     single = sa.select(slot.c.slot_id).where(slot.c.excluded.is_not(None), free)
@@ -237,22 +268,21 @@ def _candidates(
     """
     slot, request, ingress_requests = slots.slot, wanted.request, wanted.ingress_requests
     which = [
-        slot.c.state == _FREE,
+        *_is_free(slot, wanted),
         placeable.all_hold(placeable.SLOT),
-        slot.c.sku == request.sku,
         _reachable(wanted.unreachable_after),
         _fit(wanted, ingress_requests if require_free_ingress else ()),
     ]
     if request.node is not None:
         which.append(slot.c.node_id == request.node)
     # An agent that does not support rates, or ingress rules, would refuse the order.
-    needed_support = {RATE: SKUS[request.sku].rate_mbit is not None, INGRESS: bool(ingress_requests)}
+    needed_support = {RATE: wanted.sku.rate_mbit is not None, INGRESS: bool(ingress_requests)}
     which += (supports(slot.c.node_id, announced) for announced, needed in needed_support.items() if needed)
     if wanted.except_nodes:
         which.append(slot.c.node_id.not_in(wanted.except_nodes))
     if request.slot_count > 1:
         # Otherwise all rows within the limit could be of nodes with too few free slots, followed by a suitable node.
-        which.append(_free_beside(request) >= request.slot_count)
+        which.append(_free_beside(wanted) >= request.slot_count)
     return sa.select(slot).where(*which).order_by(slot.c.node_id, slot.c.slot_index).limit(CANDIDATES)
 
 
@@ -273,13 +303,20 @@ def _fit(wanted: PlacementRequest, ingress_requests: Sequence[IngressRequest]) -
     return sa.select(fit).where(node.c.node_id == slots.slot.c.node_id).scalar_subquery()
 
 
-def _free_beside(request: AllocationRequested) -> sa.ScalarSelect[int]:
+def _is_free(slot: sa.FromClause, wanted: PlacementRequest) -> Iterator[sa.ColumnElement[bool]]:
+    """Return the conditions of a free slot that was approved for the SKU and is large enough for its version."""
+    yield slot.c.state == _FREE
+    yield slot.c.sku == wanted.request.sku
+    yield slot.c.vcpus >= wanted.sku.vcpus
+    yield slot.c.memory_mib >= wanted.sku.memory_mib
+
+
+def _free_beside(wanted: PlacementRequest) -> sa.ScalarSelect[int]:
     """Return a subquery that counts the usable free slots of the SKU on the node of a slot, including this slot."""
     free = slots.slot.alias("free")
     alike = sa.and_(
         free.c.node_id == slots.slot.c.node_id,
-        free.c.state == _FREE,
-        free.c.sku == request.sku,
+        *_is_free(free, wanted),
         sa.not_(free.c.blocked),
         free.c.excluded.is_(None),
     )

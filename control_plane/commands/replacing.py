@@ -62,6 +62,7 @@ class Replacing:
         ]
         return PlacementRequest(
             state.request,
+            state.specification.sku.content,
             ingress_rules,
             self.unreachable_after,
             simulated_allowed=self.simulated_allowed,

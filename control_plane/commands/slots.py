@@ -8,6 +8,7 @@ from control_plane.decisions import allocation as life
 from control_plane.decisions.drift import granted_now
 from control_plane.decisions.ingress import emptied
 from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.decisions.skus import best_fit
 from control_plane.decisions.slots import (
     approve,
     derived_macs,
@@ -22,7 +23,7 @@ from control_plane.origin import Origin
 from events.ledger.append import Change
 from events.ledger.tables import claim
 from events.values import SlotId, node_of, stream_of_slot
-from read_models import nodes, slots
+from read_models import catalogue, nodes, slots
 
 
 def approve_slot(slot: SlotId, origin: Origin) -> Command:
@@ -41,7 +42,8 @@ def approve_slot(slot: SlotId, origin: Origin) -> Command:
             return Decision((Change(stream_of_slot(slot), row.version, facts),), origin.at(transaction.now))
         taken = await _taken_macs(transaction.conn, slot, node.l2_domain)
         network = network_of(slot, node.subnet, node.l2_domain, taken)
-        fact = approve(slot, row.state, row.hardware, network)
+        sku = best_fit(row.hardware, await catalogue.offered(transaction.conn, "sku"))
+        fact = approve(slot, row.state, sku, network)
         return Decision(
             (Change(stream_of_slot(slot), row.version, (fact, *given)),), origin.at(transaction.now)
         )

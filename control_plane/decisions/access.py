@@ -31,6 +31,7 @@ class Scope(StrEnum):
     TASKS_READ = "tasks:read"
     TASKS_WRITE = "tasks:write"
     CATALOGUE_READ = "catalogue:read"
+    CATALOGUE_WRITE = "catalogue:write"
     PROJECTS_READ = "projects:read"
     PROJECTS_WRITE = "projects:write"
     FLEET_READ = "fleet:read"

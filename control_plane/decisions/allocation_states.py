@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, assert_never, get_args
 
+from control_plane.decisions.first_release import implied_specification, with_check
 from events.allocations import (
     AllocationActivated,
     AllocationFact,
@@ -26,6 +27,7 @@ from events.allocations import (
     AllocationReleasing,
     AllocationReplaced,
     AllocationRequested,
+    AllocationSpecified,
     AllocationStarting,
     AllocationStopped,
     AllocationStopping,
@@ -76,6 +78,8 @@ class Requested:
     """State of an allocation that is requested and not placed. It exists only within the append that also places it."""
 
     request: AllocationRequested
+    specification: AllocationSpecified | None = None
+    """None until the fact that follows the request, and in histories of the first release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class Provisioning:
     """
 
     request: AllocationRequested
+    specification: AllocationSpecified
     slots: tuple[PlacedSlot, ...]
     deadline: datetime
     started: frozenset[SlotId] = frozenset()
@@ -95,6 +100,7 @@ class Provisioning:
 @dataclass(frozen=True, slots=True)
 class Active:
     request: AllocationRequested
+    specification: AllocationSpecified
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None = None
     """None only between the activation and the grant of the lease in the same append."""
@@ -108,6 +114,7 @@ class Starting:
     """
 
     request: AllocationRequested
+    specification: AllocationSpecified
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None
     down: frozenset[SlotId]
@@ -122,6 +129,7 @@ class Stopping:
     """
 
     request: AllocationRequested
+    specification: AllocationSpecified
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None
     on: frozenset[SlotId]
@@ -134,6 +142,7 @@ class Stopped:
     """State of an allocation with all slices off. It keeps its slots and addresses until it ends."""
 
     request: AllocationRequested
+    specification: AllocationSpecified
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None
     former: Former = _NONE
@@ -146,6 +155,7 @@ class Releasing:
     """
 
     request: AllocationRequested
+    specification: AllocationSpecified
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None
     reason: Reason
@@ -160,6 +170,7 @@ class Failed:
     """
 
     request: AllocationRequested
+    specification: AllocationSpecified
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None
     reason: Reason
@@ -170,6 +181,7 @@ class Failed:
 @dataclass(frozen=True, slots=True)
 class Released:
     request: AllocationRequested
+    specification: AllocationSpecified
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None
     reason: Reason
@@ -193,7 +205,6 @@ SlotDesiredStateFact = SliceRemovalRetried | IngressReserved | IngressWithdrawn
 AnyDesiredStateFact = DesiredStateFact | SlotDesiredStateFact
 """Facts that change desired state. The position of such a fact identifies the orders that result from it."""
 _NOTES: Final = (
-    ReadinessCheckSet,
     SliceStarting,
     SliceAddressObserved,
     SliceRemovalIncomplete,
@@ -223,12 +234,8 @@ def _after(state: Allocation | None, fact: AllocationFact) -> Allocation | None:
     match state:
         case None:
             return Requested(fact) if isinstance(fact, AllocationRequested) else None
-        case Requested(request):
-            return (
-                Provisioning(request, fact.slots, fact.deadline)
-                if isinstance(fact, AllocationPlaced)
-                else None
-            )
+        case Requested():
+            return _after_request(state, fact)
         case Provisioning():
             return _after_provisioning(state, fact) or _after_end(state, fact)
         case Active():
@@ -247,6 +254,22 @@ def _after(state: Allocation | None, fact: AllocationFact) -> Allocation | None:
             assert_never(state)
 
 
+def _after_request(state: Requested, fact: AllocationFact) -> Allocation | None:
+    match fact:
+        case AllocationSpecified():
+            return replace(state, specification=fact)
+        case ReadinessCheckSet():
+            return replace(state, specification=with_check(_specification(state), fact))
+        case AllocationPlaced(slots=slots, deadline=deadline):
+            return Provisioning(state.request, _specification(state), slots, deadline)
+        case _:
+            return None
+
+
+def _specification(state: Requested) -> AllocationSpecified:
+    return state.specification or implied_specification(state.request)
+
+
 def _after_provisioning(state: Provisioning, fact: AllocationFact) -> Allocation | None:
     match fact:
         case SliceStarting(slot_id=slot):
@@ -256,10 +279,14 @@ def _after_provisioning(state: Provisioning, fact: AllocationFact) -> Allocation
         case AllocationReplaced(slots=slots, deadline=deadline):
             left = slot_ids(state.slots) | state.former.remaining
             return Provisioning(
-                state.request, slots, deadline, former=Former((*state.former.slots, *state.slots), left)
+                state.request,
+                state.specification,
+                slots,
+                deadline,
+                former=Former((*state.former.slots, *state.slots), left),
             )
         case AllocationActivated():
-            return Active(state.request, state.slots, former=state.former)
+            return Active(state.request, state.specification, state.slots, former=state.former)
         case _:
             return None
 
@@ -270,7 +297,9 @@ def _after_active(state: Active, fact: AllocationFact) -> Allocation | None:
             return replace(state, lease=Lease(granted_at, expires_at))
         case SliceInterrupted(slot_id=slot, deadline=deadline):
             down = frozenset({slot})
-            return Starting(state.request, state.slots, state.lease, down, deadline, state.former)
+            return Starting(
+                state.request, state.specification, state.slots, state.lease, down, deadline, state.former
+            )
         case AllocationStopping(deadline=deadline):
             return _stopping(state, deadline)
         case _:
@@ -284,7 +313,7 @@ def _after_starting(state: Starting, fact: AllocationFact) -> Allocation | None:
         case SliceReady(slot_id=slot):
             return replace(state, down=state.down - {slot})
         case AllocationActivated():
-            return Active(state.request, state.slots, state.lease, state.former)
+            return Active(state.request, state.specification, state.slots, state.lease, state.former)
         case AllocationStopping(deadline=deadline):
             return _stopping(state, deadline)
         case _:
@@ -292,7 +321,15 @@ def _after_starting(state: Starting, fact: AllocationFact) -> Allocation | None:
 
 
 def _stopping(state: Active | Starting, deadline: datetime) -> Stopping:
-    return Stopping(state.request, state.slots, state.lease, slot_ids(state.slots), deadline, state.former)
+    return Stopping(
+        state.request,
+        state.specification,
+        state.slots,
+        state.lease,
+        slot_ids(state.slots),
+        deadline,
+        state.former,
+    )
 
 
 def _after_stopping(state: Stopping, fact: AllocationFact) -> Allocation | None:
@@ -300,7 +337,7 @@ def _after_stopping(state: Stopping, fact: AllocationFact) -> Allocation | None:
         case SliceStopped(slot_id=slot):
             return replace(state, on=state.on - {slot})
         case AllocationStopped():
-            return Stopped(state.request, state.slots, state.lease, state.former)
+            return Stopped(state.request, state.specification, state.slots, state.lease, state.former)
         case _:
             return None
 
@@ -309,7 +346,9 @@ def _after_stopped(state: Stopped, fact: AllocationFact) -> Allocation | None:
     match fact:
         case AllocationStarting(deadline=deadline):
             down = slot_ids(state.slots)
-            return Starting(state.request, state.slots, state.lease, down, deadline, state.former)
+            return Starting(
+                state.request, state.specification, state.slots, state.lease, down, deadline, state.former
+            )
         case _:
             return None
 
@@ -321,9 +360,13 @@ def _after_end(state: Living, fact: AllocationFact) -> Allocation | None:
     remaining, former = slot_ids(state.slots) | state.former.remaining, Former(state.former.slots)
     match fact:
         case AllocationReleasing(reason=reason):
-            return Releasing(state.request, state.slots, lease_of(state), reason, remaining, former)
+            return Releasing(
+                state.request, state.specification, state.slots, lease_of(state), reason, remaining, former
+            )
         case AllocationFailed(reason=reason):
-            return Failed(state.request, state.slots, lease_of(state), reason, remaining, former)
+            return Failed(
+                state.request, state.specification, state.slots, lease_of(state), reason, remaining, former
+            )
         case SliceRemoved(slot_id=slot) | SliceRemovalOverridden(slot_id=slot) if (
             slot in state.former.remaining
         ):
@@ -336,8 +379,10 @@ def _after_removal(state: Releasing | Failed, fact: AllocationFact) -> Allocatio
     match state, fact:
         case _, SliceRemoved(slot_id=slot) | SliceRemovalOverridden(slot_id=slot):
             return replace(state, remaining=state.remaining - {slot})
-        case Releasing(request, slots, lease, reason), AllocationReleased():
-            return Released(request, slots, lease, reason, state.former)
+        case Releasing(reason=reason), AllocationReleased():
+            return Released(
+                state.request, state.specification, state.slots, state.lease, reason, state.former
+            )
         case _:
             return None
 

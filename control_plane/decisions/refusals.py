@@ -55,16 +55,20 @@ class Gone(Refused):
     """The cursor in the request is permanently invalid."""
 
 
-def refuse_if(against: Sequence[Objection]) -> None:
-    """Raise a refusal with the objections of a decision function, if there are any.
+def class_of(against: Sequence[Objection]) -> type[UnknownName | Conflict]:
+    """Return the class of the refusal with these objections of a decision function.
 
     It is `UnknownName` if one of them is to a name that does not exist, because repeating the request later does not
     help then; else `Conflict`.
     """
-    if any(objection.code.startswith(_UNKNOWN) for objection in against):
-        raise UnknownName(*against)
+    unknown = any(objection.code.startswith(_UNKNOWN) for objection in against)
+    return UnknownName if unknown else Conflict
+
+
+def refuse_if(against: Sequence[Objection]) -> None:
+    """Raise a refusal with the objections of a decision function, if there are any."""
     if against:
-        raise Conflict(*against)
+        raise class_of(against)(*against)
 
 
 class PreconditionFailed(Refused):

@@ -1,29 +1,14 @@
-"""Checks of an allocation request that do not depend on free capacity. Each check concerns one field."""
+"""Checks of an allocation request that depend neither on the catalogue nor on free capacity."""
 
 from collections.abc import Iterable
 from typing import Final, assert_never, get_args
 
-from control_plane.decisions.refusals import Conflict, Malformed, Objection, UnknownName
-from control_plane.decisions.skus import SKUS, Images
-from events.values import ImageName, NetworkMode, SkuName
+from control_plane.decisions.refusals import Conflict, Malformed, Objection
+from events.values import NetworkMode
 
 _OFFERED: Final[dict[str, NetworkMode]] = {mode: mode for mode in get_args(NetworkMode)}
 _PLANNED: Final = ("private-routed", "overlay")
 """Modes that users may know from the documentation; no release offers them yet."""
-
-
-def sku_offered(raw: str) -> SkuName:
-    """Return the SKU name if this release offers it. Raises `UnknownName`."""
-    if raw not in SKUS:
-        raise UnknownName(Objection("unknown_sku", f"unknown SKU {raw!r}; choose one of {_list(SKUS)}"))
-    return SkuName(raw)
-
-
-def image_offered(raw: str, images: Images) -> ImageName:
-    """Return the image name if the deployment offers this image. Raises `UnknownName`."""
-    if (name := ImageName(raw)) not in images:
-        raise UnknownName(Objection("unknown_image", f"unknown image {raw!r}; choose one of {_list(images)}"))
-    return name
 
 
 def network_mode_offered(raw: str) -> NetworkMode:

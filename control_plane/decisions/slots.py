@@ -12,7 +12,6 @@ from collections.abc import Collection
 from typing import Final, assert_never
 
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
-from control_plane.decisions.skus import best_fit
 from events.facts import Reason
 from events.slot_states import (
     Claimed,
@@ -45,6 +44,7 @@ from events.values import (
     MacAddress,
     NodeId,
     PciAddress,
+    SkuName,
     SlotId,
     SlotIndex,
     index_of,
@@ -86,22 +86,21 @@ def awaits_approval(state: SlotState) -> bool:
             assert_never(state)
 
 
-def approve(slot: SlotId, state: SlotState, hardware: SlotHardware, network: SlotNetwork) -> SlotApproved:
-    """Approve a slot, which fixes its SKU and addresses. Raises `Conflict` if the slot is approved already or smaller
-    than every SKU.
+def approve(slot: SlotId, state: SlotState, sku: SkuName | None, network: SlotNetwork) -> SlotApproved:
+    """Approve a slot, which fixes its SKU and addresses. `sku` is the offered SKU that fits the slot best, None if it
+    is smaller than every one. Raises `Conflict` if the slot is approved already, or if no SKU fits.
     """
-    refuse_if(_against_first_approval(slot, state, hardware))
-    sku = best_fit(hardware)
+    refuse_if(_against_first_approval(slot, state, sku))
     assert sku is not None, "a slot that fits no SKU is not approved"
-    return SlotApproved(slot, sku.name, network)
+    return SlotApproved(slot, sku, network)
 
 
-def _against_first_approval(slot: SlotId, state: SlotState, hardware: SlotHardware) -> list[Objection]:
+def _against_first_approval(slot: SlotId, state: SlotState, sku: SkuName | None) -> list[Objection]:
     if not awaits_approval(state):
         reason = f"slot {slot} is {slot_state_name(state)}, not awaiting approval"
         return [Objection("not_awaiting_approval", reason)]
-    if best_fit(hardware) is None:
-        return [Objection("no_fitting_sku", f"slot {slot} is smaller than every SKU")]
+    if sku is None:
+        return [Objection("no_fitting_sku", f"slot {slot} is smaller than every SKU that is offered")]
     return []
 
 
@@ -113,16 +112,17 @@ def only_grants(state: SlotState, given: Collection[SlotFact]) -> bool:
 def against_approving(
     slot: SlotId,
     state: SlotState,
-    hardware: SlotHardware,
     granted: Collection[PciAddress],
     devices: Collection[SlotDevice],
+    sku: SkuName | None,
 ) -> list[Objection]:
-    """Return the reason why the slot cannot be approved; an empty list if it can. It does not concern the MACs derived
-    for the slot, which may all be in use.
+    """Return the reason why the slot cannot be approved; an empty list if it can. `sku` is the offered SKU that fits
+    the slot best, None if the slot is smaller than every one. Not checked: whether every MAC derived for the slot is in
+    use.
     """
     if only_grants(state, grant(slot, granted, devices)):
         return []
-    return _against_first_approval(slot, state, hardware)
+    return _against_first_approval(slot, state, sku)
 
 
 def described(

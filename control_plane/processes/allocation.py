@@ -39,15 +39,13 @@ from control_plane.decisions.ingress import (
     ordered_ingress_of,
     slots_with_unconfirmed_ingress,
 )
-from control_plane.decisions.readiness import Check, check_of
-from control_plane.decisions.skus import GRACE, SKUS
+from control_plane.decisions.skus import GRACE
 from events.allocations import (
     AllocationFact,
     AllocationFailed,
     AllocationPlaced,
     AllocationReleasing,
     AllocationReplaced,
-    AllocationRequested,
     AllocationStarting,
     AllocationStopping,
     PlacedSlot,
@@ -226,14 +224,13 @@ def _orders(
     if not slots:
         return ()
     facts = [recorded.fact for recorded in history]
-    ingress_rules, check = ingress_states_of(facts), check_of(facts)
+    ingress_rules = ingress_states_of(facts)
     return tuple(
         _order(
-            state.request,
+            state,
             slot,
             _cause_for_slot(history, slot.slot_id),
             ordered_ingress_of(ingress_rules, slot.slot_id),
-            check,
         )
         for slot in (*state.slots, *state.former.slots)
         if slot.slot_id in slots
@@ -262,13 +259,12 @@ def _cause_for_slot(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -
 
 
 def _order(
-    request: AllocationRequested,
+    state: Placed,
     slot: PlacedSlot,
     source: Recorded[AllocationFact],
     ingress_rules: tuple[IngressReserved, ...],
-    check: Check,
 ) -> Order:
-    allocation = request.allocation_id
+    allocation = state.request.allocation_id
     return Order(
         order_id=_order_id(slot.slot_id, source),
         node_id=node_of(slot.slot_id),
@@ -279,24 +275,23 @@ def _order(
         correlation_id=correlation_of(allocation),
         causation_id=source.event_id,
         trace_context=continued(source.cause.trace_context, source.event_id),
-        body=_body(request, slot, source.fact, ingress_rules, check),
+        body=_body(state, slot, source.fact, ingress_rules),
     )
 
 
 def _body(
-    request: AllocationRequested,
+    state: Placed,
     slot: PlacedSlot,
     source: AllocationFact,
     ingress_rules: tuple[IngressReserved, ...],
-    check: Check,
 ) -> ApplySlice | StopSlice | RemoveSlice:
     match source:
         case AllocationPlaced() | AllocationStarting() | IngressReserved() | IngressWithdrawn():
-            return _apply(request, slot, ingress_rules, check)
+            return _apply(state, slot, ingress_rules)
         case AllocationStopping():
             return StopSlice(network=_network(slot), grace_seconds=int(GRACE.total_seconds()))
         case AllocationReplaced(vacated=vacated) if slot.slot_id not in vacated:
-            return _apply(request, slot, ingress_rules, check)
+            return _apply(state, slot, ingress_rules)
         case AllocationReplaced() | AllocationReleasing() | AllocationFailed() | SliceRemovalRetried():
             return RemoveSlice(network=_network(slot))
         case _:
@@ -309,21 +304,22 @@ def _order_id(slot: SlotId, source: Recorded[AllocationFact]) -> UUID:
     return uuid5(_ORDERS, f"{slot} {source.epoch} {source.position}")
 
 
-def _apply(
-    request: AllocationRequested, slot: PlacedSlot, ingress_rules: tuple[IngressReserved, ...], check: Check
-) -> ApplySlice:
-    sku = SKUS[request.sku]
-    deadline = int(sku.provisioning.total_seconds())
+def _apply(state: Placed, slot: PlacedSlot, ingress_rules: tuple[IngressReserved, ...]) -> ApplySlice:
+    """Return the desired state of a slot with a slice. It follows from the allocation's own facts, never from the
+    catalogue: another content under the same fence token would be refused by the node.
+    """
+    request, sku, image = state.request, state.specification.sku.content, state.specification.image
+    check = image.content.readiness
     return ApplySlice(
         network=_network(slot, sku.rate_mbit),
         machine=Machine(
             vcpus=sku.vcpus,
             memory_mib=sku.memory_mib,
-            image=request.image,
+            image=image.name,
             hostname=request.allocation_id,
             ssh_authorized_keys=request.ssh_authorized_keys,
         ),
-        readiness=Readiness(port=check.port, banner=check.banner, deadline_seconds=deadline),
+        readiness=Readiness(port=check.port, banner=check.banner, deadline_seconds=sku.provisioning_seconds),
         ingress=_mappings(request.network_mode, ingress_rules),
     )
 

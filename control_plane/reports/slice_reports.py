@@ -18,7 +18,7 @@ from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress, task_states
 from control_plane.decisions.exclusion import is_of_node
 from control_plane.decisions.refusals import UnknownName
-from control_plane.decisions.skus import SKUS
+from control_plane.decisions.skus import ready_within
 from control_plane.decisions.slots import free, quarantine
 from control_plane.decisions.task_states import End
 from control_plane.handle import Decision, Transaction
@@ -190,7 +190,7 @@ def _slice_changes(
                 ingress.observe(loaded.ingress_rules, slot, body.lost, newest=newest, others=body.others)
             )
         case reports.SliceInterrupted():
-            deadline = transaction.now + SKUS[state.request.sku].ready_within
+            deadline = transaction.now + ready_within(state.specification.sku.content)
             interrupted = facts.SliceInterrupted(allocation, slot, _reason(body.reason), deadline)
             return loaded.changes(life.interrupt_slice(state, interrupted))
         case _:

@@ -13,7 +13,13 @@ from typing import Final
 
 import msgspec
 
-from control_plane.client import access_answers, answers, history_answers, projection_answers
+from control_plane.client import (
+    access_answers,
+    answers,
+    catalogue_answers,
+    history_answers,
+    projection_answers,
+)
 from control_plane.decisions.codes import CODES
 from deploy.setup.repository import ROOT
 from events.catalog import CATALOG
@@ -39,7 +45,7 @@ def codes() -> Iterator[str]:
 
 def client_fields() -> Iterator[str]:
     """Yield each JSON field that the Python client reads from the API's answers."""
-    for module in (access_answers, answers, history_answers, projection_answers):
+    for module in (access_answers, answers, catalogue_answers, history_answers, projection_answers):
         for name, kind in vars(module).items():
             if (
                 isinstance(kind, type)

@@ -26,6 +26,7 @@ from control_plane.schema import MigrationFailed, migrate
 from deploy.embedded import certificates
 from deploy.embedded import redis as embedded_redis
 from deploy.embedded.children import REPOSITORY, Child, installed_program
+from deploy.embedded.lab_catalogue import publish_lab_catalogue
 from deploy.embedded.layout import Layout, default_state, write_private
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.postgres_cluster import PostgresUnavailable
@@ -120,6 +121,7 @@ class Stack:
             migrate(self._postgres.admin_dsn)
         except MigrationFailed as failed:
             raise StackFailed(f"the database cannot be migrated: {failed}") from failed
+        publish_lab_catalogue(sqlalchemy_url(self._postgres.app_dsn))
         self._start_redis()
         for program in Program:
             for name, api in zip(replicas_of(program, self._replicas), self._apis, strict=True):

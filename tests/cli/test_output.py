@@ -30,12 +30,14 @@ STATUS_OF: Final = {
 }
 
 
+SKU = {"name": "lab.small", "version": 1, "state": "offered", "vcpus": 1, "memory_mib": 96}
+
+
 def test_yaml_output_of_a_list_is_one_document(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.script(
-        "GET /v1/skus", page({"name": "lab.small", "vcpus": 1, "memory_mib": 96, "images": ["a", "b"]})
-    )
+    plane.script("GET /v1/skus", page({**SKU, "network_modes": ["a", "b"]}))
     assert sliceplane("skus", "list", "-o", "yaml").out == (
-        "items:\n- name: lab.small\n  vcpus: 1\n  memory_mib: 96\n  images:\n  - a\n  - b\nnext_cursor: null\n"
+        "items:\n- name: lab.small\n  version: 1\n  state: offered\n  vcpus: 1\n  memory_mib: 96\n"
+        "  network_modes:\n  - a\n  - b\nnext_cursor: null\n"
     )
 
 
@@ -50,7 +52,7 @@ def test_name_output_prints_the_name_of_each_resource_on_a_line(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script("GET /v1/nodes", page(NODE, {**NODE, "id": "lab-b"}))
-    plane.script("GET /v1/skus", page({"name": "lab.small", "vcpus": 1, "memory_mib": 96}))
+    plane.script("GET /v1/skus", page(SKU))
     assert sliceplane("nodes", "list", "-o", "name").out == "lab-a\nlab-b\n"
     assert sliceplane("skus", "list", "--output", "name").out == "lab.small\n"
 

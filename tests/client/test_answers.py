@@ -22,8 +22,14 @@ from control_plane.api.routes import (
     sessions,
     status,
 )
-from control_plane.api.views import allocation_views, history_subjects, task_views, views
-from control_plane.client import access_answers, answers, history_answers, projection_answers
+from control_plane.api.views import allocation_views, entry_views, history_subjects, task_views, views
+from control_plane.client import (
+    access_answers,
+    answers,
+    catalogue_answers,
+    history_answers,
+    projection_answers,
+)
 from control_plane.client.answers import Answer
 
 RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
@@ -45,11 +51,13 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     answers.Problem: problems.Problem,
     answers.ReachPath: paths.PathView,
     answers.RegisteredNode: nodes.RegisteredNode,
-    answers.Sku: nodes.SkuView,
     answers.Slot: views.SlotView,
     answers.Status: status.StatusView,
     answers.Step: task_views.ProgressView,
     answers.Task: task_views.TaskView,
+    catalogue_answers.AppProfile: entry_views.AppProfileView,
+    catalogue_answers.Image: entry_views.ImageView,
+    catalogue_answers.Sku: entry_views.SkuView,
     history_answers.Changes: history.ChangesView,
     history_answers.History: history.HistoryView,
     history_answers.Holders: history_subjects.HoldersView,

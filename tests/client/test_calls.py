@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from control_plane.api.app import openapi_document
-from control_plane.client import bodies, calls
+from control_plane.client import bodies, calls, catalogue
 from control_plane.client.bodies import Body
+from control_plane.client.catalogue import Entries
 from control_plane.client.exchange import Call, ListCall, Prepared, WatchCall, prepare
 
 EXAMPLES: Final[dict[str, Any]] = {
@@ -29,6 +30,16 @@ EXAMPLES: Final[dict[str, Any]] = {
         "start_session": bodies.StartSession(),
         "revoke_principal": bodies.RevokePrincipal(actor="user:corp/alice", reason="r"),
     },
+}
+ENTRIES: Final[dict[str, Entries[Any]]] = {
+    "skus": catalogue.SKUS,
+    "images": catalogue.IMAGES,
+    "app-profiles": catalogue.APP_PROFILES,
+}
+CONTENTS: Final[dict[str, Body]] = {
+    "skus": bodies.SkuContent(vcpus=1, memory_mib=96),
+    "images": bodies.ImageContent(format="kernel"),
+    "app-profiles": bodies.AppProfileContent(fabrics=["ib"]),
 }
 WITHOUT_A_CALL: Final = {
     ("GET", "/healthz"),
@@ -84,7 +95,20 @@ def sent(call: Call[Any] | ListCall[Any] | WatchCall[Any]) -> Prepared:
             return prepare(Call("GET", call.path, object, call.params), "")
 
 
+def of_catalogue() -> Iterator[tuple[str, Call[Any] | ListCall[Any]]]:
+    """Yield every call of the catalogue, with a name."""
+    for word, entries in ENTRIES.items():
+        content = CONTENTS[word]
+        yield f"{word} all", entries.all(state="offered", at="position:1")
+        yield f"{word} one", entries.one("x", version=1, at="position:1")
+        yield f"{word} versions", entries.versions("x")
+        yield f"{word} create", entries.create("x", content)
+        yield f"{word} publish", entries.publish("x", content)
+        yield f"{word} retire", entries.retire("x", "r")
+
+
 CALLS: Final = [(name, sent(call)) for name, function in functions() for call in made(name, function)]
+OF_CATALOGUE: Final = [(name, sent(call)) for name, call in of_catalogue()]
 
 
 def operation_of(request: Prepared) -> tuple[str, str]:
@@ -115,10 +139,12 @@ def test_every_operation_for_clients_in_the_openapi_document_has_a_call() -> Non
         for method in operations
         if not path.startswith("/v1/agent")
     }
-    assert every - {operation_of(request) for _, request in CALLS} == WITHOUT_A_CALL
+    assert every - {operation_of(request) for _, request in [*CALLS, *OF_CATALOGUE]} == WITHOUT_A_CALL
 
 
-@pytest.mark.parametrize(("name", "request_"), CALLS, ids=[name for name, _ in CALLS])
+@pytest.mark.parametrize(
+    ("name", "request_"), [*CALLS, *OF_CATALOGUE], ids=[name for name, _ in [*CALLS, *OF_CATALOGUE]]
+)
 def test_call_sends_only_parameters_that_its_operation_has(name: str, request_: Prepared) -> None:
     method, path = operation_of(request_)
     declared = {each["name"] for each in document()["paths"][path][method.lower()].get("parameters", ())}
@@ -148,6 +174,17 @@ def test_fields_of_the_body_of_a_call_are_those_of_its_operation(name: str, requ
         body = bodies.DescribeProject(description="d")
     assert body_fields(type(body)) == set(schema["properties"])
     required = {field.encode_name for field in msgspec.structs.fields(type(body)) if field.required}
+    assert required == set(schema.get("required", ()))
+
+
+@pytest.mark.parametrize("word", [*CONTENTS])
+def test_fields_of_the_content_of_a_catalogue_entry_are_those_of_its_operation(word: str) -> None:
+    method, path = operation_of(sent(ENTRIES[word].publish("x", CONTENTS[word])))
+    operation = document()["paths"][path][method.lower()]
+    schema = schema_of(operation["requestBody"]["content"]["application/json"]["schema"])
+    kind = type(CONTENTS[word])
+    assert body_fields(kind) == set(schema["properties"])
+    required = {field.encode_name for field in msgspec.structs.fields(kind) if field.required}
     assert required == set(schema.get("required", ()))
 
 

@@ -3,12 +3,14 @@
 from datetime import UTC, datetime, timedelta
 
 from control_plane.decisions.slots import network_of
+from deploy.embedded.lab_catalogue import GUEST, SMALL
 from events.allocations import (
     AllocationActivated,
     AllocationFact,
     AllocationPlaced,
     AllocationReleasing,
     AllocationRequested,
+    AllocationSpecified,
     AllocationStarting,
     AllocationStopped,
     AllocationStopping,
@@ -19,6 +21,7 @@ from events.allocations import (
     SliceReady,
     SliceStopped,
 )
+from events.entries import ImageContent, SkuContent, SpecifiedImage, SpecifiedSku
 from events.facts import Reason
 from events.ssh_keys import ssh_public_key
 from events.values import (
@@ -43,6 +46,20 @@ REQUESTED = AllocationRequested(
 )
 PLACEMENT = AllocationPlaced(ID, PLACED, NOW + timedelta(minutes=2))
 PROVISIONING: tuple[AllocationFact, ...] = (REQUESTED, PLACEMENT)
+
+
+def specified(sku: SkuContent = SMALL, image: ImageContent = GUEST) -> AllocationSpecified:
+    """Return the fact that follows the request of the allocation: the content of its SKU and of its image."""
+    return AllocationSpecified(
+        ID, SpecifiedSku(SkuName("lab.small"), 3, sku), SpecifiedImage(ImageName("lab-guest"), 5, image), None
+    )
+
+
+def with_specification(
+    facts: tuple[AllocationFact, ...], sku: SkuContent = SMALL, image: ImageContent = GUEST
+) -> tuple[AllocationFact, ...]:
+    """Return a history with a specification recorded after its request."""
+    return (facts[0], specified(sku, image), *facts[1:])
 
 
 def ready(slot: str) -> SliceReady:

@@ -1,11 +1,12 @@
 """The readiness check of an image in the orders for its slices and in the endpoints of the allocation."""
 
-import pytest
+import msgspec
 
 from control_plane.api.views.allocation_views import Endpoint, allocation_view
-from control_plane.decisions.readiness import SSH, Check, check_of, named
 from control_plane.processes.allocation import due, newest_order_of
-from events.allocations import AllocationFact, ReadinessCheckSet, SliceReady
+from deploy.embedded.lab_catalogue import GUEST, SMALL
+from events.allocations import AllocationFact, SliceReady
+from events.entries import ReadinessCheck
 from events.envelope import Cause, Recorded
 from events.values import Epoch, Position, new_uuid, stream_of_allocation
 from tasks.orders import ApplySlice, Order, Readiness
@@ -15,15 +16,14 @@ from tests.decisions.histories import (
     NETWORK,
     NOW,
     PROVISIONING,
-    RELEASING,
     STARTING,
-    STOPPED,
     A,
     B,
+    with_specification,
 )
 
-WEB = ReadinessCheckSet(ID, 8080, "")
-SSH_ELSEWHERE = ReadinessCheckSet(ID, 2222, "SSH-2.0")
+WEB = ReadinessCheck(8080, "")
+SSH_ELSEWHERE = ReadinessCheck(2222, "SSH-2.0")
 
 
 def recorded(facts: tuple[AllocationFact, ...]) -> list[Recorded[AllocationFact]]:
@@ -34,9 +34,9 @@ def recorded(facts: tuple[AllocationFact, ...]) -> list[Recorded[AllocationFact]
     ]
 
 
-def with_check(check: ReadinessCheckSet, facts: tuple[AllocationFact, ...]) -> tuple[AllocationFact, ...]:
-    """Return the allocation history `facts` with this readiness check recorded after its first event."""
-    return (facts[0], check, *facts[1:])
+def with_check(check: ReadinessCheck, facts: tuple[AllocationFact, ...]) -> tuple[AllocationFact, ...]:
+    """Return the allocation history `facts` with an image that has this readiness check."""
+    return with_specification(facts, SMALL, msgspec.structs.replace(GUEST, readiness=check))
 
 
 def orders(facts: tuple[AllocationFact, ...]) -> list[Order]:
@@ -51,13 +51,6 @@ def endpoints(facts: tuple[AllocationFact, ...]) -> list[Endpoint]:
     return allocation_view(facts, NOW).endpoints
 
 
-def test_order_without_a_recorded_readiness_check_contains_the_ssh_check() -> None:
-    made = orders(PROVISIONING)
-    assert len(made) == 2
-    expected = '"readiness":{"port":22,"banner":"SSH-","deadline_seconds":120}'
-    assert all(expected in order.model_dump_json() for order in made)
-
-
 def test_apply_order_contains_the_readiness_check_of_its_image() -> None:
     expected = Readiness(port=8080, banner="", deadline_seconds=120)
     assert readiness(with_check(WEB, PROVISIONING)) == [expected] * 2
@@ -69,23 +62,7 @@ def test_orders_with_different_readiness_checks_have_different_content_digests()
     assert len({order.content_digest() for order in made if order is not None}) == 2
 
 
-def test_readiness_check_does_not_change_the_state_of_the_allocation() -> None:
-    for facts in (ACTIVE, STOPPED, RELEASING):
-        one, other = allocation_view(facts, NOW), allocation_view(with_check(WEB, facts), NOW)
-        assert (one.state, one.slots, one.lease) == (other.state, other.slots, other.lease)
-
-
-def test_default_ssh_readiness_check_is_not_recorded() -> None:
-    assert named(ID, SSH) == named(ID, Check(22, "SSH-")) == ()
-    assert check_of(PROVISIONING) == SSH
-
-
-@pytest.mark.parametrize("check", [Check(22, ""), Check(2222, "SSH-"), Check(8080, ""), Check(2525, "220 ")])
-def test_readiness_check_different_from_the_default_is_recorded_and_read_back(check: Check) -> None:
-    assert check_of((PROVISIONING[0], *named(ID, check), *PROVISIONING[1:])) == check
-
-
-def active_at(port: int, banner: str, check: ReadinessCheckSet) -> tuple[AllocationFact, ...]:
+def active_at(port: int, banner: str, check: ReadinessCheck) -> tuple[AllocationFact, ...]:
     up = tuple(SliceReady(ID, slot, NETWORK.private_ip, port, banner) for slot in (A, B))
     return with_check(check, (*PROVISIONING, *up, *ACTIVE[4:]))
 

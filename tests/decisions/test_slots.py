@@ -28,8 +28,8 @@ from events.slot_states import (
     slot_state,
     slot_state_name,
 )
-from events.slots import SlotForceReleased, SlotHardware, SlotReleased, SlotReleasing
-from events.values import allocation_of, new_uuid
+from events.slots import SlotForceReleased, SlotReleased, SlotReleasing
+from events.values import SkuName, allocation_of, new_uuid
 from tests.decisions.histories import ID, NETWORK, A
 
 OTHER = allocation_of(new_uuid())
@@ -65,7 +65,7 @@ def test_slot_row_in_a_state_that_requires_an_allocation_is_refused_without_an_a
 def test_only_a_discovered_slot_can_be_approved() -> None:
     assert names([each for each in STATES if awaits_approval(each)]) == ["discovered"]
     with pytest.raises(Conflict, match="is quarantined, not awaiting approval"):
-        approve(A, Quarantined(ID, REASON), SlotHardware(4, 8192, "eth0"), NETWORK)
+        approve(A, Quarantined(ID, REASON), SkuName("lab.small"), NETWORK)
 
 
 def test_only_a_claimed_slot_is_released_by_its_allocation() -> None:

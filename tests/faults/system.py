@@ -16,12 +16,13 @@ from typing import Final
 
 import msgspec
 
-from control_plane.decisions.skus import SKUS, Sku
 from deploy.embedded.children import Child, installed_program
+from deploy.embedded.lab_catalogue import SKUS
 from deploy.embedded.layout import Layout
 from deploy.embedded.node_files import host_file, write_configuration, write_token
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import Stack
+from events.entries import SkuContent
 from events.values import SkuName
 from node_agent.lab.leaks.snapshot import Snapshot, differences, take
 from node_agent.lab.leaks.target import SimulatedTarget
@@ -220,7 +221,7 @@ class System(Caller):
         return node["state"] == "enrolled" and bool(node["hostname"]) and not node["missing"]
 
 
-def _room_for(sku: Sku) -> dict[str, int]:
+def _room_for(sku: SkuContent) -> dict[str, int]:
     return {"vcpus": sku.vcpus, "memory_mib": sku.memory_mib}
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -18,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane.commands.access import KeyRequest, issue_first_key, issue_key, replace_key, revoke_key
 from control_plane.commands.allocations import expire_lease, miss_deadline, release_allocation
 from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
+from control_plane.commands.catalogue import create_entry, publish_version, retire_entry
 from control_plane.commands.identity import (
     enrol_node,
     record_superseded,
@@ -37,7 +39,6 @@ from control_plane.commands.service_accounts import (
 from control_plane.commands.sessions import RequestedSession, end_session, start_session
 from control_plane.commands.slots import approve_slot, force_release
 from control_plane.decisions.access import Principal, Role, Scope
-from control_plane.decisions.readiness import SSH
 from control_plane.decisions.refusals import Refused
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.handle import Command, Handle, database_time
@@ -55,6 +56,7 @@ from control_plane.settings import SLICE_NETWORKS, Settings
 from control_plane.wiring import plane
 from control_plane.work import tables
 from control_plane.work.report_budget import Limits
+from deploy.embedded.lab_catalogue import SMALL, publish_with
 from events.allocations import AllocationPlaced, AllocationReplaced, AllocationRequested
 from events.facts import Reason
 from events.ledger.tail import Tail
@@ -199,7 +201,7 @@ class Fleet:
         return await self.do(
             create_allocation(
                 requested,
-                SSH,
+                None,
                 (),
                 self.origin("create"),
                 note_slots,
@@ -278,6 +280,15 @@ class Fleet:
         )
         return await self.do(command)
 
+    async def change_sku(self, name: str, *, memory_mib: int, retire: bool) -> bool:
+        """Publish a version of a SKU, which is created if it does not exist, or retire it."""
+        origin = self.origin("sku")
+        if retire:
+            return await self.do(retire_entry("sku", name, "obsolete", origin))
+        content = msgspec.structs.replace(SMALL, memory_mib=memory_mib)
+        created = await self.do(create_entry("sku", name, content, origin, lambda made: made.name))
+        return created or await self.do(publish_version("sku", name, content, origin))
+
     async def bring_up(self, node: NodeId, slots: int) -> None:
         """Register and enrol a node of the simulated fleet, and approve its slots."""
         assert await self.register(node)
@@ -354,6 +365,7 @@ async def living(database: Database, pool: int = 4) -> AsyncIterator[Fleet]:
     async with plane(settings_of(database), pool=pool) as made:
         fleet = Fleet(Handle(made.engine, _wake_no_follower), Tail(ledger_dsn(made)))
         fleet.handle = replace(fleet.handle, clock=fleet.clock)
+        await publish_with(fleet.handle)
         try:
             yield fleet
         finally:

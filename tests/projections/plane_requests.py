@@ -13,6 +13,7 @@ NAMES = (
     "keys",
     "principals",
     "projects",
+    "catalogue",
     "service_accounts",
     "sessions",
     "allocations",
@@ -39,6 +40,8 @@ def create_history(plane: RunningPlane, node: str = "node-a", slots: int = 3) ->
     with plane.client() as admin:
         assert admin.post("/service-accounts", json=account).is_success
         assert admin.post("/keys", json={"name": "job", "service_account": account["id"]}).is_success
+        assert admin.post("/skus", json={"name": f"of.{node}", "vcpus": 1, "memory_mib": 64}).is_success
+        assert admin.post(f"/skus/of.{node}/retire", json={"reason": "over"}).is_success
         for act, body in (("disable", {"reason": "paused"}), ("enable", None)):
             assert admin.post(f"/service-accounts/{account['id']}/{act}", json=body).is_success
         sessions = [admin.post("/sessions", json={"label": node}).json()["id"] for _ in range(2)]

@@ -40,6 +40,8 @@ GPUS = [
     for address, model in ((PciAddress("0000:1b:00.0"), None), (PciAddress("0000:43:00.0"), "NVIDIA H100"))
 ]
 
+SKU_NAMES = st.sampled_from(["lab.small", "lab.other"])
+
 
 class Histories(RuleBasedStateMachine):
     """State machine of Hypothesis that runs random commands and reports of a fleet of two nodes."""
@@ -176,6 +178,10 @@ class Histories(RuleBasedStateMachine):
     @rule(project=st.sampled_from(["red", "blue", "green"]), archive=st.booleans())
     def project_is_changed(self, project: str, archive: bool) -> None:
         self._run(self.fleet.change_project(project, archive=archive and project == "green"))
+
+    @rule(name=SKU_NAMES, memory_mib=st.sampled_from([96, 128]), retire=st.booleans())
+    def sku_is_changed(self, name: str, memory_mib: int, *, retire: bool) -> None:
+        self._run(self.fleet.change_sku(name, memory_mib=memory_mib, retire=retire))
 
     @rule(node=NODES)
     def order_is_refused(self, node: NodeId) -> None:

@@ -6,7 +6,7 @@ from tests.api.node import allocate
 from tests.projections.plane_requests import NAMES, caught_up, change, create_history, rebuild, show, verify
 from tests.servers.plane import RunningPlane
 
-INLINE = ("node", "slot", "api_key", "project", "service_account", "session")
+INLINE = ("node", "slot", "api_key", "project", "catalogue_entry", "service_account", "session")
 TABLES = (*INLINE, "allocation", "story", "project_event", "holding")
 
 
@@ -40,7 +40,8 @@ def test_rebuild_of_a_read_model_restores_changed_and_deleted_rows(running_plane
 
     assert verify(running_plane)["state"] == "equal"
     timeline = running_plane.client().get(f"/allocations/{made[1]}/events").json()["items"]
-    assert [event["type"] for event in timeline][:2] == ["allocation.requested", "allocation.placed"]
+    names = [event["type"] for event in timeline][:3]
+    assert names == ["allocation.requested", "allocation.specified", "allocation.placed"]
 
 
 def test_commands_after_a_rebuild_of_a_read_model_use_the_rebuilt_rows(running_plane: RunningPlane) -> None:

@@ -112,11 +112,11 @@ def test_stopped_read_model_that_is_retried_after_its_cause_is_removed_continues
     create_history(running_plane)
     caught_up(running_plane)
     [[last]] = running_plane.rows("select last from ledger.fence()")
-    change(running_plane, f"insert into read.holding values ('slot', 'node-a/0', {last + 3}, null)")
+    change(running_plane, f"insert into read.holding values ('slot', 'node-a/0', {last + 4}, null)")
     allocate(running_plane)
-    until(lambda: stopped_at(running_plane, "holdings") == last + 3, "the projection 'holdings' has stopped")
+    until(lambda: stopped_at(running_plane, "holdings") == last + 4, "the projection 'holdings' has stopped")
 
-    change(running_plane, f"delete from read.holding where position = {last + 3}")
+    change(running_plane, f"delete from read.holding where position = {last + 4}")
     assert running_plane.client().post("/projections/holdings/retry").is_success
 
     caught_up(running_plane)
@@ -164,9 +164,9 @@ def test_stopped_read_model_continues_after_a_rebuild(
     create_history(running_plane)
     caught_up(running_plane)
     [[last]] = running_plane.rows("select last from ledger.fence()")
-    change(running_plane, f"insert into read.holding values ('slot', 'node-a/0', {last + 3}, null)")
+    change(running_plane, f"insert into read.holding values ('slot', 'node-a/0', {last + 4}, null)")
     allocate(running_plane)
-    until(lambda: stopped_at(running_plane, "holdings") == last + 3, "the projection 'holdings' has stopped")
+    until(lambda: stopped_at(running_plane, "holdings") == last + 4, "the projection 'holdings' has stopped")
 
     rebuild(running_plane, "holdings")
 

@@ -54,6 +54,7 @@ def test_timeline_of_a_released_allocation_contains_every_event_in_order_with_ac
     types = [event["type"] for event in timeline if event["type"] != "allocation.slice_address_observed"]
     assert types == [
         "allocation.requested",
+        "allocation.specified",
         "allocation.placed",
         "slot.claimed",
         "allocation.slice_starting",

@@ -167,7 +167,7 @@ async def test_allocation_with_an_inconsistent_history_is_parked_and_other_alloc
     async with plane(running_plane.settings) as made, made.engine.begin() as conn:
         cause = Origin("test", "test", new_uuid()).at(await database_time(conn))
         inconsistent: Fact = AllocationReleased(broken)
-        change = Change(stream_of_allocation(broken), 2, (inconsistent,))
+        change = Change(stream_of_allocation(broken), 3, (inconsistent,))
         await append(await ledger_connection(conn), (change,), cause)
     parked = "select stream_id from work.parked"
     until(lambda: running_plane.rows(parked) == [(stream_of_allocation(broken),)], "the stream is parked")

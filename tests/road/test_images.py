@@ -8,18 +8,16 @@ from typing import Any
 
 import pytest
 
-from control_plane.settings import ImageSettings
 from deploy.embedded.postgres import PostgresServer
-from events.values import image_name
 from tests.road.conftest import Site, running_site
 from tests.servers.plane import running
 from tests.waiting import until
 
-OFFERED = (
-    ImageSettings(name=image_name("web"), port=8080),
-    ImageSettings(name=image_name("mail"), port=2525, banner="220 "),
-    ImageSettings(name=image_name("silent"), port=2525, banner="220 "),
-)
+OFFERED = {
+    "web": {"port": 8080, "banner": ""},
+    "mail": {"port": 2525, "banner": "220 "},
+    "silent": {"port": 2525, "banner": "220 "},
+}
 ON_THE_NODE: tuple[dict[str, object], ...] = (
     {"name": "web", "port": 8080, "banner": ""},
     {"name": "mail", "port": 2525, "banner": "220 mail.example.org ESMTP"},
@@ -30,9 +28,12 @@ ON_THE_NODE: tuple[dict[str, object], ...] = (
 @pytest.fixture
 def site(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Site]:
     with (
-        running(postgres_server, images=OFFERED) as plane,
+        running(postgres_server) as plane,
         running_site(plane, tmp_path, images=ON_THE_NODE) as made,
     ):
+        for name, check in OFFERED.items():
+            body = {"name": name, "format": "kernel", "readiness": check}
+            assert plane.client().post("/images", json=body).status_code == 201
         yield made
 
 

@@ -4,14 +4,14 @@ removal.
 
 from pathlib import Path
 
-from control_plane.decisions.skus import SKUS
+from deploy.embedded.lab_catalogue import SKUS
 from events.values import SkuName
 from node_agent.lab.leaks.snapshot import differences
 from tests.road.conftest import Site, running_site
 from tests.servers.plane import RunningPlane
 
-LIMITED = SKUS[SkuName("lab.medium")]
-SLOT = {"vcpus": LIMITED.vcpus, "memory_mib": LIMITED.memory_mib}
+LIMITED = SkuName("lab.medium")
+SLOT = {"vcpus": SKUS[LIMITED].vcpus, "memory_mib": SKUS[LIMITED].memory_mib}
 
 
 def meters(site: Site) -> list[str]:
@@ -23,7 +23,7 @@ def test_slice_of_a_sku_with_a_rate_limit_has_two_openflow_meters_which_its_rele
 ) -> None:
     with running_site(emptied_plane, tmp_path, [{"index": index, **SLOT} for index in (0, 1)]) as site:
         before = site.node.snapshot()
-        allocation = site.create(sku=LIMITED.name)
+        allocation = site.create(sku=LIMITED)
         site.await_state(allocation, "active")
         limit = '"meter":{"burst_kbit":80000,"rate_kbps":100000}'
         assert meters(site) == [f'{{"bridge":"br-slice",{limit},"number":{number}}}' for number in (1, 2)]

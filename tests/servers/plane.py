@@ -36,6 +36,8 @@ from tests.waiting import until
 ADMIN_KEY = "sp_test-admin"
 TLS_CONTEXT: Final = httpx.create_ssl_context()
 """The context of all clients. A client without one loads the trusted certificates again, which takes 20 ms."""
+EVENTS_OF_THE_LAB: Final = ("sku.published", "sku.published", "image.published")
+"""Types of the first events of a ledger with the catalogue of the lab."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,11 @@ def running(server: PostgresServer, **changes: object) -> Iterator[RunningPlane]
     its default settings.
     """
     configure_logs("console")
-    with cloned(server) as database, server_folder() as folder, embedded_redis.running_redis(folder) as redis:
+    with (
+        cloned(server, catalogue=True) as database,
+        server_folder() as folder,
+        embedded_redis.running_redis(folder) as redis,
+    ):
         key = ensure_signing_key(folder.parent / "signing-key.pem")
         defaults = settings_for(database, redis.url, free_port(), redis.port, key)
         settings = defaults.model_copy(update=changes)

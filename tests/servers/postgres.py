@@ -19,11 +19,15 @@ import pytest
 from psycopg import sql
 
 from control_plane.schema import migrate
+from deploy.embedded.lab_catalogue import publish_lab_catalogue
 from deploy.embedded.postgres import APP_ROLE, PostgresServer
 from deploy.embedded.postgres_cluster import PostgresUnavailable, find_programs, server_user
+from deploy.embedded.stack import sqlalchemy_url
 from tests.plugins.requirements import missing_server
 
 TEMPLATE: Final = "sliceplane"
+WITH_CATALOGUE: Final = "sliceplane_with_catalogue"
+"""Template database with the catalogue of the lab."""
 _NUMBERS: Final = count(1)
 
 
@@ -110,7 +114,9 @@ def _within_reach(programs: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres_server(postgres_programs: Path) -> Iterator[PostgresServer]:
-    """PostgreSQL server of the test session. Tests must not change its database `sliceplane`, the migrated template."""
+    """PostgreSQL server of the test session. Tests must not change its template databases: `sliceplane`
+    is migrated, and `sliceplane_with_catalogue` has the catalogue of the lab too.
+    """
     with server_folder() as folder:
         server = PostgresServer(
             folder / "postgres", folder / "run", settings={"fsync": "off"}, programs=postgres_programs
@@ -118,6 +124,7 @@ def postgres_server(postgres_programs: Path) -> Iterator[PostgresServer]:
         server.start()
         try:
             migrate(server.admin_dsn)
+            _make_template_with_catalogue(server)
             yield server
         finally:
             server.stop()
@@ -130,17 +137,29 @@ def database(postgres_server: PostgresServer) -> Iterator[Database]:
         yield database
 
 
+def _make_template_with_catalogue(server: PostgresServer) -> None:
+    with psycopg.connect(server.admin_dsn_of("postgres"), autocommit=True) as admin:
+        _clone(admin, WITH_CATALOGUE, TEMPLATE)
+    publish_lab_catalogue(sqlalchemy_url(server.app_dsn_of(WITH_CATALOGUE)))
+
+
+def _clone(admin: psycopg.Connection, name: str, template: str) -> None:
+    admin.execute(
+        sql.SQL("create database {} template {} strategy file_copy").format(
+            sql.Identifier(name), sql.Identifier(template)
+        )
+    )
+
+
 @contextmanager
-def cloned(server: PostgresServer) -> Iterator[Database]:
-    """Clone the migrated template database for one test, and drop the clone at the end."""
+def cloned(server: PostgresServer, *, catalogue: bool = False) -> Iterator[Database]:
+    """Clone the migrated template database for one test, and drop the clone at the end. With `catalogue`, the database
+    has the catalogue of the lab; else its ledger is empty.
+    """
     database = Database(server, f"test_{next(_NUMBERS)}")
     name = sql.Identifier(database.name)
     with psycopg.connect(server.admin_dsn_of("postgres"), autocommit=True) as admin:
-        admin.execute(
-            sql.SQL("create database {} template {} strategy file_copy").format(
-                name, sql.Identifier(TEMPLATE)
-            )
-        )
+        _clone(admin, database.name, WITH_CATALOGUE if catalogue else TEMPLATE)
         admin.execute(sql.SQL("revoke all on database {} from public").format(name))
         admin.execute(sql.SQL("grant connect on database {} to {}").format(name, sql.Identifier(APP_ROLE)))
         try:

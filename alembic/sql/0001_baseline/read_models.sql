@@ -27,6 +27,19 @@ create table api_key (
   unique (key_sha256)
 );
 
+-- SKUs, images and app profiles, each with its newest version.
+create table catalogue_entry (
+  entry text not null,
+  kind text not null,
+  name text not null,
+  version bigint not null,
+  published integer not null,
+  content jsonb not null,
+  retired text,
+  primary key (entry)
+);
+create unique index catalogue_entry_by_name on catalogue_entry (kind, name);
+
 -- How far each projector has read the ledger, and the event that stopped it, for an administrator to see.
 create table checkpoint (
   name text not null,

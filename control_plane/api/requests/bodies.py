@@ -14,7 +14,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from control_plane.api.views.offered_images import image_offered_here
 from control_plane.decisions.access import SCOPES_OF, Role, Scope
 from control_plane.decisions.public_addresses import (
     FIRST_PORT,
@@ -26,7 +25,7 @@ from control_plane.decisions.public_addresses import (
     normalized_sources,
 )
 from control_plane.decisions.refusals import Refused
-from control_plane.decisions.requests import network_mode_offered, permits_ingress, sku_offered
+from control_plane.decisions.requests import network_mode_offered, permits_ingress
 from control_plane.decisions.tasks import REQUESTABLE, kind_requestable
 from control_plane.decisions.tokens import KEY_ACTOR, SERVICE_ACCOUNT_ACTOR, USER_ACTOR, is_recorded_form
 from events import values
@@ -165,9 +164,11 @@ class CreateAllocation(Body):
 
     project: Annotated[str, AfterValidator(values.project_id)] | None = None
     """Project of the allocation; null: the only project of the caller, or `default` if it has all projects."""
-    sku: Annotated[str, _decided_by(sku_offered)]
+    sku: Annotated[str, AfterValidator(values.sku_name)]
     network_mode: Annotated[str, _decided_by(network_mode_offered)] = "private-nat"
-    image: Annotated[str, _decided_by(image_offered_here)] = "lab-guest"
+    image: Annotated[str, AfterValidator(values.image_name)] = "lab-guest"
+    app_profile: Annotated[str, AfterValidator(values.app_profile_name)] | None = None
+    """App profile of the workload, which must accept the fabric of the SKU; null: any fabric is accepted."""
     ssh_authorized_keys: Annotated[
         list[Annotated[str, AfterValidator(ssh_public_key)]],
         Field(min_length=1, max_length=16),

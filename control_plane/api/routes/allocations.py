@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
+from control_plane.api.catalogue.naming_route import NamingRoute
+from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import CreateAllocation
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
@@ -31,6 +32,7 @@ from events.facts import Reason
 from events.ledger.store import refuse_unreadable
 from events.values import (
     AllocationId,
+    AppProfileName,
     ImageName,
     InvalidValue,
     NodeId,
@@ -48,7 +50,7 @@ from events.values import (
 from read_models import allocations
 
 router = APIRouter(
-    prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS, route_class=AuthenticatedRoute
+    prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS, route_class=NamingRoute
 )
 JSON = "application/json"
 
@@ -71,7 +73,6 @@ async def create(
     origin = origin_of(request, principal, correlation_id=correlation, project=requested.project)
     ingresses = [(ingress_of(new_uuid()), each.requested) for each in body.ingress]
     settings = plane_of(request).settings
-    check = settings.offered[requested.image]
 
     def render(facts: tuple[AllocationFact, ...], now: datetime) -> str:
         # It was placed just now, so the heartbeat of its node is not overdue.
@@ -80,7 +81,7 @@ async def create(
 
     command = create_allocation(
         requested,
-        check,
+        None if body.app_profile is None else AppProfileName(body.app_profile),
         ingresses,
         origin,
         render,

@@ -1,4 +1,4 @@
-"""`/v1/nodes`, `/v1/slots`, `/v1/skus`: nodes, their slots, and the SKUs that can be requested."""
+"""`/v1/nodes`, `/v1/slots`: nodes and their slots."""
 
 import secrets
 from datetime import datetime
@@ -15,9 +15,10 @@ from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import ForceRelease, Readmit, RegisterNode, RevokeNode
 from control_plane.api.requests.commands import execute, execute_with_secret
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
-from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor, numbered, page_of
+from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of, users_of
+from control_plane.api.views.allowed_actions import actions_on_slot
 from control_plane.api.views.past_views import details_then, nodes_then, slots_then
 from control_plane.api.views.views import (
     NodeDetail,
@@ -35,7 +36,6 @@ from control_plane.commands.nodes import register_node, remove_node, reopen_enro
 from control_plane.commands.slots import approve_slot, force_release
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
-from control_plane.decisions.skus import SKUS
 from control_plane.handle import Command, database_time
 from control_plane.work import tables
 from control_plane.work.placeable import hosts_blocked, slots_blocked
@@ -53,7 +53,7 @@ from events.values import (
     stream_of_node,
     stream_of_slot,
 )
-from read_models import nodes, slots
+from read_models import catalogue, nodes, slots
 from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
 from tasks.failpoints import failpoint
@@ -69,15 +69,6 @@ class RegisteredNode(BaseModel):
     subnet: str
     enrolment_token: str
     token_expires_at: datetime
-
-
-class SkuView(BaseModel):
-    name: str
-    vcpus: int
-    memory_mib: int
-    rate_mbit: int | None
-    """Rate limit of a slice in each direction, in Mbit/s; null: not limited."""
-    images: list[str]
 
 
 @router.post("/nodes", status_code=201, openapi_extra=access(Scope.FLEET_WRITE))
@@ -280,8 +271,10 @@ async def _slot_views(request: Request, conn: AsyncConnection, rows: list[SlotRo
     names, settings = [row.slot_id for row in rows], plane_of(request).settings
     allowed = settings.place_on_simulated_nodes
     blocked = await slots_blocked(conn, names, settings.unreachable_after, simulated_allowed=allowed)
-    principal = caller_of(request)
-    return [slot_view(row, blocked.get(row.slot_id), principal) for row in rows]
+    offered, principal = await catalogue.offered(conn, "sku"), caller_of(request)
+    return [
+        slot_view(row, blocked.get(row.slot_id), actions_on_slot(principal, row, offered)) for row in rows
+    ]
 
 
 def _slot_page(views: list[SlotView], rows: list[SlotRow], limit: int) -> Page[SlotView]:
@@ -361,24 +354,3 @@ def _slot(node: str, index: str) -> SlotId:
 
 def _unknown_slot(slot: str) -> UnknownName:
     return UnknownName(Objection("unknown_slot", f"no slot is named '{slot}'"))
-
-
-@router.get("/skus", openapi_extra=access(Scope.CATALOGUE_READ))
-async def list_skus(
-    request: Request, _at: At = None, cursor: Cursor = None, limit: Limit = 100, order: Order = "asc"
-) -> Page[SkuView]:
-    """List the SKUs that can be requested. Sizes are part of the release and images part of the settings, and not of
-    the ledger: `at` is validated, but has no effect.
-    """
-    images = list(plane_of(request).settings.offered)
-    items = [
-        SkuView(
-            name=sku.name,
-            vcpus=sku.vcpus,
-            memory_mib=sku.memory_mib,
-            rate_mbit=sku.rate_mbit,
-            images=images,
-        )
-        for sku in SKUS.values()
-    ]
-    return page_of(items, numbered(items), cursor, limit, order)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import assert_never
+from typing import Final, assert_never
 
 from pydantic import BaseModel
 
@@ -34,7 +34,6 @@ from control_plane.decisions.ingress import (
     Withdrawn,
     ingress_states_of,
 )
-from control_plane.decisions.readiness import check_of
 from events.allocations import (
     AllocationFact,
     AllocationReplaced,
@@ -48,6 +47,9 @@ from events.allocations import (
 from events.facts import Reason
 from events.ingress import IngressReserved
 from events.values import IngressId, SlotId, index_of, node_of
+
+_SSH_VERSION: Final = "SSH-"
+"""First characters that an SSH server sends (RFC 4253, section 4.2)."""
 
 
 class AllocatedSlot(BaseModel):
@@ -146,6 +148,8 @@ class AllocationView(BaseModel):
     id: str
     project: str
     sku: str
+    sku_version: int | None
+    """Version of the SKU; null for an allocation of the first release, which had no catalogue."""
     state: str
     reason: ReasonView | None
     network_mode: str
@@ -153,6 +157,11 @@ class AllocationView(BaseModel):
     network_policy_id: str | None
     project_network_id: str | None
     image: str
+    image_version: int | None
+    """Version of the image; null for an allocation of the first release, which had no catalogue."""
+    app_profile: str | None
+    price_per_hour: str | None
+    """Price of one slot per hour, a decimal number in the currency of the deployment; null before the placement."""
     slots: list[AllocatedSlot]
     lease: LeaseView | None
     endpoints: list[Endpoint]
@@ -177,11 +186,12 @@ def allocation_view(
     """
     state = fold(facts)
     assert state is not None, "the stream of an allocation must begin with the request of the allocation"
-    request, ingresses = state.request, ingress_states_of(facts)
+    request, used, ingresses = state.request, state.specification, ingress_states_of(facts)
     return AllocationView(
         id=request.allocation_id,
         project=request.project,
         sku=request.sku,
+        sku_version=used.sku.version or None if used else None,
         state=state_name(state),
         reason=reason_view(state.reason if isinstance(state, Releasing | Released | Failed) else None),
         network_mode=request.network_mode,
@@ -189,9 +199,12 @@ def allocation_view(
         network_policy_id=request.network_policy_id,
         project_network_id=request.project_network_id,
         image=request.image,
+        image_version=used.image.version or None if used else None,
+        app_profile=used.app_profile.name if used and used.app_profile else None,
+        price_per_hour=used.sku.content.price_per_hour if used else None,
         slots=[] if isinstance(state, Requested) else _slots(state, facts),
         lease=None if isinstance(state, Requested) else _lease(state),
-        endpoints=_endpoints(facts) if isinstance(state, Active) else [],
+        endpoints=_endpoints(state, facts) if isinstance(state, Active) else [],
         ingress=[_ingress_view(each, state, principal) for each in ingresses.values()],
         replace_on_failure=request.replace_on_failure,
         replaced=_replacement(facts),
@@ -265,9 +278,10 @@ def _lease(state: Placed) -> LeaseView | None:
     return None if lease is None else LeaseView(granted_at=lease.granted_at, expires_at=lease.expires_at)
 
 
-def _endpoints(facts: Sequence[AllocationFact]) -> list[Endpoint]:
+def _endpoints(state: Active, facts: Sequence[AllocationFact]) -> list[Endpoint]:
     ready = {fact.slot_id: fact for fact in facts if isinstance(fact, SliceReady)}
-    kind = check_of(facts).kind
+    check = state.specification.image.content.readiness
+    kind = "ssh" if check.banner.startswith(_SSH_VERSION) else "tcp"
     by_node = (
         Endpoint(kind=kind, address=fact.address, port=fact.port, node_id=node_of(slot), via="node")
         for slot, fact in sorted(ready.items())

@@ -7,7 +7,7 @@ capacity, free addresses, the version of an agent, the slots that allocations of
 request. An action that changes nothing because it was taken before is allowed, as its route accepts it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,11 +26,13 @@ from control_plane.decisions.keys import against_rotating
 from control_plane.decisions.projects import against_changing
 from control_plane.decisions.refusals import Objection
 from control_plane.decisions.registration import against_removing
+from control_plane.decisions.skus import best_fit
 from control_plane.decisions.slots import against_approving, against_force_release
 from control_plane.decisions.task_states import OrderRow
 from control_plane.decisions.task_states import against_cancelling as against_cancelling_order
 from control_plane.decisions.task_states import against_retrying as against_retrying_order
 from control_plane.work.tables import OPEN
+from events.entries import Entry
 from events.values import AllocationId, Position, SlotId
 from read_models.keys import KeyRow
 from read_models.nodes import NodeRow
@@ -101,6 +103,11 @@ def actions_on_project(principal: Principal, row: ProjectRow) -> AllowedActions:
     return _decided(principal, Scope.PROJECTS_WRITE, against)
 
 
+def actions_on_entry(principal: Principal) -> AllowedActions:
+    """Return the actions on an entry of the catalogue in any state."""
+    return _decided(principal, Scope.CATALOGUE_WRITE, {"publish": _NONE, "retire": _NONE})
+
+
 def actions_on_key(principal: Principal, row: KeyRow, now: datetime) -> AllowedActions:
     """Return the actions on an API key at the time `now` of the database."""
     granting = against_granting(principal, Role(row.role), row.scopes)
@@ -134,13 +141,13 @@ def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
     return _decided(principal, Scope.FLEET_WRITE, against)
 
 
-def actions_on_slot(principal: Principal, row: SlotRow) -> AllowedActions:
-    """Return the actions on a slot. Not checked: whether every MAC derived for it is in use, in which case it cannot be
-    approved.
+def actions_on_slot(principal: Principal, row: SlotRow, offered: Iterable[Entry]) -> AllowedActions:
+    """Return the actions on a slot. `offered` are the SKUs of the catalogue that are not retired. Not checked: whether
+    every MAC derived for the slot is in use; it cannot be approved without a MAC.
     """
-    slot = row.slot_id
+    slot, sku = row.slot_id, best_fit(row.hardware, offered)
     against = {
-        "approve": against_approving(slot, row.state, row.hardware, row.granted, row.devices),
+        "approve": against_approving(slot, row.state, row.granted, row.devices, sku),
         "force_release": against_force_release(slot, row.state),
         "readmit": against_readmitting(f"slot {slot}", row.excluded),
     }

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from pydantic import BaseModel
 
-from control_plane.api.views.allowed_actions import AllowedActions, actions_on_node, actions_on_slot
+from control_plane.api.views.allowed_actions import AllowedActions, actions_on_node
 from control_plane.decisions.access import Principal
 from control_plane.decisions.drift import scope_of
 from events.bring_ups import FailedBringUp
@@ -313,9 +313,11 @@ def _node_state(seen: Seen | None, unreachable_before: datetime) -> str:
     return "enrolled" if seen.resynced and seen.spooled_reports == 0 else "resyncing"
 
 
-def slot_view(slot: SlotRow, blocked_by: str | None = None, principal: Principal | None = None) -> SlotView:
-    """Return the view of a slot. `blocked_by` is the reason why the slot is not offered at present, and `principal` the
-    caller for which actions are decided; the view of an earlier time has neither.
+def slot_view(
+    slot: SlotRow, blocked_by: str | None = None, allowed_actions: AllowedActions | None = None
+) -> SlotView:
+    """Return the view of a slot. `blocked_by` is the reason why the slot is not offered at present, and
+    `allowed_actions` are the actions that the caller may take; the view of an earlier time has neither.
     """
     return SlotView(
         id=slot.slot_id,
@@ -336,7 +338,7 @@ def slot_view(slot: SlotRow, blocked_by: str | None = None, principal: Principal
         excluded=reason_view(slot.excluded),
         failures=[_failure_view(each) for each in slot.failures],
         blocked_by=blocked_by,
-        allowed_actions=None if principal is None else actions_on_slot(principal, slot),
+        allowed_actions=allowed_actions,
     )
 
 

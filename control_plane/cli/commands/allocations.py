@@ -35,6 +35,13 @@ def create(
     *,
     sku: Annotated[str, typer.Option(help="Slice size; `sliceplane skus list` lists them.")],
     image: Annotated[str | None, typer.Option(help="Image to boot.", show_default="lab-guest")] = None,
+    app_profile: Annotated[
+        str | None,
+        typer.Option(
+            help="App profile of the workload; `sliceplane app-profiles list` lists them.",
+            show_default="none",
+        ),
+    ] = None,
     network_mode: Annotated[
         str, typer.Option(help="Network mode, such as private-nat or public-nat.")
     ] = "private-nat",
@@ -89,6 +96,7 @@ def create(
             project=current.access.project or UNSET,
             network_mode=network_mode,
             image=image or UNSET,
+            app_profile=app_profile or UNSET,
             lease_seconds=lease_seconds,
             slot_count=count,
             node=node or UNSET,

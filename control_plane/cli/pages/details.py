@@ -82,7 +82,7 @@ def _allocation(item: Allocation, simulated: Collection[str], now: datetime | No
         yield "reason", Text.assemble(item.reason.message, (f"  [{item.reason.code}]", "dim"))
     for condition in item.conditions or ():
         yield "condition", _condition(condition, now)
-    yield "requested", f"{item.sku}, {item.network_mode}, {item.image}, project {item.project}"
+    yield "requested", _requested(item)
     yield "at", f"{words.clock(item.requested_at)} ({words.since(item.requested_at, now)})"
     if item.labels:
         yield "labels", ", ".join(f"{name}={value}" for name, value in sorted(item.labels.items()))
@@ -101,6 +101,13 @@ def _allocation(item: Allocation, simulated: Collection[str], now: datetime | No
     if now is None:  # a login is possible only in the present
         yield from _logins(item, simulated)
     yield from actions(item.allowed_actions)
+
+
+def _requested(item: Allocation) -> str:
+    sku = item.sku if item.sku_version is None else f"{item.sku} version {item.sku_version}"
+    image = item.image if item.image_version is None else f"{item.image} version {item.image_version}"
+    profile = f", app profile {item.app_profile}" if item.app_profile else ""
+    return f"{sku}, {item.network_mode}, {image}{profile}, project {item.project}"
 
 
 def _reached(item: Allocation, simulated: Collection[str]) -> Iterator[Row]:

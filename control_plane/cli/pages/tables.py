@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.pages import words
-from control_plane.client.answers import Allocation, Drift, Node, Sku, Slot
+from control_plane.client.answers import Allocation, Drift, Node, Slot
 
 
 def table(*columns: str) -> Table:
@@ -83,14 +83,6 @@ def drift(items: Iterable[Drift], now: datetime | None = None) -> RenderableType
         evidence = (item.kind, placement, words.since(item.since, now), item.desired, item.observed)
         rows.add_row(where, item.scope or "-", *evidence)
     return rows if rows.row_count else Text("no drift", "green")
-
-
-def skus(items: Iterable[Sku]) -> RenderableType:
-    rows = table("NAME", "VCPUS", "MEMORY", "RATE", "IMAGES")
-    for item in items:
-        size = str(item.vcpus), words.amount(item.memory_mib)
-        rows.add_row(item.name, *size, words.rate(item.rate_mbit), ", ".join(item.images))
-    return rows
 
 
 def nothing(what: str, hint: str) -> Text:

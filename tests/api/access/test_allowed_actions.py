@@ -25,6 +25,7 @@ from tests.api.access.principals import (
     issue,
     key_of_account,
 )
+from tests.api.catalogue.entries import CHANGES, CONTENTS
 from tests.api.node import admit
 from tests.api.requests.test_examples import World
 from tests.api.scripted_node import VERIFIED
@@ -85,6 +86,14 @@ def project(name: str) -> Subject:
         "archive": ("POST", "/archive", TEXT),
     }
     return Subject(f"/projects/{name}", "/projects?limit=200", requests)
+
+
+def entry(path: str, name: str) -> Subject:
+    requests: Requests = {
+        "publish": ("PUT", "", {**CONTENTS[path], **CHANGES[path]}),
+        "retire": ("POST", "/retire", TEXT),
+    }
+    return Subject(f"/{path}/{name}", f"/{path}?limit=200", requests, key="name")
 
 
 def key(made: Key) -> Subject:
@@ -233,6 +242,13 @@ class States:
         admit(self.plane, small, approve=False, memory_mib=1)
         yield slot({"node": small, "index": "0"})
 
+    def entries(self) -> Iterator[Subject]:
+        for path in CONTENTS:
+            made = entry(path, self.world.entry(path))
+            yield made
+            self.send("POST", f"{made.path}/retire", TEXT)
+            yield made
+
     def tasks(self) -> Iterator[Subject]:
         yield task(self.world.task()["task_id"])
         yield task(self.world.failed_task()["task_id"])
@@ -314,6 +330,7 @@ KINDS: Final = {
     "allocations": (States.allocations, {"wrong_state", "already_failed", "ingress_needs_public_nat"}),
     "ingresses": (States.ingresses, set()),
     "projects": (States.projects, {"project_archived"}),
+    "entries of the catalogue": (States.entries, set()),
     "keys": (States.keys, {"key_not_active", "key_replaced", "service_account_not_active"}),
     "service accounts": (States.service_accounts, set()),
     "sessions": (States.sessions, set()),

@@ -76,7 +76,7 @@ def test_ingress_requested_with_an_allocation_is_published_once_the_allocation_i
     running = RunningAllocation(
         plane, node, network_mode="public-nat", ingress=[{**SSH, "public_port": 20001}]
     )
-    assert running.event_types()[:3] == ["requested", "ingress.reserved", "placed"]
+    assert running.event_types()[:4] == ["requested", "specified", "ingress.reserved", "placed"]
     assert ingress_states(running) == ["published"]
     assert public_endpoints(running) == [(ADDRESS, 20001)]
     assert claimed_ports(plane) == {f"tcp/{ADDRESS}:20001"}

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from control_plane.decisions.skus import SKUS
+from deploy.embedded.lab_catalogue import SKUS
 from events.values import SkuName
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
@@ -68,7 +68,7 @@ def test_deadlines_of_an_allocation_are_later_than_the_readiness_timeout_of_its_
     )
 
     assert len(waited) == 3
-    node_waits = SKUS[SkuName("lab.small")].provisioning
+    node_waits = timedelta(seconds=SKUS[SkuName("lab.small")].provisioning_seconds)
     assert [type_ for type_, within in waited if within < node_waits + timedelta(seconds=20)] == []
 
 

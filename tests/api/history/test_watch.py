@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.api.streams import Event, open_stream, watch_events
-from tests.servers.plane import RunningPlane
+from tests.servers.plane import EVENTS_OF_THE_LAB, RunningPlane
 
 
 def register_nodes(plane: RunningPlane, *names: str) -> None:
@@ -21,15 +21,16 @@ def cursors(events: list[Event]) -> list[str]:
 def test_watch_returns_past_events_and_then_new_ones(running_plane: RunningPlane) -> None:
     register_nodes(running_plane, "n1")
     with open_stream(running_plane, "/events/watch") as stream:
-        seen = stream.take(3)
+        seen = stream.take(len(EVENTS_OF_THE_LAB) + 3)
         register_nodes(running_plane, "n2", "n3")
         seen += stream.take(2)
     assert [event.type for event in seen] == [
+        *EVENTS_OF_THE_LAB,
         "access.key_issued",
         "project.created",
         *["node.registered"] * 3,
     ]
-    assert [event.data["stream"] for event in seen[2:]] == ["node-n1", "node-n2", "node-n3"]
+    assert [event.data["stream"] for event in seen[-3:]] == ["node-n1", "node-n2", "node-n3"]
     assert cursors(seen) == [f"{event.data['epoch']}.{event.data['position']}" for event in seen]
 
 
@@ -52,7 +53,7 @@ def test_last_event_id_header_takes_precedence_over_the_after_parameter(running_
 def test_event_pages_together_contain_every_event(running_plane: RunningPlane) -> None:
     client = running_plane.client()
     register_nodes(running_plane, "n1", "n2", "n3")
-    seen = watch_events(running_plane, "/events/watch", 5)
+    seen = watch_events(running_plane, "/events/watch", len(EVENTS_OF_THE_LAB) + 5)
     pages, cursor = [], "position:0"
     while cursor is not None:
         page = client.get("/events", params={"limit": 3, "cursor": cursor}).json()

@@ -24,12 +24,14 @@ from tests.api.api_process import ApiProcess, api_process
 from tests.api.node import admit, allocate
 from tests.api.streams import open_stream, watch_events
 from tests.ledger.given import ALLOCATION, because, on
-from tests.servers.plane import ADMIN_KEY, RunningPlane
+from tests.servers.plane import ADMIN_KEY, EVENTS_OF_THE_LAB, RunningPlane
 from tests.waiting import until
 
 LARGE: Final = 16_000
 """Size of a large event in bytes."""
 MIB: Final = 2**20
+OF_THE_START: Final = len(EVENTS_OF_THE_LAB) + 2
+"""Number of events of a new control plane: the catalogue of the lab, the first project and the first key."""
 
 
 @pytest.fixture
@@ -71,36 +73,36 @@ def test_watch_clients_that_do_not_read_neither_delay_others_nor_use_much_memory
         for _ in range(20):
             opened.enter_context(unread_watch(api.plane))
         stream = opened.enter_context(open_stream(api.plane, "/events/watch"))
-        stream.take(2)
+        stream.take(OF_THE_START)
         before = api.memory()
         fill(
             api.plane, "filling", 5, 240
         )  # 18 MiB: what each of the twenty watches would buffer without a limit
         seen = [event.data["position"] for event in stream.take(1200)]
-        assert seen == positions(api.plane)[2:]
+        assert seen == positions(api.plane)[OF_THE_START:]
         assert api.memory() - before < 90 * MIB
 
 
 def test_watch_client_that_reads_late_receives_every_event_in_order(api: ApiProcess) -> None:
     """The API's ring buffer no longer holds the events that the client missed; the API reads them from Postgres."""
     with open_stream(api.plane, "/events/watch") as late:
-        late.take(2)
+        late.take(OF_THE_START)
         fill(api.plane, "filling", 75, 20)
         with open_stream(api.plane, "/events/watch") as other:
-            assert other.take(1502)[-1].data["position"] == positions(api.plane)[-1]
-        assert [event.data["position"] for event in late.take(1500)] == positions(api.plane)[2:]
+            assert other.take(OF_THE_START + 1500)[-1].data["position"] == positions(api.plane)[-1]
+        assert [event.data["position"] for event in late.take(1500)] == positions(api.plane)[OF_THE_START:]
 
 
 def test_api_that_stops_ends_its_watches_with_a_complete_response(api: ApiProcess) -> None:
     with open_stream(api.plane, "/events/watch") as stream:
-        [_, first] = stream.take(2)
+        [*_, first] = stream.take(OF_THE_START)
         api.child.stop()
         with pytest.raises(EOFError):  # a broken connection would raise another error
             stream.take(1)
     api.start()
     fill(api.plane, "filling", 1, 1)
     [second] = watch_events(api.plane, "/events/watch", 1, last_event_id=first.id)
-    assert [first.data["position"], second.data["position"]] == positions(api.plane)[1:]
+    assert [first.data["position"], second.data["position"]] == positions(api.plane)[-2:]
 
 
 class _Following:
@@ -204,7 +206,7 @@ def test_event_cursor_with_the_wrong_epoch_for_its_position_is_expired_and_corre
     running_plane: RunningPlane,
 ) -> None:
     running_plane.client().post("/nodes", json={"id": "n1"})
-    [*_, old] = watch_events(running_plane, "/events/watch", 3)
+    [*_, old] = watch_events(running_plane, "/events/watch", OF_THE_START + 1)
     with psycopg.connect(running_plane.database.admin_dsn, autocommit=True) as admin:
         admin.execute("select ledger.begin_epoch('failover')")
     running_plane.client().post("/nodes", json={"id": "n2"})
@@ -225,11 +227,12 @@ def test_watch_and_list_of_an_allocation_timeline_return_the_same_events(running
     other = allocate(running_plane).json()["id"]
     path = f"/allocations/{watched_allocation}"
     with open_stream(running_plane, f"{path}/watch") as stream:
-        first_events = stream.take(3)
+        first_events = stream.take(4)
         for each in (watched_allocation, other):
             assert running_plane.client().delete(f"/allocations/{each}").status_code == 202
         received = first_events + stream.take(1)
-    assert [event.type for event in received[:2]] == ["allocation.requested", "allocation.placed"]
+    types = [event.type for event in received[:3]]
+    assert types == ["allocation.requested", "allocation.specified", "allocation.placed"]
     assert {event.data["correlation_id"] for event in received} == {received[0].data["correlation_id"]}
     listed = running_plane.client().get(f"{path}/events").json()["items"]
     assert listed[: len(received)] == [event.data for event in received]

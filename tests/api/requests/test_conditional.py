@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.api.access.principals import create_account, create_project, issue, session_of
+from tests.api.catalogue.entries import CONTENTS, create
 from tests.api.node import admit, allocate
 from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane
 from tests.waiting import until
@@ -26,6 +27,12 @@ BODIES: Final[dict[str, Any]] = {
     "/v1/nodes/{node}/slots/{index}/readmit": {"reason": "repaired"},
     "/v1/sessions/{session}/end": {"reason": "lost"},
     "/v1/service-accounts/{account}/disable": {"reason": "lost"},
+    "/v1/skus/{sku}": CONTENTS["skus"],
+    "/v1/skus/{sku}/retire": {"reason": "over"},
+    "/v1/images/{image}": CONTENTS["images"],
+    "/v1/images/{image}/retire": {"reason": "over"},
+    "/v1/app-profiles/{app_profile}": CONTENTS["app-profiles"],
+    "/v1/app-profiles/{app_profile}/retire": {"reason": "over"},
     "/v1/projects/{project}": {"description": "changed"},
     "/v1/projects/{project}/archive": {"reason": "over"},
 }
@@ -37,6 +44,8 @@ def names(shared_plane: RunningPlane) -> dict[str, str]:
     """Path parameters of one resource of each kind."""
     admit(shared_plane, "n1")
     create_project(shared_plane, "p1")
+    with shared_plane.client() as admin:
+        entries = {path: create(admin, path)["name"] for path in CONTENTS}
     return {
         "allocation": allocate(shared_plane).json()["id"],
         "ingress": "ing-0000000000000000000000000a",
@@ -46,6 +55,9 @@ def names(shared_plane: RunningPlane) -> dict[str, str]:
         "account": create_account(shared_plane, "a1", "auditor"),
         "key": issue(shared_plane, "k1", "auditor").id,
         "session": session_of(shared_plane, ADMIN_KEY).id,
+        "sku": entries["skus"],
+        "image": entries["images"],
+        "app_profile": entries["app-profiles"],
     }
 
 
@@ -71,6 +83,9 @@ def test_response_with_a_resource_is_not_sent_again_while_its_etag_is_the_same(
         "key}",
         "account}",
         "session}",
+        "sku}",
+        "image}",
+        "app_profile}",
     }
     with shared_plane.client() as admin:
         for path in paths:
@@ -89,7 +104,7 @@ def test_every_change_is_refused_if_the_resource_has_another_version_than_if_mat
     shared_plane: RunningPlane, names: dict[str, str]
 ) -> None:
     routes = [*with_header(shared_plane, "If-Match")]
-    assert len(routes) >= 19
+    assert len(routes) >= 25
     before = shared_plane.last_position()
     with shared_plane.client() as admin:
         for method, path in routes:

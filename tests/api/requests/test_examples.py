@@ -15,6 +15,7 @@ from control_plane.api.examples import BODIES, PARAMETERS, READ_MODEL
 from control_plane.api.requests.access import EXTENSION
 from tests.api.access.principals import create_account, create_project, issue, session_of
 from tests.api.broken_nodes import Node, accepted_allocation
+from tests.api.catalogue.entries import create
 from tests.api.node import admit, as_node, enrol, enrolment, register_node, renewal
 from tests.api.scripted_node import ScriptedNode
 from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane
@@ -180,6 +181,20 @@ class World:
     def read_model(self) -> Names:
         return {"name": READ_MODEL}
 
+    def sku(self) -> Names:
+        return {"sku": self.entry("skus")}
+
+    def image(self) -> Names:
+        return {"image": self.entry("images")}
+
+    def app_profile(self) -> Names:
+        return {"app_profile": self.entry("app-profiles")}
+
+    def entry(self, path: str) -> str:
+        """Create an entry of the catalogue, and return its name."""
+        with self.plane.client() as admin:
+            return str(create(admin, path)["name"])
+
     def slot(self) -> Names:
         return {"node": "lab-a", "index": "0", "kind": "slot", "name": "lab-a/0"}
 
@@ -219,6 +234,9 @@ BY_PARAMETER: Final[Mapping[str, Callable[[World], Names]]] = {
     "verification": World.verification,
     "node": World.slot,
     "kind": World.slot,
+    "sku": World.sku,
+    "image": World.image,
+    "app_profile": World.app_profile,
     "name": World.read_model,
     "problem": World.page,
     "code": World.page,

@@ -8,6 +8,7 @@ import pytest
 
 from events.ledger import search
 from tests.api.access.principals import create_account, create_project, issue, session_of
+from tests.api.catalogue.entries import CHANGES, CONTENTS, create
 from tests.api.node import admit, allocate
 from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane
 from tests.waiting import until
@@ -30,6 +31,10 @@ def plane(shared_plane: RunningPlane) -> RunningPlane:
         session_of(shared_plane, ADMIN_KEY)
         session_of(shared_plane, issue(shared_plane, name, projects=[name]).secret)
         create_account(shared_plane, name, projects=[name])
+    with shared_plane.client() as admin:
+        for path in CONTENTS:
+            _, name = (create(admin, path)["name"] for _ in range(2))
+            assert admin.put(f"/{path}/{name}", json={**CONTENTS[path], **CHANGES[path]}).is_success
     for _ in range(3):
         assert allocate(shared_plane).status_code == 202
     shared_plane.rows(
@@ -56,7 +61,18 @@ DRIFT: Final = (
 @pytest.fixture(scope="module")
 def names(plane: RunningPlane) -> dict[str, str]:
     with plane.client() as admin:
-        return {"node": "n1", "allocation": admin.get("/allocations").json()["items"][0]["id"]}
+        entries = {path: admin.get(f"/{path}").json()["items"] for path in CONTENTS}
+        changed = {
+            path: next(each["name"] for each in found if each["version"] == 2)
+            for path, found in entries.items()
+        }
+        return {
+            "node": "n1",
+            "allocation": admin.get("/allocations").json()["items"][0]["id"],
+            "sku": changed["skus"],
+            "image": changed["images"],
+            "app_profile": changed["app-profiles"],
+        }
 
 
 def lists(plane: RunningPlane) -> Iterator[tuple[str, set[str]]]:
@@ -190,7 +206,7 @@ def test_event_list_newest_first_matches_the_reversed_list_with_every_filter(
 @pytest.mark.parametrize(
     "query",
     [
-        "/skus?cursor=x",
+        "/skus?cursor=X",
         "/nodes/n1/drift?cursor=x",
         "/tasks?cursor=1",
         "/verifications?cursor=x",

@@ -455,13 +455,52 @@ def test_empty_list_prints_advice_or_an_empty_json_list(
     assert sliceplane(resource, "list", "-o", "json").document == {"items": [], "next_cursor": None}
 
 
-def test_skus_are_listed_with_size_rate_and_images(plane: ScriptedPlane, sliceplane: Run) -> None:
-    sku = {"name": "lab.small", "vcpus": 1, "memory_mib": 96, "images": ["lab-guest"]}
-    limited = {**sku, "name": "lab.medium", "rate_mbit": 100}
-    plane.script("GET /v1/skus", page({**sku, "rate_mbit": None}, limited, sku))
+SKU = {
+    "name": "h200.one",
+    "version": 3,
+    "state": "offered",
+    "reason": None,
+    "gpu_model": "NVIDIA H200",
+    "gpu_count": 1,
+    "vcpus": 24,
+    "memory_mib": 245760,
+    "disk_gib": 200,
+    "fabric": "ib",
+    "network_modes": ["private-nat"],
+    "rate_mbit": 100,
+    "numa": "single",
+    "placement": "pack",
+    "price_per_hour": "3.20",
+    "provisioning_seconds": 600,
+}
+
+
+def test_skus_are_listed_with_version_size_and_price(plane: ScriptedPlane, sliceplane: Run) -> None:
+    none = {"gpu_model": None, "gpu_count": 0, "disk_gib": 0, "rate_mbit": None}
+    plane.script("GET /v1/skus", page(SKU, {**SKU, "name": "plain", "state": "retired", **none}))
     shown = [line.split() for line in sliceplane("skus", "list").out.splitlines()[1:]]
-    free = ["lab.small", "1", "96", "MiB", "-", "lab-guest"]
-    assert shown == [free, ["lab.medium", "1", "96", "MiB", "100", "Mbit/s", "lab-guest"], free]
+    first = "h200.one 3 offered 1 x NVIDIA H200 24 240 GiB 200 GiB ib 100 Mbit/s 3.20"
+    assert shown == [
+        first.split(),
+        ["plain", "3", "retired", "-", "24", "240", "GiB", "-", "ib", "-", "3.20"],
+    ]
+
+
+def test_page_of_a_sku_shows_its_whole_content(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.script("GET /v1/skus/h200.one", document({**SKU, "state": "retired", "reason": "sold out"}))
+    shown = sliceplane("skus", "show", "h200.one").out
+    for each in (
+        "h200.one",
+        "3",
+        "retired",
+        "sold out",
+        "240 GiB",
+        "1 x NVIDIA H200",
+        "ib",
+        "single",
+        "3.20",
+    ):
+        assert each in shown
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,251 @@
+"""`sliceplane skus`, `images` and `app-profiles`: the catalogue. The three groups have the same commands."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+import typer
+from rich.console import RenderableType
+
+from control_plane.cli.failures import WrongUsage
+from control_plane.cli.options import Output, Why
+from control_plane.cli.pages import catalogue as pages
+from control_plane.cli.request import seconds
+from control_plane.cli.screen import Format
+from control_plane.cli.session import session
+from control_plane.cli.times import At
+from control_plane.client import catalogue
+from control_plane.client.catalogue import Entries
+from control_plane.client.errors import UnknownName
+
+T = TypeVar("T")
+Page = Callable[[T], RenderableType]
+sku_commands = typer.Typer(no_args_is_help=True)
+image_commands = typer.Typer(no_args_is_help=True)
+app_profile_commands = typer.Typer(no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the entry.")]
+Version = Annotated[int | None, typer.Option(min=1, help="This version.", show_default="the newest")]
+State = Annotated[
+    str | None,
+    typer.Option(metavar="STATE", help="Only entries in this state: offered or retired.", show_default=False),
+]
+File = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="JSON file with the content of the version; - reads standard input. Options replace its fields.",
+        show_default=False,
+        allow_dash=True,
+    ),
+]
+_READ_ONLY: Final = ("name", "version", "state", "reason", "allowed_actions")
+"""Fields that `show -o json` prints in addition to the content; a file may have them."""
+
+
+def _add(
+    group: typer.Typer,
+    word: str,
+    entries: Entries[T],
+    rows: Callable[[list[T]], RenderableType],
+    one: Page[T],
+) -> None:
+    """Add the commands `list`, `show`, `versions` and `retire` to a group."""
+
+    @group.command("list", help=f"List every {word} with its newest version.")
+    def list_entries(
+        context: typer.Context, *, state: State = None, at: At = None, output: Output = Format.TABLE
+    ) -> None:
+        with session(context, output) as current:
+            current.show_list(entries.all(state=state, at=at), rows)
+
+    @group.command(help=f"Show one {word}: its newest version, or the given one.")
+    def show(
+        context: typer.Context,
+        *,
+        name: Name,
+        version: Version = None,
+        at: At = None,
+        output: Output = Format.TABLE,
+    ) -> None:
+        with session(context, output) as current:
+            current.screen.one(current.send(entries.one(name, version=version, at=at)), one)
+
+    @group.command(help=f"List the versions of one {word}, oldest first.")
+    def versions(context: typer.Context, *, name: Name, output: Output = Format.TABLE) -> None:
+        with session(context, output) as current:
+            current.show_list(entries.versions(name), rows)
+
+    @group.command(
+        help=f"Retire one {word}: no new allocation can use it. Existing allocations are not affected."
+    )
+    def retire(context: typer.Context, *, name: Name, reason: Why, output: Output = Format.TABLE) -> None:
+        with session(context, output) as current:
+            current.screen.one(current.send(entries.retire(name, reason)), one)
+
+
+_add(sku_commands, "SKU", catalogue.SKUS, pages.skus, pages.sku)
+_add(image_commands, "image", catalogue.IMAGES, pages.images, pages.image)
+_add(app_profile_commands, "app profile", catalogue.APP_PROFILES, pages.app_profiles, pages.app_profile)
+
+
+@sku_commands.command("publish")
+def publish_sku(
+    context: typer.Context,
+    *,
+    name: Name,
+    file: File = None,
+    vcpus: Annotated[int | None, typer.Option(help="Virtual processors.", show_default=False)] = None,
+    memory_mib: Annotated[int | None, typer.Option(help="Memory in MiB.", show_default=False)] = None,
+    gpu_model: Annotated[str | None, typer.Option(help="Model of the GPUs.", show_default="none")] = None,
+    gpu_count: Annotated[int | None, typer.Option(help="Number of GPUs.", show_default="0")] = None,
+    disk_gib: Annotated[int | None, typer.Option(help="Root disk in GiB.", show_default="no disk")] = None,
+    fabric: Annotated[
+        str | None,
+        typer.Option(help="Fabric that a slot must offer: ib, roce, ethernet or none.", show_default="none"),
+    ] = None,
+    network_mode: Annotated[
+        list[str] | None, typer.Option(help="Allowed network mode; repeatable.", show_default="all modes")
+    ] = None,
+    rate_mbit: Annotated[
+        int | None, typer.Option(help="Rate limit in each direction, in Mbit/s.", show_default="no limit")
+    ] = None,
+    numa: Annotated[str | None, typer.Option(help="any or single NUMA node.", show_default="any")] = None,
+    placement: Annotated[
+        str | None, typer.Option(help="pack or spread over nodes.", show_default="pack")
+    ] = None,
+    price_per_hour: Annotated[
+        str | None, typer.Option(help="Price of one slot per hour, such as 2.50.", show_default="0")
+    ] = None,
+    provisioning: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Time in which a slice must be ready.", show_default="2m"),
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Publish a version of a SKU, which is created if it does not exist. The version has exactly the given content."""
+    given = {
+        "vcpus": vcpus,
+        "memory_mib": memory_mib,
+        "gpu_model": gpu_model,
+        "gpu_count": gpu_count,
+        "disk_gib": disk_gib,
+        "fabric": fabric,
+        "network_modes": network_mode or None,
+        "rate_mbit": rate_mbit,
+        "numa": numa,
+        "placement": placement,
+        "price_per_hour": price_per_hour,
+        "provisioning_seconds": None if provisioning is None else seconds(provisioning, "--provisioning"),
+    }
+    _publish(context, output, catalogue.SKUS, pages.sku, name=name, content=_content(file, given))
+
+
+@image_commands.command("publish")
+def publish_image(
+    context: typer.Context,
+    *,
+    name: Name,
+    file: File = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", help="kernel, qcow2 or raw.", show_default=False)
+    ] = None,
+    digest: Annotated[
+        str | None, typer.Option(help="Digest of the disk image, sha256:HEX.", show_default=False)
+    ] = None,
+    size_bytes: Annotated[
+        int | None, typer.Option(help="Size of the disk image in bytes.", show_default=False)
+    ] = None,
+    firmware: Annotated[str | None, typer.Option(help="uefi or bios.", show_default=False)] = None,
+    readiness_port: Annotated[
+        int | None, typer.Option(help="TCP port of the readiness check.", show_default="22")
+    ] = None,
+    readiness_banner: Annotated[
+        str | None,
+        typer.Option(
+            help='Beginning of a line from that port; "" if an open port is enough.', show_default="SSH-"
+        ),
+    ] = None,
+    default_user: Annotated[
+        str | None, typer.Option(help="User that SSH keys log in as.", show_default="root")
+    ] = None,
+    minimum_disk_gib: Annotated[
+        int | None, typer.Option(help="Smallest root disk in GiB.", show_default="no disk")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Publish a version of an image, which is created if it does not exist. The version has exactly the given
+    content.
+    """
+    check = {"port": readiness_port, "banner": readiness_banner}
+    given = {
+        "format": format_,
+        "digest": digest,
+        "size_bytes": size_bytes,
+        "firmware": firmware,
+        "readiness": {field: value for field, value in check.items() if value is not None} or None,
+        "default_user": default_user,
+        "minimum_disk_gib": minimum_disk_gib,
+    }
+    _publish(context, output, catalogue.IMAGES, pages.image, name=name, content=_content(file, given))
+
+
+@app_profile_commands.command("publish")
+def publish_app_profile(
+    context: typer.Context,
+    *,
+    name: Name,
+    file: File = None,
+    description: Annotated[str | None, typer.Option(help="What the profile is for.", show_default="")] = None,
+    fabric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Fabric that the workload accepts (ib, roce, ethernet, none), the preferred first; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Publish a version of an app profile, which is created if it does not exist. The version has exactly the given
+    content.
+    """
+    given = {"description": description, "fabrics": fabric or None}
+    _publish(
+        context, output, catalogue.APP_PROFILES, pages.app_profile, name=name, content=_content(file, given)
+    )
+
+
+def _publish(
+    context: typer.Context,
+    output: Format,
+    entries: Entries[T],
+    one: Page[T],
+    *,
+    name: str,
+    content: dict[str, Any],
+) -> None:
+    """Publish a further version of an entry, or create the entry if it does not exist."""
+    with session(context, output) as current:
+        try:
+            reply = current.send(entries.publish(name, content))
+        except UnknownName:
+            reply = current.send(entries.create(name, content))
+        current.screen.one(reply, one)
+
+
+def _content(file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a file, replaced by those of the options that are given. Raises `WrongUsage`."""
+    content = {} if file is None else _fields_of(file)
+    for field in _READ_ONLY:
+        content.pop(field, None)
+    return content | {field: value for field, value in given.items() if value is not None}
+
+
+def _fields_of(file: Path) -> dict[str, Any]:
+    try:
+        raw = typer.get_binary_stream("stdin").read() if str(file) == "-" else file.read_bytes()
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except OSError as error:
+        raise WrongUsage(f"--file: cannot read {file}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise WrongUsage(f"--file: {file} is not a JSON object: {error}") from error

@@ -1,0 +1,182 @@
+"""Decisions about the entries of the catalogue: publish a version, retire an entry, and use entries for an allocation.
+
+SKUs, images and app profiles behave the same. A version never changes, a retired entry is offered again by a further
+version, and no decision of this module concerns an existing allocation.
+"""
+
+from collections.abc import Mapping
+from typing import Final, assert_never
+
+from control_plane.decisions.refusals import Objection
+from events.allocations import AllocationRequested, AllocationSpecified
+from events.entries import (
+    AppProfileContent,
+    AppProfilePublished,
+    AppProfileRetired,
+    Entry,
+    EntryContent,
+    EntryPublished,
+    EntryRetired,
+    ImageContent,
+    ImagePublished,
+    ImageRetired,
+    SkuContent,
+    SkuPublished,
+    SkuRetired,
+    SpecifiedAppProfile,
+    SpecifiedImage,
+    SpecifiedSku,
+)
+from events.values import AppProfileName, EntryKind, ImageName, NetworkMode, SkuName
+
+WORDS: Final[Mapping[EntryKind, str]] = {"sku": "SKU", "image": "image", "app_profile": "app profile"}
+"""The kinds of entries as words in messages."""
+_UNKNOWN: Final = {"sku": "unknown_sku", "image": "unknown_image", "app_profile": "unknown_app_profile"}
+_EXISTS: Final = {"sku": "sku_exists", "image": "image_exists", "app_profile": "app_profile_exists"}
+_RETIRED: Final = {"sku": "sku_retired", "image": "image_retired", "app_profile": "app_profile_retired"}
+
+
+def published(name: str, version: int, content: EntryContent) -> EntryPublished:
+    """Return the fact that publishes a version of an entry."""
+    match content:
+        case SkuContent():
+            return SkuPublished(SkuName(name), version, content)
+        case ImageContent():
+            return ImagePublished(ImageName(name), version, content)
+        case AppProfileContent():
+            return AppProfilePublished(AppProfileName(name), version, content)
+        case _:
+            assert_never(content)
+
+
+def publish_again(entry: Entry, content: EntryContent) -> tuple[EntryPublished, ...]:
+    """Publish a further version of an entry. The content of the newest version changes nothing, unless the entry is
+    retired: then it is offered again.
+    """
+    if entry.retired is None and entry.content == content:
+        return ()
+    return (published(entry.name, entry.version + 1, content),)
+
+
+def retire(entry: Entry, reason: str) -> tuple[EntryRetired, ...]:
+    """Retire an entry. Retiring it again changes nothing."""
+    if entry.retired is not None:
+        return ()
+    match entry.kind:
+        case "sku":
+            return (SkuRetired(SkuName(entry.name), reason),)
+        case "image":
+            return (ImageRetired(ImageName(entry.name), reason),)
+        case "app_profile":
+            return (AppProfileRetired(AppProfileName(entry.name), reason),)
+        case _:
+            assert_never(entry.kind)
+
+
+def unknown_entry(kind: EntryKind, name: str, field: str | None = None) -> Objection:
+    """Return the objection to a name of the request for which the catalogue has no entry."""
+    return Objection(_UNKNOWN[kind], f"no {WORDS[kind]} is named {name!r}", field)
+
+
+def entry_exists(kind: EntryKind, name: str) -> Objection:
+    """Return the objection to creating an entry that exists."""
+    reason = f"the {WORDS[kind]} {name} exists already; publish a further version of it"
+    return Objection(_EXISTS[kind], reason, "/name")
+
+
+def _against_using(kind: EntryKind, name: str, entry: Entry | None) -> list[Objection]:
+    """Return the reason why a new allocation cannot use an entry: it does not exist, or it is retired."""
+    field = f"/{kind}"
+    if entry is None:
+        return [unknown_entry(kind, name, field)]
+    if entry.retired is not None:
+        return [Objection(_RETIRED[kind], f"the {WORDS[kind]} {name} is retired: {entry.retired}", field)]
+    return []
+
+
+def _against_mode(mode: NetworkMode, sku: SpecifiedSku) -> list[Objection]:
+    allowed = sku.content.network_modes
+    if mode in allowed:
+        return []
+    reason = f"the SKU {sku.name} does not allow network mode {mode}; choose one of {', '.join(allowed)}"
+    return [Objection("network_mode_not_allowed", reason, "/network_mode")]
+
+
+def _against_disk(sku: SpecifiedSku, image: SpecifiedImage) -> list[Objection]:
+    needed, size = image.content.minimum_disk_gib, sku.content.disk_gib
+    if needed <= size:
+        return []
+    reason = (
+        f"the image {image.name} needs a root disk of {needed} GiB; the SKU {sku.name} has one of {size} GiB"
+    )
+    return [Objection("image_too_large", reason, "/image")]
+
+
+def _against_fabric(sku: SpecifiedSku, profile: SpecifiedAppProfile) -> list[Objection]:
+    accepted, fabric = profile.content.fabrics, sku.content.fabric
+    if fabric in accepted:
+        return []
+    reason = f"the app profile {profile.name} accepts the fabrics {', '.join(accepted)}; the SKU {sku.name} has {fabric}"
+    return [Objection("no_common_fabric", reason, "/app_profile")]
+
+
+def specified_sku(entry: Entry | None) -> SpecifiedSku | None:
+    """Return a SKU as an allocation records it; None if there is none."""
+    if entry is None:
+        return None
+    assert isinstance(entry.content, SkuContent), "an entry of the kind sku must have the content of a SKU"
+    return SpecifiedSku(SkuName(entry.name), entry.version, entry.content)
+
+
+def specified_image(entry: Entry | None) -> SpecifiedImage | None:
+    """Return an image as an allocation records it; None if there is none."""
+    if entry is None:
+        return None
+    assert isinstance(entry.content, ImageContent), "an entry of the kind image must have the content of one"
+    return SpecifiedImage(ImageName(entry.name), entry.version, entry.content)
+
+
+def specified_app_profile(entry: Entry | None) -> SpecifiedAppProfile | None:
+    """Return an app profile as an allocation records it; None if there is none."""
+    if entry is None:
+        return None
+    assert isinstance(entry.content, AppProfileContent), (
+        "an entry of the kind app_profile must have such content"
+    )
+    return SpecifiedAppProfile(AppProfileName(entry.name), entry.version, entry.content)
+
+
+def against_entries(
+    names: Mapping[EntryKind, str], mode: NetworkMode | None, found: Mapping[EntryKind, Entry]
+) -> list[Objection]:
+    """Return every reason why a new allocation cannot use the named entries together.
+
+    `found` contains those that exist. `mode` is the network mode of the request, None if it is not valid.
+    """
+    sku, image = specified_sku(found.get("sku")), specified_image(found.get("image"))
+    profile = specified_app_profile(found.get("app_profile"))
+    return [
+        *(each for kind, name in names.items() for each in _against_using(kind, name, found.get(kind))),
+        *(_against_mode(mode, sku) if mode and sku else ()),
+        *(_against_disk(sku, image) if sku and image else ()),
+        *(_against_fabric(sku, profile) if sku and profile else ()),
+    ]
+
+
+def specify(
+    request: AllocationRequested, app_profile: AppProfileName | None, found: Mapping[EntryKind, Entry]
+) -> AllocationSpecified | list[Objection]:
+    """Return the fact that records the entries of an allocation with their content, or every reason against it.
+
+    `found` contains those of the named entries that exist.
+    """
+    names: dict[EntryKind, str] = {"sku": request.sku, "image": request.image}
+    if app_profile is not None:
+        names["app_profile"] = app_profile
+    sku, image = specified_sku(found.get("sku")), specified_image(found.get("image"))
+    against = against_entries(names, request.network_mode, found)
+    if against or sku is None or image is None:
+        return against
+    return AllocationSpecified(
+        request.allocation_id, sku, image, specified_app_profile(found.get("app_profile"))
+    )

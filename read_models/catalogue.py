@@ -1,0 +1,132 @@
+"""`read.catalogue_entry`: the SKUs, images and app profiles, each with its newest version. The table is written in the
+transaction that appends the entry's event to the ledger, because an allocation may name only entries that are offered.
+
+Earlier versions are read from the stream of the entry.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, assert_never
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.entries import (
+    AppProfileContent,
+    AppProfilePublished,
+    AppProfileRetired,
+    Entry,
+    EntryContent,
+    EntryFact,
+    ImageContent,
+    ImagePublished,
+    ImageRetired,
+    SkuContent,
+    SkuPublished,
+    SkuRetired,
+)
+from events.ledger.tables import metadata
+from events.values import EntryKind, stream_of_entry
+from read_models.pages import keyset
+from read_models.rows import Patch
+
+catalogue_entry = sa.Table(
+    "catalogue_entry",
+    metadata,
+    sa.Column("entry", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("published", sa.Integer, nullable=False),
+    sa.Column("content", JSONB, nullable=False),
+    sa.Column("retired", sa.Text),
+    sa.Index("catalogue_entry_by_name", "kind", "name", unique=True),
+    schema="read",
+)
+"""`entry` is the stream, `version` the version of the stream, and `published` the newest version of the entry."""
+CONTENT: Final[Mapping[EntryKind, type[EntryContent]]] = {
+    "sku": SkuContent,
+    "image": ImageContent,
+    "app_profile": AppProfileContent,
+}
+
+
+def entry_in(row: Mapping[Any, Any]) -> Entry:
+    """Return the entry in a row of the table."""
+    kind: EntryKind = row["kind"]
+    content = msgspec.convert(row["content"], CONTENT[kind])
+    return Entry(kind, row["name"], row["version"], row["published"], content, row["retired"])
+
+
+def kind_of(fact: EntryFact) -> EntryKind:
+    """Return the kind of the entry that a fact concerns."""
+    match fact:
+        case SkuPublished() | SkuRetired():
+            return "sku"
+        case ImagePublished() | ImageRetired():
+            return "image"
+        case AppProfilePublished() | AppProfileRetired():
+            return "app_profile"
+        case _:
+            assert_never(fact)
+
+
+def patch(version: int, fact: EntryFact) -> Patch:
+    """Return the patch that a fact applies to the row of its entry. `version` is the fact's version in its stream."""
+    kind = kind_of(fact)
+    key = stream_of_entry(kind, fact.name)
+    match fact:
+        case SkuPublished() | ImagePublished() | AppProfilePublished():
+            content = msgspec.to_builtins(fact.content)
+            columns = {"version": version, "published": fact.version, "content": content, "retired": None}
+            return Patch(key, columns, {"kind": kind, "name": fact.name})
+        case SkuRetired(reason=reason) | ImageRetired(reason=reason) | AppProfileRetired(reason=reason):
+            return Patch(key, {"version": version, "retired": reason})
+        case _:
+            assert_never(fact)
+
+
+async def find(
+    conn: AsyncConnection, names: Iterable[tuple[EntryKind, str]], *, lock: str | None = None
+) -> dict[EntryKind, Entry]:
+    """Return those of the named entries that exist, at most one of each kind.
+
+    With `lock` their rows are locked until the transaction ends, in the order of their streams: `share` prevents other
+    transactions from changing the entries, `update` also from creating allocations that use them.
+    """
+    table = catalogue_entry
+    keys = [stream_of_entry(kind, name) for kind, name in names]
+    query = sa.select(table).where(table.c.entry.in_(keys)).order_by(table.c.entry)
+    if lock is not None:
+        query = query.with_for_update(read=lock == "share")
+    found = map(entry_in, (await conn.execute(query)).mappings())
+    return {each.kind: each for each in found}
+
+
+async def offered(conn: AsyncConnection, kind: EntryKind) -> list[Entry]:
+    """Return all entries of a kind that are not retired, by name."""
+    table = catalogue_entry
+    query = sa.select(table).where(table.c.kind == kind, table.c.retired.is_(None)).order_by(table.c.name)
+    return [entry_in(row) for row in (await conn.execute(query)).mappings()]
+
+
+async def page(
+    conn: AsyncConnection,
+    kind: EntryKind,
+    *,
+    after: str | None,
+    limit: int,
+    descending: bool = False,
+    retired: bool | None = None,
+) -> list[Entry]:
+    """Return one page of the entries of a kind by name. `retired`: only retired entries if true, only offered ones if
+    false, both if None.
+    """
+    table = catalogue_entry
+    query = sa.select(table).where(table.c.kind == kind)
+    if retired is not None:
+        query = query.where(table.c.retired.is_not(None) if retired else table.c.retired.is_(None))
+    place = None if after is None else (after,)
+    query = keyset(query, [table.c.name], place, limit, descending=descending)
+    return [entry_in(row) for row in (await conn.execute(query)).mappings()]
