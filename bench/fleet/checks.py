@@ -26,6 +26,7 @@ from tasks.scripts import QueueKeys, namespace_of
 
 TIMELINE: Final = (
     "allocation.requested",
+    "allocation.specified",
     "allocation.placed",
     "allocation.slice_starting",
     "allocation.slice_address_observed",

@@ -1,9 +1,10 @@
 """The control plane of the fleet as deployed: real servers, and two processes of each program.
 
 TLS is off, as in the other benchmarks. Nodes alternate between the two APIs, the dispatchers share the work, and one
-projector leads. Every site starts empty, and its data is deleted with it.
+projector leads. Every site starts with the catalogue of the lab and no nodes, and its data is deleted with it.
 """
 
+import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Final
 
 import httpx
 from pydantic import SecretStr
+from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from bench.harness.processes import Usage, cpu, usage_of
@@ -25,6 +27,7 @@ from control_plane.settings import Settings
 from control_plane.wiring import plane
 from deploy.embedded import redis as embedded_redis
 from deploy.embedded.children import Child, installed_program
+from deploy.embedded.lab_catalogue import publish_lab_catalogue
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.redis import RedisServer
 from deploy.embedded.stack import await_api
@@ -102,6 +105,7 @@ async def site(folder: Path, settings: Mapping[str, str]) -> AsyncIterator[Fleet
     """Run a control plane in an empty folder; `settings` are additional `SLICEPLANE_*` settings of its programs."""
     async with AsyncExitStack() as opened:
         postgres = opened.enter_context(migrated_postgres(folder))
+        await asyncio.to_thread(publish_lab_catalogue, make_url(sqlalchemy_url(postgres)))
         redis = opened.enter_context(_redis(folder / "redis"))
         await _issue_key(postgres, redis)
         ports = [_free_port() for _ in range(REPLICAS)]

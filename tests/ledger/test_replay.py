@@ -251,5 +251,5 @@ async def sort_is_enabled(conn: psycopg.AsyncConnection) -> bool:
 
 
 async def test_replay_with_batch_size_zero_raises_value_error(conn: psycopg.AsyncConnection) -> None:
-    with pytest.raises(ValueError, match="batch is 0, but"):
+    with pytest.raises(ValueError, match="the batch size 0 is invalid"):
         await replayed(conn, batch=0)
