@@ -22,7 +22,7 @@ _NAMED: Final[Mapping[EntryKind, Callable[[str], str]]] = {
     "image": image_name,
     "app_profile": app_profile_name,
 }
-_MODES: Final[Mapping[object, NetworkMode]] = {mode: mode for mode in get_args(NetworkMode)}
+_MODES: Final[tuple[NetworkMode, ...]] = get_args(NetworkMode)
 
 
 class NamingRoute(AuthenticatedRoute):
@@ -48,7 +48,9 @@ async def _errors(request: Request, body: Any) -> AsyncIterator[dict[str, Any]]:
         return
     async with plane_of(request).engine.connect() as conn:
         found = await catalogue.find(conn, names.items())
-    for objection in against_entries(names, _MODES.get(body.get("network_mode")), found):
+    # The value may be of any type of JSON, of which some are not hashable.
+    mode = next((each for each in _MODES if each == body.get("network_mode")), None)
+    for objection in against_entries(names, mode, found):
         field = str(objection.field).removeprefix("/")
         yield {
             "type": objection.code,

@@ -88,6 +88,7 @@ def test_allocation_request_refused_for_lack_of_free_slots_names_their_number_an
         ("/keys", {"name": "x", "role": "auditor", "scopes": ["fleet:write"]}, "/scopes", "the role auditor does not"),
         ("/keys", {"name": "x"}, "/role", "a role or a service account is required"),
         ("/allocations", {**INGRESS, "ingress": [{"port": 22, "slot": 1}]}, "/ingress", "slot 1 is out of range"),
+        ("/allocations", {**INGRESS, "network_mode": {}}, "/network_mode", "the value must be a string, not an object"),
         (
             "/nodes/n1/public-addresses",
             {"addresses": [{"address": "192.0.2.1", "use": "ports", "first_port": 9, "last_port": 8}]},
