@@ -6,7 +6,11 @@ zone. A new field needs a default or a new schema version; an upcaster in `event
 readable permanently.
 """
 
+from datetime import datetime
+
 import msgspec
+
+from events.values import AllocationId, SlotId
 
 
 # Frozen and made of values, facts form no reference cycles. `gc=False` keeps them out of the garbage collector, which
@@ -26,6 +30,19 @@ class Reason(Record, frozen=True):
     """Reason code for programs, in snake_case."""
     message: str
     """Explanation for people."""
+
+
+class FailedBringUp(Record, frozen=True):
+    """A slice that a node could not bring up because of a node fault. Facts about nodes and slots contain it."""
+
+    slot_id: SlotId
+    """The slot of the slice that could not be brought up."""
+    allocation_id: AllocationId
+    """The allocation of the slice that could not be brought up."""
+    reason: Reason
+    """Why the slice could not be brought up, as the node reported it."""
+    failed_at: datetime
+    """When the node observed the failure, on the control plane's clock as estimated by the node."""
 
 
 class Unreadable(Fact, frozen=True):

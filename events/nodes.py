@@ -2,9 +2,8 @@
 
 from datetime import datetime
 
-from events.bring_ups import FailedBringUp
 from events.drift import DriftFound, OpenDrift
-from events.facts import Fact, Reason, Record
+from events.facts import Fact, FailedBringUp, Reason, Record
 from events.values import AllocationId, Ipv4Address, Ipv4Subnet, NodeId, SlotId
 
 

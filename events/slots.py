@@ -3,9 +3,8 @@
 A slot is claimed for an allocation, and stays claimed until the node proves that nothing is left in it.
 """
 
-from events.bring_ups import FailedBringUp
 from events.drift import DriftFound, OpenDrift
-from events.facts import Fact, Reason, Record
+from events.facts import Fact, FailedBringUp, Reason, Record
 from events.values import (
     AllocationId,
     Ipv4Address,
@@ -133,9 +132,17 @@ class SlotApproved(Fact, frozen=True):
     """An admin approved the slot; its MAC and IP addresses are reserved in the same append."""
 
     slot_id: SlotId
-    sku: SkuName
-    """SKU under which the slot is offered."""
+    skus: tuple[SkuName, ...]
+    """SKUs under which the slot is offered, in alphabetical order."""
     network: SlotNetwork
+
+
+class SlotSkusChanged(Fact, frozen=True):
+    """An admin offered the slot under other SKUs. Allocations that hold the slot keep it."""
+
+    slot_id: SlotId
+    skus: tuple[SkuName, ...]
+    """SKUs under which the slot is offered from now on, in alphabetical order."""
 
 
 class SlotDevicesDescribed(Fact, frozen=True):
@@ -275,6 +282,7 @@ class SlotReadmitted(Fact, frozen=True):
 SlotFact = (
     SlotDiscovered
     | SlotApproved
+    | SlotSkusChanged
     | SlotDevicesDescribed
     | SlotDevicesGranted
     | SlotClaimed

@@ -33,8 +33,15 @@ def _devices_without_facts(shape: JsonObject) -> JsonObject:
     return shape
 
 
+def _approved_for_one_sku(shape: JsonObject) -> JsonObject:
+    """Return an approval of version 1 with a list of SKUs. Version 1 named exactly one SKU."""
+    sku, others = shape["sku"], {name: value for name, value in shape.items() if name != "sku"}
+    return {**others, "skus": [sku]}
+
+
 UPCASTS: Final[dict[tuple[str, int], Rewrite]] = {
     ("allocation.requested", 1): _request_without_options,
     ("slot.devices_described", 1): _devices_without_facts,
+    ("slot.approved", 1): _approved_for_one_sku,
 }
 """Upcasters by stored name and version; each converts that version to the next."""

@@ -10,8 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from events.bring_ups import FailedBringUp
-from events.facts import Reason
+from events.facts import FailedBringUp, Reason
 from events.nodes import NodeBringUpFailed, NodeBringUpSucceeded, NodeExcluded, NodeReadmitted
 from events.slots import SlotBringUpFailed, SlotBringUpSucceeded, SlotExcluded, SlotReadmitted
 

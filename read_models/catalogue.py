@@ -4,7 +4,7 @@ transaction that appends the entry's event to the ledger, because an allocation 
 Earlier versions are read from the stream of the entry.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -102,6 +102,13 @@ async def find(
         query = query.with_for_update(read=lock == "share")
     found = map(entry_in, (await conn.execute(query)).mappings())
     return {each.kind: each for each in found}
+
+
+async def named(conn: AsyncConnection, kind: EntryKind, names: Collection[str]) -> list[Entry]:
+    """Return those of the named entries of a kind that exist, in ascending order of their names."""
+    table = catalogue_entry
+    query = sa.select(table).where(table.c.kind == kind, table.c.name.in_(names)).order_by(table.c.name)
+    return [entry_in(row) for row in (await conn.execute(query)).mappings()]
 
 
 async def offered(conn: AsyncConnection, kind: EntryKind) -> list[Entry]:

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from events.drift import OpenDrift
 from events.facts import Reason
 from events.ledger.tables import metadata
+from events.offers import SlotClass, decoded, encoded, offer_of
 from events.slot_states import SlotStateName, holder_of, quarantine_reason, slot_state
 from events.slots import (
     SlotApproved,
@@ -37,12 +38,18 @@ from events.slots import (
     SlotReleased,
     SlotReleasing,
     SlotRepaired,
+    SlotSkusChanged,
 )
 from events.values import AllocationId, NodeId, PciAddress, SkuName, SlotId, SlotIndex, index_of
 from read_models.bring_ups import bring_up_columns, bring_up_values, excluded_in, failures_in
 from read_models.drift import drift_columns, drift_in
 from read_models.pages import keyset
 from read_models.rows import Patch
+
+CLASS_EXPRESSION: Final = (
+    "coalesce(skus::text, '') || ' ' || vcpus::text || ' ' || memory_mib::text || ' ' || coalesce(offer, '')"
+)
+"""SQL expression of a slot's class: equal for slots that differ in nothing that placement compares with a request."""
 
 slot = sa.Table(
     "slot",
@@ -58,7 +65,9 @@ slot = sa.Table(
     sa.Column("devices", JSONB, nullable=False, server_default=sa.text("'[]'")),
     sa.Column("numa_node", sa.Integer),
     sa.Column("granted", JSONB, nullable=False, server_default=sa.text("'[]'")),
-    sa.Column("sku", sa.Text),
+    sa.Column("skus", JSONB(none_as_null=True)),
+    sa.Column("offer", sa.Text),
+    sa.Column("class", sa.Text, sa.Computed(CLASS_EXPRESSION, persisted=True)),
     sa.Column("l2_domain", sa.Text),
     sa.Column("mac_address", sa.Text),
     sa.Column("private_ip", sa.Text),
@@ -73,11 +82,12 @@ slot = sa.Table(
     sa.Index("slot_by_node", "node_id", "slot_index"),
     sa.Index(
         "slot_free",
-        "sku",
+        "class",
         "node_id",
         "slot_index",
         postgresql_where=sa.text("state = 'free' and not blocked"),
     ),
+    sa.Index("slot_class", "class"),
     sa.Index("slot_excluded", "node_id", "slot_index", postgresql_where=sa.text("excluded is not null")),
     sa.Index("slot_drifting", "node_id", "slot_index", postgresql_where=sa.text("drift is not null")),
     schema="read",
@@ -88,7 +98,9 @@ _NETWORK: Final = SlotNetwork.__struct_fields__
 class SlotRow:
     """The row of a slot in `read.slot`; `drift` is the open drift of the slot.
 
-    `devices` are the PCI functions that the node describes for the slot, and `granted` those that an admin approved.
+    `devices` are the PCI functions that the node describes for the slot, `offer` is what follows from them for
+    placement, and `granted` are the functions that an admin approved. The slot is offered under `skus`, which is empty
+    before its approval.
     `failures` are the failed starts of slices (bring-ups) in the slot since the last success; `excluded` is the reason
     why it is excluded from placement.
     """
@@ -107,7 +119,9 @@ class SlotRow:
         self.devices = msgspec.convert(row["devices"] or (), tuple[SlotDevice, ...])
         self.numa_node: int | None = row["numa_node"]
         self.granted = tuple(PciAddress(each) for each in row["granted"] or ())
-        self.sku = SkuName(row["sku"]) if row["sku"] else None
+        self.class_: str = row["class"]
+        self.skus = tuple(SkuName(each) for each in row["skus"] or ())
+        self.offer = decoded(row["offer"])
         self.allocation_id = holder_of(self.state)
         self.reason = quarantine_reason(self.state)
         self.drift = drift_in(row["drift"])
@@ -127,11 +141,11 @@ def patch(version: int, fact: SlotFact) -> Patch:
             }
             born = {"node_id": node_id, "slot_index": index_of(slot_id), **_named("discovered")}
             return Patch(slot_id, described, born)
-        case SlotApproved(network=network, sku=sku):
+        case SlotApproved(network=network, skus=skus):
             fields = {name: getattr(network, name) for name in _NETWORK}
-            return Patch(fact.slot_id, {"version": version, **_named("free"), "sku": sku, **fields})
-        case SlotDevicesDescribed() | SlotDevicesGranted():
-            return Patch(fact.slot_id, {"version": version, **_device_columns(fact)})
+            return Patch(fact.slot_id, {"version": version, **_named("free"), "skus": list(skus), **fields})
+        case SlotSkusChanged() | SlotDevicesDescribed() | SlotDevicesGranted():
+            return Patch(fact.slot_id, {"version": version, **_offer_columns(fact)})
         case SlotClaimed(allocation_id=allocation):
             return Patch(fact.slot_id, {"version": version, **_named("claimed"), "allocation_id": allocation})
         case SlotReleasing():
@@ -159,10 +173,13 @@ def _open_drift(fact: SlotDegraded | SlotRecovered) -> tuple[OpenDrift, ...]:
     return fact.drift if isinstance(fact, SlotDegraded) else ()
 
 
-def _device_columns(fact: SlotDevicesDescribed | SlotDevicesGranted) -> dict[str, object]:
+def _offer_columns(fact: SlotSkusChanged | SlotDevicesDescribed | SlotDevicesGranted) -> dict[str, object]:
     match fact:
+        case SlotSkusChanged(skus=skus):
+            return {"skus": list(skus)}
         case SlotDevicesDescribed(devices=devices, numa_node=node):
-            return {"devices": msgspec.to_builtins(devices), "numa_node": node}
+            offer = encoded(offer_of(devices, node))
+            return {"devices": msgspec.to_builtins(devices), "numa_node": node, "offer": offer}
         case SlotDevicesGranted(devices=granted):
             return {"granted": list(granted)}
         case _:
@@ -180,6 +197,26 @@ async def locked(conn: AsyncConnection, slot_ids: Sequence[SlotId]) -> dict[Slot
         .with_for_update()
     )
     return {row.slot_id: row for row in map(SlotRow, (await conn.execute(query)).mappings())}
+
+
+async def classes(conn: AsyncConnection) -> dict[str, SlotClass]:
+    """Return the classes of all slots, by key. There are few, however many slots there are: the query jumps from each
+    class to the next one in the index.
+    """
+    key = slot.c["class"]
+    least = sa.select(sa.func.min(key).label("key"))
+    found = least.cte("found", recursive=True)
+    above = least.where(key > found.c.key).scalar_subquery()
+    found = found.union_all(sa.select(above).where(found.c.key.is_not(None)))
+    shown = (slot.c.skus, slot.c.vcpus, slot.c.memory_mib, slot.c.offer)
+    one = sa.select(*shown).where(key == found.c.key).limit(1).lateral("one")
+    query = sa.select(found.c.key, one).select_from(sa.join(found, one, sa.true()))
+    # For the null at the end, the inner query would read all slots.
+    rows = await conn.execute(query.where(found.c.key.is_not(None)))
+    return {
+        row.key: SlotClass(tuple(row.skus or ()), row.vcpus, row.memory_mib, decoded(row.offer))
+        for row in rows
+    }
 
 
 async def find(conn: AsyncConnection, slot_id: SlotId) -> SlotRow | None:
@@ -217,9 +254,11 @@ async def page(
     sku: str | None = None,
 ) -> list[SlotRow]:
     """Return one page of slots, ordered by node and index. Each filter that is not None selects: slots of this node,
-    slots in this state, and slots of this SKU.
+    slots in this state, and slots that are offered under this SKU.
     """
-    wanted = {slot.c.node_id: node, slot.c.state: state, slot.c.sku: sku}
+    wanted = {slot.c.node_id: node, slot.c.state: state}
     query = sa.select(slot).where(*(column == value for column, value in wanted.items() if value is not None))
+    if sku is not None:
+        query = query.where(slot.c.skus.contains([sku]))
     query = keyset(query, [slot.c.node_id, slot.c.slot_index], after, limit, descending=descending)
     return [SlotRow(row) for row in (await conn.execute(query)).mappings()]

@@ -16,7 +16,7 @@ from control_plane.commands.loaded import LoadedAllocation
 from control_plane.commands.nodes import L2_DOMAIN, TOKEN_LIFETIME
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Allocation, Requested, evolve
-from control_plane.decisions.skus import ready_within
+from control_plane.decisions.deadlines import ready_within
 from control_plane.decisions.slots import approve, claim, discover, free, network_of, quarantine
 from control_plane.histories import allocation_facts
 from deploy.embedded.lab_catalogue import IMAGES, SKUS
@@ -148,7 +148,7 @@ def node_lifecycle(world: World, number: int) -> Lifecycle:
     for slot in discovered:
         row = world.rows[slot]
         # No two slots of node-0 to node-360 derive the same first MAC.
-        approved = approve(slot, row.state, _SKU, network_of(slot, subnet, L2_DOMAIN))
+        approved = approve(slot, row.state, [_SKU], network_of(slot, subnet, L2_DOMAIN))
         yield from world.record(
             world.cause("key:admin-1"), Change(stream_of_slot(slot), row.version, (approved,))
         )

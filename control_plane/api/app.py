@@ -90,6 +90,7 @@ for _router in (
     sessions.router,
     access_log.router,
     allocations.router,
+    allocations.placements,
     timelines.router,
     *catalogue.ROUTERS,
     nodes.router,

@@ -41,6 +41,15 @@ READ_MODEL: Final = "allocations"
 _SSH_KEY: Final = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV you@example.com"
 )
+_ALLOCATION: Final = {
+    "project": "default",
+    "sku": "lab.small",
+    "network_mode": "private-nat",
+    "image": "lab-guest",
+    "ssh_authorized_keys": [_SSH_KEY],
+    "lease_seconds": 7200,
+    "labels": {"job": "train-17"},
+}
 _REASON: Final = {"reason": "its memory was replaced"}
 _JWS: Final = "eyJhbGciOiJFZERTQSJ9.eyJub2RlX2lkIjoibGFiLWEifQ.c2lnbmF0dXJl"
 _SPOOL: Final = "7d1f6f0e-52a1-4f0c-9f43-5d7c0c1b2a3f"
@@ -102,15 +111,8 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/principals/revoke": {"actor": "service-account:trainer", "reason": "its host was compromised"},
     "POST /v1/sessions": {"label": "laptop of alice", "lifetime_seconds": 28800},
     "POST /v1/sessions/{session}/end": {"reason": "the laptop was returned"},
-    "POST /v1/allocations": {
-        "project": "default",
-        "sku": "lab.small",
-        "network_mode": "private-nat",
-        "image": "lab-guest",
-        "ssh_authorized_keys": [_SSH_KEY],
-        "lease_seconds": 7200,
-        "labels": {"job": "train-17"},
-    },
+    "POST /v1/allocations": _ALLOCATION,
+    "POST /v1/placements/preview": _ALLOCATION,
     "POST /v1/allocations/{allocation}/ingress": {
         "kind": "port",
         "protocol": "tcp",
@@ -120,6 +122,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/nodes": {"id": "lab-b"},
     "POST /v1/nodes/{node}/revoke": {"reason": "its disk was stolen"},
     "POST /v1/nodes/{node}/readmit": _REASON,
+    "POST /v1/nodes/{node}/slots/{index}/approve": {"skus": ["lab.small"]},
     "POST /v1/nodes/{node}/slots/{index}/force-release": {"reason": "the host was scrapped"},
     "POST /v1/nodes/{node}/slots/{index}/readmit": _REASON,
     "PUT /v1/nodes/{node}/public-addresses": {

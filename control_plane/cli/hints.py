@@ -61,6 +61,14 @@ HINTS: Final = {
     + _LATER
     + _FLEET
     + "list the free slots: sliceplane slots list; and the drift that blocks placement: sliceplane nodes drift",
+    "no_suitable_slot": "request fewer slots or another SKU: sliceplane skus list; or show what each node lacks: --explain"
+    + _FLEET
+    + "list the slots and their SKUs: sliceplane slots list",
+    "no_healthy_slot": "show what each node lacks: --explain; or "
+    + _LATER
+    + _FLEET
+    + "list the drift that blocks placement: sliceplane nodes drift",
+    "sku_does_not_fit": "show the hardware of the slot: sliceplane slots show SLOT; and the SKUs: sliceplane skus list",
     "no_common_fabric": "choose a SKU with one of these fabrics: sliceplane skus list",
     "no_credentials": KEY,
     "no_desired_state": "show which slots have an allocation: sliceplane slots list",

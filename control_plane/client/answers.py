@@ -38,8 +38,20 @@ class Objection(Answer, frozen=True):
     parameter: str | None = None
 
 
+class NodeGroup(Answer, frozen=True):
+    """Nodes for which the same reason of a placement applies. `obstacle`: what they lack."""
+
+    code: str
+    message: str
+    obstacle: str
+    nodes: int
+    example: str
+
+
 class Problem(Answer, frozen=True):
-    """Problem details (RFC 9457), extended by `reasons`, `hint` and `request_id`."""
+    """Problem details (RFC 9457), extended by `reasons`, `hint` and `request_id`. `placement` is present if no node is
+    suitable for an allocation.
+    """
 
     title: str
     status: int
@@ -48,6 +60,7 @@ class Problem(Answer, frozen=True):
     detail: str | None = None
     reasons: tuple[Objection, ...] = ()
     request_id: str | None = None
+    placement: tuple[NodeGroup, ...] | None = None
 
 
 class Page(Answer, frozen=True):
@@ -160,7 +173,7 @@ class Slot(Answer, frozen=True):
     node_id: str
     index: int
     state: str
-    sku: str | None = None
+    skus: tuple[str, ...] = ()
     vcpus: int | None = None
     memory_mib: int | None = None
     network_device: str | None = None
@@ -175,6 +188,12 @@ class Slot(Answer, frozen=True):
     failures: tuple[Failure, ...] = ()
     blocked_by: str | None = None
     allowed_actions: dict[str, Action] | None = None
+
+
+class PlacementPreview(Answer, frozen=True):
+    slots: tuple[str, ...] = ()
+    reasons: tuple[Objection, ...] = ()
+    groups: tuple[NodeGroup, ...] = ()
 
 
 class AllocatedSlot(Answer, frozen=True):

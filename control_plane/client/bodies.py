@@ -48,6 +48,12 @@ class CreateAllocation(Body, frozen=True):
     labels: dict[str, str] | UnsetType = UNSET
 
 
+class ApproveSlot(Body, frozen=True):
+    """Body of `POST /v1/nodes/{node}/slots/{index}/approve`. Without `skus`, the control plane chooses one."""
+
+    skus: list[str] | UnsetType = UNSET
+
+
 class NodeAddress(Body, frozen=True):
     """A public address of a node. `use`: `whole` for one slice, `ports` for several slices, port by port."""
 

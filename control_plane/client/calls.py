@@ -27,6 +27,7 @@ from control_plane.client.answers import (
     Ingress,
     Node,
     Parked,
+    PlacementPreview,
     ReachPath,
     RegisteredNode,
     Slot,
@@ -59,6 +60,11 @@ _EVENTS: Final = "/v1/events"
 def create_allocation(body: bodies.CreateAllocation) -> Call[Allocation]:
     """Create an allocation. It is placed when the call returns; `wait_for` waits until its slices are ready."""
     return Call("POST", _ALLOCATIONS, Allocation, body=body)
+
+
+def preview_placement(body: bodies.CreateAllocation) -> Call[PlacementPreview]:
+    """Show where an allocation would be placed now, and the reason of every node. Nothing is created."""
+    return Call("POST", "/v1/placements/preview", PlacementPreview, body=body)
 
 
 def allocations(*, project: str | None = None, at: str | None = None) -> ListCall[Allocation]:
@@ -162,9 +168,12 @@ def slot(name: str) -> Call[Slot]:
     return Call("GET", slot_path(name), Slot)
 
 
-def approve_slot(name: str) -> Call[Slot]:
-    """Approve a discovered slot for use."""
-    return Call("POST", slot_path(name, "approve"), Slot)
+def approve_slot(name: str, skus: Sequence[str] = ()) -> Call[Slot]:
+    """Approve a discovered slot for use. With `skus`, it is offered under these; an approved slot can be offered under
+    others.
+    """
+    body = bodies.ApproveSlot(skus=list(skus)) if skus else None
+    return Call("POST", slot_path(name, "approve"), Slot, body=body)
 
 
 def force_release_slot(name: str, reason: str) -> Call[Slot]:

@@ -6,16 +6,15 @@ from datetime import datetime, timedelta
 from control_plane.commands.bring_ups import failure_changes, merged_by_stream
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load
 from control_plane.decisions import allocation as life
+from control_plane.decisions.deadlines import STOP_WITHIN, ready_within
 from control_plane.decisions.ingress import withdraw_overdue
-from control_plane.decisions.skus import STOP_WITHIN, ready_within
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.processes.allocation import last_placement_fact
 from control_plane.work.spooled_reports import has_recent_heartbeat, has_spooled_reports
 from events.allocations import AllocationFact, AllocationFailed
-from events.bring_ups import FailedBringUp
 from events.envelope import Recorded
-from events.facts import Reason
+from events.facts import FailedBringUp, Reason
 from events.ingress import IngressReserved, IngressWithdrawn
 from events.ledger.append import Change
 from events.values import AllocationId, NodeId, node_of

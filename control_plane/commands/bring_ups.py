@@ -18,7 +18,7 @@ from control_plane.decisions.exclusion import (
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
-from events.bring_ups import FailedBringUp
+from events.facts import FailedBringUp
 from events.ledger.append import Change
 from events.nodes import NodeFact
 from events.values import AllocationId, NodeId, SlotId, StreamId, stream_of_node, stream_of_slot

@@ -154,10 +154,11 @@ def _slot_changes(survey: Survey, known: dict[SlotIndex, SlotRow]) -> Iterator[C
 
 
 def _described(slot: FoundSlot) -> Described:
-    return tuple(map(_slot_device, slot.devices)), slot.numa_node
+    return tuple(map(slot_device, slot.devices)), slot.numa_node
 
 
-def _slot_device(found: FoundDevice) -> SlotDevice:
+def slot_device(found: FoundDevice) -> SlotDevice:
+    """Return a PCI function that a node reports in the form that facts store."""
     fabric = found.fabric_metadata
     facts = found.model_dump() | {
         "fabric_metadata": None if fabric is None else FabricMetadata(**dict(fabric)),

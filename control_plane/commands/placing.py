@@ -6,24 +6,34 @@ rows before it refuses a request for lack of capacity. It waits in a new transac
 locked rows that the other transaction needs, both would wait for each other.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from enum import Enum
+from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.catalogue import specification
+from control_plane.commands.explaining import groups_of
 from control_plane.commands.ingress import has_free_ingress, reserve
+from control_plane.commands.placement_request import PlacementRequest
 from control_plane.commands.projects import against_project
-from control_plane.decisions.placement import choose, fits, node_blocked, only_simulated_left, unknown_node
-from control_plane.decisions.public_addresses import IngressRequest, no_free_address_anywhere
-from control_plane.decisions.refusals import Conflict, refuse_if
-from control_plane.decisions.skus import ready_within
+from control_plane.decisions.deadlines import ready_within
+from control_plane.decisions.placing.choice import (
+    Candidate,
+    choose,
+    fits,
+    unknown_node,
+)
+from control_plane.decisions.placing.explanation import Group, unplaced
+from control_plane.decisions.placing.suitability import Demand, Suited, compare, demand_of
+from control_plane.decisions.public_addresses import IngressRequest
+from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from control_plane.decisions.slots import claim
 from control_plane.handle import Command, Decision, RetryWithoutLocks, Transaction
-from control_plane.identity.sessions import supports
 from control_plane.origin import Origin
 from control_plane.work import placeable, tables
 from events.allocations import (
@@ -33,7 +43,6 @@ from events.allocations import (
     AllocationSpecified,
     PlacedSlot,
 )
-from events.entries import SkuContent
 from events.ingress import IngressReserved
 from events.ledger.append import Change
 from events.slot_states import Free, slot_state_name
@@ -41,7 +50,6 @@ from events.values import (
     MAX_SLOTS,
     AppProfileName,
     IngressId,
-    NodeId,
     SlotId,
     node_of,
     stream_of_allocation,
@@ -49,7 +57,6 @@ from events.values import (
 )
 from read_models import nodes, slots
 from read_models.slots import SlotRow
-from tasks.catalogue import INGRESS, RATE
 
 CANDIDATES: Final = MAX_SLOTS + 1
 """Number of rows read for one request; more than the slots of any node."""
@@ -57,6 +64,16 @@ _NAMED: Final = 5
 """Number of excluded nodes and slots that a refusal names."""
 _FREE: Final[sa.ColumnClause[str]] = sa.literal_column(f"'{slot_state_name(Free())}'")
 """Not a parameter: the partial index of free slots is for this constant, and a generic plan could not use it."""
+
+
+class _Lock(Enum):
+    """What a query for free slots does with their rows."""
+
+    NONE = "none"
+    SKIP = "skip"
+    """Lock them, and skip rows that another transaction has locked."""
+    WAIT = "wait"
+    """Lock them, and wait for other transactions."""
 
 
 def create_allocation(
@@ -83,7 +100,7 @@ def create_allocation(
         specified = await _specified(transaction.conn, request, app_profile)
         wanted = PlacementRequest(
             request,
-            specified.sku.content,
+            demand_of(specified),
             ingress_rules,
             unreachable_after,
             simulated_allowed=simulated_allowed,
@@ -92,7 +109,7 @@ def create_allocation(
             found = await find_place(transaction, wanted)
         except Conflict as nothing:
             if transaction.wait_for_locked:
-                raise await _with_exclusions(transaction.conn, wanted, nothing) from None
+                raise
             raise RetryWithoutLocks from nothing
         placed = AllocationPlaced(
             allocation_id=request.allocation_id,
@@ -104,6 +121,45 @@ def create_allocation(
         facts: tuple[AllocationFact, ...] = (request, specified, *found.reserved, placed)
         answer = render(facts, transaction.now)
         return Decision((Change(stream, 0, facts), *found.claims), origin.at(transaction.now), answer)
+
+    return command
+
+
+def preview_placement(
+    request: AllocationRequested,
+    app_profile: AppProfileName | None,
+    ingress_rules: Sequence[tuple[IngressId, IngressRequest]],
+    origin: Origin,
+    render: Callable[[Sequence[SlotId], Sequence[Objection], Sequence[Group]], str],
+    *,
+    unreachable_after: timedelta,
+    simulated_allowed: bool,
+) -> Command:
+    """Search slots for an allocation like `create_allocation`, without creating it.
+
+    `render` makes the caller's response from the slots that it would get, the reasons why it would be refused, and the
+    groups of all nodes. Raises `UnknownName` and `Conflict` for a request that no placement can help.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        specified = await _specified(transaction.conn, request, app_profile)
+        wanted = PlacementRequest(
+            request,
+            demand_of(specified),
+            ingress_rules,
+            unreachable_after,
+            simulated_allowed=simulated_allowed,
+        )
+        groups = await groups_of(transaction.conn, wanted)
+        slot_ids: list[SlotId] = []
+        reasons: tuple[Objection, ...] = ()
+        try:
+            slot_ids += (each.slot_id for each in (await find_place(transaction, wanted)).slots)
+        except Conflict as nothing:
+            if not transaction.wait_for_locked:
+                raise RetryWithoutLocks from nothing
+            reasons = nothing.objections
+        return Decision((), origin.at(transaction.now), render(slot_ids, reasons, groups))
 
     return command
 
@@ -124,27 +180,6 @@ async def _specified(
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementRequest:
-    """A request for slots of the size `sku` and ingress rules on one node, which must not be in `except_nodes`.
-
-    Placement ignores nodes without heartbeat for `unreachable_after`. It ignores a simulated node too, unless the
-    request names this node or `simulated_allowed` is set.
-    """
-
-    request: AllocationRequested
-    sku: SkuContent
-    ingress_rules: Sequence[tuple[IngressId, IngressRequest]]
-    unreachable_after: timedelta
-    simulated_allowed: bool
-    except_nodes: frozenset[NodeId] = frozenset()
-
-    @property
-    def ingress_requests(self) -> list[IngressRequest]:
-        """The requested ingress rules without their ids."""
-        return [rule for _, rule in self.ingress_rules]
-
-
-@dataclass(frozen=True, slots=True)
 class Place:
     """Free slots of one node with locked rows, the changes that claim them, and the ingress rules on that node."""
 
@@ -160,15 +195,13 @@ async def find_place(transaction: Transaction, wanted: PlacementRequest) -> Plac
     them.
     """
     conn, wait_for_locked, request = transaction.conn, transaction.wait_for_locked, wanted.request
-    query = _candidates(wanted)
-    rows = await _free_slots(conn, query.with_for_update(skip_locked=not wait_for_locked, of=slots.slot))
-    if wait_for_locked and wanted.ingress_rules and not fits(rows, request.slot_count):
-        anywhere = await _free_slots(conn, _candidates(wanted, require_free_ingress=False))
-        if fits(anywhere, request.slot_count):
-            raise no_free_address_anywhere()
+    suitable = await _suitable_classes(conn, wanted.demand)
+    lock = _Lock.WAIT if wait_for_locked else _Lock.SKIP
+    rows = await _first_that_fits(conn, wanted, suitable, lock)
     if wait_for_locked and not fits(rows, request.slot_count):
-        await _refuse_for_its_node(conn, wanted)
-    chosen, reserved = await _chosen(conn, rows, request, wanted.ingress_rules)
+        await _refuse(conn, wanted)
+    candidates = {name: Candidate(suitable[row.class_], len(row.failures)) for name, row in rows.items()}
+    chosen, reserved = await _chosen(conn, candidates, wanted)
     claims = (
         Change(stream_of_slot(slot), rows[slot].version, (claim(slot, request.allocation_id),))
         for slot in chosen
@@ -176,67 +209,59 @@ async def find_place(transaction: Transaction, wanted: PlacementRequest) -> Plac
     return Place(tuple(_placed(rows[slot]) for slot in chosen), tuple(claims), reserved)
 
 
-async def _refuse_for_its_node(conn: AsyncConnection, wanted: PlacementRequest) -> None:
-    """Raise the refusal if the requested node is unknown or blocked, or if only simulated nodes have capacity."""
-    request = wanted.request
-    if request.node is None:
-        simulated = _candidates(replace(wanted, ingress_rules=(), simulated_allowed=True))
-        if not wanted.simulated_allowed and fits(await _free_slots(conn, simulated), request.slot_count):
-            raise only_simulated_left(request.slot_count, request.sku)
-        return
-    if await nodes.find(conn, request.node) is None:
-        raise unknown_node(request.node)
-    blocked = await placeable.hosts_blocked(
-        conn, [request.node], wanted.unreachable_after, simulated_allowed=True
-    )
-    if request.node in blocked:
-        raise node_blocked(request.node, blocked[request.node])
+async def _suitable_classes(conn: AsyncConnection, demand: Demand) -> dict[str, Suited]:
+    """Return the classes of slots that suit a demand, by key."""
+    found = {key: compare(demand, each) for key, each in (await slots.classes(conn)).items()}
+    return {key: suited for key, suited in found.items() if isinstance(suited, Suited)}
+
+
+async def _first_that_fits(
+    conn: AsyncConnection, wanted: PlacementRequest, suitable: Mapping[str, Suited], lock: _Lock
+) -> dict[SlotId, SlotRow]:
+    """Return free slots with the most preferred fabric of which a node has enough, else with any accepted fabric."""
+    by_fabric = sorted({suited.fabric for suited in suitable.values()})
+    groups = [[key for key, suited in suitable.items() if suited.fabric == each] for each in by_fabric]
+    if len(groups) > 1:
+        groups.append([*suitable])
+    rows: dict[SlotId, SlotRow] = {}
+    for keys in groups:
+        rows = await _free_slots(conn, wanted, keys, lock)
+        if fits(rows, wanted.request.slot_count):
+            return rows
+    return rows
+
+
+async def _refuse(conn: AsyncConnection, wanted: PlacementRequest) -> None:
+    """Raise the refusal of a request for which no node has enough free slots, with the reasons of all nodes."""
+    found, node = await groups_of(conn, wanted), wanted.request.node
+    if node is not None and not found:
+        raise unknown_node(node)
+    raise unplaced(found, wanted.demand, wanted.request.slot_count, node)
 
 
 async def _chosen(
-    conn: AsyncConnection,
-    rows: Mapping[SlotId, SlotRow],
-    request: AllocationRequested,
-    ingress_rules: Sequence[tuple[IngressId, IngressRequest]],
+    conn: AsyncConnection, candidates: Mapping[SlotId, Candidate], wanted: PlacementRequest
 ) -> tuple[tuple[SlotId, ...], tuple[IngressReserved, ...]]:
     """Choose slots on the first node, in placement order, that also has the requested public addresses and ports free.
 
     Raises `Conflict` if there is no such node.
     """
-    left, refusal = dict(rows), None
-    failures = {slot: len(row.failures) for slot, row in rows.items() if row.failures}
+    request, left, refusal = wanted.request, dict(candidates), None
     while True:
         try:
-            chosen = choose(left, request.slot_count, request.sku, failures, node=request.node)
+            chosen = choose(left, request.slot_count, wanted.demand)
         except Conflict as nothing:
             raise (refusal or nothing) from None
         host = node_of(chosen[0])
-        if not ingress_rules:
+        if not wanted.ingress_rules:
             return chosen, ()
         node = await nodes.held(conn, host)
-        ingress_requests = [(name, chosen[rule.slot], rule) for name, rule in ingress_rules]
+        ingress_requests = [(name, chosen[rule.slot], rule) for name, rule in wanted.ingress_rules]
         try:
             return chosen, await reserve(conn, node, ingress_requests, request.allocation_id)
         except Conflict as lacking:
             refusal = lacking
-            left = {slot: row for slot, row in left.items() if row.node_id != host}
-
-
-async def _with_exclusions(conn: AsyncConnection, wanted: PlacementRequest, lacking: Conflict) -> Conflict:
-    """Return the refusal for lack of capacity, and add the names of excluded nodes and slots with free capacity."""
-    slot, node = slots.slot, nodes.node
-    free = sa.and_(*_is_free(slot, wanted))
-    has_free = sa.select(sa.true()).where(slot.c.node_id == node.c.node_id, free).limit(1).scalar_subquery()
-    whole = sa.select(node.c.node_id).where(node.c.excluded.is_not(None), has_free)
-    single = sa.select(slot.c.slot_id).where(slot.c.excluded.is_not(None), free)
-    query = whole.union_all(single).limit(_NAMED + 1)
-    found = [str(name) for name in await conn.scalars(query)]
-    if not found:
-        return lacking
-    named = ", ".join(found[:_NAMED]) + (", and more" if len(found) > _NAMED else "")
-    first, *others = lacking.objections
-    reason = f"{first.message}; nodes or slots excluded after failed bring-ups: {named}; an operator can readmit them"
-    return Conflict(first._replace(message=reason), *others)
+            left = {slot: each for slot, each in left.items() if node_of(slot) != host}
 
 
 def _placed(row: SlotRow) -> PlacedSlot:
@@ -245,9 +270,11 @@ def _placed(row: SlotRow) -> PlacedSlot:
 
 
 async def _free_slots(
-    conn: AsyncConnection, candidates: sa.Select[tuple[object, ...]]
+    conn: AsyncConnection, wanted: PlacementRequest, keys: Collection[str], lock: _Lock = _Lock.NONE
 ) -> dict[SlotId, SlotRow]:
-    found = [SlotRow(row) for row in (await conn.execute(candidates)).mappings()]
+    """Return free slots of the classes `keys` on suitable nodes, in the order of nodes: all of a node, or none."""
+    query = _candidates(wanted, keys, lock)
+    found = [SlotRow(row) for row in (await conn.execute(query)).mappings()]
     return {row.slot_id: row for row in _of_whole_nodes(found)}
 
 
@@ -258,32 +285,42 @@ def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
 
 
 def _candidates(
-    wanted: PlacementRequest, *, require_free_ingress: bool = True
+    wanted: PlacementRequest, keys: Collection[str], lock: _Lock
 ) -> sa.Select[tuple[object, ...]]:
-    """Return the query for free slots on nodes that are reachable, fit for placement and have the requested image.
+    """Return the query for free slots of the classes `keys` on nodes that are reachable, fit for placement, and have
+    the requested image and public addresses free.
 
-    With `require_free_ingress`, the node also has the requested public addresses and ports free. Rows are ordered by
-    node and slot. Conditions on the node are scalar subqueries: the planner would turn an `exists` into joins over all
-    slots and nodes.
+    Rows are ordered by node and slot. Each class is read in this order from the index of free slots, so that the query
+    needs no sort of all free slots. Conditions on the node are scalar subqueries: the planner would turn an `exists`
+    into joins over all slots and nodes.
     """
-    slot, request, ingress_requests = slots.slot, wanted.request, wanted.ingress_requests
+    wanted_class = _keys(keys).table_valued("key", name="wanted_class").render_derived()
+    slot, request = slots.slot, wanted.request
     which = [
-        *_is_free(slot, wanted),
+        *_is_free(slot),
+        slot.c["class"] == wanted_class.c.key,
         placeable.all_hold(placeable.SLOT),
         _reachable(wanted.unreachable_after),
-        _fit(wanted, ingress_requests if require_free_ingress else ()),
+        _fit(wanted, wanted.ingress_requests),
     ]
     if request.node is not None:
         which.append(slot.c.node_id == request.node)
-    # An agent that does not support rates, or ingress rules, would refuse the order.
-    needed_support = {RATE: wanted.sku.rate_mbit is not None, INGRESS: bool(ingress_requests)}
-    which += (supports(slot.c.node_id, announced) for announced, needed in needed_support.items() if needed)
+    which += wanted.support_of(slot.c.node_id)
     if wanted.except_nodes:
         which.append(slot.c.node_id.not_in(wanted.except_nodes))
     if request.slot_count > 1:
         # Otherwise all rows within the limit could be of nodes with too few free slots, followed by a suitable node.
-        which.append(_free_beside(wanted) >= request.slot_count)
-    return sa.select(slot).where(*which).order_by(slot.c.node_id, slot.c.slot_index).limit(CANDIDATES)
+        which.append(_free_beside(keys) >= request.slot_count)
+    of_class = sa.select(slot).where(*which).order_by(slot.c.node_id, slot.c.slot_index).limit(CANDIDATES)
+    if lock is not _Lock.NONE:
+        of_class = of_class.with_for_update(skip_locked=lock is _Lock.SKIP, of=slot)
+    found = of_class.lateral("found")
+    return (
+        sa.select(found)
+        .select_from(sa.join(wanted_class, found, sa.true()))
+        .order_by(found.c.node_id, found.c.slot_index)
+        .limit(CANDIDATES)
+    )
 
 
 def _reachable(unreachable_after: timedelta) -> sa.ScalarSelect[bool]:
@@ -303,20 +340,24 @@ def _fit(wanted: PlacementRequest, ingress_requests: Sequence[IngressRequest]) -
     return sa.select(fit).where(node.c.node_id == slots.slot.c.node_id).scalar_subquery()
 
 
-def _is_free(slot: sa.FromClause, wanted: PlacementRequest) -> Iterator[sa.ColumnElement[bool]]:
-    """Return the conditions of a free slot that was approved for the SKU and is large enough for its version."""
+def _keys(keys: Collection[str]) -> sa.Function[Any]:
+    return sa.func.unnest(sa.cast([*keys], ARRAY(sa.Text)))
+
+
+def _is_free(slot: sa.FromClause) -> Iterator[sa.ColumnElement[bool]]:
+    """Return the conditions of a free slot."""
     yield slot.c.state == _FREE
-    yield slot.c.sku == wanted.request.sku
-    yield slot.c.vcpus >= wanted.sku.vcpus
-    yield slot.c.memory_mib >= wanted.sku.memory_mib
 
 
-def _free_beside(wanted: PlacementRequest) -> sa.ScalarSelect[int]:
-    """Return a subquery that counts the usable free slots of the SKU on the node of a slot, including this slot."""
+def _free_beside(keys: Collection[str]) -> sa.ScalarSelect[int]:
+    """Return a subquery that counts the usable free slots of the classes `keys` on the node of a slot, including this
+    slot.
+    """
     free = slots.slot.alias("free")
     alike = sa.and_(
         free.c.node_id == slots.slot.c.node_id,
-        *_is_free(free, wanted),
+        *_is_free(free),
+        free.c["class"] == sa.any_(sa.cast([*keys], ARRAY(sa.Text))),
         sa.not_(free.c.blocked),
         free.c.excluded.is_(None),
     )

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from control_plane.commands.loaded import LoadedAllocation
-from control_plane.commands.placing import Place, PlacementRequest, find_place
+from control_plane.commands.placement_request import PlacementRequest
+from control_plane.commands.placing import Place, find_place
 from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress
 from control_plane.decisions.allocation_states import Provisioning
 from control_plane.decisions.exclusion import is_of_node
+from control_plane.decisions.placing.suitability import demand_of
 from control_plane.decisions.refusals import Conflict
 from control_plane.handle import RetryWithoutLocks, Transaction
 from events.allocations import AllocationFact
@@ -62,7 +64,7 @@ class Replacing:
         ]
         return PlacementRequest(
             state.request,
-            state.specification.sku.content,
+            demand_of(state.specification),
             ingress_rules,
             self.unreachable_after,
             simulated_allowed=self.simulated_allowed,

@@ -1,5 +1,7 @@
 """Commands about slots: approve a slot for use, and force-release a slot that its node cannot prove empty."""
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -7,10 +9,13 @@ from control_plane.commands.loaded import load
 from control_plane.decisions import allocation as life
 from control_plane.decisions.drift import granted_now
 from control_plane.decisions.ingress import emptied
-from control_plane.decisions.refusals import Objection, UnknownName
-from control_plane.decisions.skus import best_fit
+from control_plane.decisions.placing.suitability import skus_among, suggested
+from control_plane.decisions.refusals import Objection, UnknownName, refuse_if
 from control_plane.decisions.slots import (
+    against_skus,
     approve,
+    awaits_approval,
+    change_skus,
     derived_macs,
     force_release_slot,
     grant,
@@ -22,13 +27,18 @@ from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.ledger.append import Change
 from events.ledger.tables import claim
-from events.values import SlotId, node_of, stream_of_slot
+from events.slots import SlotFact
+from events.values import SkuName, SlotId, node_of, stream_of_slot
 from read_models import catalogue, nodes, slots
+from read_models.slots import SlotRow
 
 
-def approve_slot(slot: SlotId, origin: Origin) -> Command:
+def approve_slot(slot: SlotId, skus: Sequence[SkuName] | None, origin: Origin) -> Command:
     """Approve a discovered slot: its MAC and IP are reserved permanently (ALC-2 to ALC-4), and its PCI functions
     until its node describes other functions. A free slot can then be approved again and gets the new functions.
+
+    The slot is offered under `skus`. If it is None, a new slot is offered under the SKU that uses most of it, and an
+    approved slot keeps its SKUs. Raises `UnknownName` or `Conflict` with every objection.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -36,19 +46,30 @@ def approve_slot(slot: SlotId, origin: Origin) -> Command:
         row = (await slots.locked(transaction.conn, [slot])).get(slot)
         if node is None or row is None:
             raise _unknown(slot)
+        if skus is not None:
+            found = {
+                SkuName(each.name): each for each in await catalogue.named(transaction.conn, "sku", skus)
+            }
+            refuse_if(against_skus(skus, found, row.hardware, row.offer))
         given = grant(slot, row.granted, row.devices)
-        if only_grants(row.state, given):
-            facts = (*given, *granted_now(slot, row.drift))
-            return Decision((Change(stream_of_slot(slot), row.version, facts),), origin.at(transaction.now))
-        taken = await _taken_macs(transaction.conn, slot, node.l2_domain)
-        network = network_of(slot, node.subnet, node.l2_domain, taken)
-        sku = best_fit(row.hardware, await catalogue.offered(transaction.conn, "sku"))
-        fact = approve(slot, row.state, sku, network)
-        return Decision(
-            (Change(stream_of_slot(slot), row.version, (fact, *given)),), origin.at(transaction.now)
-        )
+        if awaits_approval(row.state) or (skus is None and not only_grants(row.state, given)):
+            taken = await _taken_macs(transaction.conn, slot, node.l2_domain)
+            network = network_of(slot, node.subnet, node.l2_domain, taken)
+            chosen = await _suggested(transaction.conn, row) if skus is None else skus
+            facts: tuple[SlotFact, ...] = (approve(slot, row.state, chosen, network), *given)
+        else:
+            facts = () if skus is None else change_skus(slot, row.skus, skus)
+            if only_grants(row.state, given):
+                facts = (*facts, *given, *granted_now(slot, row.drift))
+        changes = (Change(stream_of_slot(slot), row.version, facts),) if facts else ()
+        return Decision(changes, origin.at(transaction.now))
 
     return command
+
+
+async def _suggested(conn: AsyncConnection, row: SlotRow) -> list[SkuName]:
+    name = suggested(row.hardware, row.offer, skus_among(await catalogue.offered(conn, "sku")))
+    return [] if name is None else [name]
 
 
 def force_release(slot: SlotId, reason: str, origin: Origin) -> Command:

@@ -78,6 +78,11 @@ def unknown_entry(kind: EntryKind, name: str, field: str | None = None) -> Objec
     return Objection(_UNKNOWN[kind], f"no {WORDS[kind]} is named {name!r}", field)
 
 
+def retired_entry(kind: EntryKind, name: str, reason: str, field: str) -> Objection:
+    """Return the objection to a name of the request if its entry is retired for this reason."""
+    return Objection(_RETIRED[kind], f"the {WORDS[kind]} {name} is retired: {reason}", field)
+
+
 def entry_exists(kind: EntryKind, name: str) -> Objection:
     """Return the objection to creating an entry that exists."""
     reason = f"the {WORDS[kind]} {name} exists already; publish a further version of it"
@@ -90,7 +95,7 @@ def _against_using(kind: EntryKind, name: str, entry: Entry | None) -> list[Obje
     if entry is None:
         return [unknown_entry(kind, name, field)]
     if entry.retired is not None:
-        return [Objection(_RETIRED[kind], f"the {WORDS[kind]} {name} is retired: {entry.retired}", field)]
+        return [retired_entry(kind, name, entry.retired, field)]
     return []
 
 

@@ -29,8 +29,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from control_plane.decisions.refusals import Objection, refuse_if
-from events.bring_ups import FailedBringUp
-from events.facts import Reason
+from events.facts import FailedBringUp, Reason
 from events.nodes import NodeBringUpFailed, NodeBringUpSucceeded, NodeExcluded, NodeFact, NodeReadmitted
 from events.slots import SlotBringUpFailed, SlotBringUpSucceeded, SlotExcluded, SlotFact, SlotReadmitted
 from events.values import AllocationId, NodeId, SlotId

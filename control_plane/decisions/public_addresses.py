@@ -94,12 +94,12 @@ def no_free_address_on_node(request: IngressRequest, node: NodeId) -> Conflict:
     return Conflict(Objection("no_public_address", reason, "/ingress"))
 
 
-def no_free_address_anywhere() -> Conflict:
-    """Return the refusal of a request for which no node with enough free slots has the public addresses or ports
+def no_free_address_anywhere() -> Objection:
+    """Return the objection to a request for which no node with enough free slots has the public addresses or ports
     free.
     """
     reason = "no node with enough free slots has the requested public addresses or ports free"
-    return Conflict(Objection("no_public_address", reason, "/ingress"))
+    return Objection("no_public_address", reason, "/ingress")
 
 
 def host_address(raw: str) -> str:

@@ -8,11 +8,15 @@ that is approved later uses its next derived MAC.
 
 import hashlib
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, assert_never
 
+from control_plane.decisions.catalogue import retired_entry, specified_sku, unknown_entry
+from control_plane.decisions.placing.suitability import against_offering
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
+from events.entries import Entry
 from events.facts import Reason
+from events.offers import Offer
 from events.slot_states import (
     Claimed,
     Discovered,
@@ -36,6 +40,7 @@ from events.slots import (
     SlotQuarantined,
     SlotReleased,
     SlotReleasing,
+    SlotSkusChanged,
 )
 from events.values import (
     AllocationId,
@@ -86,22 +91,51 @@ def awaits_approval(state: SlotState) -> bool:
             assert_never(state)
 
 
-def approve(slot: SlotId, state: SlotState, sku: SkuName | None, network: SlotNetwork) -> SlotApproved:
-    """Approve a slot, which fixes its SKU and addresses. `sku` is the offered SKU that fits the slot best, None if it
-    is smaller than every one. Raises `Conflict` if the slot is approved already, or if no SKU fits.
+def approve(slot: SlotId, state: SlotState, skus: Collection[SkuName], network: SlotNetwork) -> SlotApproved:
+    """Approve a slot, which fixes its addresses and offers it under `skus`. Raises `Conflict` if the slot is approved
+    already, or if there is no SKU.
     """
-    refuse_if(_against_first_approval(slot, state, sku))
-    assert sku is not None, "a slot that fits no SKU is not approved"
-    return SlotApproved(slot, sku, network)
+    refuse_if(_against_first_approval(slot, state, skus))
+    return SlotApproved(slot, tuple(sorted(skus)), network)
 
 
-def _against_first_approval(slot: SlotId, state: SlotState, sku: SkuName | None) -> list[Objection]:
+def _against_first_approval(slot: SlotId, state: SlotState, skus: Collection[SkuName]) -> list[Objection]:
     if not awaits_approval(state):
         reason = f"slot {slot} is {slot_state_name(state)}, not awaiting approval"
         return [Objection("not_awaiting_approval", reason)]
-    if sku is None:
-        return [Objection("no_fitting_sku", f"slot {slot} is smaller than every SKU that is offered")]
+    if not skus:
+        reason = f"slot {slot} can carry none of the SKUs that the catalogue offers; publish one that fits its hardware"
+        return [Objection("no_fitting_sku", reason)]
     return []
+
+
+def change_skus(
+    slot: SlotId, known: Collection[SkuName], skus: Collection[SkuName]
+) -> tuple[SlotSkusChanged, ...]:
+    """Offer an approved slot under `skus` instead of the `known` ones; return no facts if these are equal."""
+    return () if set(known) == set(skus) else (SlotSkusChanged(slot, tuple(sorted(skus))),)
+
+
+def against_skus(
+    names: Sequence[SkuName], found: Mapping[SkuName, Entry], hardware: SlotHardware, offer: Offer
+) -> list[Objection]:
+    """Return every reason why a slot cannot be offered under the named SKUs. `found` contains those that exist."""
+    return [
+        each
+        for index, name in enumerate(names)
+        for each in _against_sku(f"/skus/{index}", name, found.get(name), hardware, offer)
+    ]
+
+
+def _against_sku(
+    field: str, name: SkuName, entry: Entry | None, hardware: SlotHardware, offer: Offer
+) -> list[Objection]:
+    sku = specified_sku(entry)
+    if entry is None or sku is None:
+        return [unknown_entry("sku", name, field)]
+    retired = [] if entry.retired is None else [retired_entry("sku", name, entry.retired, field)]
+    unfit = against_offering(name, sku.content, hardware, offer)
+    return [*retired, *([] if unfit is None else [Objection("sku_does_not_fit", unfit, field)])]
 
 
 def only_grants(state: SlotState, given: Collection[SlotFact]) -> bool:
@@ -114,15 +148,14 @@ def against_approving(
     state: SlotState,
     granted: Collection[PciAddress],
     devices: Collection[SlotDevice],
-    sku: SkuName | None,
+    skus: Collection[SkuName],
 ) -> list[Objection]:
-    """Return the reason why the slot cannot be approved; an empty list if it can. `sku` is the offered SKU that fits
-    the slot best, None if the slot is smaller than every one. Not checked: whether every MAC derived for the slot is in
-    use.
+    """Return the reason why the slot cannot be approved; an empty list if it can. `skus` are the SKUs that are
+    suggested for it. Not checked: whether every MAC derived for the slot is in use.
     """
     if only_grants(state, grant(slot, granted, devices)):
         return []
-    return _against_first_approval(slot, state, sku)
+    return _against_first_approval(slot, state, skus)
 
 
 def described(

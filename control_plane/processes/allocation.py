@@ -33,13 +33,13 @@ from control_plane.decisions.allocation_states import (
     fold,
     slot_ids,
 )
+from control_plane.decisions.deadlines import GRACE
 from control_plane.decisions.ingress import (
     first_deadline,
     ingress_states_of,
     ordered_ingress_of,
     slots_with_unconfirmed_ingress,
 )
-from control_plane.decisions.skus import GRACE
 from events.allocations import (
     AllocationFact,
     AllocationFailed,

@@ -16,18 +16,17 @@ from control_plane.commands.loaded import LoadedAllocation, load
 from control_plane.commands.replacing import Replacing
 from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress, task_states
+from control_plane.decisions.deadlines import ready_within
 from control_plane.decisions.exclusion import is_of_node
 from control_plane.decisions.refusals import UnknownName
-from control_plane.decisions.skus import ready_within
 from control_plane.decisions.slots import free, quarantine
 from control_plane.decisions.task_states import End
 from control_plane.handle import Decision, Transaction
 from control_plane.processes.allocation import cause_of_report, is_newest, is_superseded
 from control_plane.work import task_rows
 from events import allocations as facts
-from events.bring_ups import FailedBringUp
 from events.envelope import Cause
-from events.facts import Reason
+from events.facts import FailedBringUp, Reason
 from events.ledger.append import Change
 from events.traces import continued, report_id
 from events.values import NodeId, new_uuid, node_of

@@ -89,7 +89,7 @@ async def hosts_blocked(
     """
     node, (access, *sound) = nodes.node, HOST
     needs = (access, *heartbeat(unreachable_after), *sound, kind(simulated_allowed=simulated_allowed))
-    reason = _first_reason(needs)
+    reason = first_reason(needs)
     with_heartbeat = node.outerjoin(tables.node_seen, tables.node_seen.c.node_id == node.c.node_id)
     query = (
         sa.select(node.c.node_id, reason.label("code"))
@@ -108,7 +108,7 @@ async def slots_blocked(
     """
     node_names = {node_of(name) for name in names}
     hosts = await hosts_blocked(conn, node_names, unreachable_after, simulated_allowed=simulated_allowed)
-    query = sa.select(slots.slot.c.slot_id, _first_reason(SLOT).label("code")).where(
+    query = sa.select(slots.slot.c.slot_id, first_reason(SLOT).label("code")).where(
         slots.slot.c.slot_id.in_(names)
     )
     own = {SlotId(row.slot_id): row.code for row in await conn.execute(query)}
@@ -116,5 +116,6 @@ async def slots_blocked(
     return {name: code for name, code in found if code is not None}
 
 
-def _first_reason(needs: Sequence[Need]) -> sa.ColumnElement[str | None]:
+def first_reason(needs: Sequence[Need]) -> sa.ColumnElement[str | None]:
+    """Return an SQL expression for the reason code of the first condition that does not hold; null if all hold."""
     return sa.case(*((need.holds.is_not(sa.true()), need.reason) for need in needs), else_=None)

@@ -75,7 +75,7 @@ class Demonstration:
             if slot["state"] == "discovered":
                 approved = self.api.post(f"/nodes/{slot['node_id']}/slots/{slot['index']}/approve")
                 self.screen.detail(
-                    f"slot {approved['id']}: {approved['sku']}, "
+                    f"slot {approved['id']}: {', '.join(approved['skus'])}, "
                     f"MAC {approved['mac_address']}, address {approved['private_ip']}"
                 )
         for name in NODES:

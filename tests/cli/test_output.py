@@ -12,8 +12,8 @@ import pytest
 from control_plane.cli.hints import HINTS, hints
 from control_plane.cli.yaml_text import yaml_text
 from control_plane.decisions.codes import CODES, RefusalClass
-from control_plane.decisions.placement import node_blocked, unknown_node
-from control_plane.decisions.refusals import Refused
+from control_plane.decisions.placing.choice import node_blocked, unknown_node
+from control_plane.decisions.refusals import Objection
 from events.values import NodeId
 from tests.cli.control_plane import ScriptedPlane, document, page, problem, stream
 from tests.cli.examples import ALLOCATION, BRING_UP, NODE, allocation
@@ -121,6 +121,7 @@ def test_every_reason_code_has_a_hint_of_its_own_or_of_its_class(code: str) -> N
     "code",
     [
         "no_capacity",
+        "no_healthy_slot",
         "no_public_address",
         "node_blocked",
         "unknown_node",
@@ -137,12 +138,12 @@ def test_hint_of_a_refused_allocation_begins_with_what_its_caller_may_do(code: s
 
 
 @pytest.mark.parametrize(
-    "refusal", [node_blocked(NodeId("lab-a"), "it is draining"), unknown_node(NodeId("lab-a"))]
+    "objection",
+    [node_blocked(NodeId("lab-a"), "it is draining"), *unknown_node(NodeId("lab-a")).objections],
 )
 def test_refusal_of_the_node_of_an_allocation_names_no_command_that_its_caller_may_not_use(
-    refusal: Refused,
+    objection: Objection,
 ) -> None:
-    [objection] = refusal.objections
     assert "sliceplane" not in objection.message
     assert "another node" in objection.message
 

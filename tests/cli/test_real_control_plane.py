@@ -129,7 +129,7 @@ def test_create_of_more_slots_than_are_free_is_refused_with_advice(sliceplane: C
         *("allocations", "create", "--sku", "lab.small", "--count", "9", "--ssh-key", f"{sliceplane.key}.pub")
     )
     assert done.returncode == 1
-    assert "[no_capacity]" in done.stderr
+    assert "[no_suitable_slot]" in done.stderr
     assert "sliceplane slots list" in done.stderr
 
 

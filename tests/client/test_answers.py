@@ -22,7 +22,14 @@ from control_plane.api.routes import (
     sessions,
     status,
 )
-from control_plane.api.views import allocation_views, entry_views, history_subjects, task_views, views
+from control_plane.api.views import (
+    allocation_views,
+    entry_views,
+    history_subjects,
+    placement_views,
+    task_views,
+    views,
+)
 from control_plane.client import (
     access_answers,
     answers,
@@ -47,6 +54,8 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     answers.Drift: views.DriftView,
     answers.Event: views.EventView,
     answers.Node: views.NodeDetail,
+    answers.NodeGroup: placement_views.NodeGroupView,
+    answers.PlacementPreview: placement_views.PlacementPreview,
     answers.Parked: task_views.ParkedView,
     answers.Problem: problems.Problem,
     answers.ReachPath: paths.PathView,

@@ -19,6 +19,8 @@ EXAMPLES: Final[dict[str, Any]] = {
     "kind": "allocation",
     "body": {
         "create_allocation": bodies.CreateAllocation(sku="s", ssh_authorized_keys=["k"]),
+        "approve_slot": bodies.ApproveSlot(skus=["s"]),
+        "preview_placement": bodies.CreateAllocation(sku="s", ssh_authorized_keys=["k"]),
         "add_ingress": bodies.OpenPort(port=22),
         "set_public_addresses": bodies.NodeAddresses(addresses=[]),
         "request_task": bodies.RequestTask(kind="node.verify", node_id="n"),
@@ -162,11 +164,10 @@ def test_fields_of_the_body_of_a_call_are_those_of_its_operation(name: str, requ
     content = document()["paths"][path][method.lower()]["requestBody"]["content"]["application/json"]
     schema = schema_of(content["schema"])
     if "oneOf" in schema or "anyOf" in schema:
-        [schema] = [
-            found
-            for found in map(schema_of, schema.get("oneOf", schema.get("anyOf", ())))
-            if found["properties"].get("kind", {}).get("const") == "port"
-        ]
+        found = [*map(schema_of, schema.get("oneOf", schema.get("anyOf", ())))]
+        objects = [each for each in found if "properties" in each]
+        ports = [each for each in objects if each["properties"].get("kind", {}).get("const") == "port"]
+        [schema] = ports or objects
     body = EXAMPLES["body"].get(name) or bodies.Because(reason="r")
     if name == "register_node":
         body = bodies.RegisterNode(id="n")

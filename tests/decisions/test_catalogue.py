@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.decisions.catalogue import publish_again, published, retire, specify
-from control_plane.decisions.skus import best_fit
+from control_plane.decisions.placing.suitability import suggested
 from deploy.embedded.lab_catalogue import GUEST, SKUS, SMALL
 from events.allocations import AllocationSpecified
 from events.entries import AppProfileContent, Entry, EntryContent, EntryFact, ImageContent, SkuContent
+from events.offers import NOTHING
 from events.slots import SlotHardware
 from events.values import AppProfileName, EntryKind, Fabric, NetworkMode, SkuName, stream_of_entry
 from read_models.catalogue import entry_in, patch
@@ -143,20 +144,20 @@ def test_allocation_is_specified_exactly_if_nothing_is_against_its_entries(
         assert codes
 
 
-def test_best_fitting_sku_of_a_slot_is_the_largest_sku_that_its_hardware_allows() -> None:
-    offered = [sku_entry(name, content) for name, content in SKUS.items()]
+def test_suggested_sku_of_a_slot_is_the_largest_sku_that_its_hardware_allows() -> None:
     fits = {
-        memory: best_fit(SlotHardware(1, memory, "slice0"), offered) for memory in (95, 96, 191, 192, 4096)
+        memory: suggested(SlotHardware(1, memory, "slice0"), NOTHING, SKUS.items())
+        for memory in (95, 96, 191, 192, 4096)
     }
     small, medium = SkuName("lab.small"), SkuName("lab.medium")
     assert fits == {95: None, 96: small, 191: small, 192: medium, 4096: medium}
 
 
-def test_best_fitting_sku_does_not_depend_on_the_order_of_the_catalogue() -> None:
+def test_suggested_sku_does_not_depend_on_the_order_of_the_catalogue() -> None:
     sizes = [(vcpus, memory) for vcpus, memory in product((1, 2), (96, 192))]
     offered = [
-        sku_entry(f"s{vcpus}-{memory}", msgspec.structs.replace(SMALL, vcpus=vcpus, memory_mib=memory))
+        (SkuName(f"s{vcpus}-{memory}"), msgspec.structs.replace(SMALL, vcpus=vcpus, memory_mib=memory))
         for vcpus, memory in sizes
     ]
     hardware = SlotHardware(2, 192, "slice0")
-    assert best_fit(hardware, offered) == best_fit(hardware, offered[::-1]) == "s2-192"
+    assert suggested(hardware, NOTHING, offered) == suggested(hardware, NOTHING, offered[::-1]) == "s2-192"

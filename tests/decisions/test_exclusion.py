@@ -1,6 +1,6 @@
 """Exclusion of a slot or node from placement after failed starts of slices, and its readmission."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import pytest
@@ -16,11 +16,13 @@ from control_plane.decisions.exclusion import (
     slot_failed,
     slot_succeeded,
 )
-from control_plane.decisions.placement import choose
+from control_plane.decisions.placing.choice import Candidate, choose
+from control_plane.decisions.placing.suitability import Demand, Suited
 from control_plane.decisions.refusals import Conflict
-from events.bring_ups import FailedBringUp
-from events.facts import Reason
+from deploy.embedded.lab_catalogue import SMALL
+from events.facts import FailedBringUp, Reason
 from events.nodes import NodeBringUpFailed, NodeBringUpSucceeded, NodeExcluded, NodeReadmitted
+from events.offers import Locality
 from events.slots import SlotBringUpFailed, SlotBringUpSucceeded, SlotExcluded, SlotReadmitted
 from events.values import SkuName, SlotId, node_id, slot_id
 from tasks.reasons import SliceFailureCode, codes
@@ -121,8 +123,13 @@ def test_readmission_without_an_exclusion_is_a_conflict() -> None:
 
 
 def test_placement_prefers_slots_in_which_the_last_slice_did_not_fail_to_start() -> None:
-    sku = SkuName("lab.small")
-    assert choose([S0, S1, S2], 2, sku) == (S0, S1)
-    assert choose([S0, S1, S2], 2, sku, {S0: 1}) == (S1, S2)
-    assert choose([S0, S1], 2, sku, {S0: 1}) == (S0, S1)
-    assert choose([S0, S1], 1, sku, {S0: 2, S1: 1}) == (S1,)
+    demand = Demand(SkuName("lab.small"), SMALL, ("none",))
+
+    def chosen(count: int, failures: Mapping[SlotId, int]) -> tuple[SlotId, ...]:
+        suited = Suited(0, 0, Locality.ROOT_PORT)
+        return choose({slot: Candidate(suited, number) for slot, number in failures.items()}, count, demand)
+
+    assert chosen(2, {S0: 0, S1: 0, S2: 0}) == (S0, S1)
+    assert chosen(2, {S0: 1, S1: 0, S2: 0}) == (S1, S2)
+    assert chosen(2, {S0: 1, S1: 0}) == (S0, S1)
+    assert chosen(1, {S0: 2, S1: 1}) == (S1,)

@@ -65,7 +65,7 @@ def test_slot_row_in_a_state_that_requires_an_allocation_is_refused_without_an_a
 def test_only_a_discovered_slot_can_be_approved() -> None:
     assert names([each for each in STATES if awaits_approval(each)]) == ["discovered"]
     with pytest.raises(Conflict, match="is quarantined, not awaiting approval"):
-        approve(A, Quarantined(ID, REASON), SkuName("lab.small"), NETWORK)
+        approve(A, Quarantined(ID, REASON), [SkuName("lab.small")], NETWORK)
 
 
 def test_only_a_claimed_slot_is_released_by_its_allocation() -> None:

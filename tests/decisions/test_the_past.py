@@ -14,10 +14,9 @@ from control_plane.time_travel.differences import Difference, Json, differences
 from control_plane.time_travel.holders import held_at
 from control_plane.time_travel.moment import moment as moment_of
 from events import nodes, orders, slots
-from events.bring_ups import FailedBringUp
 from events.claims import Claim
 from events.drift import DriftFound, OpenDrift
-from events.facts import Fact, Reason
+from events.facts import Fact, FailedBringUp, Reason
 from events.values import (
     AllocationId,
     IngressId,
@@ -80,7 +79,8 @@ discovered = st.builds(
 )
 of_slot: tuple[st.SearchStrategy[Fact], ...] = (
     discovered,
-    st.builds(slots.SlotApproved, st.just(SLOT), word.map(SkuName), network),
+    st.builds(slots.SlotApproved, st.just(SLOT), words.map(lambda each: tuple(map(SkuName, each))), network),
+    st.builds(slots.SlotSkusChanged, st.just(SLOT), words.map(lambda each: tuple(map(SkuName, each)))),
     st.builds(
         slots.SlotDevicesDescribed, st.just(SLOT), st.lists(device, max_size=2).map(tuple), st.none() | number
     ),

@@ -48,8 +48,8 @@ def test_catalogue_page_has_a_section_for_every_event_type_of_the_catalog() -> N
 def test_catalogue_section_of_an_event_type_shows_its_version_fields_and_claims() -> None:
     shown = section("slot.approved", page().text())
 
-    assert "Version 1, `SlotApproved`." in shown
-    assert "| `sku` | SKU name |" in shown
+    assert "Version 2, `SlotApproved`." in shown
+    assert "| `skus` | list: SKU name |" in shown
     assert "| `network` | [slot network](#slot-network) |" in shown
     assert "Takes the claim `mac` on `{network.l2_domain}/{network.mac_address}`" in shown
     assert "Frees the claim `slot` on `{slot_id}`." in section("slot.released", page().text())

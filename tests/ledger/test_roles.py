@@ -28,7 +28,7 @@ OTHERS: Final[dict[str, LiteralString]] = {
 ROLES: Final = (APP_ROLE, *OTHERS)
 
 WRITES: Final = (
-    "insert into {table} select * from {table}",
+    "insert into {table} default values",
     "update {table} set {column} = {column}",
     "delete from {table}",
     "truncate {table}",

@@ -46,7 +46,7 @@ def _slot(facts: list[_StoredEvent]) -> Row:
     return {
         "version": len(facts),
         "state": _SLOT_STATE[state_changes[-1].type] if state_changes else "discovered",
-        "sku": approved.get("sku"),
+        "skus": _last(facts, "slot.approved", "slot.skus_changed").get("skus"),
         "allocation_id": held.get("allocation_id"),
         "reason": quarantined.get("reason"),
         **_drift(facts, "slot"),

@@ -165,7 +165,7 @@ class Fleet:
         return all(done)
 
     async def approve(self, slot: SlotId) -> bool:
-        return await self.do(approve_slot(slot, self.origin("approve")))
+        return await self.do(approve_slot(slot, None, self.origin("approve")))
 
     async def force_release(self, slot: SlotId) -> bool:
         return await self.do(force_release(slot, "its host burned down", self.origin("force-release")))

@@ -172,9 +172,12 @@ def test_verification_of_a_manipulated_ledger_names_the_change_and_advises_to_ke
 def restore(plane: RunningPlane, table: str, kept: list[str]) -> None:
     with psycopg.connect(plane.database.admin_dsn) as conn:
         conn.execute(f"delete from {table}")
+        query = "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0 and attgenerated = ''"
+        names = ", ".join(name for (name,) in conn.execute(query, [table]))
         for row in kept:
             conn.execute(
-                f"insert into {table} select * from jsonb_populate_record(null::{table}, %s::jsonb)", [row]
+                f"insert into {table} ({names}) select {names} from jsonb_populate_record(null::{table}, %s::jsonb)",
+                [row],
             )
 
 

@@ -156,7 +156,10 @@ create table slot (
   devices jsonb not null default '[]',
   numa_node integer,
   granted jsonb not null default '[]',
-  sku text,
+  skus jsonb,
+  offer text,
+  class text generated always as
+    (coalesce(skus::text, '') || ' ' || vcpus::text || ' ' || memory_mib::text || ' ' || coalesce(offer, '')) stored,
   l2_domain text,
   mac_address text,
   private_ip text,
@@ -173,7 +176,8 @@ create table slot (
 );
 create index slot_by_node on slot (node_id, slot_index);
 -- Placement searches for free slots here.
-create index slot_free on slot (sku, node_id, slot_index) where state = 'free' and not blocked;
+create index slot_free on slot (class, node_id, slot_index) where state = 'free' and not blocked;
+create index slot_class on slot (class);
 create index slot_drifting on slot (node_id, slot_index) where drift is not null;
 create index slot_excluded on slot (node_id, slot_index) where excluded is not null;
 

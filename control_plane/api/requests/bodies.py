@@ -209,6 +209,20 @@ class RevokeNode(Body):
     reason: Why
 
 
+class ApproveSlot(Body):
+    """Request body of `POST /v1/nodes/{node}/slots/{index}/approve`."""
+
+    skus: (
+        Annotated[
+            list[Annotated[str, AfterValidator(values.sku_name)]],
+            Field(min_length=1, max_length=32),
+        ]
+        | None
+    ) = None
+    """SKUs under which the slot is offered. Null: a new slot gets the SKU of the catalogue that uses most of
+    it, and an approved slot keeps its SKUs."""
+
+
 class ForceRelease(Body):
     """Request body of `POST /v1/nodes/{node}/slots/{index}/force-release`."""
 

@@ -1,8 +1,9 @@
 """The only mapping of refusals to HTTP responses (RFC 9457 `application/problem+json`), which list the reasons."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -28,7 +29,9 @@ from control_plane.api.requests.problem_types import (
     ProblemType,
 )
 from control_plane.api.requests.request_checks import escaped_text
+from control_plane.api.views.placement_views import NodeGroupView, group_views
 from control_plane.decisions.misplaced_secrets import without_encoded_secrets, without_secrets
+from control_plane.decisions.placing.explanation import Unplaced
 from control_plane.decisions.refusals import (
     BadRequest,
     Conflict,
@@ -59,7 +62,8 @@ class ReasonBody(BaseModel):
 
 class Problem(BaseModel):
     """Problem details (RFC 9457), extended by `reasons`, `hint` (what the caller can do) and `request_id`. `type` is
-    the path of a page on this server that describes the problem.
+    the path of a page on this server that describes the problem. `placement` is present if no node is suitable for an
+    allocation: every registered node that the request permits, in exactly one group.
     """
 
     type: str
@@ -69,6 +73,7 @@ class Problem(BaseModel):
     hint: str
     reasons: list[ReasonBody]
     request_id: str
+    placement: list[NodeGroupView] | None = None
 
 
 def _response(kinds: Iterable[ProblemType]) -> dict[str, Any]:
@@ -90,9 +95,15 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def problem(
-    request: Request, kind: ProblemType, objections: Iterable[Objection], **headers: str
+    request: Request,
+    kind: ProblemType,
+    objections: Iterable[Objection],
+    *,
+    placement: list[NodeGroupView] | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> JSONResponse:
-    """Build the problem response of a refused or failed request, and log it.
+    """Build the problem response of a refused or failed request, and log it. `placement` explains a request for which
+    no node is suitable.
 
     The problem lists the first `MOST_REASONS` objections. If there are more, its `detail` states that.
     """
@@ -109,16 +120,19 @@ def problem(
         hint=kind.fix,
         reasons=reasons,
         request_id=request.state.request_id,
+        placement=placement or None,
     )
     if kind is KINDS[Unauthorised]:
-        headers["WWW-Authenticate"] = "Bearer"
+        headers = {**headers, "WWW-Authenticate": "Bearer"}
     if kind.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers["Retry-After"] = "1"
+        headers = {**headers, "Retry-After": "1"}
     entry = entry_of(request)
     entry.reasons = tuple(dict.fromkeys(reason.code for reason in reasons))
     entry.route = entry.route or getattr(request.scope.get("route"), "path", None)
     log.info("request_refused", status=kind.status, reasons=[reason.code for reason in reasons])
-    return JSONResponse(body.model_dump(), kind.status, headers, MEDIA_TYPE)
+    return JSONResponse(
+        body.model_dump(exclude=None if placement else {"placement"}), kind.status, headers, MEDIA_TYPE
+    )
 
 
 def _shown(objection: Objection) -> ReasonBody:
@@ -158,7 +172,7 @@ def install(app: FastAPI) -> None:
             "the first request with this Idempotency-Key is still in progress; retry later with the same key"
         )
         objection = Objection("idempotency_key_in_use", reason)
-        return problem(request, KINDS[Conflict], [objection], **{"Retry-After": "1"})
+        return problem(request, KINDS[Conflict], [objection], headers={"Retry-After": "1"})
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> JSONResponse:
@@ -178,7 +192,7 @@ def install(app: FastAPI) -> None:
         headers = (
             {"Allow": _allowed(app, request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else {}
         )
-        return problem(request, kind, [Objection(kind.example.code, reason)], **headers)
+        return problem(request, kind, [Objection(kind.example.code, reason)], headers=headers)
 
 
 def _allowed(app: FastAPI, request: Request) -> str:
@@ -222,8 +236,14 @@ def _refusal(request: Request, refusals: list[Refused]) -> JSONResponse:
     """Return one response with the objections of all refusals. Its status is that of the refusal class that comes first
     in `KINDS`.
     """
-    worst = min((type(refusal) for refusal in refusals[:MOST_REASONS]), key=list(KINDS).index)
+    worst = min((_kind_of(refusal) for refusal in refusals[:MOST_REASONS]), key=list(KINDS).index)
     objections = [objection for refusal in refusals for objection in refusal.objections]
     waits = [refusal.retry_after for refusal in refusals if isinstance(refusal, Throttled)]
     headers = {"Retry-After": str(max(waits))} if waits else {}
-    return problem(request, KINDS[worst], objections, **headers)
+    groups = [group for refusal in refusals if isinstance(refusal, Unplaced) for group in refusal.groups]
+    return problem(request, KINDS[worst], objections, placement=group_views(groups), headers=headers)
+
+
+def _kind_of(refusal: Refused) -> type[Refused]:
+    """Return the class of a refusal that has a problem type: its own, or the closest of its base classes."""
+    return next(each for each in type(refusal).__mro__ if each in KINDS)

@@ -1,8 +1,8 @@
 """`/v1/allocations`: create, list, show, stop, start and release allocations."""
 
-from collections.abc import Callable
-from datetime import datetime
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, TypedDict
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -18,9 +18,12 @@ from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.api.views.allocation_views import AllocationView, allocation_view
 from control_plane.api.views.conditions import with_conditions
 from control_plane.api.views.past_views import allocations_then, view_of_history
+from control_plane.api.views.placement_views import ObjectionView, PlacementPreview, group_views
 from control_plane.commands.allocations import release_allocation, start_allocation, stop_allocation
-from control_plane.commands.placing import create_allocation
+from control_plane.commands.placing import create_allocation, preview_placement
 from control_plane.decisions.access import Principal, Scope, project_of, within
+from control_plane.decisions.placing.explanation import Group
+from control_plane.decisions.public_addresses import IngressRequest
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
 from control_plane.decisions.requests import network_mode_offered
 from control_plane.handle import Command
@@ -34,10 +37,12 @@ from events.values import (
     AllocationId,
     AppProfileName,
     ImageName,
+    IngressId,
     InvalidValue,
     NodeId,
     ProjectId,
     SkuName,
+    SlotId,
     SshPublicKey,
     allocation_id,
     allocation_of,
@@ -51,6 +56,9 @@ from read_models import allocations
 
 router = APIRouter(
     prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS, route_class=NamingRoute
+)
+placements = APIRouter(
+    prefix="/v1/placements", tags=["allocations"], responses=PROBLEMS, route_class=NamingRoute
 )
 JSON = "application/json"
 
@@ -68,32 +76,59 @@ async def create(
     """Create an allocation. The response is immediate and has the claimed slots; watch the allocation until it is
     active.
     """
-    correlation = new_uuid()
-    requested = _request(allocation_of(correlation), body, project_of(principal, body.project))
-    origin = origin_of(request, principal, correlation_id=correlation, project=requested.project)
-    ingresses = [(ingress_of(new_uuid()), each.requested) for each in body.ingress]
-    settings = plane_of(request).settings
 
     def render(facts: tuple[AllocationFact, ...], now: datetime) -> str:
         # It was placed just now, so the heartbeat of its node is not overdue.
         view = allocation_view(facts, now, principal)
         return view.model_copy(update={"conditions": []}).model_dump_json()
 
-    command = create_allocation(
-        requested,
-        None if body.app_profile is None else AppProfileName(body.app_profile),
-        ingresses,
-        origin,
-        render,
-        unreachable_after=settings.unreachable_after,
-        simulated_allowed=settings.place_on_simulated_nodes,
-    )
+    command = create_allocation(*_arguments(request, principal, body), render, **_limits(request))
     if dry_run:
         return await try_out(request, command)
     answer = await execute(request, command)
     created = AllocationView.model_validate_json(answer)
     set_version(request, created.version)
     return Response(answer, 202, {"Location": f"/v1/allocations/{created.id}"}, JSON)
+
+
+@placements.post("/preview", response_model=PlacementPreview, openapi_extra=access(Scope.ALLOCATIONS_WRITE))
+async def preview(request: Request, principal: Caller, body: CreateAllocation) -> Response:
+    """Show where an allocation would be placed now, and why each node is suitable or not. Nothing is created.
+
+    The body is that of a new allocation. A body that no placement can help is refused like that of a new allocation.
+    """
+
+    def render(slots: Sequence[SlotId], reasons: Sequence[Objection], groups: Sequence[Group]) -> str:
+        against = [ObjectionView(code=each.code, message=each.message, field=each.field) for each in reasons]
+        shown = PlacementPreview(slots=list(slots), reasons=against, groups=group_views(groups))
+        return shown.model_dump_json()
+
+    command = preview_placement(*_arguments(request, principal, body), render, **_limits(request))
+    return await try_out(request, command)
+
+
+def _arguments(
+    request: Request, principal: Principal, body: CreateAllocation
+) -> tuple[AllocationRequested, AppProfileName | None, list[tuple[IngressId, IngressRequest]], Origin]:
+    """Return what a body requests, with new ids, and the origin of the request."""
+    correlation = new_uuid()
+    requested = _request(allocation_of(correlation), body, project_of(principal, body.project))
+    origin = origin_of(request, principal, correlation_id=correlation, project=requested.project)
+    ingress_rules = [(ingress_of(new_uuid()), each.requested) for each in body.ingress]
+    app_profile = None if body.app_profile is None else AppProfileName(body.app_profile)
+    return requested, app_profile, ingress_rules, origin
+
+
+class _Limits(TypedDict):
+    unreachable_after: timedelta
+    simulated_allowed: bool
+
+
+def _limits(request: Request) -> _Limits:
+    settings = plane_of(request).settings
+    return _Limits(
+        unreachable_after=settings.unreachable_after, simulated_allowed=settings.place_on_simulated_nodes
+    )
 
 
 def _request(allocation: AllocationId, body: CreateAllocation, project: ProjectId) -> AllocationRequested:

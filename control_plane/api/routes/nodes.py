@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
-from control_plane.api.requests.bodies import ForceRelease, Readmit, RegisterNode, RevokeNode
+from control_plane.api.requests.bodies import ApproveSlot, ForceRelease, Readmit, RegisterNode, RevokeNode
 from control_plane.api.requests.commands import execute, execute_with_secret
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
@@ -43,6 +43,7 @@ from events.slot_states import SlotStateName
 from events.values import (
     InvalidValue,
     NodeId,
+    SkuName,
     SlotId,
     SlotIndex,
     StreamId,
@@ -237,7 +238,9 @@ async def list_slots(
     state: Annotated[
         SlotStateName | None, Query(description="Only slots in this state; not together with `at`.")
     ] = None,
-    sku: Annotated[str | None, Query(max_length=63, description="Only slots of this SKU.")] = None,
+    sku: Annotated[
+        str | None, Query(max_length=63, description="Only slots that are offered under this SKU.")
+    ] = None,
     at: At = None,
     cursor: Cursor = None,
     limit: Limit = 100,
@@ -300,10 +303,16 @@ async def show_slot(request: Request, node: str, index: str) -> SlotView:
 @router.post(
     "/nodes/{node}/slots/{index}/approve", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE)
 )
-async def approve(request: Request, principal: Caller, node: str, index: str) -> SlotView:
-    """Approve a discovered slot for use. This reserves its MAC and IP addresses permanently."""
+async def approve(
+    request: Request, principal: Caller, node: str, index: str, body: ApproveSlot | None = None
+) -> SlotView:
+    """Approve a discovered slot for use. This reserves its MAC and IP addresses permanently.
+
+    An approved slot can be offered under other SKUs by naming them. Allocations that hold the slot are not affected.
+    """
     slot = _slot(node, index)
-    await execute(request, approve_slot(slot, origin_of(request, principal)), stream_of_slot(slot))
+    skus = None if body is None or body.skus is None else [SkuName(each) for each in body.skus]
+    await execute(request, approve_slot(slot, skus, origin_of(request, principal)), stream_of_slot(slot))
     return await _slot_shown(request, slot)
 
 

@@ -23,10 +23,10 @@ from control_plane.decisions.allocation_states import Allocation, Requested
 from control_plane.decisions.exclusion import against_readmitting
 from control_plane.decisions.ingress import IngressStates, against_opening_any
 from control_plane.decisions.keys import against_rotating
+from control_plane.decisions.placing.suitability import skus_among, suggested
 from control_plane.decisions.projects import against_changing
 from control_plane.decisions.refusals import Objection
 from control_plane.decisions.registration import against_removing
-from control_plane.decisions.skus import best_fit
 from control_plane.decisions.slots import against_approving, against_force_release
 from control_plane.decisions.task_states import OrderRow
 from control_plane.decisions.task_states import against_cancelling as against_cancelling_order
@@ -145,9 +145,9 @@ def actions_on_slot(principal: Principal, row: SlotRow, offered: Iterable[Entry]
     """Return the actions on a slot. `offered` are the SKUs of the catalogue that are not retired. Not checked: whether
     every MAC derived for the slot is in use; it cannot be approved without a MAC.
     """
-    slot, sku = row.slot_id, best_fit(row.hardware, offered)
+    slot, sku = row.slot_id, suggested(row.hardware, row.offer, skus_among(offered))
     against = {
-        "approve": against_approving(slot, row.state, row.granted, row.devices, sku),
+        "approve": against_approving(slot, row.state, row.granted, row.devices, [sku] if sku else []),
         "force_release": against_force_release(slot, row.state),
         "readmit": against_readmitting(f"slot {slot}", row.excluded),
     }

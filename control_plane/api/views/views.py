@@ -11,11 +11,10 @@ from pydantic import BaseModel
 from control_plane.api.views.allowed_actions import AllowedActions, actions_on_node
 from control_plane.decisions.access import Principal
 from control_plane.decisions.drift import scope_of
-from events.bring_ups import FailedBringUp
 from events.catalog import name_of
 from events.drift import OpenDrift
 from events.envelope import Recorded
-from events.facts import Fact, Reason
+from events.facts import Fact, FailedBringUp, Reason
 from events.nodes import PublicAddress
 from events.slot_states import slot_state_name
 from events.slots import SlotDevice
@@ -207,7 +206,7 @@ class SlotView(BaseModel):
     node_id: str
     index: int
     state: str
-    sku: str | None
+    skus: list[str]
     vcpus: int
     memory_mib: int
     network_device: str
@@ -324,7 +323,7 @@ def slot_view(
         node_id=slot.node_id,
         index=slot.index,
         state=slot_state_name(slot.state),
-        sku=slot.sku,
+        skus=list(slot.skus),
         vcpus=slot.hardware.vcpus,
         memory_mib=slot.hardware.memory_mib,
         network_device=slot.hardware.network_device,

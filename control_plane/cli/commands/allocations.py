@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from control_plane.cli.commands.events import show_events
 from control_plane.cli.failures import NotReached
 from control_plane.cli.options import After, AllocationId, AllProjects, Output, Timeout
-from control_plane.cli.pages import details, event_line, tables
+from control_plane.cli.pages import details, event_line, placements, tables
 from control_plane.cli.request import ingress_request, labels, seconds, ssh_keys
 from control_plane.cli.screen import Format
 from control_plane.cli.session import Session, session
@@ -82,6 +82,12 @@ def create(
             help="If a slice cannot be brought up due to a node fault, place the allocation on another node, once.",
         ),
     ] = True,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Create nothing: show where it would be placed, and the reason of every node."
+        ),
+    ] = False,
     wait_for_it: Annotated[bool, typer.Option(_WAIT, help="Wait until the allocation is active.")] = True,
     timeout: Timeout = None,
     output: Output = Format.TABLE,
@@ -104,6 +110,9 @@ def create(
             replace_on_failure=UNSET if replace else False,
             labels=labelled,
         )
+        if explain:
+            current.screen.one(current.send(calls.preview_placement(body)), placements.preview)
+            return
         reply = current.send(calls.create_allocation(body))
         if wait_for_it:
             _wait_until(current, reply.value.id, "active", timeout=timeout)

@@ -60,13 +60,22 @@ def approve(
     slots: Annotated[
         list[str], typer.Argument(metavar="SLOT...", help="Ids of slots, such as lab-a/0.", callback=_slots)
     ],
+    sku: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Offer the slots under this SKU, also if they are approved already; repeat it for several SKUs."
+        ),
+    ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Approve discovered slots for use. Reserves a MAC and an IP address for each permanently."""
+    """Approve discovered slots for use. Reserves a MAC and an IP address for each permanently.
+
+    Without `--sku`, a new slot is offered under the SKU of the catalogue that uses most of it.
+    """
     with session(context, output) as current:
         approved: list[Reply[Slot]] = []
         try:
-            approved.extend(current.each(*(calls.approve_slot(slot) for slot in slots)))
+            approved.extend(current.each(*(calls.approve_slot(slot, sku or ()) for slot in slots)))
         finally:
             # Also after a refusal: the slots that were approved before it remain approved.
             if approved or (current.screen.machine and not current.as_curl):

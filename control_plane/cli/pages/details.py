@@ -260,7 +260,10 @@ def _slot_rows(item: Slot, now: datetime | None) -> Iterator[Row]:
     yield "state", words.state(item.state)
     if item.reason:
         yield "reason", Text.assemble(item.reason.message, (f"  [{item.reason.code}]", "dim"))
-    yield "size", f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}, SKU {item.sku or '-'}"
+    yield (
+        "size",
+        f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}, SKUs {', '.join(item.skus) or '-'}",
+    )
     yield "address", f"{item.mac_address or '-'}  {item.private_ip or '-'}"
     if item.numa_node is not None:
         yield "memory", f"of NUMA node {item.numa_node}"

@@ -28,7 +28,7 @@ _WORDS: Final = {
     "labels": "label", "public_addresses": "public",
     "slot_id": "slot", "node_id": "node", "allocation_id": "allocation", "ingress_id": "ingress",
     "mac_address": "MAC", "private_ip": "address", "actual_ip": "observed at", "lease_state": "DHCP",
-    "sku": "SKU", "vcpus": "vCPU", "memory_mib": "memory", "numa_node": "NUMA node", "l2_domain": "L2 domain",
+    "sku": "SKU", "skus": "SKU", "vcpus": "vCPU", "memory_mib": "memory", "numa_node": "NUMA node", "l2_domain": "L2 domain",
     "expires_at": "until", "requested_by": "requested by", "value": "held", "stream": "held by",
     "agent_version": "agent", "key_thumbprint": "key", "network_mode": "mode",
 }  # fmt: skip

@@ -40,7 +40,7 @@ def slots(items: Iterable[Slot]) -> RenderableType:
         size = f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}{_devices(item)}"
         named = (item.mac_address or "-", item.private_ip or "-", item.allocation_id or "-")
         reason = "; ".join(each.message for each in (item.reason, item.excluded) if each)
-        rows.add_row(item.id, _slot_state(item), item.sku or "-", size, *named, reason)
+        rows.add_row(item.id, _slot_state(item), ", ".join(item.skus) or "-", size, *named, reason)
     return (
         rows
         if rows.row_count

@@ -378,7 +378,7 @@ def test_agent_without_the_ingress_capability_receives_no_slice_with_ingress(pla
     assert set_public_addresses(plane, SHARED).is_success
     set_capabilities(plane, ["slice.apply/1"])
     refused = allocate(plane, network_mode="public-nat", ingress=[SSH])
-    assert (refused.status_code, codes(refused)) == (409, ["no_capacity"])
+    assert (refused.status_code, codes(refused)) == (409, ["no_healthy_slot"])
     assert allocate(plane, network_mode="public-nat").status_code == 202
 
 

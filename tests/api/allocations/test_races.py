@@ -10,16 +10,19 @@ import httpx
 import psycopg
 import pytest
 
+from read_models import slots
 from tests.api.node import KEY, admit, allocate
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
+COLUMNS = ", ".join(column.name for column in slots.slot.columns if column.computed is None)
 CROWD = (
     """insert into read.node select (jsonb_populate_record(n, jsonb_build_object('node_id', 'a' || number))).*
          from read.node n, generate_series(1, 80) as number where n.node_id = 'z1' returning 1""",
-    """insert into read.slot select (jsonb_populate_record(s, jsonb_build_object(
-                'node_id', 'a' || number, 'slot_id', 'a' || number || '/0'))).*
-         from read.slot s, generate_series(1, 80) as number where s.slot_id = 'z1/0' returning 1""",
+    f"""insert into read.slot ({COLUMNS}) select {", ".join(f"copy.{each}" for each in COLUMNS.split(", "))}
+         from read.slot s, generate_series(1, 80) as number, jsonb_populate_record(s, jsonb_build_object(
+                'node_id', 'a' || number, 'slot_id', 'a' || number || '/0')) as copy
+         where s.slot_id = 'z1/0' returning 1""",
     """insert into work.node_seen select (jsonb_populate_record(w, jsonb_build_object('node_id', 'a' || number))).*
          from work.node_seen w, generate_series(1, 80) as number where w.node_id = 'z1' returning 1""",
     """insert into work.node_session select (jsonb_populate_record(w, jsonb_build_object('node_id', 'a' || nth))).*

@@ -19,7 +19,7 @@ def test_agent_without_the_rate_limit_capability_receives_no_slice_with_a_rate_l
     admit(running_plane, "n1", memory_mib=192)
     set_capabilities(running_plane, None)
     refused = allocate(running_plane, sku=LIMITED)
-    assert (refused.status_code, refused.json()["reasons"][0]["code"]) == (409, "no_capacity")
+    assert (refused.status_code, refused.json()["reasons"][0]["code"]) == (409, "no_healthy_slot")
     set_capabilities(running_plane, OLD)
     assert allocate(running_plane, sku=LIMITED).status_code == 409
     set_capabilities(running_plane, NEW)

@@ -44,8 +44,8 @@ def test_node_with_three_failed_machine_starts_receives_no_fourth_allocation(
 
     refused = allocate(plane)
 
-    assert (refused.status_code, codes(refused)) == (409, ["no_capacity"])
-    assert "excluded after failed bring-ups: n1;" in refused.json()["reasons"][0]["message"]
+    assert (refused.status_code, codes(refused)) == (409, ["no_healthy_slot"])
+    assert "node n1: excluded after failed bring-ups" in refused.json()["reasons"][0]["message"]
     assert recorded_events(plane, *EXCLUSIONS) == [("node-n1", "node.excluded")]
 
 
@@ -74,8 +74,11 @@ def test_slot_with_repeated_failures_is_excluded_without_its_node(plane: Running
 
     refused = allocate(plane)
 
-    assert codes(refused) == ["no_capacity"]
-    assert "excluded after failed bring-ups: n1/1;" in refused.json()["reasons"][0]["message"]
+    assert codes(refused) == ["no_healthy_slot"]
+    assert (
+        "node n1: suitable slots are blocked by drift or excluded after failed bring-ups"
+        in refused.json()["reasons"][0]["message"]
+    )
     assert blocked_by(plane) == {"n1": None, "n1/0": None, "n1/1": "bring_ups_failed"}
     slot = node.slots()["n1/1"]
     assert (slot["state"], slot["excluded"]["code"], len(slot["failures"])) == ("free", "bring_ups_failed", 3)
@@ -91,7 +94,7 @@ def test_request_for_several_slots_does_not_count_excluded_slots(plane: RunningP
             assert client.delete(f"/allocations/{each['id']}").is_success
         node.report_removed(each)
 
-    assert codes(allocate(plane, slot_count=3)) == ["no_capacity"]
+    assert codes(allocate(plane, slot_count=3)) == ["no_healthy_slot"]
     assert [each["slot_id"] for each in accepted_allocation(plane, slot_count=2)["slots"]] == ["n1/0", "n1/1"]
 
 
@@ -123,7 +126,7 @@ def test_slice_that_becomes_ready_readmits_its_excluded_node(plane: RunningPlane
     node = Node(plane, slots=4)
     provisioning = accepted_allocation(plane)
     fail_bring_ups(plane, node, 3)
-    assert codes(allocate(plane)) == ["no_capacity"]
+    assert codes(allocate(plane)) == ["no_healthy_slot"]
 
     node.report_ready(provisioning)
 
@@ -180,7 +183,7 @@ def test_admin_readmits_an_excluded_node(plane: RunningPlane) -> None:
 def test_admin_readmits_an_excluded_slot(plane: RunningPlane) -> None:
     node = Node(plane, slots=1)
     fail_bring_ups(plane, node, 3)
-    assert codes(allocate(plane)) == ["no_capacity"]
+    assert codes(allocate(plane)) == ["no_healthy_slot"]
 
     answer = readmit(plane, "n1/slots/0")
 

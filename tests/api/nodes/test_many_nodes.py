@@ -11,6 +11,7 @@ from control_plane.decisions.slots import derived_macs
 from control_plane.settings import Settings
 from deploy.embedded.postgres import PostgresServer
 from events.values import MAX_SLOTS, MacAddress, NodeId, SlotId, SlotIndex, slot_of
+from read_models import slots
 from tests.api.node import admit, allocate
 from tests.api.nodes.test_heartbeats import SETTINGS
 from tests.servers.plane import RunningPlane, running
@@ -19,7 +20,8 @@ from tests.waiting import until
 CONCURRENT = 24
 ALLOCATIONS = 30
 READ = "select n_tup_upd, seq_tup_read, idx_tup_fetch from pg_stat_user_tables where relname = 'slot' and schemaname = 'read'"
-FLEET = """
+COLUMNS = ", ".join(column.name for column in slots.slot.columns if column.computed is None)
+FLEET = f"""
 with made as (
   insert into read.node select (n).* from read.node old
   cross join generate_series(1, 250) as i cross join lateral
@@ -28,7 +30,7 @@ with made as (
 ), seen as (
   insert into work.node_seen select made.node_id, clock_timestamp(), '1', 0, true from made returning node_id
 )
-insert into read.slot select (s).* from read.slot old cross join made cross join lateral jsonb_populate_record(
+insert into read.slot ({COLUMNS}) select {", ".join(f"s.{each}" for each in COLUMNS.split(", "))} from read.slot old cross join made cross join lateral jsonb_populate_record(
   old,
   jsonb_build_object('node_id', made.node_id, 'slot_id', made.node_id || '/' || old.slot_index)
 ) as s returning slot_id

@@ -302,6 +302,10 @@ def test_control_plane_accepts_every_example_and_replays_every_change(
     assert replays > 25
 
 
+WITHOUT_CHANGE = ("POST /v1/placements/preview",)
+"""Operations with a body that change nothing, so that there is no response to replay."""
+
+
 def accept_example(world: World, method: str, path: str, operation: Operation) -> bool:
     """Send the example of an operation. If it is a change, send it twice, check that the second response is a replay,
     and return True.
@@ -315,7 +319,7 @@ def accept_example(world: World, method: str, path: str, operation: Operation) -
         with admin.stream(method, url, json=content.get("example")) as answer:
             assert answer.status_code < 300, (method, url, answer.read())
             assert str(answer.status_code) in operation["responses"]
-            if method == "GET":
+            if method == "GET" or f"{method} {path}" in WITHOUT_CHANGE:
                 return False
             answer.read()
         again = admin.request(method, url, json=content.get("example"))

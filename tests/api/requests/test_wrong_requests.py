@@ -57,7 +57,7 @@ def codes(answer: httpx.Response) -> set[str]:
         ({"lease_seconds": True}, 422, "wrong_type"),
         ({"slot_count": 0}, 422, "out_of_range"),
         ({"project": "Not A Name"}, 422, "invalid_value"),
-        ({}, 409, "no_capacity"),
+        ({}, 409, "no_suitable_slot"),
     ],
 )
 def test_invalid_allocation_request_is_refused_with_its_status_and_reason(
@@ -246,7 +246,7 @@ def test_largest_valid_allocation_request_is_not_too_large(shared_plane: Running
     assert 190_000 < len(content) < MOST_BYTES
     headers = {"Content-Type": "application/json"}
     answer = shared_plane.client().post("/allocations", content=content, headers=headers)
-    assert (answer.status_code, codes(answer)) == (409, {"no_capacity"}), answer.text[:1000]
+    assert (answer.status_code, codes(answer)) == (409, {"no_suitable_slot"}), answer.text[:1000]
 
 
 @pytest.mark.parametrize(

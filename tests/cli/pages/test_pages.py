@@ -16,7 +16,7 @@ SLOT = {
     "node_id": "lab-a",
     "index": 0,
     "state": "quarantined",
-    "sku": "lab.small",
+    "skus": ["lab.small"],
     "vcpus": 1,
     "memory_mib": 96,
     "network_device": "tap0",

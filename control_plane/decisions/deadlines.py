@@ -1,16 +1,13 @@
-"""Sizes of slices, and the time limits of allocations.
+"""Time limits of allocations.
 
 Orders and deadlines follow from the content that the allocation has recorded, never from the catalogue: an order that
 is derived again must have the same content, or its node refuses it.
 """
 
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
-from events.entries import Entry, SkuContent
-from events.slots import SlotHardware
-from events.values import SkuName
+from events.entries import SkuContent
 
 DELIVERY_LIMIT: Final = timedelta(seconds=30)
 """Maximum total time of the delivery of an order to its node and of the report back."""
@@ -25,19 +22,3 @@ def ready_within(sku: SkuContent) -> timedelta:
     that the node's report of a failure arrives first.
     """
     return timedelta(seconds=sku.provisioning_seconds) + DELIVERY_LIMIT
-
-
-def fits(sku: SkuContent, hardware: SlotHardware) -> bool:
-    """Return whether the hardware of a slot can carry a slice of this size."""
-    return hardware.vcpus >= sku.vcpus and hardware.memory_mib >= sku.memory_mib
-
-
-def best_fit(hardware: SlotHardware, offered: Iterable[Entry]) -> SkuName | None:
-    """Return the largest of the offered SKUs that the hardware of a slot can carry, or None if it can carry none."""
-    sizes = (
-        (each.content.memory_mib, each.content.vcpus, each.name)
-        for each in offered
-        if isinstance(each.content, SkuContent) and fits(each.content, hardware)
-    )
-    largest = max(sizes, default=None)
-    return None if largest is None else SkuName(largest[2])

@@ -1,0 +1,55 @@
+"""Views of a placement: the chosen slots, and the reason of every node, in groups."""
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+
+from control_plane.decisions.placing.explanation import Group, meaning_of, obstacle_of, ordered
+
+
+class NodeGroupView(BaseModel):
+    """Nodes for which the same reason applies."""
+
+    code: str
+    """`suitable`, or the first reason why the nodes are not suitable."""
+    message: str
+    """The reason in words."""
+    obstacle: str
+    """What has to change: `hardware`, `health` of the node, `use` of its slots by others, or `nothing`."""
+    nodes: int
+    """Number of nodes."""
+    example: str
+    """The first of these nodes by name."""
+
+
+class ObjectionView(BaseModel):
+    """A reason why the request would be refused. `field` is a JSON pointer (RFC 6901) into the request body."""
+
+    code: str
+    message: str
+    field: str | None = None
+
+
+class PlacementPreview(BaseModel):
+    """Result of a placement that was tried and not made. Another request may claim the slots in the meantime."""
+
+    slots: list[str]
+    """Slots that the allocation would get; empty if it would be refused."""
+    reasons: list[ObjectionView]
+    """Reasons why it would be refused; empty if it would be placed."""
+    groups: list[NodeGroupView]
+    """Every registered node that the request permits, in exactly one group; the closest to suitable first."""
+
+
+def group_views(groups: Sequence[Group]) -> list[NodeGroupView]:
+    """Return the views of groups, the closest to suitable first."""
+    return [
+        NodeGroupView(
+            code=each.code,
+            message=meaning_of(each.code),
+            obstacle=obstacle_of(each.code).name.lower(),
+            nodes=each.nodes,
+            example=each.example,
+        )
+        for each in ordered(groups)
+    ]

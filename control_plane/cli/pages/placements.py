@@ -1,0 +1,24 @@
+"""Page of a previewed placement: the slots, and the reason of every node in groups."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+
+from control_plane.cli.pages.details import Row, page
+from control_plane.cli.pages.tables import nothing, table
+from control_plane.client.answers import PlacementPreview
+
+
+def preview(item: PlacementPreview) -> RenderableType:
+    rows = table("NODES", "REASON", "MISSING", "FOR EXAMPLE")
+    for group in item.groups:
+        missing = "-" if group.obstacle == "nothing" else group.obstacle
+        rows.add_row(str(group.nodes), group.message, missing, group.example)
+    groups = rows if rows.row_count else nothing("no nodes", "sliceplane nodes register NODE")
+    return Group(page(_result(item)), "", groups)
+
+
+def _result(item: PlacementPreview) -> Iterator[Row]:
+    yield "slots", ", ".join(item.slots) or "none: the request would be refused"
+    for reason in item.reasons:
+        yield "reason", f"{reason.message} [{reason.code}]"

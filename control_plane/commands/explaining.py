@@ -1,0 +1,126 @@
+"""The query that explains a placement: the reason of every registered node, in groups of nodes with the same reason.
+
+The classes of slots are compared with the request once each, outside of the database. The query counts the slots of
+each class on every node, so that its cost is one pass over the slots, however many classes and reasons there are.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.commands.ingress import has_free_ingress
+from control_plane.commands.placement_request import PlacementRequest
+from control_plane.decisions.placing.explanation import (
+    IMAGE_MISSING,
+    NO_FREE_SLOT,
+    NO_PUBLIC_ADDRESS,
+    NO_SLOTS,
+    SLOTS_BLOCKED,
+    SUITABLE,
+    TOO_FEW_SLOTS,
+    UNSUPPORTED,
+    Group,
+)
+from control_plane.decisions.placing.suitability import Mismatch, Suited, compare
+from control_plane.work import placeable, tables
+from control_plane.work.placeable import Need
+from events.slot_states import Free, slot_state_name
+from events.values import NodeId
+from read_models import nodes, slots
+
+_MISMATCHES: Final = tuple(Mismatch)
+_SUITED: Final = len(_MISMATCHES)
+"""Rank of a class that suits the request. The ranks of the others are the places of their reasons."""
+
+
+async def groups_of(conn: AsyncConnection, wanted: PlacementRequest) -> list[Group]:
+    """Return every registered node that the request permits, in groups with the same reason."""
+    ranks = {
+        key: _SUITED if isinstance(found, Suited) else _MISMATCHES.index(found)
+        for key, each in (await slots.classes(conn)).items()
+        for found in [compare(wanted.demand, each)]
+    }
+    node, own = nodes.node, _slots_by_node(ranks).subquery("own")
+    code = _code(wanted, own)
+    which = [node.c.state != nodes.REMOVED]
+    if wanted.request.node is not None:
+        which.append(node.c.node_id == wanted.request.node)
+    if wanted.except_nodes:
+        which.append(node.c.node_id.not_in(wanted.except_nodes))
+    seen = tables.node_seen
+    query = (
+        sa.select(
+            code.label("code"), sa.func.count().label("nodes"), sa.func.min(node.c.node_id).label("example")
+        )
+        .select_from(
+            node.outerjoin(own, own.c.node_id == node.c.node_id).outerjoin(
+                seen, seen.c.node_id == node.c.node_id
+            )
+        )
+        .where(*which)
+        .group_by(sa.literal_column("1"))
+    )
+    return [Group(row.code, row.nodes, NodeId(row.example)) for row in await conn.execute(query)]
+
+
+def _slots_by_node(ranks: Mapping[str, int]) -> sa.Select[tuple[object, ...]]:
+    """Return the query that counts, for each node, the slots that suit the request (`suited`), those of them that are
+    fit for placement (`fit`), those that no allocation holds (`idle`), and those that are both (`free`). `closest` is
+    the highest rank of the node's slots.
+    """
+    slot = slots.slot
+    keys, numbers = sa.cast([*ranks], ARRAY(sa.Text)), sa.cast([*ranks.values()], ARRAY(sa.Integer))
+    rank = sa.func.unnest(keys, numbers).table_valued("key", "rank", name="ranked").render_derived()
+    suited = rank.c.rank == _SUITED
+    fit = sa.and_(suited, placeable.all_hold(placeable.SLOT))
+    idle = sa.and_(suited, slot.c.state == slot_state_name(Free()))
+    free = sa.and_(fit, idle)
+    count = sa.func.count()
+    return (
+        sa.select(
+            slot.c.node_id,
+            sa.func.max(rank.c.rank).label("closest"),
+            count.filter(suited).label("suited"),
+            count.filter(fit).label("fit"),
+            count.filter(idle).label("idle"),
+            count.filter(free).label("free"),
+        )
+        .select_from(sa.join(slot, rank, slot.c["class"] == rank.c.key))
+        .group_by(slot.c.node_id)
+    )
+
+
+def _code(wanted: PlacementRequest, own: sa.FromClause) -> sa.ColumnElement[str]:
+    """Return the first reason why a node is not suitable, in the order hardware, health, use."""
+    count = wanted.request.slot_count
+    access, *sound = placeable.HOST
+    mismatch = sa.case(
+        {place: sa.literal(str(each)) for place, each in enumerate(_MISMATCHES)}, value=own.c.closest
+    )
+    needs = (
+        Need(own.c.node_id.is_not(None), sa.literal(NO_SLOTS)),
+        Need(own.c.suited > 0, mismatch),
+        Need(own.c.suited >= count, sa.literal(TOO_FEW_SLOTS)),
+        access,
+        *placeable.heartbeat(wanted.unreachable_after),
+        *sound,
+        Need(nodes.node.c.images.any_() == wanted.request.image, sa.literal(IMAGE_MISSING)),
+        *(Need(each, sa.literal(UNSUPPORTED)) for each in wanted.support_of(nodes.node.c.node_id)),
+        # A repair is sufficient if enough slots are idle, even if others that are fit are in use.
+        Need(own.c.fit >= count, sa.literal(SLOTS_BLOCKED)),
+        Need(sa.or_(own.c.free >= count, own.c.idle < count), sa.literal(SLOTS_BLOCKED)),
+        Need(own.c.free >= count, sa.literal(NO_FREE_SLOT)),
+        *_last_needs(wanted),
+    )
+    return sa.func.coalesce(placeable.first_reason(needs), SUITABLE)
+
+
+def _last_needs(wanted: PlacementRequest) -> Iterator[Need]:
+    """Yield the conditions that are named only for nodes with enough free slots."""
+    for each in has_free_ingress(wanted.ingress_requests):
+        yield Need(each, sa.literal(NO_PUBLIC_ADDRESS))
+    allowed = wanted.simulated_allowed or wanted.request.node is not None
+    yield placeable.kind(simulated_allowed=allowed)

@@ -1,0 +1,42 @@
+"""A request for slots, as placement and its explanation use it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from control_plane.decisions.placing.suitability import Demand
+from control_plane.decisions.public_addresses import IngressRequest
+from control_plane.identity.sessions import supports
+from events.allocations import AllocationRequested
+from events.values import IngressId, NodeId
+from tasks.catalogue import INGRESS, RATE
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    """A request for slots and ingress rules on one node, which must not be in `except_nodes`.
+
+    Placement ignores nodes without heartbeat for `unreachable_after`. It ignores a simulated node too, unless the
+    request names this node or `simulated_allowed` is set.
+    """
+
+    request: AllocationRequested
+    demand: Demand
+    ingress_rules: Sequence[tuple[IngressId, IngressRequest]]
+    unreachable_after: timedelta
+    simulated_allowed: bool
+    except_nodes: frozenset[NodeId] = frozenset()
+
+    @property
+    def ingress_requests(self) -> list[IngressRequest]:
+        """The requested ingress rules without their ids."""
+        return [rule for _, rule in self.ingress_rules]
+
+    def support_of(self, node_id: sa.ColumnElement[str]) -> Iterator[sa.ColumnElement[bool]]:
+        """Yield SQL conditions for a node with an agent that supports everything that the request needs. Another agent
+        would refuse the order.
+        """
+        needed = {RATE: self.demand.sku.rate_mbit is not None, INGRESS: bool(self.ingress_rules)}
+        yield from (supports(node_id, announced) for announced, is_needed in needed.items() if is_needed)

@@ -1,0 +1,147 @@
+"""Explanation of a placement: why nodes are or are not suitable for a request, in groups of nodes with the same reason.
+
+Every registered node is in exactly one group, with the first reason that applies to it: its hardware first, then its
+health, then its free slots. So the groups also show what has to change: the hardware, the health of a node, or the use
+of its slots.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple, assert_never
+
+from control_plane.decisions.placing.choice import free_slots, node_blocked, only_simulated_left
+from control_plane.decisions.placing.suitability import Demand, Mismatch
+from control_plane.decisions.public_addresses import no_free_address_anywhere
+from control_plane.decisions.refusals import Conflict, Objection
+from events.values import NodeId
+
+SUITABLE: Final = "suitable"
+NO_SLOTS: Final = "no_slots"
+TOO_FEW_SLOTS: Final = "too_few_slots"
+IMAGE_MISSING: Final = "image_missing"
+UNSUPPORTED: Final = "unsupported_by_agent"
+SLOTS_BLOCKED: Final = "slots_blocked"
+NO_FREE_SLOT: Final = "no_free_slot"
+NO_PUBLIC_ADDRESS: Final = "no_public_address"
+SIMULATED: Final = "simulated"
+_MOST_GROUPS: Final = 8
+"""Number of groups that the message of a refusal names."""
+
+
+class Obstacle(IntEnum):
+    """What has to change before the nodes of a group are suitable. A higher value is closer to suitable."""
+
+    HARDWARE = 0
+    """The node has no slots for such a request, or too few."""
+    HEALTH = 1
+    """The node or its slots are not fit for placement now."""
+    USE = 2
+    """Other allocations use the slots or the public addresses."""
+    NOTHING = 3
+    """The node is suitable."""
+
+
+class Group(NamedTuple):
+    """Nodes for which the same reason applies. `example` is the first of them by name."""
+
+    code: str
+    nodes: int
+    example: NodeId
+
+
+_HARDWARE: Final[Mapping[str, str]] = {
+    NO_SLOTS: "no slots",
+    Mismatch.OTHER_SKU: "no slot is offered under the SKU",
+    Mismatch.OTHER_GPU: "the GPUs are not those of the SKU",
+    Mismatch.TOO_SMALL: "the slots are smaller than the SKU",
+    Mismatch.OTHER_FABRIC: "no slot has an accepted fabric",
+    Mismatch.SEVERAL_NUMA_NODES: "the slots are not on one NUMA node",
+    TOO_FEW_SLOTS: "fewer suitable slots than requested",
+    IMAGE_MISSING: "the node does not have the image",
+}
+_HEALTH: Final[Mapping[str, str]] = {
+    Mismatch.FABRIC_DOWN: "the fabric port carries no traffic",
+    UNSUPPORTED: "the agent does not support a part of the request",
+    SLOTS_BLOCKED: "suitable slots are blocked by drift or excluded after failed bring-ups",
+    "unreachable": "unreachable",
+    "resyncing": "the agent has not compared all slots with their desired state yet",
+    "missing": "the host lacks a prerequisite",
+    "registered": "the node has not enrolled",
+    "revoked": "the access of the node is revoked",
+    "bring_ups_failed": "excluded after failed bring-ups",
+}
+_USE: Final[Mapping[str, str]] = {
+    NO_FREE_SLOT: "too few free slots",
+    NO_PUBLIC_ADDRESS: "no public address or port is free",
+    SIMULATED: "the node is simulated, and is used only for requests that name it",
+}
+_OF_SLOTS: Final = (Mismatch.FABRIC_DOWN, UNSUPPORTED, SLOTS_BLOCKED)
+"""Codes of health that concern the request, and not the node for every request."""
+
+
+def obstacle_of(code: str) -> Obstacle:
+    """Return what has to change before the nodes of a group with this code are suitable."""
+    if code == SUITABLE:
+        return Obstacle.NOTHING
+    if code in _HARDWARE:
+        return Obstacle.HARDWARE
+    return Obstacle.USE if code in _USE else Obstacle.HEALTH
+
+
+def meaning_of(code: str) -> str:
+    """Return the code of a group in words. A code without own words is that of a drift that blocks placement."""
+    words = {SUITABLE: "suitable", **_HARDWARE, **_HEALTH, **_USE}
+    return words.get(code) or f"blocked by the drift {code}"
+
+
+def ordered(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """Return groups in the order of their obstacles: suitable nodes first, then the closest ones."""
+    return tuple(sorted(groups, key=lambda group: (-obstacle_of(group.code), -group.nodes, group.code)))
+
+
+class Unplaced(Conflict):
+    """No node is suitable for a request. `groups` contain every node with its reason."""
+
+    def __init__(self, objection: Objection, groups: Sequence[Group]) -> None:
+        super().__init__(objection)
+        self.groups = ordered(groups)
+
+
+def unplaced(groups: Sequence[Group], demand: Demand, count: int, node: NodeId | None) -> Unplaced:
+    """Return the refusal of a request for which no node is suitable, with the reasons of all nodes. `groups` has only
+    the node that the request names, if it names one.
+    """
+    listed = ordered(groups)
+    first = _refusal([each.code for each in listed], demand, count, node)
+    reasons = [f"{_nodes(each)}: {meaning_of(each.code)}" for each in listed[:_MOST_GROUPS]]
+    if len(listed) > _MOST_GROUPS:
+        reasons.append(f"{sum(each.nodes for each in listed[_MOST_GROUPS:])} nodes: other reasons")
+    return Unplaced(first._replace(message="; ".join([first.message, *reasons])), groups)
+
+
+def _refusal(codes: Sequence[str], demand: Demand, count: int, node: NodeId | None) -> Objection:
+    """Return the objection to a request for which all nodes have one of these codes. Its code states what the closest
+    nodes lack.
+    """
+    if SIMULATED in codes:
+        return only_simulated_left(count, demand)
+    if NO_PUBLIC_ADDRESS in codes:
+        return no_free_address_anywhere()
+    closest = max(map(obstacle_of, codes), default=Obstacle.HARDWARE)
+    if node is not None and closest is Obstacle.HEALTH and codes[0] not in _OF_SLOTS:
+        return node_blocked(node, codes[0])
+    what = free_slots(count, demand)
+    lacking = f"no schedulable node has {what}" if node is None else f"node {node} does not have {what}"
+    match closest:
+        case Obstacle.HARDWARE:
+            return Objection("no_suitable_slot", lacking, "/sku")
+        case Obstacle.HEALTH:
+            return Objection("no_healthy_slot", lacking, "/slot_count")
+        case Obstacle.USE | Obstacle.NOTHING:
+            return Objection("no_capacity", lacking, "/slot_count")
+        case _:
+            assert_never(closest)
+
+
+def _nodes(group: Group) -> str:
+    return f"node {group.example}" if group.nodes == 1 else f"{group.nodes} nodes"

@@ -1,0 +1,87 @@
+"""Placement in random fleets, compared with an answer that is found by looking at every slot (ALC-6)."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.commands.explaining import groups_of
+from control_plane.commands.placing import find_place
+from control_plane.database import engine_of
+from control_plane.decisions.refusals import Conflict
+from control_plane.handle import Transaction
+from deploy.embedded.stack import sqlalchemy_url
+from events.values import SlotId, node_of
+from tests.placement import fleets
+from tests.placement.fleets import NOW, Case, SlotModel, expected_code, random_case, usable
+from tests.servers.postgres import Database
+from tests.torture import count, seed
+
+CASES = 20_000
+
+
+@pytest.fixture
+async def conn(database: Database) -> AsyncIterator[AsyncConnection]:
+    engine = engine_of(sqlalchemy_url(database.app_dsn).render_as_string(hide_password=False), 1)
+    async with engine.connect() as conn:
+        yield conn
+    await engine.dispose()
+
+
+async def placed(conn: AsyncConnection, case: Case) -> tuple[SlotId, ...]:
+    """Return the slots that placement chooses; none if it refuses the request."""
+    try:
+        place = await find_place(Transaction(conn, NOW, wait_for_locked=True), case.wanted)
+    except Conflict:
+        return ()
+    return tuple(each.slot_id for each in place.slots)
+
+
+def check_slots(case: Case, chosen: tuple[SlotId, ...]) -> None:
+    """Check that the chosen slots serve the request, and that it was refused only if no host can serve it."""
+    suitable = {
+        host.name: usable(host, case.demand) for host in case.hosts if expected_code(host, case) == "suitable"
+    }
+    if not chosen:
+        assert suitable == {}, "the request was refused although a host can serve it"
+        return
+    assert len({*chosen}) == len(chosen) == case.count
+    [host] = {node_of(slot) for slot in chosen}
+    by_id = {slot.id: slot for slot in suitable[host]}
+    worst = max(_preference(case, by_id[slot]) for slot in chosen)
+    uniform = [each for slots in suitable.values() if (each := _best_uniform(case, slots)) is not None]
+    if uniform:
+        assert worst == min(uniform), "another host has slots with a fabric that is preferred"
+
+
+def _preference(case: Case, slot: SlotModel) -> int:
+    fabrics = case.demand.fabrics
+    return fabrics.index(slot.fabric if slot.fabric in fabrics and not slot.is_down else "none")
+
+
+def _best_uniform(case: Case, slots: list[SlotModel]) -> int | None:
+    """Return the best place among the accepted fabrics of which there are enough slots."""
+    numbers = Counter(_preference(case, slot) for slot in slots)
+    return min((place for place, number in numbers.items() if number >= case.count), default=None)
+
+
+async def test_placement_in_random_fleets_chooses_suitable_slots_and_refuses_only_what_no_node_can_serve(
+    conn: AsyncConnection,
+) -> None:
+    random, outcomes = Random(seed()), Counter[bool]()
+    for number in range(count(CASES, 100)):
+        case = random_case(random)
+        await fleets.write(conn, case.hosts)
+        chosen = await placed(conn, case)
+        check_slots(case, chosen)
+        groups = await groups_of(conn, case.wanted)
+        expected = Counter(expected_code(host, case) for host in case.hosts)
+        assert {group.code: group.nodes for group in groups} == expected, f"case {number}"
+        for group in groups:
+            names = [host.name for host in case.hosts if expected_code(host, case) == group.code]
+            assert group.example == min(names)
+        outcomes[bool(chosen)] += 1
+        await conn.rollback()
+    assert min(outcomes[True], outcomes[False]) > outcomes.total() // 8, "most cases had the same outcome"
