@@ -14,9 +14,8 @@ from typing import Final
 from control_plane.commands.loaded import locked_node
 from control_plane.decisions import drift
 from control_plane.decisions.refusals import Objection, UnknownName
-from control_plane.decisions.registration import Registration, check_repeatable, removal
+from control_plane.decisions.registration import Registration, check_repeatable, free_subnet, removal
 from control_plane.decisions.slots import NOTHING_DESCRIBED, Described, awaits_approval, described, discover
-from control_plane.decisions.subnets import free_subnet
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.drift import OpenDrift
