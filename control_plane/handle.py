@@ -34,6 +34,8 @@ from read_models import inline
 from tasks.failpoints import failpoint
 
 ATTEMPTS: Final = 8
+AGAIN: Final = "again"
+"""Answer of a due command that took one of several steps: the dispatcher runs it again at once."""
 _VERSION: Final = "select version from ledger.head where stream_id = %s"
 
 

@@ -13,6 +13,8 @@ from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.connection import ledger_connection
 from events.ledger.store import COLUMNS, read_stream, recorded
+from events.nodes import NodeFact
+from events.orders import OrderFact
 from events.projections import ProjectionFact
 from events.tasks import TaskFact
 from events.values import AllocationId, StreamId, stream_of_allocation, stream_of_task
@@ -24,6 +26,7 @@ _WITHIN: Final = (
     " first.stream_id = event.stream_id and first.version = 1 and first.project = any(%s)) order by version"
 )
 _ALLOCATION_FACTS: Final = frozenset(get_args(AllocationFact))
+_NODE_FACTS: Final = frozenset(get_args(NodeFact | OrderFact))
 _PROJECTION_FACTS: Final = frozenset(get_args(ProjectionFact))
 _TASK_FACTS: Final = frozenset(get_args(TaskFact))
 
@@ -53,11 +56,22 @@ def task_facts(history: History) -> tuple[Recorded[TaskFact], ...]:
     raise WrongStream(history, "a task")
 
 
+def node_facts(history: History) -> tuple[Recorded[NodeFact | OrderFact], ...]:
+    """Return the history of a node with the type of its facts. Raises `WrongStream`."""
+    if _is_of_node(history):
+        return history
+    raise WrongStream(history, "a node")
+
+
 def projection_facts(history: History) -> tuple[Recorded[ProjectionFact], ...]:
     """Return the history of a projection with the type of its facts. Raises `WrongStream`."""
     if _is_of_projection(history):
         return history
     raise WrongStream(history, "a projection")
+
+
+def _is_of_node(history: History) -> TypeGuard[tuple[Recorded[NodeFact | OrderFact], ...]]:
+    return all(type(each.fact) in _NODE_FACTS for each in history)
 
 
 def _is_of_projection(history: History) -> TypeGuard[tuple[Recorded[ProjectionFact], ...]]:

@@ -195,6 +195,53 @@ class NodeReadmitted(Fact, frozen=True):
     """`bring_up_succeeded` if a slice came up on the node, `readmitted_by_admin` if an admin readmitted the node."""
 
 
+class NodeCordoned(Fact, frozen=True):
+    """An admin closed the node for new placements. Slices that run there stay."""
+
+    node_id: NodeId
+    reason: str
+    """Explanation of the admin."""
+
+
+class NodeUncordoned(Fact, frozen=True):
+    """An admin opened a cordoned node for placements again."""
+
+    node_id: NodeId
+    reason: str
+    """Explanation of the admin."""
+
+
+class NodeDrainStarted(Fact, frozen=True):
+    """An admin began to drain the node, which is cordoned, or changed the release time of a running drain."""
+
+    node_id: NodeId
+    reason: str
+    """Explanation of the admin."""
+    started_at: datetime
+    """When the drain began, by the control plane's clock."""
+    release_at: datetime | None
+    """When the allocations that still hold slots of the node are released; null: they end by themselves."""
+
+
+class RemainingSlot(Record, frozen=True):
+    """A slot that is not empty, and the reason why it is not."""
+
+    slot_id: SlotId
+    reason: Reason
+
+
+class NodeDrainEnded(Fact, frozen=True):
+    """The drain of the node ended. The node stays cordoned."""
+
+    node_id: NodeId
+    outcome: str
+    """`empty`: no allocation holds a slot of the node. `incomplete`: slots were not empty in time after the release.
+    `cancelled`: an admin uncordoned the node.
+    """
+    remaining: tuple[RemainingSlot, ...]
+    """The slots that were not empty at the end of the drain; empty if the node is."""
+
+
 class NodeReportsThrottled(Fact, frozen=True):
     """The node sent more reports than its budget allows.
 
@@ -239,6 +286,10 @@ NodeFact = (
     | NodeBringUpSucceeded
     | NodeExcluded
     | NodeReadmitted
+    | NodeCordoned
+    | NodeUncordoned
+    | NodeDrainStarted
+    | NodeDrainEnded
     | NodeReportsThrottled
     | NodeReportsResumed
 )

@@ -4,6 +4,7 @@ transaction that appends the node's events to the ledger.
 
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -18,7 +19,10 @@ from events.nodes import (
     NodeAddressesChanged,
     NodeBringUpFailed,
     NodeBringUpSucceeded,
+    NodeCordoned,
     NodeDegraded,
+    NodeDrainEnded,
+    NodeDrainStarted,
     NodeEnrolled,
     NodeExcluded,
     NodeFact,
@@ -31,6 +35,7 @@ from events.nodes import (
     NodeReportsResumed,
     NodeReportsThrottled,
     NodeRevoked,
+    NodeUncordoned,
     PublicAddress,
 )
 from events.orders import MessageRefused, OrderFact, OrderRefused
@@ -65,6 +70,9 @@ node = sa.Table(
     sa.Column("throttled_at", sa.DateTime(timezone=True)),
     sa.Column("public_addresses", JSONB, nullable=False, server_default=sa.text("'[]'")),
     *bring_up_columns(),
+    sa.Column("cordoned", sa.Text),
+    sa.Column("drain", JSONB(none_as_null=True)),
+    sa.Column("drain_ended", JSONB(none_as_null=True)),
     sa.Index("node_excluded", "node_id", postgresql_where=sa.text("excluded is not null")),
     sa.Index("node_drifting", "node_id", postgresql_where=sa.text("drift is not null")),
     schema="read",
@@ -72,6 +80,8 @@ node = sa.Table(
 
 
 REMOVED: Final = "removed"
+_OPEN: Final[Mapping[str, object]] = MappingProxyType(dict.fromkeys(("cordoned", "drain", "drain_ended")))
+"""Values of the columns about cordon and drain of a node that is not cordoned."""
 
 
 class NodeRow:
@@ -84,7 +94,9 @@ class NodeRow:
     since the last success; `excluded` is the reason why the node is excluded from placement. `superseded_session` is
     the number of the session that a copy of the node's disk presented and that was refused, and `superseded_at` the
     time; both describe the last refusal since the enrolment. `revoked` is the reason why its access was revoked.
-    `throttled_at` is the time at which the node exceeded its report budget; None while it is not throttled.
+    `throttled_at` is the time at which the node exceeded its report budget; None while it is not throttled. `cordoned`
+    is the reason why an admin closed the node for new placements. `drain` is the last drain since the node was
+    cordoned, and `drain_ended` its end; None while it runs.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
@@ -109,6 +121,14 @@ class NodeRow:
         self.failures, self.excluded = failures_in(row["failures"]), excluded_in(row["excluded"])
         self.throttled_at: datetime | None = row["throttled_at"]
         self.public_addresses = msgspec.convert(row["public_addresses"] or (), tuple[PublicAddress, ...])
+        self.cordoned: str | None = row["cordoned"]
+        self.drain = msgspec.convert(row["drain"], NodeDrainStarted | None)
+        self.drain_ended = msgspec.convert(row["drain_ended"], NodeDrainEnded | None)
+
+    @property
+    def running_drain(self) -> NodeDrainStarted | None:
+        """The drain of the node that has not ended; None if there is none."""
+        return self.drain if self.drain_ended is None else None
 
 
 def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
@@ -121,7 +141,7 @@ def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
         case EnrolmentReopened():
             return _patch(fact, version, "token_sha256", "token_expires_at", state="registered")
         case NodeRemoved():
-            return _patch(fact, version, state=REMOVED)
+            return _patch(fact, version, state=REMOVED, **_OPEN)
         case NodeEnrolled():
             keys = ("public_key", "key_thumbprint", "agent_version")
             cleared = dict.fromkeys(("superseded_session", "superseded_at", "revoked"))
@@ -136,6 +156,8 @@ def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
             return _patch(fact, version)
         case NodeBringUpFailed() | NodeBringUpSucceeded() | NodeExcluded() | NodeReadmitted():
             return _patch(fact, version, **bring_up_values(fact))
+        case NodeCordoned() | NodeUncordoned() | NodeDrainStarted() | NodeDrainEnded():
+            return _patch(fact, version, **_cordon_columns(fact))
         case _:
             return _described(version, fact)
 
@@ -171,13 +193,31 @@ def _described(
             assert_never(fact)
 
 
+def _cordon_columns(
+    fact: NodeCordoned | NodeUncordoned | NodeDrainStarted | NodeDrainEnded,
+) -> Mapping[str, object]:
+    match fact:
+        case NodeCordoned(reason=reason):
+            return {"cordoned": reason}
+        case NodeUncordoned():
+            return _OPEN
+        case NodeDrainStarted():
+            return {"drain": msgspec.to_builtins(fact), "drain_ended": None}
+        case NodeDrainEnded():
+            return {"drain_ended": msgspec.to_builtins(fact)}
+        case _:
+            assert_never(fact)
+
+
 def _patch(fact: NodeFact | OrderFact, version: int, *same: str, **further: object) -> Patch:
     columns = {"version": version, **{name: getattr(fact, name) for name in same}, **further}
     return Patch(fact.node_id, columns)
 
 
 async def find(conn: AsyncConnection, node_id: NodeId, *, lock: bool = False) -> NodeRow | None:
-    """Return a registered node; None if the name was never registered or its registration was removed."""
+    """Return a registered node; None if the name was never registered or its registration was removed. The lock does
+    not exclude placements on the node (FOR NO KEY UPDATE).
+    """
     row = await last_registration(conn, node_id, lock=lock)
     return None if row is None or row.state == REMOVED else row
 
@@ -185,7 +225,7 @@ async def find(conn: AsyncConnection, node_id: NodeId, *, lock: bool = False) ->
 async def last_registration(conn: AsyncConnection, node_id: NodeId, *, lock: bool = False) -> NodeRow | None:
     """Return the row of a node even if its registration was removed; None if the name was never registered."""
     query = sa.select(node).where(node.c.node_id == node_id)
-    found = await conn.execute(query.with_for_update() if lock else query)
+    found = await conn.execute(query.with_for_update(key_share=True) if lock else query)
     row = found.mappings().one_or_none()
     return None if row is None else NodeRow(row)
 

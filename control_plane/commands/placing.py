@@ -236,13 +236,16 @@ async def _refuse(conn: AsyncConnection, wanted: PlacementRequest) -> None:
     found, node = await groups_of(conn, wanted), wanted.request.node
     if node is not None and not found:
         raise unknown_node(node)
-    raise unplaced(found, wanted.demand, wanted.request.slot_count, node)
+    row = None if node is None else await nodes.find(conn, node)
+    cordoned = None if row is None else row.cordoned
+    raise unplaced(found, wanted.demand, wanted.request.slot_count, node, cordoned)
 
 
 async def _chosen(
     conn: AsyncConnection, candidates: Mapping[SlotId, Candidate], wanted: PlacementRequest
 ) -> tuple[tuple[SlotId, ...], tuple[IngressReserved, ...]]:
-    """Choose slots on the first node, in placement order, that also has the requested public addresses and ports free.
+    """Choose slots on the first node, in placement order, that is not cordoned and also has the requested public
+    addresses and ports free.
 
     Raises `Conflict` if there is no such node.
     """
@@ -253,6 +256,10 @@ async def _chosen(
         except Conflict as nothing:
             raise (refusal or nothing) from None
         host = node_of(chosen[0])
+        # The statement that chose the slots may have a snapshot older than a cordon of the node.
+        if not await placeable.hold_open(conn, host):
+            left = {slot: each for slot, each in left.items() if node_of(slot) != host}
+            continue
         if not wanted.ingress_rules:
             return chosen, ()
         node = await nodes.held(conn, host)

@@ -163,6 +163,7 @@ _UNAVAILABLE: Final = {
     "not_awaiting_approval": "The slot is not waiting for approval.",
     "not_awaiting_proof": "The slot is not waiting for the proof that it is empty.",
     "not_awaiting_removal": "The slot is not waiting for the removal of a slice.",
+    "not_cordoned": "The node is not cordoned.",
     "not_excluded": "The node or slot is not excluded from placement.",
     "ledger_end_unknown": "The end of the ledger is not known yet; repeat the request.",
     "not_retriable": "The task cannot be retried; the message names the alternative.",

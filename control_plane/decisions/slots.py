@@ -65,6 +65,8 @@ BRIDGE: Final = "br-slice"
 FIRST_HOST: Final = 10
 """Slot 0 gets the tenth host address of the subnet: the gateway and the operator use the addresses below."""
 _TAIL: Final = 3
+_NAMED: Final = 5
+"""Number of leftovers that the reason of a quarantine names."""
 
 
 def discover(
@@ -232,9 +234,9 @@ def quarantine(
     """Quarantine a slot because its node still finds remains of the slice."""
     if _awaiting_proof_for(state) != by:
         return ()
-    reason = Reason(
-        "absence_not_proved", f"node {node_of(slot)} still finds {len(leftovers)} leftovers of the slice"
-    )
+    named = "; ".join(leftovers[:_NAMED]) + ("; and more" if len(leftovers) > _NAMED else "")
+    message = f"node {node_of(slot)} still finds {len(leftovers)} leftovers of the slice: {named}"
+    reason = Reason("absence_not_proved", message)
     return (SlotQuarantined(slot, by, reason, leftovers),)
 
 

@@ -1,8 +1,9 @@
 """Evaluation of streams of events: which tasks, timers and commands are due. It uses the rules in `PROCESSES`.
 
-`PROCESSES` maps the first word of a stream's name (`allocation`, `task`) to a `Process`: a function from the facts of
-the stream to what is due. A stream is evaluated when a new fact of it becomes final and when its timer expires. A
-process that needs the facts of a second stream names that stream, and reads its facts at the time of the evaluation.
+`PROCESSES` maps the first word of a stream's name (`allocation`, `task`, `node`) to a `Process`: a function from the
+facts of the stream to what is due. A stream is evaluated when a new fact of it becomes final and when its timer
+expires. A process that needs the facts of a second stream names that stream, and reads its facts at the time of the
+evaluation.
 
 An evaluation never raises for a defect of its own stream: that stream is parked with its error, and all others go on.
 """
@@ -17,19 +18,32 @@ from uuid import UUID
 import structlog
 
 from control_plane.commands.allocations import expire_lease, miss_deadline
+from control_plane.commands.drains import advance_drain
 from control_plane.commands.tasks import time_out_task
 from control_plane.handle import Command
-from control_plane.histories import History, allocation_facts, task_facts
-from control_plane.processes import allocation, tasks
+from control_plane.histories import History, allocation_facts, node_facts, task_facts
+from control_plane.processes import allocation, drain, tasks
 from control_plane.processes.allocation import Expire, MissDeadline, Wait, newest_order_of
+from control_plane.processes.drain import AdvanceDrain
 from control_plane.processes.tasks import TimeOut, Try
 from events.allocations import AllocationFact
 from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.store import refuse_unreadable
+from events.nodes import NodeFact
+from events.orders import OrderFact
+from events.slots import SlotForceReleased, SlotReleased
 from events.tasks import TaskFact, TaskRequested
 from events.traces import trace_id
-from events.values import AllocationId, NodeId, SlotId, StreamId, stream_of_allocation
+from events.values import (
+    AllocationId,
+    NodeId,
+    SlotId,
+    StreamId,
+    node_of,
+    stream_of_allocation,
+    stream_of_node,
+)
 from tasks.operations import NodeVerify, OperationCancel
 from tasks.orders import Order, Token
 from tasks.wire import refuse_too_large
@@ -37,7 +51,7 @@ from tasks.wire import refuse_too_large
 log = structlog.get_logger()
 RETRY_PARKED_AFTER: Final = timedelta(seconds=30)
 """Time after which a parked stream is evaluated again."""
-Due = allocation.Due | tasks.Due
+Due = allocation.Due | tasks.Due | AdvanceDrain
 # Built once: a union type written at the place of use is built at every use.
 _ORDERS: Final = (Order, Try)
 F = TypeVar("F", bound=Fact)
@@ -98,6 +112,9 @@ class Process(Generic[F, D]):
     and for a kind of stream in which only newer orders end earlier ones.
     """
 
+    concerns: Callable[[Fact], bool] = lambda _fact: True
+    """Function that returns whether a new fact can change what is due; the stream is not evaluated for other facts."""
+
     def evaluate(
         self, stream: StreamId, history: History, other: History, now: datetime, unreachable_after: timedelta
     ) -> Evaluation:
@@ -119,6 +136,9 @@ class AnyProcess(Protocol):
 
     @property
     def second_stream(self) -> Callable[[History], StreamId | None]: ...
+
+    @property
+    def concerns(self) -> Callable[[Fact], bool]: ...
 
     def evaluate(
         self, stream: StreamId, history: History, other: History, now: datetime, unreachable_after: timedelta
@@ -164,6 +184,16 @@ def _timed_task_command(stream: StreamId, due: tasks.Due, unreachable_after: tim
             assert_never(due)
 
 
+def _drain_due(
+    history: tuple[Recorded[NodeFact | OrderFact], ...], _other: History, _now: datetime
+) -> tuple[AdvanceDrain, ...]:
+    return drain.due(history)
+
+
+def _drain_command(_stream: StreamId, due: AdvanceDrain, unreachable_after: timedelta) -> Command:
+    return advance_drain(due.source, due.drain, unreachable_after=unreachable_after)
+
+
 def _allocation_stream(history: History) -> StreamId | None:
     request = _request(history)
     return (
@@ -182,18 +212,26 @@ PROCESSES: Final[Mapping[str, AnyProcess]] = MappingProxyType(
     {
         "allocation": Process(allocation_facts, _allocation_due, _timed_allocation_command),
         "task": Process(task_facts, _task_due, _timed_task_command, _allocation_stream, tasks.over),
+        "node": Process(node_facts, _drain_due, _drain_command, concerns=drain.concerns_drain),
     }
 )
 """The process of each kind of stream, by the first word of the stream's name."""
 
 
 def facts_by_stream(batch: Iterable[Recorded[Fact]]) -> dict[StreamId, list[Recorded[Fact]]]:
-    """Return the facts of the batch, by stream and in ledger order, for streams of a kind in `PROCESSES`."""
+    """Return the facts of the batch that concern a process, by stream and in ledger order."""
     found: dict[StreamId, list[Recorded[Fact]]] = {}
     for each in batch:
-        if _kind(each.stream) in PROCESSES:
+        process = PROCESSES.get(_kind(each.stream))
+        if process is not None and process.concerns(each.fact):
             found.setdefault(each.stream, []).append(each)
     return found
+
+
+def awaiting_emptied_slots(batch: Iterable[Recorded[Fact]]) -> list[StreamId]:
+    """Return the streams of the nodes with slots that became empty in the batch, for which a drain may wait."""
+    emptied = (each.fact.slot_id for each in batch if isinstance(each.fact, SlotReleased | SlotForceReleased))
+    return sorted({stream_of_node(node_of(slot)) for slot in emptied})
 
 
 def second_stream(stream: StreamId, history: History) -> StreamId | None:
@@ -265,7 +303,7 @@ def _next_due(found_due: Iterable[Due], now: datetime) -> datetime | None:
                 pass
             case Wait(until=until):
                 due_times += [] if until is None else [until]
-            case MissDeadline() | Expire() | TimeOut():
+            case MissDeadline() | Expire() | TimeOut() | AdvanceDrain():
                 due_times.append(now)
             case _:
                 assert_never(each)

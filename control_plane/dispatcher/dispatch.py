@@ -24,8 +24,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane.database import reading
 from control_plane.dispatcher import outbox
-from control_plane.dispatcher.derive import Evaluation, evaluate, facts_by_stream, parked, second_stream
-from control_plane.handle import Handle
+from control_plane.dispatcher.derive import (
+    Evaluation,
+    awaiting_emptied_slots,
+    evaluate,
+    facts_by_stream,
+    parked,
+    second_stream,
+)
+from control_plane.handle import AGAIN, Handle
 from control_plane.histories import History, histories
 from control_plane.outage import DATABASE_UNAVAILABLE
 from events.envelope import Recorded
@@ -48,10 +55,13 @@ Read = Callable[[Sequence[StreamId]], Awaitable[dict[StreamId, History]]]
 
 
 class Evaluations(NamedTuple):
-    """Due tasks and timers of several streams, all evaluated at the time `now`."""
+    """Due tasks and timers of several streams, all evaluated at the time `now`. The timers of the streams `hastened`
+    become due at once.
+    """
 
     now: datetime
     found: list[Evaluation]
+    hastened: Sequence[StreamId] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +76,15 @@ class Dispatcher:
 
     async def evaluate(self, batch: Sequence[Recorded[Fact]], now: datetime) -> Evaluations | None:
         """Return the due tasks and timers of all streams with facts in a batch of the ledger; None without facts."""
-        if not (new_facts := facts_by_stream(batch)):
+        new_facts, hastened = facts_by_stream(batch), awaiting_emptied_slots(batch)
+        if not new_facts and not hastened:
             return None
         # A stream that begins in this batch is complete in it: its later facts come in a later batch.
         older = await self._read_histories(
             [stream for stream, facts in new_facts.items() if facts[0].version > 1]
         )
         whole = {stream: older.get(stream) or tuple(facts) for stream, facts in new_facts.items()}
-        return Evaluations(now, await self._evaluate(whole, now, self._read_histories))
+        return Evaluations(now, await self._evaluate(whole, now, self._read_histories), hastened)
 
     async def write(self, conn: AsyncConnection, evaluations: Evaluations | None) -> None:
         """Write due tasks and timers as rows, in the caller's transaction."""
@@ -82,6 +93,7 @@ class Dispatcher:
             await ledger.execute(_SETTINGS)
             if evaluations is not None:
                 await outbox.write(ledger, evaluations.found, evaluations.now)
+                await outbox.hasten(ledger, evaluations.hastened, evaluations.now)
 
     async def fire_due_timers(self, engine: AsyncEngine) -> None:
         """Fire every timer that is due, the oldest first; several dispatchers may do so at the same time."""
@@ -117,7 +129,8 @@ class Dispatcher:
         if evaluation.command is None:
             return
         try:
-            await self.handle(evaluation.command)
+            while await self.handle(evaluation.command) == AGAIN:
+                pass
         except DATABASE_UNAVAILABLE:
             raise
         except Exception as error:  # a defect of one stream must not stop the others

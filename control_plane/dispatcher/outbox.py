@@ -37,6 +37,9 @@ _SET_TIMERS: Final = """
 insert into work.timer (stream_id, due_at) select * from unnest(%b::text[], %b::timestamptz[])
 on conflict (stream_id) do update set due_at = excluded.due_at where timer.due_at <> excluded.due_at
 """
+_HASTEN: Final = (
+    "update work.timer set due_at = %(now)s where stream_id = any(%(streams)b) and due_at > %(now)s"
+)
 _UNPARK: Final = "delete from work.parked where stream_id = any(%b)"
 _PARK: Final = """
 insert into work.parked (stream_id, error, since) select *, %s from unnest(%s::text[], %s::text[])
@@ -158,6 +161,12 @@ async def write(conn: psycopg.AsyncConnection, found: Sequence[Evaluation], now:
         (UUID(each.stream.removeprefix("task-")), each.final_state) for each in found if each.final_state
     ]:
         await conn.execute(_CLOSE, [now, *(list(column) for column in zip(*finished, strict=True))])
+
+
+async def hasten(conn: psycopg.AsyncConnection, streams: Sequence[StreamId], now: datetime) -> None:
+    """Make the timers of these streams due, if they have one."""
+    if streams:
+        await conn.execute(_HASTEN, {"streams": [*streams], "now": now}, prepare=True)
 
 
 async def wake_waiting(engine: AsyncEngine, unreachable_after: timedelta) -> int:

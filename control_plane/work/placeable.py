@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.decisions.placing.choice import CORDONED
 from control_plane.work import tables
 from events.values import NodeId, SlotId, node_of
 from read_models import nodes, slots
@@ -43,10 +44,11 @@ HOST: Final = (
     Need(nodes.node.c.key_thumbprint.is_not(None), nodes.node.c.state),
     Need(sa.func.cardinality(nodes.node.c.missing) == 0, sa.literal("missing")),
     Need(sa.not_(nodes.node.c.blocked), _kind_of_blocking(nodes.node.c.drift)),
+    Need(nodes.node.c.cordoned.is_(None), sa.literal(CORDONED)),
     Need(nodes.node.c.excluded.is_(None), _code(nodes.node.c.excluded)),
 )
-"""Conditions on a node's row: it has access, lacks no capability, has no drift that concerns all of its slots, and is
-not excluded after failed bring-ups.
+"""Conditions on a node's row: it has access, lacks no capability, has no drift that concerns all of its slots, is not
+cordoned, and is not excluded after failed bring-ups.
 """
 SLOT: Final = (
     Need(sa.not_(slots.slot.c.blocked), _kind_of_blocking(slots.slot.c.drift)),
@@ -77,6 +79,26 @@ def kind(*, simulated_allowed: bool) -> Need:
 def all_hold(needs: Sequence[Need]) -> sa.ColumnElement[bool]:
     """Return an SQL expression that is true if every one of the placement conditions holds."""
     return sa.and_(*(need.holds for need in needs))
+
+
+async def hold_open(conn: AsyncConnection, node: NodeId) -> bool:
+    """Return whether slices may be placed on a node according to its row, and prevent a cordon of the node until the
+    transaction ends. Rows of slots must be locked before.
+
+    The lock (FOR KEY SHARE) waits only for `close`. A stronger one would also wait for reports that lock the row to
+    count a failed bring-up (FOR NO KEY UPDATE). They do so after they placed the allocation on another node, so two of
+    them with exchanged nodes would wait for each other.
+    """
+    row = sa.select(sa.literal(1)).where(nodes.node.c.node_id == node)
+    await conn.execute(row.with_for_update(read=True, key_share=True))
+    # Read the row in a statement after the lock: only its snapshot surely contains a cordon that was committed before.
+    return (await conn.execute(row.where(all_hold(HOST)))).first() is not None
+
+
+async def close(conn: AsyncConnection, node: NodeId) -> None:
+    """Wait for the placements on a node that are not committed, and let later ones wait until the transaction ends."""
+    row = sa.select(sa.literal(1)).where(nodes.node.c.node_id == node)
+    await conn.execute(row.with_for_update())
 
 
 async def hosts_blocked(

@@ -34,7 +34,7 @@ from tests.decisions.histories import ID, NETWORK, A
 
 OTHER = allocation_of(new_uuid())
 LEFT = ("tap slice0",)
-REASON = Reason("absence_not_proved", "node lab-a still finds 1 leftovers of the slice")
+REASON = Reason("absence_not_proved", "node lab-a still finds 1 leftovers of the slice: tap slice0")
 STATES: tuple[SlotState, ...] = (
     Discovered(),
     Free(),

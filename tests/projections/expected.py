@@ -66,6 +66,17 @@ def _bring_ups(facts: list[_StoredEvent], of: str) -> Row:
     return {"failures": failed.get("failures"), "excluded": excluded.get("reason")}
 
 
+def _cordon(facts: list[_StoredEvent]) -> Row:
+    opened = ("node.uncordoned", "node.removed")
+    drain = _last(facts, "node.drain_started", but_not_after=opened)
+    ended = _last(facts, "node.drain_ended", but_not_after=(*opened, "node.drain_started"))
+    return {
+        "cordoned": _last(facts, "node.cordoned", but_not_after=opened).get("reason"),
+        "drain": drain or None,
+        "drain_ended": ended or None,
+    }
+
+
 def _drift(facts: list[_StoredEvent], of: str) -> Row:
     open_ = _last(facts, f"{of}.degraded", but_not_after=(f"{of}.recovered",)).get("drift")
     return {"drift": open_, "blocked": any(each["blocks"] for each in open_ or ())}
@@ -105,6 +116,7 @@ def _node(facts: list[_StoredEvent]) -> Row:
         "agent_version": agent.get("agent_version"),
         **_drift(facts, "node"),
         **_bring_ups(facts, "node"),
+        **_cordon(facts),
         **{name: inspected.get(name) for name in ("hostname", "simulated", "images", "missing")},
     }
 

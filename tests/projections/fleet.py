@@ -20,6 +20,7 @@ from control_plane.commands.access import KeyRequest, issue_first_key, issue_key
 from control_plane.commands.allocations import expire_lease, miss_deadline, release_allocation
 from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
 from control_plane.commands.catalogue import create_entry, publish_version, retire_entry
+from control_plane.commands.drains import cordon_node, drain_node, uncordon_node
 from control_plane.commands.identity import (
     enrol_node,
     record_superseded,
@@ -175,6 +176,18 @@ class Fleet:
         if slot is None:
             return await self.do(readmit_node_to_placement(node, reason, origin))
         return await self.do(readmit_slot_to_placement(slot, reason, origin))
+
+    async def cordon(self, node: NodeId) -> bool:
+        return await self.do(cordon_node(node, "its firmware is old", self.origin("cordon")))
+
+    async def uncordon(self, node: NodeId) -> bool:
+        origin, unreachable_after = self.origin("uncordon"), timedelta(seconds=20)
+        return await self.do(
+            uncordon_node(node, "it was updated", origin, unreachable_after=unreachable_after)
+        )
+
+    async def drain(self, node: NodeId, release_after: timedelta | None) -> bool:
+        return await self.do(drain_node(node, "its firmware is old", release_after, self.origin("drain")))
 
     async def note_replacement(self, allocation: AllocationId) -> None:
         """If the allocation was placed again on another node, record its previous and its new slots in `placed`."""

@@ -141,6 +141,18 @@ class Histories(RuleBasedStateMachine):
     def node_or_slot_is_readmitted(self, node: NodeId, index: int | None) -> None:
         self._run(self.fleet.readmit(node, None if index is None else SlotId(f"{node}/{index}")))
 
+    @rule(node=NODES)
+    def node_is_cordoned(self, node: NodeId) -> None:
+        self._run(self.fleet.cordon(node))
+
+    @rule(node=NODES)
+    def node_is_uncordoned(self, node: NodeId) -> None:
+        self._run(self.fleet.uncordon(node))
+
+    @rule(node=NODES, release_after=st.sampled_from([None, timedelta(), timedelta(hours=1)]))
+    def node_is_drained(self, node: NodeId, release_after: timedelta | None) -> None:
+        self._run(self.fleet.drain(node, release_after))
+
     @precondition(lambda self: self.fleet.placed)
     @rule(data=st.data(), times=st.integers(1, 3))
     def bring_ups_fail(self, data: st.DataObject, times: int) -> None:

@@ -83,6 +83,9 @@ create table node (
   public_addresses jsonb not null default '[]',
   failures jsonb,
   excluded jsonb,
+  cordoned text,
+  drain jsonb,
+  drain_ended jsonb,
   primary key (node_id)
 );
 -- Few rows have drift, and some callers query all of them.

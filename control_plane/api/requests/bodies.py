@@ -235,6 +235,28 @@ class Readmit(Body):
     reason: Why
 
 
+class CordonNode(Body):
+    """Request body of `POST /v1/nodes/{node}/cordon`."""
+
+    reason: Why
+
+
+class UncordonNode(Body):
+    """Request body of `POST /v1/nodes/{node}/uncordon`."""
+
+    reason: Why
+
+
+class DrainNode(Body):
+    """Request body of `POST /v1/nodes/{node}/drain`."""
+
+    reason: Why
+    release_after_seconds: int | None = Field(default=None, ge=0, le=MAX_LEASE_SECONDS)
+    """Time after which the allocations that still hold slots of the node are released; 0: now; null: they end by
+    themselves.
+    """
+
+
 class RegisterNode(Body):
     """Request body of `POST /v1/nodes`."""
 

@@ -16,7 +16,7 @@ from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
 from control_plane.api.routes.nodes import node_named
 from control_plane.api.views.past_views import details_then
-from control_plane.api.views.views import DriftView, NodeDetail, in_detail, past_node_view, slot_view
+from control_plane.api.views.views import DriftView, NodeDetail, in_detail, past_node_view
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
 from events.values import InvalidValue, NodeId, SlotId, index_of, node_id
@@ -105,8 +105,8 @@ async def _drifting(
 
 async def _now(conn: AsyncConnection, names: Sequence[NodeId]) -> list[NodeDetail]:
     hosts = sa.select(nodes.node).where(nodes.node.c.node_id.in_(names)).order_by(nodes.node.c.node_id)
-    views = [past_node_view(NodeRow(row)) for row in (await conn.execute(hosts)).mappings()]
-    return in_detail(views, map(slot_view, await slots.drifting(conn, names)))
+    rows = [NodeRow(row) for row in (await conn.execute(hosts)).mappings()]
+    return in_detail([(past_node_view(row), row) for row in rows], await slots.drifting(conn, names))
 
 
 def _open(hosts: Iterable[NodeDetail]) -> list[DriftView]:

@@ -1,7 +1,7 @@
 """`/v1/nodes`, `/v1/slots`: nodes and their slots."""
 
 import secrets
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Final
 
@@ -12,7 +12,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
-from control_plane.api.requests.bodies import ApproveSlot, ForceRelease, Readmit, RegisterNode, RevokeNode
+from control_plane.api.requests.bodies import (
+    ApproveSlot,
+    CordonNode,
+    DrainNode,
+    ForceRelease,
+    Readmit,
+    RegisterNode,
+    RevokeNode,
+    UncordonNode,
+)
 from control_plane.api.requests.commands import execute, execute_with_secret
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
@@ -31,6 +40,7 @@ from control_plane.api.views.views import (
     slot_view,
 )
 from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
+from control_plane.commands.drains import cordon_node, drain_node, uncordon_node
 from control_plane.commands.identity import revoke_node
 from control_plane.commands.nodes import register_node, remove_node, reopen_enrolment
 from control_plane.commands.slots import approve_slot, force_release
@@ -132,6 +142,40 @@ async def readmit_node(request: Request, principal: Caller, node: str, body: Rea
     return await node_shown(request, name)
 
 
+@router.post("/nodes/{node}/cordon", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
+async def cordon(request: Request, principal: Caller, node: str, body: CordonNode) -> NodeDetail:
+    """Cordon a node: no new slice is placed on it, and slices that run there stay. Idempotent."""
+    name = node_named(node)
+    command = cordon_node(name, body.reason, origin_of(request, principal))
+    await execute(request, command, stream_of_node(name))
+    return await node_shown(request, name)
+
+
+@router.post("/nodes/{node}/uncordon", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
+async def uncordon(request: Request, principal: Caller, node: str, body: UncordonNode) -> NodeDetail:
+    """Open a cordoned node for placements again. A running drain of the node is cancelled."""
+    name, unreachable_after = node_named(node), plane_of(request).settings.unreachable_after
+    origin = origin_of(request, principal)
+    command = uncordon_node(name, body.reason, origin, unreachable_after=unreachable_after)
+    await execute(request, command, stream_of_node(name))
+    return await node_shown(request, name)
+
+
+@router.post("/nodes/{node}/drain", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
+async def drain(request: Request, principal: Caller, node: str, body: DrainNode) -> NodeDetail:
+    """Cordon a node and empty it: wait until its allocations end, or release them after `release_after_seconds`.
+
+    The drain ends as soon as no slot of the node is claimed, releasing or quarantined, or with a reason for each slot
+    that is not empty ten minutes after the release. The node stays cordoned. Another request during a drain changes the
+    time of the release.
+    """
+    name, after = node_named(node), body.release_after_seconds
+    release_after = None if after is None else timedelta(seconds=after)
+    command = drain_node(name, body.reason, release_after, origin_of(request, principal))
+    await execute(request, command, stream_of_node(name))
+    return await node_shown(request, name)
+
+
 def _new_token() -> str:
     return f"enrol_{secrets.token_urlsafe(32)}"
 
@@ -223,8 +267,8 @@ async def node_shown(request: Request, name: NodeId) -> NodeDetail:
         row = await nodes.find(conn, name)
         if row is None:
             raise UnknownName(Objection("unknown_node", f"no node is named {name!r}"))
-        views, places = await _node_views(request, conn, [row]), await slots.drifting(conn, [name])
-    [shown] = in_detail(views, map(slot_view, places))
+        [view], own = await _node_views(request, conn, [row]), await slots.of_node(conn, name)
+    [shown] = in_detail([(view, row)], own)
     set_version(request, row.version)
     return shown
 

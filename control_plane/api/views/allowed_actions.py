@@ -20,6 +20,7 @@ from control_plane.decisions import allocation as life
 from control_plane.decisions import projections, tasks
 from control_plane.decisions.access import Principal, Role, Scope, against_granting, against_scope
 from control_plane.decisions.allocation_states import Allocation, Requested
+from control_plane.decisions.drain import against_uncordoning
 from control_plane.decisions.exclusion import against_readmitting
 from control_plane.decisions.ingress import IngressStates, against_opening_any
 from control_plane.decisions.keys import against_rotating
@@ -136,6 +137,9 @@ def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
         "reopen_enrolment": _NONE,
         "revoke": _NONE,
         "readmit": against_readmitting(f"node {row.node_id}", row.excluded),
+        "cordon": _NONE,
+        "uncordon": against_uncordoning(row.node_id, row.cordoned),
+        "drain": _NONE,
         "set_public_addresses": _NONE,
     }
     return _decided(principal, Scope.FLEET_WRITE, against)

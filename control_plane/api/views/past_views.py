@@ -54,23 +54,36 @@ async def _ledger(conn: AsyncConnection) -> psycopg.AsyncConnection[tuple[object
 
 async def nodes_then(conn: AsyncConnection, names: Sequence[NodeId], position: Position) -> list[NodeView]:
     """Return the nodes that were registered at a position."""
+    return [past_node_view(row) for row in await _node_rows_then(conn, names, position)]
+
+
+async def _node_rows_then(
+    conn: AsyncConnection, names: Sequence[NodeId], position: Position
+) -> list[NodeRow]:
     streams = list(map(stream_of_node, names))
     rows = await rows_at(await _ledger(conn), NODES, streams, position)
     found = [NodeRow(rows[stream]) for stream in streams if stream in rows]
-    return [past_node_view(row) for row in found if row.state != REMOVED]
+    return [row for row in found if row.state != REMOVED]
 
 
 async def details_then(
     conn: AsyncConnection, names: Sequence[NodeId], position: Position
 ) -> list[NodeDetail]:
-    """Return the nodes that were registered at a position, each with the open drift of its slots."""
+    """Return the nodes that were registered at a position, each with its drain and the open drift of its slots."""
     slot_names = await slots.ids_of(conn, names)
-    hosts = await nodes_then(conn, names, position)
-    return in_detail(hosts, await slots_then(conn, slot_names, position))
+    hosts = await _node_rows_then(conn, names, position)
+    rows = await _slot_rows_then(conn, slot_names, position)
+    return in_detail([(past_node_view(host), host) for host in hosts], rows)
 
 
 async def slots_then(conn: AsyncConnection, names: Sequence[SlotId], position: Position) -> list[SlotView]:
     """Return the views of these slots at a position, without those discovered later."""
+    return [slot_view(row) for row in await _slot_rows_then(conn, names, position)]
+
+
+async def _slot_rows_then(
+    conn: AsyncConnection, names: Sequence[SlotId], position: Position
+) -> list[SlotRow]:
     streams = list(map(stream_of_slot, names))
     rows = await rows_at(await _ledger(conn), SLOTS, streams, position)
-    return [slot_view(SlotRow(rows[stream])) for stream in streams if stream in rows]
+    return [SlotRow(rows[stream]) for stream in streams if stream in rows]

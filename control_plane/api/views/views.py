@@ -1,7 +1,7 @@
 """Response bodies of the API. Pure functions from facts and rows to bodies."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from control_plane.api.views.allowed_actions import AllowedActions, actions_on_node
 from control_plane.decisions.access import Principal
+from control_plane.decisions.drain import occupied, remaining_slots
 from control_plane.decisions.drift import scope_of
 from events.catalog import name_of
 from events.drift import OpenDrift
@@ -84,10 +85,12 @@ class NodeView(BaseModel):
     `excluded` is the reason why the node is excluded from placement after failed bring-ups. It stays excluded until a
     slice comes up there or an admin readmits it. `failures` are the consecutive failed bring-ups, oldest first.
 
+    `cordoned` is the reason why an admin closed the node for new placements; null while it is open.
+
     `blocked_by` is the reason why no new slice is placed on the node: the kind of a drift, `missing` (the node lacks
-    what the field `missing` lists), `resyncing`, `unreachable`, the code of an exclusion (`bring_ups_failed`), the
-    state of a node without access, or `simulated` if only requests that name the node are placed on it; null if slices
-    are placed there, and in views of the past.
+    what the field `missing` lists), `resyncing`, `unreachable`, `cordoned`, the code of an exclusion
+    (`bring_ups_failed`), the state of a node without access, or `simulated` if only requests that name the node are
+    placed on it; null if slices are placed there, and in views of the past.
 
     `reports_throttled_at` is the time at which the node exceeded its report budget; null while the node is within its
     budget. While a node exceeds it, only the newest of its host descriptions is recorded, and its other reports are
@@ -117,13 +120,40 @@ class NodeView(BaseModel):
     revoked: str | None
     excluded: ReasonView | None
     failures: list[FailureView]
+    cordoned: str | None
     blocked_by: str | None
     allowed_actions: AllowedActions | None = None
     """Actions that the caller may take now, or the reason why not; null in views of the past and of a removed node."""
 
 
+class RemainingSlotView(BaseModel):
+    """A slot that is not empty, and the reason why it is not."""
+
+    slot_id: str
+    reason: ReasonView
+
+
+class DrainView(BaseModel):
+    """The last drain of a cordoned node.
+
+    At `release_at`, the allocations that still hold slots of the node are released; null if they end by themselves.
+    `outcome` is null while the drain runs; then `empty`, or `incomplete` if slots were not empty in time after the
+    release. `remaining` lists the slots that are not empty, at the end of the drain if it has ended.
+    """
+
+    reason: str
+    since: datetime
+    release_at: datetime | None
+    outcome: str | None
+    remaining: list[RemainingSlotView]
+
+
 class NodeDetail(NodeView):
-    """A node with the drift of its slots."""
+    """A node with its last drain and the drift of its slots. `drain` is null if the node was not drained since it was
+    cordoned, and while it is not cordoned.
+    """
+
+    drain: DrainView | None
 
     slot_drift: list[DriftView]
     """Drift that concerns one slot or one of its ingress rules, slot by slot."""
@@ -287,16 +317,47 @@ def past_node_view(node: NodeRow) -> NodeView:
         revoked=node.revoked,
         excluded=reason_view(node.excluded),
         failures=[_failure_view(each) for each in node.failures],
+        cordoned=node.cordoned,
         blocked_by=None,
     )
 
 
-def in_detail(nodes: Iterable[NodeView], slots: Iterable[SlotView]) -> list[NodeDetail]:
-    """Return each node with the drift of its slots. `slots` contains the slots of all these nodes."""
-    drift_by_node: defaultdict[str, list[DriftView]] = defaultdict(list)
+def in_detail(nodes: Iterable[tuple[NodeView, NodeRow]], slots: Iterable[SlotRow]) -> list[NodeDetail]:
+    """Return each node with its drain and the drift of its slots. `slots` contains the slots of all these nodes."""
+    by_node: defaultdict[str, list[SlotRow]] = defaultdict(list)
     for slot in slots:
-        drift_by_node[slot.node_id] += slot.drift
-    return [NodeDetail(**dict(node), slot_drift=drift_by_node[node.id]) for node in nodes]
+        by_node[slot.node_id].append(slot)
+    return [_in_detail(view, row, by_node[row.node_id]) for view, row in nodes]
+
+
+def _in_detail(view: NodeView, node: NodeRow, slots: Sequence[SlotRow]) -> NodeDetail:
+    drift = [drift_view(slot.node_id, slot.slot_id, each) for slot in slots for each in slot.drift]
+    drain = _drain_view(node, slots, reachable=view.state != "unreachable")
+    return NodeDetail(**dict(view), drain=drain, slot_drift=drift)
+
+
+def _drain_view(node: NodeRow, slots: Sequence[SlotRow], *, reachable: bool) -> DrainView | None:
+    if node.drain is None:
+        return None
+    ended = node.drain_ended
+    if ended is None:
+        found = (occupied(slot.slot_id, slot.state) for slot in slots)
+        held = [each for each in found if each is not None]
+        remaining = remaining_slots(node.drain, held, reachable=reachable)
+    else:
+        remaining = ended.remaining
+    return DrainView(
+        reason=node.drain.reason,
+        since=node.drain.started_at,
+        release_at=node.drain.release_at,
+        outcome=None if ended is None else ended.outcome,
+        remaining=[
+            RemainingSlotView(
+                slot_id=each.slot_id, reason=ReasonView(code=each.reason.code, message=each.reason.message)
+            )
+            for each in remaining
+        ],
+    )
 
 
 def _address_view(address: PublicAddress) -> PublicAddressView:

@@ -9,11 +9,15 @@ emptiest one. The choice is a function of the candidates alone, so it can be rep
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from control_plane.decisions.placing.suitability import Demand, Suited
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from events.values import NodeId, SlotId, node_of
+
+
+CORDONED: Final = "cordoned"
+"""Code of the reason why no slice is placed on a node that an admin closed for new placements."""
 
 
 class Candidate(NamedTuple):
@@ -68,9 +72,12 @@ def only_simulated_left(count: int, demand: Demand) -> Objection:
     return Objection("only_simulated_nodes", reason, "/node")
 
 
-def node_blocked(node: NodeId, blocked_by: str) -> Objection:
-    """Return the objection to a request that names a node on which no slices are placed now."""
-    reason = f"node {node} is not schedulable now: {blocked_by}; omit the node, or name another node"
+def node_blocked(node: NodeId, blocked_by: str, cordoned: str | None = None) -> Objection:
+    """Return the objection to a request that names a node on which no slices are placed now. `cordoned` is the reason
+    of its cordon.
+    """
+    why = f"the node is cordoned: {cordoned}" if blocked_by == CORDONED else blocked_by
+    reason = f"node {node} is not schedulable now: {why}; omit the node, or name another node"
     return Objection("node_blocked", reason, "/node")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, assert_never
 
-from control_plane.decisions.placing.choice import free_slots, node_blocked, only_simulated_left
+from control_plane.decisions.placing.choice import CORDONED, free_slots, node_blocked, only_simulated_left
 from control_plane.decisions.placing.suitability import Demand, Mismatch
 from control_plane.decisions.public_addresses import no_free_address_anywhere
 from control_plane.decisions.refusals import Conflict, Objection
@@ -65,6 +65,7 @@ _HEALTH: Final[Mapping[str, str]] = {
     SLOTS_BLOCKED: "suitable slots are blocked by drift or excluded after failed bring-ups",
     "unreachable": "unreachable",
     "resyncing": "the agent has not compared all slots with their desired state yet",
+    CORDONED: "cordoned",
     "missing": "the host lacks a prerequisite",
     "registered": "the node has not enrolled",
     "revoked": "the access of the node is revoked",
@@ -107,19 +108,24 @@ class Unplaced(Conflict):
         self.groups = ordered(groups)
 
 
-def unplaced(groups: Sequence[Group], demand: Demand, count: int, node: NodeId | None) -> Unplaced:
-    """Return the refusal of a request for which no node is suitable, with the reasons of all nodes. `groups` has only
-    the node that the request names, if it names one.
+def unplaced(
+    groups: Sequence[Group], demand: Demand, count: int, node: NodeId | None, cordoned: str | None = None
+) -> Unplaced:
+    """Return the refusal of a request for which no node is suitable, with the reasons of all nodes.
+
+    `groups` has only the node that the request names, if it names one; `cordoned` is the reason of this node's cordon.
     """
     listed = ordered(groups)
-    first = _refusal([each.code for each in listed], demand, count, node)
+    first = _refusal([each.code for each in listed], demand, count, node, cordoned)
     reasons = [f"{_nodes(each)}: {meaning_of(each.code)}" for each in listed[:_MOST_GROUPS]]
     if len(listed) > _MOST_GROUPS:
         reasons.append(f"{sum(each.nodes for each in listed[_MOST_GROUPS:])} nodes: other reasons")
     return Unplaced(first._replace(message="; ".join([first.message, *reasons])), groups)
 
 
-def _refusal(codes: Sequence[str], demand: Demand, count: int, node: NodeId | None) -> Objection:
+def _refusal(
+    codes: Sequence[str], demand: Demand, count: int, node: NodeId | None, cordoned: str | None
+) -> Objection:
     """Return the objection to a request for which all nodes have one of these codes. Its code states what the closest
     nodes lack.
     """
@@ -129,7 +135,7 @@ def _refusal(codes: Sequence[str], demand: Demand, count: int, node: NodeId | No
         return no_free_address_anywhere()
     closest = max(map(obstacle_of, codes), default=Obstacle.HARDWARE)
     if node is not None and closest is Obstacle.HEALTH and codes[0] not in _OF_SLOTS:
-        return node_blocked(node, codes[0])
+        return node_blocked(node, codes[0], cordoned)
     what = free_slots(count, demand)
     lacking = f"no schedulable node has {what}" if node is None else f"node {node} does not have {what}"
     match closest:

@@ -120,6 +120,9 @@ def node(name: str) -> Subject:
         "reopen_enrolment": ("POST", "/enrolment", None),
         "revoke": ("POST", "/revoke", TEXT),
         "readmit": ("POST", "/readmit", TEXT),
+        "cordon": ("POST", "/cordon", TEXT),
+        "uncordon": ("POST", "/uncordon", TEXT),
+        "drain": ("POST", "/drain", TEXT),
         "set_public_addresses": ("PUT", "/public-addresses", {"addresses": []}),
     }
     return Subject(f"/nodes/{name}", "/nodes?limit=200", requests)
@@ -224,6 +227,7 @@ class States:
         self.send("POST", f"/nodes/{enrolled}/revoke", TEXT)
         yield node(enrolled)
         yield node(self.world.excluded()["node"])
+        yield node(self.world.cordoned()["node"])
 
     def slots(self) -> Iterator[Subject]:
         discovered = self.world.discovered()
@@ -334,7 +338,7 @@ KINDS: Final = {
     "keys": (States.keys, {"key_not_active", "key_replaced", "service_account_not_active"}),
     "service accounts": (States.service_accounts, set()),
     "sessions": (States.sessions, set()),
-    "nodes": (States.nodes, {"node_enrolled", "not_excluded"}),
+    "nodes": (States.nodes, {"node_enrolled", "not_cordoned", "not_excluded"}),
     "slots": (
         States.slots,
         {"not_awaiting_approval", "not_awaiting_proof", "not_excluded", "no_fitting_sku"},

@@ -118,6 +118,11 @@ class World:
             )
         return {"node": "lab-x", "index": "0"}
 
+    def cordoned(self) -> Names:
+        node = self.registered()
+        assert self.send("POST", f"/nodes/{node['node']}/cordon", {"reason": "update"}).is_success
+        return node
+
     def key(self) -> Names:
         return {"key": issue(self.plane, "ci", "auditor").id}
 
@@ -212,6 +217,9 @@ PREPARED: Final[Mapping[str, Callable[[World], Names]]] = {
     "POST /v1/nodes/{node}/enrolment": World.registered,
     "POST /v1/nodes/{node}/revoke": World.enrolled,
     "POST /v1/nodes/{node}/readmit": World.excluded,
+    "POST /v1/nodes/{node}/cordon": World.registered,
+    "POST /v1/nodes/{node}/uncordon": World.cordoned,
+    "POST /v1/nodes/{node}/drain": World.registered,
     "POST /v1/nodes/{node}/slots/{index}/approve": World.discovered,
     "POST /v1/nodes/{node}/slots/{index}/force-release": World.releasing,
     "POST /v1/nodes/{node}/slots/{index}/readmit": World.excluded,
