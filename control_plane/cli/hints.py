@@ -88,6 +88,7 @@ HINTS: Final = {
     "not_awaiting_approval": _SLOTS,
     "not_awaiting_proof": _SLOTS,
     "not_awaiting_removal": _SLOTS,
+    "not_cordoned": "show the node: sliceplane nodes show NODE",
     "not_excluded": "show the node: sliceplane nodes show NODE; and the slots: sliceplane slots list",
     "not_found": "check the URL, and compare the versions: sliceplane doctor",
     "method_not_allowed": "compare the versions of this client and of the control plane: sliceplane doctor",

@@ -98,6 +98,21 @@ class PublicAddress(Answer, frozen=True):
     last_port: int | None = None
 
 
+class RemainingSlot(Answer, frozen=True):
+    slot_id: str
+    reason: Reason
+
+
+class Drain(Answer, frozen=True):
+    """The last drain of a cordoned node. `outcome` is None while it runs, then `empty` or `incomplete`."""
+
+    reason: str
+    since: datetime
+    release_at: datetime | None = None
+    outcome: str | None = None
+    remaining: tuple[RemainingSlot, ...] = ()
+
+
 class Node(Answer, frozen=True):
     id: str
     state: str
@@ -120,6 +135,8 @@ class Node(Answer, frozen=True):
     revoked: str | None = None
     excluded: Reason | None = None
     failures: tuple[Failure, ...] = ()
+    cordoned: str | None = None
+    drain: Drain | None = None
     blocked_by: str | None = None
     allowed_actions: dict[str, Action] | None = None
 

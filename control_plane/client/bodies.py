@@ -81,6 +81,14 @@ class Because(Body, frozen=True):
     reason: str
 
 
+class DrainNode(Body, frozen=True):
+    """Body of `POST /v1/nodes/{node}/drain`."""
+
+    reason: str
+    release_after_seconds: int | UnsetType = UNSET
+    """Time after which the allocations that still hold slots are released; 0: now; unset: they end by themselves."""
+
+
 class CreateProject(Body, frozen=True):
     """Body of `POST /v1/projects`."""
 

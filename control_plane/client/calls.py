@@ -142,6 +142,21 @@ def readmit_node(name: str, reason: str) -> Call[Node]:
     return Call("POST", node_path(name, "readmit"), Node, body=bodies.Because(reason=reason))
 
 
+def cordon_node(name: str, reason: str) -> Call[Node]:
+    """Close a node for new placements. Slices that run there stay."""
+    return Call("POST", node_path(name, "cordon"), Node, body=bodies.Because(reason=reason))
+
+
+def uncordon_node(name: str, reason: str) -> Call[Node]:
+    """Open a cordoned node for placements again, which cancels its drain."""
+    return Call("POST", node_path(name, "uncordon"), Node, body=bodies.Because(reason=reason))
+
+
+def drain_node(name: str, body: bodies.DrainNode) -> Call[Node]:
+    """Cordon a node and empty it, or change the release time of its running drain."""
+    return Call("POST", node_path(name, "drain"), Node, body=body)
+
+
 def reopen_enrolment(name: str) -> Call[RegisteredNode]:
     """Get a new enrolment token for a node, which invalidates the earlier one."""
     return Call("POST", node_path(name, "enrolment"), RegisteredNode)

@@ -23,6 +23,7 @@ EXAMPLES: Final[dict[str, Any]] = {
         "preview_placement": bodies.CreateAllocation(sku="s", ssh_authorized_keys=["k"]),
         "add_ingress": bodies.OpenPort(port=22),
         "set_public_addresses": bodies.NodeAddresses(addresses=[]),
+        "drain_node": bodies.DrainNode(reason="r"),
         "request_task": bodies.RequestTask(kind="node.verify", node_id="n"),
         "skip_event": bodies.SkipEvent(position=1, reason="r"),
         "create_project": bodies.CreateProject(id="p"),

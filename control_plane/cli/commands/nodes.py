@@ -3,17 +3,27 @@
 from typing import Annotated
 
 import typer
+from msgspec import UNSET
 
-from control_plane.cli.options import NodeId, Output, UnnamedOutput, Why
+from control_plane.cli.failures import NotReached
+from control_plane.cli.options import NodeId, Output, Timeout, UnnamedOutput, Why
 from control_plane.cli.pages import details, tables
-from control_plane.cli.request import public_address
+from control_plane.cli.polling import polled
+from control_plane.cli.request import public_address, seconds
 from control_plane.cli.screen import Format, UnnamedFormat
-from control_plane.cli.session import session
+from control_plane.cli.session import Session, session
 from control_plane.cli.times import At, counted_from
+from control_plane.cli.waiting import continuing
 from control_plane.client import calls
-from control_plane.client.bodies import NodeAddresses
+from control_plane.client.answers import Drain, Node
+from control_plane.client.bodies import DrainNode, NodeAddresses
+from control_plane.client.exchange import Reply
 
 commands = typer.Typer(no_args_is_help=True)
+
+
+def _release_after(given: str) -> int:
+    return 0 if given == "now" else seconds(given, "--release-after")
 
 
 @commands.command("list")
@@ -107,6 +117,74 @@ def revoke(context: typer.Context, *, node: NodeId, reason: Why, output: Output 
     """Revoke the access of a node at once. Its slices continue to run; it needs a new enrolment to regain access."""
     with session(context, output) as current:
         current.screen.one(current.send(calls.revoke_node(node, reason)), details.node)
+
+
+@commands.command()
+def cordon(context: typer.Context, *, node: NodeId, reason: Why, output: Output = Format.TABLE) -> None:
+    """Close a node for new placements. Slices that run there stay."""
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.cordon_node(node, reason)), details.node)
+
+
+@commands.command()
+def uncordon(context: typer.Context, *, node: NodeId, reason: Why, output: Output = Format.TABLE) -> None:
+    """Open a cordoned node for placements again. A running drain of the node is cancelled."""
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.uncordon_node(node, reason)), details.node)
+
+
+@commands.command()
+def drain(
+    context: typer.Context,
+    *,
+    node: NodeId,
+    reason: Why,
+    release_after: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TIME",
+            parser=_release_after,
+            help="Release the allocations that still hold slots of the node after this time, such as 30m, or now.",
+            show_default="they end by themselves",
+        ),
+    ] = None,
+    wait_for_it: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until the drain has ended.")
+    ] = False,
+    timeout: Timeout = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Cordon a node and empty it. The node stays cordoned after the drain.
+
+    Another drain while one runs changes the time of the release. With --wait, the exit code is 5 if the node is not
+    empty at the end of the drain.
+    """
+    body = DrainNode(reason=reason, release_after_seconds=UNSET if release_after is None else release_after)
+    with session(context, output) as current:
+        reply = current.send(calls.drain_node(node, body))
+        if wait_for_it:
+            reply = _drained(current, node, timeout)
+        current.screen.one(reply, details.node)
+        drained = reply.value.drain
+        if wait_for_it and (drained is None or drained.outcome != "empty"):
+            raise NotReached(f"node {node} is not empty: {_ending(drained)}")
+
+
+def _ending(drained: Drain | None) -> str:
+    if drained is None:
+        return "its drain was cancelled"
+    return f"its drain ended {drained.outcome}, and {len(drained.remaining)} slots remain"
+
+
+def _drained(current: Session, node: str, timeout: float | None) -> Reply[Node]:
+    """Wait until the drain of a node has ended or was cancelled, and return the reply with the node."""
+    advice = f"show the drain: sliceplane nodes show {node}"
+    with continuing(f"the drain of node {node}", advice, doing="waiting"):
+        for reply in polled(current, calls.node(node), timeout):
+            drained = reply.value.drain
+            if drained is None or drained.outcome is not None:
+                return reply
+    raise AssertionError("unreachable")
 
 
 @commands.command()

@@ -19,7 +19,7 @@ from control_plane.client.streams import Following
 from control_plane.client.waits import UNFINISHED
 
 commands = typer.Typer(no_args_is_help=True)
-_STREAMS: Final = ("allocation-", "task-")
+_STREAMS: Final = ("allocation-", "task-", "node-")
 TaskId = Annotated[
     str, typer.Argument(metavar="TASK", help="Id of a task, as listed by `sliceplane tasks list`.")
 ]

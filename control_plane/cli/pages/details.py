@@ -16,6 +16,7 @@ from control_plane.client.answers import (
     AllocatedSlot,
     Allocation,
     Condition,
+    Drain,
     Drift,
     Endpoint,
     FabricMetadata,
@@ -222,9 +223,33 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
         yield "missing", Text("\n".join(item.missing), "red")
     for address in item.public_addresses:
         yield "public", _public(address)
+    yield from _service(item, now)
     yield from _exclusion(item.excluded, item.failures, now)
     yield from actions(item.allowed_actions)
     yield from _drift((*item.drift, *item.slot_drift), item.id, now)
+
+
+def _service(item: Node, now: datetime | None) -> Iterator[Row]:
+    """Yield the cordon of a node, the state of its drain, and the slots that are not empty."""
+    if item.cordoned:
+        yield "cordoned", Text(item.cordoned, "yellow")
+    if item.drain is None:
+        return
+    yield "drain", _drain(item.drain, now)
+    for each in item.drain.remaining:
+        message = f"{each.slot_id}: {each.reason.message}"
+        yield "remaining", Text.assemble(message, (f"  [{each.reason.code}]", "dim"))
+
+
+def _drain(drain: Drain, now: datetime | None) -> str:
+    if drain.outcome is not None:
+        state = f"ended {drain.outcome}"
+    elif drain.release_at is None:
+        state = "running; it waits until the allocations end by themselves"
+    else:
+        release = f"{words.clock(drain.release_at)} ({words.until(drain.release_at, now)})"
+        state = f"running; allocations are released at {release}"
+    return f"{state}; began {words.since(drain.since, now)}: {drain.reason}"
 
 
 def _exclusion(excluded: Reason | None, failures: Iterable[Failure], now: datetime | None) -> Iterator[Row]:

@@ -1,7 +1,7 @@
 """One event on one line: position, time with date and zone, type, content, reason, actor and request."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from rich.text import Text
 
@@ -39,8 +39,8 @@ def _parts(data: Mapping[str, object]) -> Iterator[str]:
                 yield value
             case "slots", [*slots]:
                 yield ", ".join(str(slot["slot_id"]) for slot in slots if isinstance(slot, dict))
-            case "drift", [*open_]:
-                yield "; ".join(_evidence(each) for each in open_ if isinstance(each, dict))
+            case (("drift" | "remaining"), [*several]):
+                yield "; ".join(_record(each) for each in several if isinstance(each, dict))
             case (("slot_id" | "node_id" | "allocation_id"), str()):
                 yield value
             case _, str() if name.endswith("_sha256"):
@@ -53,8 +53,11 @@ def _parts(data: Mapping[str, object]) -> Iterator[str]:
                 continue
 
 
-def _evidence(drift: Mapping[str, object]) -> str:
-    return f"{drift.get('kind')}: desired {drift.get('desired')}, observed {drift.get('observed')}"
+def _record(item: Mapping[str, Any]) -> str:
+    """Return a drift, or a slot that is not empty with its reason, on one line."""
+    if "slot_id" in item and "reason" in item:
+        return f"{item['slot_id']}: {item['reason']['message']}"
+    return f"{item.get('kind')}: desired {item.get('desired')}, observed {item.get('observed')}"
 
 
 def _short(value: str) -> str:

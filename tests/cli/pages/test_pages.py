@@ -420,10 +420,13 @@ def test_excluded_slot_is_listed_with_its_reason(plane: ScriptedPlane, sliceplan
     ("words", "route", "answer"),
     [
         (("nodes", "readmit", "lab-a"), "POST /v1/nodes/lab-a/readmit", NODE),
+        (("nodes", "cordon", "lab-a"), "POST /v1/nodes/lab-a/cordon", NODE),
+        (("nodes", "uncordon", "lab-a"), "POST /v1/nodes/lab-a/uncordon", NODE),
+        (("nodes", "drain", "lab-a"), "POST /v1/nodes/lab-a/drain", NODE),
         (("slots", "readmit", "lab-a/0"), "POST /v1/nodes/lab-a/slots/0/readmit", SLOT),
     ],
 )
-def test_readmit_command_sends_the_reason_and_is_refused_without_a_reason(
+def test_command_for_an_excluded_or_cordoned_resource_sends_its_reason_and_is_refused_without_a_reason(
     plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...], route: str, answer: dict[str, object]
 ) -> None:
     plane.script(route, document(answer))
@@ -433,6 +436,50 @@ def test_readmit_command_sends_the_reason_and_is_refused_without_a_reason(
     assert outcome.code == 0
     assert "lab-a" in outcome.out
     assert plane.received[0].body == b'{"reason":"repaired"}'
+
+
+DRAIN = {
+    "reason": "its firmware is old",
+    "since": "2026-01-02T03:04:05Z",
+    "release_at": "2026-01-02T03:34:05Z",
+    "outcome": None,
+    "remaining": [{"slot_id": "lab-a/1", "reason": {"code": "removal_pending", "message": "no proof yet"}}],
+}
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("30m", 1800), ("now", 0)])
+def test_nodes_drain_sends_the_time_of_the_release_and_shows_the_slots_that_are_not_empty(
+    plane: ScriptedPlane, sliceplane: Run, given: str, seconds: int
+) -> None:
+    drained = {**NODE, "cordoned": "its firmware is old", "drain": DRAIN}
+    plane.script("POST /v1/nodes/lab-a/drain", document(drained))
+    outcome = sliceplane("nodes", "drain", "lab-a", "--reason", "update", "--release-after", given)
+    assert plane.received[0].body == b'{"reason":"update","release_after_seconds":%d}' % seconds
+    shown = " ".join(outcome.out.split())
+    assert outcome.code == 0
+    assert "cordoned its firmware is old" in shown
+    assert "running; allocations are released at" in shown
+    assert "lab-a/1: no proof yet [removal_pending]" in shown
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "message"),
+    [
+        ({**DRAIN, "outcome": "empty", "remaining": []}, 0, ""),
+        ({**DRAIN, "outcome": "incomplete"}, 5, "its drain ended incomplete, and 1 slots remain"),
+        (None, 5, "its drain was cancelled"),
+    ],
+)
+def test_nodes_drain_that_waits_reports_by_its_exit_code_whether_the_node_is_empty(
+    plane: ScriptedPlane, sliceplane: Run, ended: dict[str, object] | None, code: int, message: str
+) -> None:
+    plane.script("POST /v1/nodes/lab-a/drain", document({**NODE, "drain": DRAIN}))
+    plane.script(
+        "GET /v1/nodes/lab-a", document({**NODE, "drain": DRAIN}), document({**NODE, "drain": ended})
+    )
+    outcome = sliceplane("nodes", "drain", "lab-a", "--reason", "update", "--wait")
+    assert (outcome.code, message in outcome.err) == (code, True)
+    assert [each.route.split()[0] for each in plane.received] == ["POST", "GET", "GET"]
 
 
 def test_slots_approve_that_is_refused_midway_prints_the_slots_approved_before(
