@@ -102,7 +102,7 @@ def advance_drain(
             case None:
                 return Decision((), cause)
             case Release() as step:
-                return await _release(conn, step, cause)
+                return await _release(conn, drain, step, cause)
             case NodeDrainEnded() as ended:
                 # Locked only now, because rows of slots are locked before those of nodes.
                 row = await locked_node(conn, node)
@@ -114,10 +114,13 @@ def advance_drain(
     return command
 
 
-async def _release(conn: AsyncConnection, step: Release, cause: Cause) -> Decision:
+async def _release(conn: AsyncConnection, drain: NodeDrainStarted, step: Release, cause: Cause) -> Decision:
     loaded = await load(conn, step.allocation_id)
-    if life.against_releasing(loaded.state):
-        # It failed after the slots were read, which empties them as well.
+    # Locked after the slots, and until the end of the transaction: an uncordon of the node either is committed before,
+    # which cancelled the drain, or waits for the release.
+    row = await nodes.held(conn, drain.node_id)
+    if row.running_drain != drain or life.against_releasing(loaded.state):
+        # The allocation cannot be released if it failed after the slots were read, which empties them as well.
         return Decision((), cause)
     released = loaded.changes(life.release(loaded.state, step.reason))
     of = loaded.history[0].cause

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import httpx
+import psycopg
 import pytest
 
 from control_plane.decisions import drain as deciding
@@ -22,6 +23,7 @@ PLACED_LATER: Final = """
 select stream_id from ledger.event where type = 'slot.claimed'
   and position > (select position from ledger.event where type = 'node.cordoned')
 """
+TIMERS: Final = "select 1 from work.timer where stream_id = 'node-n1'"
 CLAIMED: Final = "select count(*) from read.slot where state = 'claimed'"
 
 
@@ -219,11 +221,25 @@ def test_uncordon_cancels_the_drain_and_its_release(plane: RunningPlane) -> None
     assert (opened["cordoned"], opened["drain"], opened["blocked_by"]) == (None, None, None)
     [(data,)] = plane.rows("select data::jsonb from ledger.event where type = 'node.drain_ended'")
     assert (data["outcome"], [each["slot_id"] for each in data["remaining"]]) == ("cancelled", ["n1/0"])
-    timers = "select 1 from work.timer where stream_id = 'node-n1'"
     plane.rows("update work.timer set due_at = clock_timestamp() where stream_id = 'node-n1' returning 1")
-    until(lambda: plane.rows(timers) == [], "the timer of the drain is deleted")
+    until(lambda: plane.rows(TIMERS) == [], "the timer of the drain is deleted")
     assert show(plane, made)["state"] == "placed"
     assert node.view()["drain"] is None
+
+
+def test_drain_whose_node_is_uncordoned_while_it_waits_for_an_allocation_does_not_release_it(
+    plane: RunningPlane,
+) -> None:
+    Node(plane)
+    made = accepted_allocation(plane)
+    with psycopg.connect(plane.database.admin_dsn) as holding:
+        holding.execute("select 1 from read.slot where slot_id = 'n1/0' for update")
+        done(send(plane, "drain", release_after_seconds=0))
+        until(plane.has_lock_waiter, "the drain waits for n1/0")
+        done(send(plane, "uncordon"))
+        holding.commit()
+    until(lambda: plane.rows(TIMERS) == [], "the timer of the drain is deleted")
+    assert show(plane, made)["state"] == "placed"
 
 
 def test_past_views_of_a_node_show_its_cordon_and_the_state_of_its_drain(plane: RunningPlane) -> None:
@@ -253,6 +269,30 @@ def test_past_views_of_a_node_show_its_cordon_and_the_state_of_its_drain(plane: 
     drains = {name: each["drain"] for name, each in then.items() if each["drain"] is not None}
     assert {name: each["outcome"] for name, each in drains.items()} == {"draining": None, "empty": "empty"}
     assert [each["slot_id"] for each in drains["draining"]["remaining"]] == ["n1/0"]
+
+
+def test_request_that_read_a_node_before_its_cordon_is_placed_on_another_node(plane: RunningPlane) -> None:
+    for name in ("n1", "n2"):
+        Node(plane, name, slots=1)
+    with ThreadPoolExecutor() as pool, psycopg.connect(plane.database.admin_dsn) as holding:
+        holding.execute("select 1 from read.slot for update")
+        requested = pool.submit(accepted_allocation, plane)
+        until(plane.has_lock_waiter, "the request waits for n1/0")
+        done(send(plane, "cordon"))
+        holding.commit()
+    assert [each["node_id"] for each in requested.result()["slots"]] == ["n2"]
+
+
+def test_cordon_waits_for_a_placement_that_is_not_committed(plane: RunningPlane) -> None:
+    node = Node(plane, slots=1)
+    with ThreadPoolExecutor() as pool, psycopg.connect(plane.database.admin_dsn) as holding:
+        # The lock of a placement.
+        holding.execute("select 1 from read.node for key share")
+        cordoned = pool.submit(send, plane, "cordon")
+        until(plane.has_lock_waiter, "the cordon waits")
+        assert node.view()["cordoned"] is None
+        holding.commit()
+    assert done(cordoned.result())["cordoned"] == WHY
 
 
 def creations(plane: RunningPlane) -> Iterator[dict[str, Any]]:

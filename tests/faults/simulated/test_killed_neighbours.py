@@ -1,5 +1,5 @@
 """Promise P1 for failpoints that `test_killed_at_failpoints` does not cover: those of an enrolment, of the removal of
-ended orders from a queue, of the end of an expired allocation lease, and of requeueing.
+ended orders from a queue, of the end of an expired allocation lease, of the drain of a node, and of requeueing.
 """
 
 import os
@@ -16,7 +16,7 @@ from tasks.scripts import WORKER_TIMEOUT, QueueKeys
 from tasks.workflows import Commanding, Joining, Requeueing, Withdrawing
 from tests import matrix
 from tests.checks.files import ROOT
-from tests.faults.system import CONVERGED_SECONDS, System
+from tests.faults.system import CONVERGED_SECONDS, NODE, System
 from tests.queue.requeueing_worker import ORDERS
 from tests.waiting import until
 
@@ -76,6 +76,32 @@ def test_dispatcher_killed_while_an_allocation_lease_expires_ends_the_lease_once
         assert system.timeline(allocation).count("allocation.lease_expired") == 1
     finally:
         system.disarm()
+        system.release_all(allocation)
+    assert system.leaks(untouched) == []
+    assert system.verified() == []
+
+
+@matrix.cases("P1", EXPIRING, few=0)
+def test_dispatcher_killed_while_a_drain_releases_an_allocation_releases_it_once_and_empties_the_node(
+    system: System, case: str
+) -> None:
+    untouched = system.snapshot()
+    allocation = system.create()
+    ends = len(system.facts("node.drain_ended"))
+    try:
+        until(lambda: system.is_active(allocation), "the allocation is active")
+        system.arm("dispatcher", case)
+        system.call("POST", f"/nodes/{NODE}/drain", {"reason": "update", "release_after_seconds": 0})
+        system.await_death()
+        system.converge(
+            lambda: system.call("GET", f"/nodes/{NODE}")["drain"]["outcome"] == "empty", "it ended"
+        )
+        assert system.state(allocation) == "released"
+        assert system.timeline(allocation).count("allocation.releasing") == 1
+        assert len(system.facts("node.drain_ended")) == ends + 1
+    finally:
+        system.disarm()
+        system.call("POST", f"/nodes/{NODE}/uncordon", {"reason": "updated"})
         system.release_all(allocation)
     assert system.leaks(untouched) == []
     assert system.verified() == []
