@@ -15,7 +15,7 @@ from control_plane.decisions.drain import (
     start,
     uncordon,
 )
-from control_plane.decisions.placement import node_blocked
+from control_plane.decisions.placing.choice import node_blocked
 from control_plane.decisions.refusals import Conflict
 from events.facts import Reason
 from events.nodes import NodeCordoned, NodeDrainEnded, NodeDrainStarted, NodeUncordoned, RemainingSlot

@@ -15,7 +15,6 @@ from control_plane.decisions.placing.suitability import Demand, Suited
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from events.values import NodeId, SlotId, node_of
 
-
 CORDONED: Final = "cordoned"
 """Code of the reason why no slice is placed on a node that an admin closed for new placements."""
 
