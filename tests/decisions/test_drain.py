@@ -120,8 +120,8 @@ def test_claimed_slot_shows_whether_the_drain_releases_its_allocation(
 
 
 def test_refusal_of_a_cordoned_node_names_the_reason_of_the_cordon() -> None:
-    message = str(node_blocked(NODE, "cordoned", WHY))
+    message = node_blocked(NODE, "cordoned", WHY).message
     assert message.startswith(
         f"node lab-a is not schedulable now: the node is cordoned: {WHY}; omit the node"
     )
-    assert "the node is cordoned" not in str(node_blocked(NODE, "unreachable", WHY))
+    assert "the node is cordoned" not in node_blocked(NODE, "unreachable", WHY).message

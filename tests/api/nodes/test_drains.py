@@ -74,7 +74,7 @@ def test_cordoned_node_keeps_its_slices_and_receives_no_others(plane: RunningPla
 
     assert (shown["cordoned"], shown["blocked_by"], shown["drain"]) == (WHY, "cordoned", None)
     assert {*blocked_by(plane).values()} == {"cordoned"}
-    assert codes(allocate(plane)) == ["no_capacity"]
+    assert codes(allocate(plane)) == ["no_healthy_slot"]
     named = allocate(plane, node="n1")
     assert codes(named) == ["node_blocked"]
     assert f"the node is cordoned: {WHY}" in named.json()["reasons"][0]["message"]
@@ -301,7 +301,8 @@ def creations(plane: RunningPlane) -> Iterator[dict[str, Any]]:
         while True:
             made = allocate_with(client)
             if made.status_code != 202:
-                assert codes(made) == ["no_capacity"], made.text
+                # A placement that finds the cordon only after it locked its slots reports no capacity.
+                assert codes(made) in (["no_healthy_slot"], ["no_capacity"]), made.text
                 return
             yield made.json()
 
