@@ -227,7 +227,7 @@ def test_uncordon_cancels_the_drain_and_its_release(plane: RunningPlane) -> None
     assert node.view()["drain"] is None
 
 
-def test_drain_whose_node_is_uncordoned_while_it_waits_for_an_allocation_does_not_release_it(
+def test_drain_does_not_release_an_allocation_if_its_node_is_uncordoned_while_the_drain_waits(
     plane: RunningPlane,
 ) -> None:
     Node(plane)
