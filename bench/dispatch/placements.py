@@ -5,9 +5,7 @@ from typing import Final
 
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
-from deploy.embedded.lab_catalogue import IMAGES, SKUS
-from events.allocations import AllocationPlaced, AllocationRequested, AllocationSpecified, PlacedSlot
-from events.entries import SpecifiedImage, SpecifiedSku
+from events.allocations import AllocationPlaced, AllocationRequested, PlacedSlot
 from events.envelope import Cause
 from events.ledger import append
 from events.slots import SlotClaimed, SlotNetwork
@@ -30,8 +28,6 @@ from events.values import (
 )
 
 _KEY: Final = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV bench"
-_SKU: Final = sku_name("lab.small")
-_IMAGE: Final = image_name("lab-guest")
 _DEADLINE: Final = timedelta(hours=1)
 _NETWORK: Final = SlotNetwork(
     l2_domain="default",
@@ -71,21 +67,15 @@ def _change(allocation: AllocationId, slot: SlotId, now: datetime) -> append.Cha
     requested = AllocationRequested(
         allocation_id=allocation,
         project=project_id("default"),
-        sku=_SKU,
+        sku=sku_name("lab.small"),
         network_mode="private-nat",
-        image=_IMAGE,
+        image=image_name("lab-guest"),
         ssh_authorized_keys=(SshPublicKey(_KEY),),
         lease_seconds=3600,
         slot_count=1,
         labels={},
     )
-    specified = AllocationSpecified(
-        allocation,
-        SpecifiedSku(_SKU, 1, SKUS[_SKU]),
-        SpecifiedImage(_IMAGE, 1, IMAGES[_IMAGE]),
-        app_profile=None,
-    )
     placed = AllocationPlaced(
         allocation_id=allocation, slots=(PlacedSlot(slot, _NETWORK),), deadline=now + _DEADLINE
     )
-    return append.Change(stream_of_allocation(allocation), 0, (requested, specified, placed))
+    return append.Change(stream_of_allocation(allocation), 0, (requested, placed))
