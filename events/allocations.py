@@ -75,7 +75,7 @@ class AllocationSpecified(Fact, frozen=True):
     image: SpecifiedImage
     """Image that the slices boot from."""
     app_profile: SpecifiedAppProfile | None
-    """Requirements of the workload; null: the request named none."""
+    """App profile with the requirements of the workload; null: the request named no app profile."""
 
 
 class ReadinessCheckSet(Fact, frozen=True):

@@ -1,9 +1,9 @@
 """Facts about entries of the catalogue, which are SKUs, images and app profiles. Stream: `<kind>-<name>`.
 
 The kind is `sku`, `image` or `app_profile`. An entry has versions 1, 2, ..., and the content of a version never
-changes. The newest version is offered unless the entry is retired; a further version offers the entry again.
-Allocations record the content that they use (`allocation.specified`), so no fact of these streams changes an existing
-allocation.
+changes. The newest version is offered unless the entry is retired; publishing a further version offers a retired entry
+again. Allocations record the content that they use (`allocation.specified`), so no fact of these streams changes an
+existing allocation.
 """
 
 from typing import Literal, NamedTuple
@@ -13,7 +13,7 @@ from events.values import AppProfileName, EntryKind, Fabric, ImageName, NetworkM
 
 
 class SkuContent(Record, frozen=True):
-    """Size, fabric and price of a slice."""
+    """Content of a version of a SKU: size, fabric, placement and price of a slice."""
 
     gpu_model: str | None
     """Model of the GPUs; null: the slice has none."""
@@ -32,17 +32,19 @@ class SkuContent(Record, frozen=True):
     rate_mbit: int | None
     """Rate limit in each direction, in Mbit/s (NOD-3); null: not limited."""
     numa: Literal["any", "single"]
-    """`single`: processors, memory, GPUs and fabric device are on one NUMA node."""
+    """`single`: processors, memory, GPUs and fabric device are on one NUMA node; `any`: on any NUMA nodes."""
     placement: Literal["pack", "spread"]
     """Whether placement fills a node before it uses the next (`pack`), or prefers empty nodes (`spread`)."""
     price_per_hour: str
     """Price of one slot per hour, a decimal number in the currency of the deployment."""
     provisioning_seconds: int
-    """Time after which a node fails a slice that is not ready."""
+    """Time after which a node reports a slice that is not ready as failed."""
 
 
 class ReadinessCheck(Record, frozen=True):
-    """The readiness check of a slice (ALC-9): the guest accepts a connection and sends a line."""
+    """The readiness check of a slice (ALC-9): the guest accepts a connection and sends a line that begins with
+    `banner`.
+    """
 
     port: int
     """TCP port of the guest."""
@@ -51,7 +53,7 @@ class ReadinessCheck(Record, frozen=True):
 
 
 class ImageContent(Record, frozen=True):
-    """A boot image and what Sliceplane must know of its guest."""
+    """Content of a version of an image: the boot image, and what Sliceplane must know of its guest."""
 
     format: Literal["kernel", "qcow2", "raw"]
     """`kernel`: kernel and initial RAM disk in the images folder of a node; `qcow2` and `raw`: a disk image."""
@@ -72,7 +74,7 @@ class ImageContent(Record, frozen=True):
 
 
 class AppProfileContent(Record, frozen=True):
-    """Requirements of a workload."""
+    """Content of a version of an app profile: the requirements of a workload."""
 
     description: str
     """What the profile is for."""
@@ -147,42 +149,44 @@ EntryFact = EntryPublished | EntryRetired
 
 
 class SpecifiedSku(Record, frozen=True):
-    """A SKU as an allocation uses it."""
+    """The version of a SKU that an allocation uses."""
 
     name: SkuName
     """Name of the SKU."""
     version: int
-    """Version of the SKU, counted from 1; 0 in histories of the first release."""
+    """Version of the SKU, counted from 1; 0 for an allocation of the first release, which had no catalogue."""
     content: SkuContent
     """The whole content of the version."""
 
 
 class SpecifiedImage(Record, frozen=True):
-    """An image as an allocation uses it."""
+    """The version of an image that an allocation uses."""
 
     name: ImageName
     """Name of the image."""
     version: int
-    """Version of the image, counted from 1; 0 in histories of the first release."""
+    """Version of the image, counted from 1; 0 for an allocation of the first release, which had no catalogue."""
     content: ImageContent
     """The whole content of the version."""
 
 
 class SpecifiedAppProfile(Record, frozen=True):
-    """An app profile as an allocation uses it."""
+    """The version of an app profile that an allocation uses."""
 
     name: AppProfileName
     """Name of the app profile."""
     version: int
-    """Version of the app profile, counted from 1; 0 in histories of the first release."""
+    """Version of the app profile, counted from 1."""
     content: AppProfileContent
     """The whole content of the version."""
 
 
 class Entry(NamedTuple):
-    """The present state of an entry: its newest version, and the reason why it is retired, None while it is offered.
+    """A version of an entry of the catalogue, usually the newest one.
 
-    `stream_version` is the version of its stream, which counts retirements too.
+    `retired` is the reason why the entry is retired; None while it is offered, and in earlier versions.
+    `stream_version` is the number of facts in the entry's stream, retirements included; `version` counts only
+    publications.
     """
 
     kind: EntryKind

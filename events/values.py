@@ -126,7 +126,8 @@ def app_profile_name(raw: str) -> AppProfileName:
 
 def price(raw: str) -> str:
     if not _PRICE.fullmatch(raw):
-        raise InvalidValue("price", raw, "use a decimal number with at most 6 decimals, such as 2.50")
+        valid = "use a non-negative decimal number with at most 9 digits before and 6 after the point, such as 2.50"
+        raise InvalidValue("price", raw, valid)
     return raw
 
 

@@ -44,7 +44,8 @@ catalogue_entry = sa.Table(
     sa.Index("catalogue_entry_by_name", "kind", "name", unique=True),
     schema="read",
 )
-"""`entry` is the stream, `version` the version of the stream, and `published` the newest version of the entry."""
+"""`entry` is the id of the entry's stream, `version` the version of this stream, and `published` the newest version of
+the entry."""
 CONTENT: Final[Mapping[EntryKind, type[EntryContent]]] = {
     "sku": SkuContent,
     "image": ImageContent,
@@ -53,7 +54,7 @@ CONTENT: Final[Mapping[EntryKind, type[EntryContent]]] = {
 
 
 def entry_in(row: Mapping[Any, Any]) -> Entry:
-    """Return the entry in a row of the table."""
+    """Return the entry of the catalogue in a row of `read.catalogue_entry`."""
     kind: EntryKind = row["kind"]
     content = msgspec.convert(row["content"], CONTENT[kind])
     return Entry(kind, row["name"], row["version"], row["published"], content, row["retired"])
@@ -90,10 +91,10 @@ def patch(version: int, fact: EntryFact) -> Patch:
 async def find(
     conn: AsyncConnection, names: Iterable[tuple[EntryKind, str]], *, lock: str | None = None
 ) -> dict[EntryKind, Entry]:
-    """Return those of the named entries that exist, at most one of each kind.
+    """Return the named entries that exist, by kind. `names` has at most one name of each kind.
 
-    With `lock` their rows are locked until the transaction ends, in the order of their streams: `share` prevents other
-    transactions from changing the entries, `update` also from creating allocations that use them.
+    With `lock`, the rows of the entries are locked until the transaction ends, in the order of their streams: `share`
+    prevents other transactions from changing the entries, `update` also from creating allocations that use them.
     """
     table = catalogue_entry
     keys = [stream_of_entry(kind, name) for kind, name in names]
@@ -112,7 +113,7 @@ async def named(conn: AsyncConnection, kind: EntryKind, names: Collection[str]) 
 
 
 async def offered(conn: AsyncConnection, kind: EntryKind) -> list[Entry]:
-    """Return all entries of a kind that are not retired, by name."""
+    """Return all entries of a kind that are not retired, ordered by name."""
     table = catalogue_entry
     query = sa.select(table).where(table.c.kind == kind, table.c.retired.is_(None)).order_by(table.c.name)
     return [entry_in(row) for row in (await conn.execute(query)).mappings()]
@@ -127,8 +128,8 @@ async def page(
     descending: bool = False,
     retired: bool | None = None,
 ) -> list[Entry]:
-    """Return one page of the entries of a kind by name. `retired`: only retired entries if true, only offered ones if
-    false, both if None.
+    """Return one page of the entries of a kind, ordered by name. `retired`: only retired entries if true, only offered
+    ones if false, both if None.
     """
     table = catalogue_entry
     query = sa.select(table).where(table.c.kind == kind)
