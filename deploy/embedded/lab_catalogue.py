@@ -1,4 +1,4 @@
-"""The catalogue of the lab: two small slice sizes, and the guest that boots from a kernel.
+"""The catalogue of the lab: two small SKUs, and the image of a guest that boots from a kernel.
 
 `publish_lab_catalogue` creates the entries that do not exist. It changes no existing entry: a version that an
 administrator published, or a retirement, stays in effect when the control plane starts again.
@@ -52,7 +52,7 @@ IMAGES: Final[dict[ImageName, ImageContent]] = {ImageName("lab-guest"): GUEST}
 
 
 def entries() -> list[tuple[EntryKind, str, EntryContent]]:
-    """Return kind, name and content of every entry."""
+    """Return kind, name and content of every entry of the lab's catalogue."""
     return [
         *(("sku", name, sku) for name, sku in SKUS.items()),
         *(("image", name, image) for name, image in IMAGES.items()),
@@ -60,7 +60,7 @@ def entries() -> list[tuple[EntryKind, str, EntryContent]]:
 
 
 async def publish_with(handle: Handle) -> None:
-    """Create the entries that do not exist."""
+    """Create those entries of the lab's catalogue that do not exist, each by a command that `handle` runs."""
     for kind, name, content in entries():
         origin = Origin(actor="operator", reason="lab catalogue", correlation_id=new_uuid())
         try:
@@ -70,7 +70,9 @@ async def publish_with(handle: Handle) -> None:
 
 
 def publish_lab_catalogue(database: URL) -> None:
-    """Create the entries that do not exist in the database with this URL, as the role of the application."""
+    """Create those entries of the lab's catalogue that do not exist in a database. Its URL contains the role of the
+    application.
+    """
     asyncio.run(_publish(database))
 
 
