@@ -29,7 +29,7 @@ def create_entry(
     origin: Origin,
     render: Callable[[EntryPublished], str],
 ) -> Command:
-    """Create an entry with its first version; `render` makes the answer. Raises `Conflict` if it exists."""
+    """Create an entry with its first version; `render` makes the response. Raises `Conflict` if the entry exists."""
 
     async def command(transaction: Transaction) -> Decision:
         if await catalogue.find(transaction.conn, [(kind, name)]):
@@ -43,7 +43,7 @@ def create_entry(
 
 def publish_version(kind: EntryKind, name: str, content: EntryContent, origin: Origin) -> Command:
     """Publish a further version of an entry, unless its newest version is offered and has this content. Raises
-    `UnknownName`.
+    `UnknownName` if the entry does not exist.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -54,8 +54,8 @@ def publish_version(kind: EntryKind, name: str, content: EntryContent, origin: O
 
 
 def retire_entry(kind: EntryKind, name: str, reason: str, origin: Origin) -> Command:
-    """Retire an entry: no allocation can be created with it any more. Raises `UnknownName`. Retiring it again changes
-    nothing.
+    """Retire an entry: no allocation can be created with it any more. Retiring it again changes nothing. Raises
+    `UnknownName` if the entry does not exist.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -68,10 +68,11 @@ def retire_entry(kind: EntryKind, name: str, reason: str, origin: Origin) -> Com
 async def specification(
     conn: AsyncConnection, request: AllocationRequested, app_profile: AppProfileName | None
 ) -> AllocationSpecified | list[Objection]:
-    """Return the fact that records the entries of an allocation with their content, or every reason against it.
+    """Return the fact that records the entries of an allocation with their content, or every objection to them.
 
-    Until the transaction ends, no other transaction can retire these entries, so no allocation is created after the
-    position of a retirement. Rows of entries are locked after those of projects, and before those of slots.
+    Until the transaction ends, no other transaction can retire these entries, so that no allocation with an entry
+    follows the entry's retirement in the ledger. Rows of entries are locked after those of projects, and before those
+    of slots.
     """
     names: list[tuple[EntryKind, str]] = [("sku", request.sku), ("image", request.image)]
     if app_profile is not None:

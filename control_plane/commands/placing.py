@@ -176,7 +176,7 @@ async def _specified(
         refuse_if(against)
         return specified
     refuse_if([*against, *specified])
-    raise AssertionError("without a specification there is an objection")
+    raise AssertionError("an allocation that cannot be specified must have an objection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +352,7 @@ def _keys(keys: Collection[str]) -> sa.Function[Any]:
 
 
 def _is_free(slot: sa.FromClause) -> Iterator[sa.ColumnElement[bool]]:
-    """Return the conditions of a free slot."""
+    """Yield the SQL conditions of a free slot."""
     yield slot.c.state == _FREE
 
 

@@ -79,7 +79,9 @@ class Requested:
 
     request: AllocationRequested
     specification: AllocationSpecified | None = None
-    """None until the fact that follows the request, and in histories of the first release."""
+    """Entries of the catalogue that the allocation uses. None before `allocation.specified`, which follows the request,
+    and in histories of the first release, which do not contain it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from events.entries import (
 from events.values import AppProfileName, EntryKind, ImageName, NetworkMode, SkuName
 
 WORDS: Final[Mapping[EntryKind, str]] = {"sku": "SKU", "image": "image", "app_profile": "app profile"}
-"""The kinds of entries as words in messages."""
+"""Name of each kind of entry in messages."""
 _UNKNOWN: Final = {"sku": "unknown_sku", "image": "unknown_image", "app_profile": "unknown_app_profile"}
 _EXISTS: Final = {"sku": "sku_exists", "image": "image_exists", "app_profile": "app_profile_exists"}
 _RETIRED: Final = {"sku": "sku_retired", "image": "image_retired", "app_profile": "app_profile_retired"}
@@ -50,8 +50,8 @@ def published(name: str, version: int, content: EntryContent) -> EntryPublished:
 
 
 def publish_again(entry: Entry, content: EntryContent) -> tuple[EntryPublished, ...]:
-    """Publish a further version of an entry. The content of the newest version changes nothing, unless the entry is
-    retired: then it is offered again.
+    """Publish a further version of an entry, which offers a retired entry again. Nothing is published if the entry is
+    offered and its newest version has this content already.
     """
     if entry.retired is None and entry.content == content:
         return ()
@@ -80,7 +80,8 @@ def unknown_entry(kind: EntryKind, name: str, field: str | None = None) -> Objec
 
 def retired_entry(kind: EntryKind, name: str, reason: str, field: str) -> Objection:
     """Return the objection to a name of the request if its entry is retired for this reason."""
-    return Objection(_RETIRED[kind], f"the {WORDS[kind]} {name} is retired: {reason}", field)
+    message = f"the {WORDS[kind]} {name} is retired ({reason}); choose another one"
+    return Objection(_RETIRED[kind], message, field)
 
 
 def entry_exists(kind: EntryKind, name: str) -> Objection:
@@ -112,7 +113,8 @@ def _against_disk(sku: SpecifiedSku, image: SpecifiedImage) -> list[Objection]:
     if needed <= size:
         return []
     reason = (
-        f"the image {image.name} needs a root disk of {needed} GiB; the SKU {sku.name} has one of {size} GiB"
+        f"the image {image.name} needs a root disk of {needed} GiB, but that of the SKU {sku.name} has {size} GiB;"
+        " choose a SKU with a larger root disk"
     )
     return [Objection("image_too_large", reason, "/image")]
 
@@ -121,12 +123,15 @@ def _against_fabric(sku: SpecifiedSku, profile: SpecifiedAppProfile) -> list[Obj
     accepted, fabric = profile.content.fabrics, sku.content.fabric
     if fabric in accepted:
         return []
-    reason = f"the app profile {profile.name} accepts the fabrics {', '.join(accepted)}; the SKU {sku.name} has {fabric}"
+    reason = (
+        f"the SKU {sku.name} has the fabric {fabric!r}, which the app profile {profile.name} does not accept; choose"
+        f" a SKU with one of the fabrics {', '.join(accepted)}"
+    )
     return [Objection("no_common_fabric", reason, "/app_profile")]
 
 
 def specified_sku(entry: Entry | None) -> SpecifiedSku | None:
-    """Return a SKU as an allocation records it; None if there is none."""
+    """Return what an allocation records of its SKU; None if `entry` is None."""
     if entry is None:
         return None
     assert isinstance(entry.content, SkuContent), "an entry of the kind sku must have the content of a SKU"
@@ -134,19 +139,21 @@ def specified_sku(entry: Entry | None) -> SpecifiedSku | None:
 
 
 def specified_image(entry: Entry | None) -> SpecifiedImage | None:
-    """Return an image as an allocation records it; None if there is none."""
+    """Return what an allocation records of its image; None if `entry` is None."""
     if entry is None:
         return None
-    assert isinstance(entry.content, ImageContent), "an entry of the kind image must have the content of one"
+    assert isinstance(entry.content, ImageContent), (
+        "an entry of the kind image must have the content of an image"
+    )
     return SpecifiedImage(ImageName(entry.name), entry.version, entry.content)
 
 
 def specified_app_profile(entry: Entry | None) -> SpecifiedAppProfile | None:
-    """Return an app profile as an allocation records it; None if there is none."""
+    """Return what an allocation records of its app profile; None if `entry` is None."""
     if entry is None:
         return None
     assert isinstance(entry.content, AppProfileContent), (
-        "an entry of the kind app_profile must have such content"
+        "an entry of the kind app_profile must have the content of an app profile"
     )
     return SpecifiedAppProfile(AppProfileName(entry.name), entry.version, entry.content)
 
@@ -156,7 +163,8 @@ def against_entries(
 ) -> list[Objection]:
     """Return every reason why a new allocation cannot use the named entries together.
 
-    `found` contains those that exist. `mode` is the network mode of the request, None if it is not valid.
+    `found` contains those of the named entries that exist. `mode` is the network mode of the request, None if it is not
+    valid.
     """
     sku, image = specified_sku(found.get("sku")), specified_image(found.get("image"))
     profile = specified_app_profile(found.get("app_profile"))
@@ -171,7 +179,7 @@ def against_entries(
 def specify(
     request: AllocationRequested, app_profile: AppProfileName | None, found: Mapping[EntryKind, Entry]
 ) -> AllocationSpecified | list[Objection]:
-    """Return the fact that records the entries of an allocation with their content, or every reason against it.
+    """Return the fact that records the entries of an allocation with their content, or every objection to them.
 
     `found` contains those of the named entries that exist.
     """

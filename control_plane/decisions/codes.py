@@ -151,7 +151,7 @@ _UNAVAILABLE: Final = {
     "no_capacity": "No schedulable node has enough free slots of the SKU.",
     "no_desired_state": "The slot has no order, so that there is nothing to inspect or repair.",
     "no_healthy_slot": "Nodes have suitable slots, but these are not fit for placement now.",
-    "no_fitting_sku": "The hardware of the slot fits no SKU that is offered.",
+    "no_fitting_sku": "The hardware of the slot can carry none of the offered SKUs.",
     "no_public_address": "No public address or port is free for the ingress rule.",
     "no_subnet": "Every subnet of the slice network belongs to a node.",
     "node_blocked": "Nothing is placed on the requested node now; the message names the reason.",

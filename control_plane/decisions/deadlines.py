@@ -1,7 +1,7 @@
 """Time limits of allocations.
 
-Orders and deadlines follow from the content that the allocation has recorded, never from the catalogue: an order that
-is derived again must have the same content, or its node refuses it.
+Orders and deadlines follow from the SKU's content that the allocation recorded at its creation, never from the present
+catalogue: an order that is derived again must have the same content, or its node refuses it.
 """
 
 from datetime import timedelta

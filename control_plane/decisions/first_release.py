@@ -1,8 +1,9 @@
-"""What an allocation of the first release uses. Its slice sizes were constants of the program, and its history has no
-`allocation.specified`.
+"""Specifications of allocations of the first release. Its SKUs were constants of the program, so the histories of its
+allocations have no `allocation.specified`.
 
-An order is derived again from the same facts at any time, and must then have the same content: its node refuses another
-content under the same fence token. So these sizes never change. Every later allocation has its own specification.
+An order is derived again from the same facts at any time, and must then have the same content: its node refuses
+different content under the same fence token. So these sizes never change. Histories of all later allocations contain
+`allocation.specified`.
 """
 
 from typing import Final
@@ -47,8 +48,8 @@ _IMAGE: Final = ImageContent(
 
 
 def implied_specification(request: AllocationRequested) -> AllocationSpecified:
-    """Return the specification that a request of the first release implies. Its versions are 0, because its SKU and its
-    image are not those of the catalogue.
+    """Return the specification that a request of the first release implies. The versions of its SKU and its
+    image are 0, because they are not entries of the catalogue.
     """
     return AllocationSpecified(
         request.allocation_id,
@@ -59,7 +60,7 @@ def implied_specification(request: AllocationRequested) -> AllocationSpecified:
 
 
 def with_check(specification: AllocationSpecified, check: ReadinessCheckSet) -> AllocationSpecified:
-    """Return a specification with the readiness check that a separate fact of the first release sets."""
+    """Return the specification with its readiness check replaced by `check`, a separate fact of the first release."""
     image = specification.image
     content = msgspec.structs.replace(image.content, readiness=ReadinessCheck(check.port, check.banner))
     return msgspec.structs.replace(specification, image=SpecifiedImage(image.name, image.version, content))

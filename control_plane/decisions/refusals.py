@@ -56,9 +56,9 @@ class Gone(Refused):
 
 
 def class_of(against: Sequence[Objection]) -> type[UnknownName | Conflict]:
-    """Return the class of the refusal with these objections of a decision function.
+    """Return the class of the refusal that has these objections of a decision function.
 
-    It is `UnknownName` if one of them is to a name that does not exist, because repeating the request later does not
+    It is `UnknownName` if one objection is to a name that does not exist, because repeating the request later does not
     help then; else `Conflict`.
     """
     unknown = any(objection.code.startswith(_UNKNOWN) for objection in against)

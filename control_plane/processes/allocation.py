@@ -306,7 +306,7 @@ def _order_id(slot: SlotId, source: Recorded[AllocationFact]) -> UUID:
 
 def _apply(state: Placed, slot: PlacedSlot, ingress_rules: tuple[IngressReserved, ...]) -> ApplySlice:
     """Return the desired state of a slot with a slice. It follows from the allocation's own facts, never from the
-    catalogue: another content under the same fence token would be refused by the node.
+    catalogue: the node refuses different content under the same fence token.
     """
     request, sku, image = state.request, state.specification.sku.content, state.specification.image
     check = image.content.readiness
