@@ -42,18 +42,20 @@ class PublishSku(Body):
     rate_mbit: int | None = Field(default=None, ge=1, le=MOST_MBIT)
     """Rate limit of a slice in each direction, in Mbit/s; null: not limited."""
     numa: Literal["any", "single"] = "any"
-    """`single`: processors, memory, GPUs and fabric device are on one NUMA node."""
+    """`single`: processors, memory, GPUs and fabric device are on one NUMA node; `any`: on any NUMA nodes."""
     placement: Literal["pack", "spread"] = "pack"
-    """Whether placement fills a node before it uses the next, or prefers empty nodes."""
+    """Whether placement fills a node before it uses the next (`pack`), or prefers empty nodes (`spread`)."""
     price_per_hour: Annotated[str, AfterValidator(values.price)] = "0"
     """Price of one slot per hour, a decimal number in the currency of the deployment."""
     provisioning_seconds: int = Field(default=120, ge=1, le=3600)
-    """Time after which a node fails a slice that is not ready."""
+    """Time after which a node reports a slice that is not ready as failed."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if (self.gpu_model is None) != (self.gpu_count == 0):
-            raise _refuse("gpu_model and gpu_count must be given together, or neither of them")
+            raise _refuse(
+                "gpu_model needs a gpu_count of at least 1, and gpu_count needs a gpu_model; give both or omit both"
+            )
         if len(set(self.network_modes)) < len(self.network_modes):
             raise _refuse("network_modes lists a mode twice; list each mode once")
         return self
@@ -141,6 +143,6 @@ class CreateAppProfile(PublishAppProfile):
 
 
 class RetireEntry(Body):
-    """Request body of `POST .../retire`."""
+    """Request body that retires an entry of the catalogue, such as of `POST /v1/skus/{sku}/retire`."""
 
     reason: Why

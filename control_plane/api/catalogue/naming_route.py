@@ -1,7 +1,7 @@
 """Objections to the entries of the catalogue that a malformed request names.
 
-A command checks these names in its transaction, but a malformed body never reaches a command. The caller gets every
-reason at once nevertheless (ALC-5).
+A command checks these names in its transaction, but a malformed body never reaches a command. The route adds these
+objections to the errors of the body, so that the caller gets every reason at once (ALC-5).
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
@@ -62,7 +62,7 @@ async def _errors(request: Request, body: Any) -> AsyncIterator[dict[str, Any]]:
 
 
 def _names(body: Any) -> Iterator[tuple[EntryKind, str]]:
-    """Yield the valid names of entries in a body. The other ones are errors of the schema."""
+    """Yield kind and name of each entry that a body names. Invalid names are omitted: the schema reports them."""
     if not isinstance(body, dict):
         return
     for kind, named in _NAMED.items():

@@ -47,13 +47,15 @@ from read_models.inline import CATALOGUE
 
 JSON: Final = "application/json"
 _END: Final = Position(2**63 - 1)
-State = Annotated[Literal["offered", "retired"] | None, Query(description="Only in this state.")]
-Version = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="This version instead of the newest.")]
+State = Annotated[Literal["offered", "retired"] | None, Query(description="Only entries in this state.")]
+Version = Annotated[
+    int | None, Query(ge=1, le=2**31 - 1, description="Version to return. Default: the newest.")
+]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of entries: the last part of its path, its bodies, and the function that validates its names."""
+    """One kind of entries: the last part of its path, its request bodies, and the function that validates its names."""
 
     name: EntryKind
     path: str
@@ -81,16 +83,16 @@ class _Kind:
 
     @property
     def parameter(self) -> Any:
-        """The path parameter with the name of an entry, which is called like its kind."""
+        """The path parameter for the name of an entry. Its own name is that of the kind, such as `sku`."""
         return Path(alias=self.name, max_length=63)
 
     @property
     def in_path(self) -> str:
-        """The part of a path that is the name of an entry."""
+        """The placeholder for the name of an entry in the path of a route, such as `{sku}`."""
         return f"{{{self.name}}}"
 
     def named_in_path(self, raw: str) -> str:
-        """Return the name in a path. Raises `UnknownName` if it is not valid."""
+        """Return the name of an entry in the path of a request. Raises `UnknownName` if the name is not valid."""
         try:
             return self.named(raw)
         except InvalidValue:
@@ -149,8 +151,8 @@ def _add_list(router: APIRouter, kind: _Kind) -> None:
     @router.get(
         "",
         response_model=kind.page,
-        description=f"List every {kind.word} by name, each with its newest version. In views of the past a page"
-        " omits those that were created later, and may be short.",
+        description=f"List every {kind.word} by name, each with its newest version. In views of the past, a page"
+        " omits entries that were created later, so that it may have fewer items than `limit`.",
         openapi_extra=access(Scope.CATALOGUE_READ),
     )
     async def list_entries(
@@ -191,7 +193,7 @@ def _add_view(router: APIRouter, kind: _Kind) -> None:
     @router.get(
         f"/{kind.in_path}",
         response_model=kind.view,
-        description=f"Return {kind.a_word}: its newest version, or the requested one; now, or as of the past.",
+        description=f"Return {kind.a_word}: its newest version, or the requested one; at present, or at an earlier time.",
         openapi_extra=access(Scope.CATALOGUE_READ),
         **TAGGED,
     )
@@ -256,8 +258,9 @@ def _add_changes(router: APIRouter, kind: _Kind) -> None:
         f"/{kind.in_path}",
         response_model=kind.view,
         dependencies=[IF_MATCH],
-        description=f"Publish a further version of {kind.a_word}, which is offered from now on, also after a retirement."
-        " The content of a newest version that is offered changes nothing. Existing allocations keep theirs.",
+        description=f"Publish a further version of {kind.a_word}, which is offered from now on, even if the entry was"
+        " retired. If the newest version is offered and has this content, nothing changes. Existing allocations keep their"
+        " version.",
         openapi_extra=access(Scope.CATALOGUE_WRITE),
     )
     async def publish(
@@ -292,7 +295,9 @@ async def _execute(request: Request, kind: _Kind, name: str, command: Command) -
 
 
 async def _shown(request: Request, kind: _Kind, name: str) -> EntryView:
-    """Return the present view of an entry, with its ETag. Raises `UnknownName`."""
+    """Return the present view of an entry, and set the ETag of the response. Raises `UnknownName` if it does not
+    exist.
+    """
     async with plane_of(request).engine.connect() as conn:
         found = (await catalogue.find(conn, [(kind.name, name)])).get(kind.name)
     if found is None:
@@ -308,7 +313,7 @@ def _page(views: list[EntryView], found: Sequence[Entry], limit: int) -> Page[En
 async def _entries_then(
     conn: AsyncConnection, kind: EntryKind, names: Sequence[str], position: Position
 ) -> list[Entry]:
-    """Return these entries at a position, without those that were created later."""
+    """Return the named entries as they were at a position of the ledger, without those that were created later."""
     # A swap of the tables blocks all appends while it waits for the locks of the query for the names.
     await conn.rollback()
     streams = [stream_of_entry(kind, name) for name in names]
@@ -317,7 +322,9 @@ async def _entries_then(
 
 
 async def _versions(conn: AsyncConnection, kind: EntryKind, name: str, upto: Position) -> list[Entry]:
-    """Return the versions of an entry up to a position, oldest first. The last one has its state at that position."""
+    """Return the versions of an entry up to a position of the ledger, oldest first. Only the last version contains
+    whether the entry was retired at that position.
+    """
     stream = stream_of_entry(kind, name)
     history = (await streams_up_to(await ledger_connection(conn), [stream], upto)).get(stream, [])
     if (row := row_of(CATALOGUE, history)) is None:

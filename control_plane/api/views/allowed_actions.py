@@ -105,7 +105,7 @@ def actions_on_project(principal: Principal, row: ProjectRow) -> AllowedActions:
 
 
 def actions_on_entry(principal: Principal) -> AllowedActions:
-    """Return the actions on an entry of the catalogue in any state."""
+    """Return the actions on an entry of the catalogue. They do not depend on its state."""
     return _decided(principal, Scope.CATALOGUE_WRITE, {"publish": _NONE, "retire": _NONE})
 
 
@@ -147,7 +147,7 @@ def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
 
 def actions_on_slot(principal: Principal, row: SlotRow, offered: Iterable[Entry]) -> AllowedActions:
     """Return the actions on a slot. `offered` are the SKUs of the catalogue that are not retired. Not checked: whether
-    every MAC derived for the slot is in use; it cannot be approved without a MAC.
+    every MAC derived for the slot is in use, in which case the slot cannot be approved.
     """
     slot, sku = row.slot_id, suggested(row.hardware, row.offer, skus_among(offered))
     against = {

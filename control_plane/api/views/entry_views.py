@@ -13,7 +13,7 @@ from events.values import EntryKind, Fabric, NetworkMode
 
 class EntryView(BaseModel):
     """A version of an entry of the catalogue. `state`: offered, retired, or superseded by a newer version. `reason` is
-    why it is retired.
+    why the entry is retired; null if it is not retired.
     """
 
     name: str
@@ -22,11 +22,13 @@ class EntryView(BaseModel):
     state: Literal["offered", "retired", "superseded"]
     reason: str | None
     allowed_actions: AllowedActions | None = None
-    """Actions that the caller may take now, or the reason why not; null in views of the past and of one version."""
+    """Actions that the caller may take now, or the reason why not; null in views of the past and of a
+    requested version.
+    """
 
 
 class SkuView(EntryView):
-    """A slice size."""
+    """A version of a SKU, the size of a slice."""
 
     gpu_model: str | None
     """Model of the GPUs; null: the slice has none."""
@@ -42,13 +44,13 @@ class SkuView(EntryView):
     rate_mbit: int | None
     """Rate limit of a slice in each direction, in Mbit/s; null: not limited."""
     numa: Literal["any", "single"]
-    """`single`: processors, memory, GPUs and fabric device are on one NUMA node."""
+    """`single`: processors, memory, GPUs and fabric device are on one NUMA node; `any`: on any NUMA nodes."""
     placement: Literal["pack", "spread"]
-    """Whether placement fills a node before it uses the next, or prefers empty nodes."""
+    """Whether placement fills a node before it uses the next (`pack`), or prefers empty nodes (`spread`)."""
     price_per_hour: str
     """Price of one slot per hour, a decimal number in the currency of the deployment."""
     provisioning_seconds: int
-    """Time after which a node fails a slice that is not ready."""
+    """Time after which a node reports a slice that is not ready as failed."""
 
 
 class ReadinessView(BaseModel):
@@ -59,7 +61,7 @@ class ReadinessView(BaseModel):
 
 
 class ImageView(EntryView):
-    """A boot image."""
+    """A version of a boot image."""
 
     format: Literal["kernel", "qcow2", "raw"]
     """`kernel`: kernel and initial RAM disk in the images folder of a node; `qcow2` and `raw`: a disk image."""
@@ -78,7 +80,7 @@ class ImageView(EntryView):
 
 
 class AppProfileView(EntryView):
-    """Requirements of a workload."""
+    """A version of an app profile, the requirements of a workload."""
 
     description: str
     fabrics: list[Fabric]
@@ -93,8 +95,8 @@ VIEWS: Final[dict[EntryKind, type[EntryView]]] = {
 
 
 def entry_view(entry: Entry, principal: Principal | None = None, *, newest: int | None = None) -> EntryView:
-    """Return the view of an entry. `principal` is the caller of a view of the present, which has the actions that the
-    caller may take. `newest` is the newest version of the entry, if it is not the one shown.
+    """Return the view of an entry. `principal` is the caller for which allowed actions are decided; a view of the past
+    or of a requested version has none. `newest` is the newest version of the entry; None means the version shown.
     """
     superseded = newest is not None and newest != entry.version
     state = "superseded" if superseded else "offered" if entry.retired is None else "retired"
