@@ -69,7 +69,7 @@ HINTS: Final = {
     + _FLEET
     + "list the drift that blocks placement: sliceplane nodes drift",
     "sku_does_not_fit": "show the hardware of the slot: sliceplane slots show SLOT; and the SKUs: sliceplane skus list",
-    "no_common_fabric": "choose a SKU with one of these fabrics: sliceplane skus list",
+    "no_common_fabric": "choose a SKU with a fabric that the app profile accepts: sliceplane skus list",
     "no_credentials": KEY,
     "no_desired_state": "show which slots have an allocation: sliceplane slots list",
     "no_fitting_sku": "compare the hardware of the slot with the SKUs: sliceplane skus list",

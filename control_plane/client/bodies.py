@@ -120,7 +120,7 @@ class SkuContent(Body, frozen=True):
 
 
 class ReadinessCheck(Body, frozen=True):
-    """The readiness check of an image. An empty banner: an open port is sufficient."""
+    """The readiness check of an image. If `banner` is empty, an open port is sufficient."""
 
     port: int | UnsetType = UNSET
     banner: str | UnsetType = UNSET

@@ -21,7 +21,9 @@ Content = Body | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Entries(Generic[T]):
-    """The calls of one kind of entries: the path of their list, and the type of an entry in responses."""
+    """The calls of one kind of entries. `path` is the path of the list of these entries, and `answer` the type of an
+    entry in responses.
+    """
 
     path: str
     answer: type[T]
@@ -31,7 +33,7 @@ class Entries(Generic[T]):
         return ListCall(self.path, self.answer, {"state": state, "at": at})
 
     def one(self, name: str, *, version: int | None = None, at: str | None = None) -> Call[T]:
-        """Show an entry: its newest version, or the given one."""
+        """Return an entry: its newest version, or the given one."""
         return Call("GET", entry_path(self.path, name), self.answer, {"version": version, "at": at})
 
     def versions(self, name: str) -> ListCall[T]:
@@ -39,7 +41,7 @@ class Entries(Generic[T]):
         return ListCall(entry_path(self.path, name, "versions"), self.answer)
 
     def create(self, name: str, content: Content) -> Call[T]:
-        """Create an entry with its version 1."""
+        """Create an entry, with this content as its version 1."""
         fields = msgspec.to_builtins(content)
         return Call("POST", self.path, self.answer, body={"name": name, **fields})
 

@@ -4,7 +4,7 @@ from control_plane.client.answers import Action, Answer
 
 
 class Sku(Answer, frozen=True):
-    """A version of a slice size."""
+    """A version of a SKU, the size of a slice."""
 
     name: str
     version: int
@@ -49,7 +49,7 @@ class Image(Answer, frozen=True):
 
 
 class AppProfile(Answer, frozen=True):
-    """A version of the requirements of a workload."""
+    """A version of an app profile, the requirements of a workload."""
 
     name: str
     version: int

@@ -25,7 +25,7 @@ sku_commands = typer.Typer(no_args_is_help=True)
 image_commands = typer.Typer(no_args_is_help=True)
 app_profile_commands = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the entry.")]
-Version = Annotated[int | None, typer.Option(min=1, help="This version.", show_default="the newest")]
+Version = Annotated[int | None, typer.Option(min=1, help="Version to show.", show_default="the newest")]
 State = Annotated[
     str | None,
     typer.Option(metavar="STATE", help="Only entries in this state: offered or retired.", show_default=False),
@@ -40,7 +40,7 @@ File = Annotated[
     ),
 ]
 _READ_ONLY: Final = ("name", "version", "state", "reason", "allowed_actions")
-"""Fields that `show -o json` prints in addition to the content; a file may have them."""
+"""Fields that `show -o json` prints in addition to the content. In a file given with `--file` they are ignored."""
 
 
 def _add(
@@ -50,7 +50,7 @@ def _add(
     rows: Callable[[list[T]], RenderableType],
     one: Page[T],
 ) -> None:
-    """Add the commands `list`, `show`, `versions` and `retire` to a group."""
+    """Add the commands `list`, `show`, `versions` and `retire` to the command group of one kind of entries."""
 
     @group.command("list", help=f"List every {word} with its newest version.")
     def list_entries(
@@ -110,9 +110,11 @@ def publish_sku(
     rate_mbit: Annotated[
         int | None, typer.Option(help="Rate limit in each direction, in Mbit/s.", show_default="no limit")
     ] = None,
-    numa: Annotated[str | None, typer.Option(help="any or single NUMA node.", show_default="any")] = None,
+    numa: Annotated[
+        str | None, typer.Option(help="NUMA nodes of a slice: any or single.", show_default="any")
+    ] = None,
     placement: Annotated[
-        str | None, typer.Option(help="pack or spread over nodes.", show_default="pack")
+        str | None, typer.Option(help="How slices are placed on nodes: pack or spread.", show_default="pack")
     ] = None,
     price_per_hour: Annotated[
         str | None, typer.Option(help="Price of one slot per hour, such as 2.50.", show_default="0")
@@ -123,7 +125,9 @@ def publish_sku(
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Publish a version of a SKU, which is created if it does not exist. The version has exactly the given content."""
+    """Publish a version of a SKU, which is created if it does not exist. A field that is not given gets its default,
+    not the value of the previous version.
+    """
     given = {
         "vcpus": vcpus,
         "memory_mib": memory_mib,
@@ -148,7 +152,8 @@ def publish_image(
     name: Name,
     file: File = None,
     format_: Annotated[
-        str | None, typer.Option("--format", help="kernel, qcow2 or raw.", show_default=False)
+        str | None,
+        typer.Option("--format", help="Format of the image: kernel, qcow2 or raw.", show_default=False),
     ] = None,
     digest: Annotated[
         str | None, typer.Option(help="Digest of the disk image, sha256:HEX.", show_default=False)
@@ -156,7 +161,9 @@ def publish_image(
     size_bytes: Annotated[
         int | None, typer.Option(help="Size of the disk image in bytes.", show_default=False)
     ] = None,
-    firmware: Annotated[str | None, typer.Option(help="uefi or bios.", show_default=False)] = None,
+    firmware: Annotated[
+        str | None, typer.Option(help="Firmware that boots the disk image: uefi or bios.", show_default=False)
+    ] = None,
     readiness_port: Annotated[
         int | None, typer.Option(help="TCP port of the readiness check.", show_default="22")
     ] = None,
@@ -174,8 +181,8 @@ def publish_image(
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Publish a version of an image, which is created if it does not exist. The version has exactly the given
-    content.
+    """Publish a version of an image, which is created if it does not exist. A field that is not given gets its
+    default, not the value of the previous version.
     """
     check = {"port": readiness_port, "banner": readiness_banner}
     given = {
@@ -206,8 +213,8 @@ def publish_app_profile(
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Publish a version of an app profile, which is created if it does not exist. The version has exactly the given
-    content.
+    """Publish a version of an app profile, which is created if it does not exist. A field that is not given gets its
+    default, not the value of the previous version.
     """
     given = {"description": description, "fabrics": fabric or None}
     _publish(
@@ -234,7 +241,9 @@ def _publish(
 
 
 def _content(file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a file, replaced by those of the options that are given. Raises `WrongUsage`."""
+    """Return the content of a version: the fields of the file, replaced by those options that are given. Raises
+    `WrongUsage` if the file cannot be used.
+    """
     content = {} if file is None else _fields_of(file)
     for field in _READ_ONLY:
         content.pop(field, None)

@@ -71,7 +71,11 @@ def _image(item: Image) -> Iterator[Row]:
     if item.digest:
         yield "digest", f"{item.digest}, {_bytes(item.size_bytes)}"
     if item.readiness:
-        line = f"a line that begins with {item.readiness.banner!r}" if item.readiness.banner else "connects"
+        line = (
+            f"a line that begins with {item.readiness.banner!r}"
+            if item.readiness.banner
+            else "accepts connections"
+        )
         yield "readiness", f"port {item.readiness.port}: {line}"
     yield "user", item.default_user or "-"
     yield "minimum disk", _disk(item.minimum_disk_gib)
