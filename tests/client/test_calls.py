@@ -99,7 +99,7 @@ def sent(call: Call[Any] | ListCall[Any] | WatchCall[Any]) -> Prepared:
 
 
 def of_catalogue() -> Iterator[tuple[str, Call[Any] | ListCall[Any]]]:
-    """Yield every call of the catalogue, with a name."""
+    """Yield each call of `Entries` for each kind of entry of the catalogue, with a name for the call."""
     for word, entries in ENTRIES.items():
         content = CONTENTS[word]
         yield f"{word} all", entries.all(state="offered", at="position:1")

@@ -49,7 +49,7 @@ PROVISIONING: tuple[AllocationFact, ...] = (REQUESTED, PLACEMENT)
 
 
 def specified(sku: SkuContent = SMALL, image: ImageContent = GUEST) -> AllocationSpecified:
-    """Return the fact that follows the request of the allocation: the content of its SKU and of its image."""
+    """Return the specification of the allocation in these histories, with this content of its SKU and its image."""
     return AllocationSpecified(
         ID, SpecifiedSku(SkuName("lab.small"), 3, sku), SpecifiedImage(ImageName("lab-guest"), 5, image), None
     )

@@ -43,19 +43,21 @@ def sku_entry(name: str, content: SkuContent) -> Entry:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_new_content_of_an_offered_entry_is_its_next_version(kind: EntryKind) -> None:
+def test_new_content_of_an_offered_entry_is_published_as_its_next_version(kind: EntryKind) -> None:
     assert publish_again(entry(kind), OTHERS[kind]) == (published(NAME, 2, OTHERS[kind]),)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_content_is_a_further_version_of_a_retired_entry_only(kind: EntryKind) -> None:
+def test_unchanged_content_is_published_as_a_further_version_only_if_the_entry_is_retired(
+    kind: EntryKind,
+) -> None:
     assert publish_again(entry(kind), CONTENTS[kind]) == ()
     again = publish_again(entry(kind, retired="old"), CONTENTS[kind])
     assert again == (published(NAME, 2, CONTENTS[kind]),)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_entry_is_retired_once(kind: EntryKind) -> None:
+def test_retiring_a_retired_entry_changes_nothing(kind: EntryKind) -> None:
     [fact] = retire(entry(kind), "old")
     assert (fact.name, fact.reason) == (NAME, "old")
     assert retire(entry(kind, retired="old"), "again") == ()
@@ -65,7 +67,7 @@ steps = st.lists(st.sampled_from(["publish", "publish other", "retire"]), max_si
 
 
 @given(st.sampled_from(KINDS), steps)
-def test_row_of_an_entry_is_the_state_after_any_sequence_of_decisions(
+def test_read_model_row_of_an_entry_has_its_state_after_any_sequence_of_decisions(
     kind: EntryKind, done: list[str]
 ) -> None:
     facts: list[EntryFact] = [published(NAME, 1, CONTENTS[kind])]
@@ -105,7 +107,7 @@ reasons = st.none() | st.just("old")
     st.none() | st.tuples(st.none() | profiles, reasons),
     st.sampled_from(MODES),
 )
-def test_allocation_is_specified_exactly_if_nothing_is_against_its_entries(
+def test_allocation_is_specified_unless_there_is_an_objection_to_its_entries(
     of_sku: tuple[SkuContent | None, str | None],
     of_image: tuple[ImageContent | None, str | None],
     of_profile: tuple[AppProfileContent | None, str | None] | None,

@@ -1,4 +1,4 @@
-"""Allocations of the first release: without a recorded specification, their orders keep their bytes permanently."""
+"""Allocations of the first release, which have no recorded specification: the content of their orders never changes."""
 
 import msgspec
 import pytest
@@ -71,6 +71,6 @@ def test_recorded_specification_replaces_the_sizes_of_the_first_release() -> Non
     assert state.specification == specified()
 
 
-def test_request_for_a_sku_of_the_catalogue_needs_no_size_of_the_first_release() -> None:
+def test_allocation_with_a_recorded_specification_can_have_a_sku_unknown_to_the_first_release() -> None:
     request = msgspec.structs.replace(REQUESTED, sku=SkuName("h200.one"))
     assert isinstance(fold((request, specified(), *PROVISIONING[1:])), Provisioning)

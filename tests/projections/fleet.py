@@ -294,7 +294,7 @@ class Fleet:
         return await self.do(command)
 
     async def change_sku(self, name: str, *, memory_mib: int, retire: bool) -> bool:
-        """Publish a version of a SKU, which is created if it does not exist, or retire it."""
+        """Retire a SKU if `retire`; otherwise publish a version of the SKU, which is created if it does not exist."""
         origin = self.origin("sku")
         if retire:
             return await self.do(retire_entry("sku", name, "obsolete", origin))

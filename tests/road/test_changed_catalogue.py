@@ -1,4 +1,4 @@
-"""Test of allocations that live while the catalogue changes: none of them is affected."""
+"""Existing allocations while the catalogue changes: none of them is affected."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ WAIT_SECONDS: Final = 120.0
 
 
 class Catalogue:
-    """Entries `varying` of the kinds SKU and image, which a thread publishes and retires while a test runs."""
+    """A SKU and an image, both named `varying`, which a thread publishes and retires while a test runs."""
 
     def __init__(self, plane: RunningPlane) -> None:
         self._plane = plane
@@ -31,7 +31,7 @@ class Catalogue:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Change both entries in a thread for the duration of the context."""
+        """Publish and retire further versions of the SKU and the image in a thread for the duration of the context."""
         stop, failures = threading.Event(), list[str]()
         thread = threading.Thread(target=self._change, args=(stop, failures))
         thread.start()
@@ -59,12 +59,12 @@ class Catalogue:
 
 
 def machines(nodes: list[SimulatedNode]) -> list[dict[str, Any]]:
-    """Return the domains on the simulated hosts."""
+    """Return the virtual machines (libvirt domains) on the simulated hosts."""
     return [domain for node in nodes for domain in json.loads(node.host_file.read_text())["domains"]]
 
 
 def rates(nodes: list[SimulatedNode]) -> set[int]:
-    """Return the rates, in kbit/s, of all meters on the simulated hosts."""
+    """Return the rates, in kbit/s, of all OpenFlow meters on the simulated hosts."""
     return {
         each["meter"]["rate_kbps"]
         for node in nodes
@@ -103,7 +103,8 @@ def test_allocations_keep_their_sku_and_image_while_both_are_changed_and_retired
             ends.callback(nodes[-1].agent.stop)
         wanted = len(nodes) * len(slots)
         until(
-            lambda: len(client.get("/slots", params={"limit": 500}).json()["items"]) == wanted, "discovered"
+            lambda: len(client.get("/slots", params={"limit": 500}).json()["items"]) == wanted,
+            f"{wanted} slots are discovered",
         )
         for slot in client.get("/slots", params={"limit": 500}).json()["items"]:
             assert client.post(

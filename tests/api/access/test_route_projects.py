@@ -28,7 +28,7 @@ OF_NONE: Final = {
 }
 """Ids of resources that do not exist."""
 CATALOGUE: Final = {"skus", "images", "app-profiles"}
-"""Routes that callers may use. No project owns their resources."""
+"""Path segments of the routes of the catalogue. Its entries belong to no project."""
 UNKNOWN: Final = {"unknown_allocation", "unknown_task", "unknown_project", "unknown_subject"}
 """Reason codes for resources that do not exist or belong to other projects; a caller cannot distinguish the two."""
 

@@ -1,4 +1,4 @@
-"""Entries of the catalogue for tests: a content of each kind, a change of it, and a request that creates an entry."""
+"""Entries of the catalogue for tests: a content for each kind, changes to it, and a request that creates an entry."""
 
 from typing import Any, Final
 from uuid import uuid4
@@ -16,13 +16,13 @@ CONTENTS: Final[dict[str, dict[str, Any]]] = {
     },
     "app-profiles": {"description": "Training", "fabrics": ["ib", "roce"]},
 }
-"""A content of each kind, by the last part of its path."""
+"""Content of an entry of each kind, by the path of the kind."""
 CHANGES: Final[dict[str, dict[str, Any]]] = {
     "skus": {"memory_mib": 1024},
     "images": {"minimum_disk_gib": 8},
     "app-profiles": {"fabrics": ["roce"]},
 }
-"""Fields of another content."""
+"""Changed fields of a further version of each entry in `CONTENTS`."""
 KINDS: Final = sorted(CONTENTS)
 
 
@@ -31,7 +31,7 @@ def new_name() -> str:
 
 
 def create(client: httpx.Client, path: str, **changes: object) -> dict[str, Any]:
-    """Create an entry of a new name, and return its view."""
+    """Create an entry with a new name and the content in `CONTENTS`, changed by `changes`, and return its view."""
     answer = client.post(f"/{path}", json={"name": new_name(), **CONTENTS[path], **changes})
     assert answer.status_code == 201, answer.text
     return dict(answer.json())

@@ -26,7 +26,7 @@ def test_created_entry_has_version_1_is_offered_and_is_listed(shared_plane: Runn
 
 
 @pytest.mark.parametrize("path", KINDS)
-def test_name_of_an_entry_that_exists_cannot_be_created_again(shared_plane: RunningPlane, path: str) -> None:
+def test_creation_of_an_entry_with_an_existing_name_is_refused(shared_plane: RunningPlane, path: str) -> None:
     with shared_plane.client() as client:
         made = create(client, path)
         answer = client.post(f"/{path}", json={"name": made["name"], **CONTENTS[path]})
@@ -37,7 +37,9 @@ def test_name_of_an_entry_that_exists_cannot_be_created_again(shared_plane: Runn
 
 
 @pytest.mark.parametrize("path", KINDS)
-def test_version_that_was_published_never_changes(shared_plane: RunningPlane, path: str) -> None:
+def test_published_version_does_not_change_when_a_further_version_is_published(
+    shared_plane: RunningPlane, path: str
+) -> None:
     with shared_plane.client() as client:
         first = create(client, path)
         url = f"/{path}/{first['name']}"
@@ -66,7 +68,7 @@ def test_publishing_the_content_of_the_newest_version_changes_nothing(
 
 
 @pytest.mark.parametrize("path", KINDS)
-def test_retired_entry_keeps_its_versions_and_is_offered_again_by_a_further_one(
+def test_retired_entry_is_offered_again_when_a_further_version_is_published(
     shared_plane: RunningPlane, path: str
 ) -> None:
     with shared_plane.client() as client:
@@ -85,7 +87,9 @@ def test_retired_entry_keeps_its_versions_and_is_offered_again_by_a_further_one(
 
 
 @pytest.mark.parametrize("path", KINDS)
-def test_entry_of_the_past_is_shown_as_it_was(shared_plane: RunningPlane, path: str) -> None:
+def test_view_of_an_entry_at_a_past_position_shows_its_state_at_that_position(
+    shared_plane: RunningPlane, path: str
+) -> None:
     with shared_plane.client() as client:
         made = create(client, path)
         url, then = f"/{path}/{made['name']}", f"position:{shared_plane.last_position()}"
@@ -110,7 +114,7 @@ def test_dry_run_of_a_creation_creates_nothing(shared_plane: RunningPlane, path:
 
 
 @pytest.mark.parametrize("path", KINDS)
-def test_version_is_published_only_over_the_version_of_if_match(
+def test_publishing_with_an_if_match_of_an_older_state_of_the_entry_is_refused(
     shared_plane: RunningPlane, path: str
 ) -> None:
     with shared_plane.client() as client:
@@ -122,7 +126,9 @@ def test_version_is_published_only_over_the_version_of_if_match(
 
 
 @pytest.mark.parametrize("path", KINDS)
-def test_caller_reads_the_catalogue_and_changes_nothing(shared_plane: RunningPlane, path: str) -> None:
+def test_key_with_the_role_caller_can_read_the_catalogue_but_not_change_it(
+    shared_plane: RunningPlane, path: str
+) -> None:
     with (
         shared_plane.client() as admin,
         client_of(shared_plane, issue(shared_plane, "reader", projects=["default"])) as caller,
@@ -167,7 +173,7 @@ def test_caller_reads_the_catalogue_and_changes_nothing(shared_plane: RunningPla
         ("app-profiles", {"unknown": 1}),
     ],
 )
-def test_content_that_contradicts_itself_is_refused(
+def test_creation_of_an_entry_with_invalid_content_is_refused(
     shared_plane: RunningPlane, path: str, change: dict[str, Any]
 ) -> None:
     with shared_plane.client() as client:
