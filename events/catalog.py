@@ -68,6 +68,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "slot.skus_changed": Shape(1, slots.SlotSkusChanged),
     "slot.devices_described": Shape(2, slots.SlotDevicesDescribed),
     "slot.devices_granted": Shape(1, slots.SlotDevicesGranted),
+    "slot.hardware_approved": Shape(1, slots.SlotHardwareApproved),
     "slot.claimed": Shape(1, slots.SlotClaimed),
     "slot.releasing": Shape(1, slots.SlotReleasing),
     "slot.quarantined": Shape(1, slots.SlotQuarantined),

@@ -120,6 +120,50 @@ class SlotDevice(Record, frozen=True):
     """Files from which the other fields were read, with their contents, ordered by path."""
 
 
+class ApprovedDevice(Record, frozen=True):
+    """Properties of a PCI function that an admin approved. The states, rate and MTU of a port and the driver in use are
+    not among them, because they change while the hardware stays the same.
+    """
+
+    address: PciAddress
+    """PCI address."""
+    use: str
+    """`gpu`, `fabric` or `card`: the purpose according to the node's settings."""
+    number: str | None
+    """Vendor and device id; null if there was no readable function at this address."""
+    numa_node: int | None
+    """NUMA node that the function is attached to."""
+    iommu_group: str | None
+    """IOMMU group."""
+    root_port: PciAddress | None
+    """Topmost bridge above the function."""
+    physical_function: PciAddress | None
+    """Physical function of a virtual function."""
+    vf_number: int | None
+    """Number of a virtual function within its physical function."""
+    model: str | None
+    """Model name; null if it was unknown."""
+    memory_mib: int | None
+    """Memory of a GPU in MiB; null if it was unknown."""
+    uuid: str | None
+    """UUID of a GPU; null if it was unknown."""
+    link_layer: str | None
+    """Link layer of a network function; null if it was unknown."""
+
+
+class ApprovedHardware(Record, frozen=True):
+    """Hardware that an approval binds a slot to (ALC-2)."""
+
+    vcpus: int
+    """Virtual processors of a slice in this slot."""
+    memory_mib: int
+    """Memory of a slice in this slot, in MiB."""
+    numa_node: int | None
+    """NUMA node that provides the memory of slices in this slot; null for any."""
+    devices: tuple[ApprovedDevice, ...]
+    """PCI functions of the slot, ordered by address."""
+
+
 class SlotDiscovered(Fact, frozen=True):
     """A node reported a slot for the first time. The slot waits for an admin's approval."""
 
@@ -168,6 +212,16 @@ class SlotDevicesGranted(Fact, frozen=True):
     """PCI functions that the slot did not have before."""
     withdrawn: tuple[PciAddress, ...]
     """PCI functions that the slot no longer has."""
+
+
+class SlotHardwareApproved(Fact, frozen=True):
+    """An admin approved the hardware of the slot as its node described it. Hardware that differs from it later is drift
+    of the kind `slot.changed`, which blocks placement in the slot (ALC-2).
+    """
+
+    slot_id: SlotId
+    hardware: ApprovedHardware
+    """The approved hardware, which replaces the hardware that was approved before."""
 
 
 class SlotClaimed(Fact, frozen=True):
@@ -285,6 +339,7 @@ SlotFact = (
     | SlotSkusChanged
     | SlotDevicesDescribed
     | SlotDevicesGranted
+    | SlotHardwareApproved
     | SlotClaimed
     | SlotReleasing
     | SlotQuarantined

@@ -18,6 +18,7 @@ from events.ledger.tables import metadata
 from events.offers import SlotClass, decoded, encoded, offer_of
 from events.slot_states import SlotStateName, holder_of, quarantine_reason, slot_state
 from events.slots import (
+    ApprovedHardware,
     SlotApproved,
     SlotBringUpFailed,
     SlotBringUpSucceeded,
@@ -31,6 +32,7 @@ from events.slots import (
     SlotFact,
     SlotForceReleased,
     SlotHardware,
+    SlotHardwareApproved,
     SlotNetwork,
     SlotQuarantined,
     SlotReadmitted,
@@ -65,6 +67,7 @@ slot = sa.Table(
     sa.Column("devices", JSONB, nullable=False, server_default=sa.text("'[]'")),
     sa.Column("numa_node", sa.Integer),
     sa.Column("granted", JSONB, nullable=False, server_default=sa.text("'[]'")),
+    sa.Column("approved_hardware", JSONB(none_as_null=True)),
     sa.Column("skus", JSONB(none_as_null=True)),
     sa.Column("offer", sa.Text),
     sa.Column("class", sa.Text, sa.Computed(CLASS_EXPRESSION, persisted=True)),
@@ -99,7 +102,8 @@ class SlotRow:
     """The row of a slot in `read.slot`; `drift` is the open drift of the slot.
 
     `devices` are the PCI functions that the node describes for the slot, `offer` is what follows from them for
-    placement, and `granted` are the functions that an admin approved. The slot is offered under `skus`, which is empty
+    placement, and `granted` are the functions that an admin approved. `approved_hardware` is the hardware that the
+    slot is bound to, and None before its approval. The slot is offered under `skus`, which is empty
     before its approval.
     `failures` are the failed starts of slices (bring-ups) in the slot since the last success; `excluded` is the reason
     why it is excluded from placement.
@@ -119,6 +123,9 @@ class SlotRow:
         self.devices = msgspec.convert(row["devices"] or (), tuple[SlotDevice, ...])
         self.numa_node: int | None = row["numa_node"]
         self.granted = tuple(PciAddress(each) for each in row["granted"] or ())
+        self.approved_hardware = (
+            msgspec.convert(row["approved_hardware"], ApprovedHardware) if row["approved_hardware"] else None
+        )
         self.class_: str = row["class"]
         self.skus = tuple(SkuName(each) for each in row["skus"] or ())
         self.offer = decoded(row["offer"])
@@ -144,7 +151,7 @@ def patch(version: int, fact: SlotFact) -> Patch:
         case SlotApproved(network=network, skus=skus):
             fields = {name: getattr(network, name) for name in _NETWORK}
             return Patch(fact.slot_id, {"version": version, **_named("free"), "skus": list(skus), **fields})
-        case SlotSkusChanged() | SlotDevicesDescribed() | SlotDevicesGranted():
+        case SlotSkusChanged() | SlotDevicesDescribed() | SlotDevicesGranted() | SlotHardwareApproved():
             return Patch(fact.slot_id, {"version": version, **_offer_columns(fact)})
         case SlotClaimed(allocation_id=allocation):
             return Patch(fact.slot_id, {"version": version, **_named("claimed"), "allocation_id": allocation})
@@ -173,7 +180,9 @@ def _open_drift(fact: SlotDegraded | SlotRecovered) -> tuple[OpenDrift, ...]:
     return fact.drift if isinstance(fact, SlotDegraded) else ()
 
 
-def _offer_columns(fact: SlotSkusChanged | SlotDevicesDescribed | SlotDevicesGranted) -> dict[str, object]:
+def _offer_columns(
+    fact: SlotSkusChanged | SlotDevicesDescribed | SlotDevicesGranted | SlotHardwareApproved,
+) -> dict[str, object]:
     match fact:
         case SlotSkusChanged(skus=skus):
             return {"skus": list(skus)}
@@ -182,6 +191,8 @@ def _offer_columns(fact: SlotSkusChanged | SlotDevicesDescribed | SlotDevicesGra
             return {"devices": msgspec.to_builtins(devices), "numa_node": node, "offer": offer}
         case SlotDevicesGranted(devices=granted):
             return {"granted": list(granted)}
+        case SlotHardwareApproved(hardware=hardware):
+            return {"approved_hardware": msgspec.to_builtins(hardware)}
         case _:
             assert_never(fact)
 

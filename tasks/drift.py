@@ -29,7 +29,7 @@ DriftKind = Literal[
     "foreign.rules", "foreign.xfrm_policy", "foreign.mirror", "foreign.dhcp_server", "foreign.switch_manager",
     "machine.absent", "machine.paused", "machine.frozen", "machine.changed", "machine.unplugged", "machine.duplicate",
     "machine.devices", "machine.pins", "machine.seed",
-    "slot.device", "slot.ungranted", "slot.occupied", "slot.absent",
+    "slot.device", "slot.ungranted", "slot.changed", "slot.occupied", "slot.absent",
     "gateway.link", "link.diverted",
     "gateway.route", "gateway.neighbour", "uplink.unresponsive", "uplink.changed",
     "foreign.route", "foreign.policy_rule", "foreign.upper_link", "foreign.uplink_qdisc",
@@ -580,6 +580,17 @@ TYPES: Final = (
         means="the node's settings assign other PCI devices to the slot than those that were approved for it; "
         "a new approval of the slot grants it the devices of the settings",
         evidence="desired: the PCI devices granted to the slot; observed: the PCI devices that the node describes",
+        source="survey",
+        policy="block",
+    ),
+    DriftType(
+        kind="slot.changed",
+        scope="slot",
+        serves="requirement ALC-2: only an admin changes the hardware topology of a node, by an explicit act",
+        means="the size, the NUMA node or a PCI device of the slot differs from the approved hardware: the device does not "
+        "exist, is another one (vendor and device id, model, memory, UUID), or has another place (NUMA node, IOMMU group, "
+        "root port, physical function, VF) or link layer; a new approval of the slot accepts the hardware found",
+        evidence="desired: one property of the slot or of a device as approved; observed: its present value",
         source="survey",
         policy="block",
     ),

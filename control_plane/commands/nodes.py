@@ -13,6 +13,7 @@ from typing import Final
 
 from control_plane.commands.loaded import locked_node
 from control_plane.decisions import drift
+from control_plane.decisions.hardware import changed, hardware_of
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.registration import Registration, check_repeatable, free_subnet, removal
 from control_plane.decisions.slots import NOTHING_DESCRIBED, Described, awaits_approval, described, discover
@@ -143,7 +144,7 @@ def _slot_changes(survey: Survey, known: dict[SlotIndex, SlotRow]) -> Iterator[C
             news += described(slot, before, _described(reported[index]))
             open_ = (
                 *drift.open_drift(_drift_in(survey, index), index),
-                *_ungranted(slot, row, reported[index], survey.cause.observed_at),
+                *_not_approved(slot, row, found[index], reported[index], survey.cause.observed_at),
             )
         else:
             open_ = (drift.vanished(slot, survey.cause.observed_at),)
@@ -166,12 +167,16 @@ def slot_device(found: FoundDevice) -> SlotDevice:
     return SlotDevice(**facts)
 
 
-def _ungranted(
-    slot: SlotId, row: SlotRow | None, reported: FoundSlot, since: datetime
+def _not_approved(
+    slot: SlotId, row: SlotRow | None, hardware: SlotHardware, reported: FoundSlot, since: datetime
 ) -> tuple[OpenDrift, ...]:
     if row is None or awaits_approval(row.state):
         return ()
-    return drift.ungranted(slot, row.granted, _described(reported)[0], since)
+    devices, numa_node = _described(reported)
+    return (
+        *drift.ungranted(slot, row.granted, devices, since),
+        *changed(row.approved_hardware, hardware_of(hardware, devices, numa_node), devices, row.drift, since),
+    )
 
 
 def _drift_in(survey: Survey, slot: SlotIndex | None) -> Iterator[LocatedEvidence]:

@@ -7,7 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.loaded import load
 from control_plane.decisions import allocation as life
-from control_plane.decisions.drift import granted_now
+from control_plane.decisions.drift import approved_now
+from control_plane.decisions.hardware import hardware_of
 from control_plane.decisions.ingress import emptied
 from control_plane.decisions.placing.suitability import skus_among, suggested
 from control_plane.decisions.refusals import Objection, UnknownName, refuse_if
@@ -15,13 +16,14 @@ from control_plane.decisions.slots import (
     against_skus,
     approve,
     awaits_approval,
+    bind,
     change_skus,
     derived_macs,
     force_release_slot,
     grant,
     holder_awaiting_proof,
     network_of,
-    only_grants,
+    only_binds,
 )
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
@@ -35,7 +37,8 @@ from read_models.slots import SlotRow
 
 def approve_slot(slot: SlotId, skus: Sequence[SkuName] | None, origin: Origin) -> Command:
     """Approve a discovered slot: its MAC and IP are reserved permanently (ALC-2 to ALC-4), and its PCI functions
-    until its node describes other functions. A free slot can then be approved again and gets the new functions.
+    until its node describes other functions. The slot is bound to the hardware that its node describes. If the hardware
+    differs later, the slot can be approved again while it is free, and is then bound to the new hardware.
 
     The slot is offered under `skus`. If it is None, a new slot is offered under the SKU that uses most of it, and an
     approved slot keeps its SKUs. Raises `UnknownName` or `Conflict` with every objection.
@@ -51,20 +54,29 @@ def approve_slot(slot: SlotId, skus: Sequence[SkuName] | None, origin: Origin) -
                 SkuName(each.name): each for each in await catalogue.named(transaction.conn, "sku", skus)
             }
             refuse_if(against_skus(skus, found, row.hardware, row.offer))
-        given = grant(slot, row.granted, row.devices)
-        if awaits_approval(row.state) or (skus is None and not only_grants(row.state, given)):
+        given = hardware_facts(row)
+        if awaits_approval(row.state) or (skus is None and not only_binds(row.state, given)):
             taken = await _taken_macs(transaction.conn, slot, node.l2_domain)
             network = network_of(slot, node.subnet, node.l2_domain, taken)
             chosen = await _suggested(transaction.conn, row) if skus is None else skus
             facts: tuple[SlotFact, ...] = (approve(slot, row.state, chosen, network), *given)
         else:
             facts = () if skus is None else change_skus(slot, row.skus, skus)
-            if only_grants(row.state, given):
-                facts = (*facts, *given, *granted_now(slot, row.drift))
+            if only_binds(row.state, given):
+                facts = (*facts, *given, *approved_now(slot, row.drift))
         changes = (Change(stream_of_slot(slot), row.version, facts),) if facts else ()
         return Decision(changes, origin.at(transaction.now))
 
     return command
+
+
+def hardware_facts(row: SlotRow) -> tuple[SlotFact, ...]:
+    """Return the facts by which an approval of a slot accepts the hardware that its node describes."""
+    found = hardware_of(row.hardware, row.devices, row.numa_node)
+    return (
+        *grant(row.slot_id, row.granted, row.devices),
+        *bind(row.slot_id, row.state, row.approved_hardware, row.drift, found),
+    )
 
 
 async def _suggested(conn: AsyncConnection, row: SlotRow) -> list[SkuName]:

@@ -1,13 +1,15 @@
 """Decisions about reported drift: compare the drift that a node now reports as open with the drift recorded as open.
 
 Two reports of drift mean the same drift if their kind, desired state and ingress are equal. The observed state is not
-compared, because its description may change from survey to survey while the drift stays the same.
+compared, because its description may change from survey to survey while the drift stays the same. Only for changed
+hardware of a slot it is compared: there it is a value, and an admin approves what the drift shows.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
+from control_plane.decisions.hardware import CHANGED
 from events.drift import DriftFound, OpenDrift
 from events.nodes import NodeDegraded, NodeFact, NodeRecovered
 from events.slots import SlotDegraded, SlotDevice, SlotFact, SlotRecovered
@@ -77,11 +79,11 @@ def ungranted(
     return (OpenDrift(type_.kind, wanted, ", ".join(found) or "none", since, blocks=type_.blocks),)
 
 
-def granted_now(slot: SlotId, recorded: Sequence[OpenDrift]) -> tuple[SlotFact, ...]:
-    """Return the facts that end a slot's drift of kind `UNGRANTED`, after an admin granted the described PCI
-    functions.
+def approved_now(slot: SlotId, recorded: Sequence[OpenDrift]) -> tuple[SlotFact, ...]:
+    """Return the facts that end a slot's drift of the kinds `UNGRANTED` and `CHANGED`, after an admin approved the
+    described hardware.
     """
-    return of_slot(slot, recorded, [each for each in recorded if each.kind != UNGRANTED])
+    return of_slot(slot, recorded, [each for each in recorded if each.kind not in {UNGRANTED, CHANGED}])
 
 
 def scope_of(drift: DriftFound, slot: SlotId | None) -> Scope:
@@ -113,5 +115,8 @@ def _blocks(drift: TimedEvidence) -> bool:
     return type_ is None or type_.blocks
 
 
-def _subjects(drift: Iterable[DriftFound]) -> frozenset[tuple[str, str, IngressId | None]]:
-    return frozenset((each.kind, each.desired, each.ingress_id) for each in drift)
+def _subjects(drift: Iterable[DriftFound]) -> frozenset[tuple[str, str, IngressId | None, str]]:
+    return frozenset(
+        (each.kind, each.desired, each.ingress_id, each.observed if each.kind == CHANGED else "")
+        for each in drift
+    )

@@ -8,12 +8,15 @@ that is approved later uses its next derived MAC.
 
 import hashlib
 import ipaddress
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, assert_never
 
 from control_plane.decisions.catalogue import retired_entry, specified_sku, unknown_entry
+from control_plane.decisions.drift import UNGRANTED
+from control_plane.decisions.hardware import CHANGED
 from control_plane.decisions.placing.suitability import against_offering
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
+from events.drift import OpenDrift
 from events.entries import Entry
 from events.facts import Reason
 from events.offers import Offer
@@ -27,6 +30,7 @@ from events.slot_states import (
     slot_state_name,
 )
 from events.slots import (
+    ApprovedHardware,
     SlotApproved,
     SlotClaimed,
     SlotDevice,
@@ -36,6 +40,7 @@ from events.slots import (
     SlotFact,
     SlotForceReleased,
     SlotHardware,
+    SlotHardwareApproved,
     SlotNetwork,
     SlotQuarantined,
     SlotReleased,
@@ -64,6 +69,7 @@ NOTHING_DESCRIBED: Final[Described] = ((), None)
 BRIDGE: Final = "br-slice"
 FIRST_HOST: Final = 10
 """Slot 0 gets the tenth host address of the subnet: the gateway and the operator use the addresses below."""
+_HARDWARE_DRIFT: Final = frozenset({UNGRANTED, CHANGED})
 _TAIL: Final = 3
 _NAMED: Final = 5
 """Number of leftovers that the reason of a quarantine names."""
@@ -140,22 +146,39 @@ def _against_sku(
     return [*retired, *([] if unfit is None else [Objection("sku_does_not_fit", unfit, field)])]
 
 
-def only_grants(state: SlotState, given: Collection[SlotFact]) -> bool:
-    """Return whether an approval only grants other PCI functions (`given`) to a slot that is approved and free."""
+def bind(
+    slot: SlotId,
+    state: SlotState,
+    approved: ApprovedHardware | None,
+    drift: Iterable[OpenDrift],
+    found: ApprovedHardware,
+) -> tuple[SlotHardwareApproved, ...]:
+    """Bind a slot that is approved, or approved now, to the hardware that its node describes; return no facts if the
+    slot is bound and no change of its hardware is recorded as drift.
+    """
+    if awaits_approval(state) or approved is None or any(each.kind in _HARDWARE_DRIFT for each in drift):
+        return (SlotHardwareApproved(slot, found),)
+    return ()
+
+
+def only_binds(state: SlotState, given: Collection[SlotFact]) -> bool:
+    """Return whether an approval only accepts other hardware (`given`) of a slot that is approved and free. The
+    hardware of a claimed slot is not exchanged: its allocation was placed for the approved one.
+    """
     return bool(given) and isinstance(state, Free)
 
 
 def against_approving(
     slot: SlotId,
     state: SlotState,
-    granted: Collection[PciAddress],
-    devices: Collection[SlotDevice],
+    given: Collection[SlotFact],
     skus: Collection[SkuName],
 ) -> list[Objection]:
-    """Return the reason why the slot cannot be approved; an empty list if it can. `skus` are the SKUs that are
-    suggested for it. Not checked: whether every MAC derived for the slot is in use.
+    """Return the reason why the slot cannot be approved; an empty list if it can. `given` are the facts that accept its
+    present hardware, and `skus` the SKUs that are suggested for it. Not checked: whether every MAC derived for the slot
+    is in use.
     """
-    if only_grants(state, grant(slot, granted, devices)):
+    if only_binds(state, given):
         return []
     return _against_first_approval(slot, state, skus)
 

@@ -11,7 +11,7 @@ HEAD: Final = """# Drift
 Every difference between the desired and the observed state of a node, how the node detects it, and what it does about it. This
 page is generated from `tasks/drift.py` by `./dev drift`, and `./dev check` fails if the two differ. The catalogue is closed: a
 node reports no other kind. The tests produce each kind that a node reports on a real node, with another program. Exceptions are
-`machine.devices`, which is produced on a simulated node because no lab has a spare PCI device, and `slot.ungranted` and
+`machine.devices`, which is produced on a simulated node because no lab has a spare PCI device, and `slot.ungranted`, `slot.changed` and
 `slot.absent`, which the control plane detects.
 
 The periodic survey detects every kind at the latest, because it compares the complete desired state with a fresh snapshot. It

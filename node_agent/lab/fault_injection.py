@@ -6,8 +6,8 @@ rate limit), `$run` for the agent's run folder, `$off` for the tap of a slot wit
 `$device` for a link that the agent's settings name, `$function` for the sysfs path of the PCI device of the same slot
 as `$off`, and `$elsewhere` for a CPU of the host that the slice's machine does not use.
 
-The kinds of drift `machine.devices`, `slot.ungranted` and `slot.absent` have no fault: a lab has no PCI device that a
-machine could use, and the control plane derives `slot.ungranted` and `slot.absent` itself.
+The kinds of drift `machine.devices`, `slot.ungranted`, `slot.changed` and `slot.absent` have no fault: a lab has no
+PCI device that a machine could use, and the control plane derives the three kinds of slots itself.
 """
 
 from collections.abc import Mapping

@@ -70,6 +70,21 @@ device = st.builds(
     fabric_metadata=st.none() | st.builds(slots.FabricMetadata, link_layer=word, rate_mbit=number),
     evidence=st.lists(st.builds(slots.DeviceEvidence, word, word), max_size=2).map(tuple),
 )
+approved_hardware = st.builds(
+    slots.ApprovedHardware,
+    number,
+    number,
+    st.none() | number,
+    st.lists(
+        st.builds(
+            slots.ApprovedDevice,
+            *(word.map(PciAddress), word, st.none() | word, st.none() | number, st.none() | word),
+            *(st.none() | word.map(PciAddress), st.none() | word.map(PciAddress), st.none() | number),
+            *(st.none() | word, st.none() | number, st.none() | word, st.none() | word),
+        ),
+        max_size=2,
+    ).map(tuple),
+)
 allocation = word.map(AllocationId)
 failures = st.lists(
     st.builds(FailedBringUp, st.just(SLOT), allocation, reason, moment), min_size=1, max_size=2
@@ -85,6 +100,7 @@ of_slot: tuple[st.SearchStrategy[Fact], ...] = (
         slots.SlotDevicesDescribed, st.just(SLOT), st.lists(device, max_size=2).map(tuple), st.none() | number
     ),
     st.builds(slots.SlotDevicesGranted, st.just(SLOT), st.just(NODE), pci, pci, pci),
+    st.builds(slots.SlotHardwareApproved, st.just(SLOT), approved_hardware),
     st.builds(slots.SlotClaimed, st.just(SLOT), allocation),
     st.builds(slots.SlotReleasing, st.just(SLOT), allocation),
     st.builds(slots.SlotQuarantined, st.just(SLOT), allocation, reason, words),

@@ -53,6 +53,7 @@ def _slot(facts: list[_StoredEvent]) -> Row:
         **_bring_ups(facts, "slot"),
         "devices": described.get("devices", []),
         "numa_node": described.get("numa_node"),
+        "approved_hardware": _last(facts, "slot.hardware_approved").get("hardware"),
         "granted": _last(facts, "slot.devices_granted").get("devices", []),
         **{name: hardware[name] for name in ("vcpus", "memory_mib", "network_device")},
         **{name: network.get(name) for name in names},

@@ -159,6 +159,7 @@ create table slot (
   devices jsonb not null default '[]',
   numa_node integer,
   granted jsonb not null default '[]',
+  approved_hardware jsonb,
   skus jsonb,
   offer text,
   class text generated always as

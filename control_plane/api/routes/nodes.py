@@ -352,6 +352,8 @@ async def approve(
 ) -> SlotView:
     """Approve a discovered slot for use. This reserves its MAC and IP addresses permanently.
 
+    The slot is bound to the hardware that its node describes. If the hardware differs later, the slot has the drift
+    `slot.changed`, and another approval of the free slot accepts the hardware found.
     An approved slot can be offered under other SKUs by naming them. Allocations that hold the slot are not affected.
     """
     slot = _slot(node, index)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 
 from control_plane.commands.access import issued_key_of
 from control_plane.commands.nodes import registration_of
+from control_plane.commands.slots import hardware_facts
 from control_plane.decisions import allocation as life
 from control_plane.decisions import projections, tasks
 from control_plane.decisions.access import Principal, Role, Scope, against_granting, against_scope
@@ -151,7 +152,7 @@ def actions_on_slot(principal: Principal, row: SlotRow, offered: Iterable[Entry]
     """
     slot, sku = row.slot_id, suggested(row.hardware, row.offer, skus_among(offered))
     against = {
-        "approve": against_approving(slot, row.state, row.granted, row.devices, [sku] if sku else []),
+        "approve": against_approving(slot, row.state, hardware_facts(row), [sku] if sku else []),
         "force_release": against_force_release(slot, row.state),
         "readmit": against_readmitting(f"slot {slot}", row.excluded),
     }

@@ -70,6 +70,7 @@ def approve(
 ) -> None:
     """Approve discovered slots for use. Reserves a MAC and an IP address for each permanently.
 
+    If the hardware of a free slot changed after its approval, approve it again, which accepts the hardware found.
     Without `--sku`, a new slot is offered under the SKU of the catalogue that uses most of it.
     """
     with session(context, output) as current:

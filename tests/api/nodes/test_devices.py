@@ -89,6 +89,10 @@ class DescribedNode:
             answer = client.get("/history/device/n1/0000:1b:00.0", params={"at": f"position:{position}"})
         return [held["stream"] for held in answer.json()["state"]["holders"]] if answer.is_success else []
 
+    def events(self, type_: str) -> int:
+        """Return the number of recorded events of a type."""
+        return len(self.plane.rows(f"select 1 from ledger.event where type = '{type_}'"))
+
     def device_events(self) -> list[str]:
         """Return the types of the recorded events about devices and drift, in ledger order."""
         rows = self.plane.rows("select type from ledger.event order by position")
@@ -130,15 +134,14 @@ def test_slot_view_has_the_properties_of_its_pci_devices_and_the_files_that_show
 @pytest.mark.parametrize(
     "changed",
     [
-        {"number": None, "kind": None, "numa_node": None},
         {"unreadable": "read its files: no answer within 2 s"},
-        {"uuid": "GPU-12345678-b60b-a624-bf14-0a1819cfda3b"},
+        {"uuid": None},
         {"fabric_metadata": {"link_layer": "ethernet"}},
         {"evidence": [{"path": "/sys/bus/pci/devices/0000:1b:00.0/class", "value": "0x030000"}]},
     ],
     ids=lambda changed: str(next(iter(changed))),
 )
-def test_change_of_a_fact_about_a_pci_device_after_approval_is_recorded_once(
+def test_change_of_a_fact_that_no_approval_is_about_is_recorded_once_and_is_no_drift(
     changed: dict[str, Any], node: DescribedNode
 ) -> None:
     node.describe_devices(H200)
@@ -200,6 +203,7 @@ def test_approved_slot_with_changed_pci_devices_is_not_allocated_until_it_is_app
         "slot.devices_granted",
         "slot.recovered",
     ]
+    assert node.events("slot.hardware_approved") == 2
     assert allocate(node.plane).is_success
 
 
@@ -227,3 +231,76 @@ def test_approval_of_changed_pci_devices_of_a_claimed_slot_is_refused(node: Desc
     node.describe_devices(CARD)
     assert node.approve().status_code == 409
     assert node.claims() == [("n1/0000:1b:00.0", "slot-n1/0")]
+
+
+OTHER_UUID: Final = {"uuid": "GPU-12345678-b60b-a624-bf14-0a1819cfda3b"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "desired", "observed"),
+    [
+        (OTHER_UUID, f"UUID {H200['uuid']}", OTHER_UUID["uuid"]),
+        ({"number": None, "kind": None, "numa_node": None}, "device id 10de:2330", "none"),
+        ({"iommu_group": "60"}, "IOMMU group 59", "60"),
+    ],
+    ids=["another UUID", "vanished", "another IOMMU group"],
+)
+def test_changed_hardware_blocks_an_approved_slot_until_it_is_approved_again(
+    changed: dict[str, Any], desired: str, observed: str, node: DescribedNode
+) -> None:
+    node.describe_devices(H200)
+    assert node.approve().is_success
+    node.describe_devices({**H200, **changed})
+    node.describe_devices({**H200, **changed})
+    slot = node.slot()
+    (open_,) = slot["drift"]
+    assert (open_["kind"], open_["desired"], open_["observed"], open_["blocks"]) == (
+        "slot.changed",
+        f"GPU 0000:1b:00.0: {desired}, as approved",
+        observed,
+        True,
+    )
+    assert (slot["blocked_by"], slot["allowed_actions"]["approve"]) == ("slot.changed", {"allowed": True})
+    assert node.events("slot.degraded") == 1
+    assert allocate(node.plane).status_code == 409
+    assert node.approve().is_success
+    node.describe_devices({**H200, **changed})
+    assert (node.slot()["drift"], node.slot()["blocked_by"]) == ([], None)
+    assert node.events("slot.degraded") == 1
+    assert allocate(node.plane).is_success
+    assert node.approve().status_code == 409
+
+
+def test_slot_is_offered_again_when_its_node_finds_the_approved_hardware_again(node: DescribedNode) -> None:
+    node.describe_devices(H200)
+    node.approve()
+    node.describe_devices({**H200, **OTHER_UUID})
+    assert allocate(node.plane).status_code == 409
+    node.describe_devices(H200)
+    assert node.slot()["drift"] == []
+    assert (node.events("slot.recovered"), node.events("slot.hardware_approved")) == (1, 1)
+    assert allocate(node.plane).is_success
+
+
+def test_exchanged_gpu_stays_drift_while_its_uuid_cannot_be_read(node: DescribedNode) -> None:
+    node.describe_devices(H200)
+    node.approve()
+    node.describe_devices({**H200, **OTHER_UUID})
+    for unread in ({"uuid": None}, {"unreadable": "read its files: no answer within 2 s"}):
+        node.describe_devices({**H200, **unread})
+        assert [each["observed"] for each in node.slot()["drift"]] == [OTHER_UUID["uuid"]]
+
+
+def test_slice_in_a_slot_with_changed_hardware_stays_and_the_slot_cannot_be_approved_until_it_is_free(
+    node: DescribedNode,
+) -> None:
+    node.describe_devices(H200)
+    node.approve()
+    assert allocate(node.plane).is_success
+    node.describe_devices({**H200, **OTHER_UUID})
+    slot = node.slot()
+    assert (slot["state"], slot["blocked_by"]) == ("claimed", "slot.changed")
+    assert slot["allowed_actions"]["approve"]["code"] == "not_awaiting_approval"
+    refused = node.approve()
+    assert (refused.status_code, "not_awaiting_approval" in refused.text) == (409, True)
+    assert node.events("slot.hardware_approved") == 1
