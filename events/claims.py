@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from events.facts import Fact
 from events.ingress import IngressRemoved, IngressReserved, IngressRule
 from events.nodes import NodeAddressesChanged, NodeRegistered, NodeRemoved
-from events.slots import SlotApproved, SlotClaimed, SlotDevicesGranted, SlotForceReleased, SlotReleased
+from events.slots import (
+    SlotApproved,
+    SlotClaimed,
+    SlotDevicesGranted,
+    SlotForceReleased,
+    SlotNetwork,
+    SlotReleased,
+    SlotReprovisioned,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
@@ -38,6 +46,7 @@ CLAIMING: Final = (
     NodeRemoved,
     NodeAddressesChanged,
     SlotApproved,
+    SlotReprovisioned,
     SlotDevicesGranted,
     SlotClaimed,
     SlotReleased,
@@ -64,13 +73,9 @@ def claims_of(fact: Fact) -> Claims:
             return Claims(takes=(ingress_claim(mapping),))
         case IngressRemoved(rule=mapping):
             return Claims(frees=(ingress_claim(mapping),))
-        case SlotApproved(network=network):
-            return Claims(
-                takes=(
-                    Claim("mac", f"{network.l2_domain}/{network.mac_address}"),
-                    Claim("ip", f"{network.subnet}/{network.private_ip}"),
-                )
-            )
+        case SlotApproved(network=network) | SlotReprovisioned(network=network):
+            previous = fact.previous if isinstance(fact, SlotReprovisioned) else None
+            return Claims(takes=_addresses(network), frees=_addresses(previous) if previous else ())
         case SlotDevicesGranted(node_id=node, added=added, withdrawn=withdrawn):
             return Claims(
                 takes=tuple(Claim("pci", f"{node}/{address}") for address in added),
@@ -82,6 +87,13 @@ def claims_of(fact: Fact) -> Claims:
             return Claims(frees=(Claim("slot", slot),))
         case _:
             return NOTHING
+
+
+def _addresses(network: SlotNetwork) -> tuple[Claim, ...]:
+    return (
+        Claim("mac", f"{network.l2_domain}/{network.mac_address}"),
+        Claim("ip", f"{network.subnet}/{network.private_ip}"),
+    )
 
 
 def ingress_claim(mapping: IngressRule) -> Claim:

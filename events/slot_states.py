@@ -1,4 +1,4 @@
-"""The states of a slot: discovered -> free -> claimed -> releasing (-> quarantined) -> free.
+"""The states of a slot: discovered -> free -> claimed -> releasing (-> quarantined) -> free, and free <-> retired.
 
 Each state carries only its own data. The union of the states is closed: every match on it ends in `assert_never`, so
 that code that does not handle a state fails the type check. Rows store a state as its name, its holder and its reason.
@@ -10,7 +10,7 @@ from typing import Literal, assert_never
 from events.facts import Reason
 from events.values import AllocationId
 
-SlotStateName = Literal["discovered", "free", "claimed", "releasing", "quarantined"]
+SlotStateName = Literal["discovered", "free", "claimed", "releasing", "quarantined", "retired"]
 """The name of a slot's state, as stored in rows and shown in views."""
 
 
@@ -48,7 +48,14 @@ class Quarantined:
     reason: Reason | None
 
 
-SlotState = Discovered | Free | Claimed | Releasing | Quarantined
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """An administrator retired the slot with this reason. Nothing is placed in it until it is approved again."""
+
+    reason: Reason | None
+
+
+SlotState = Discovered | Free | Claimed | Releasing | Quarantined | Retired
 
 
 def slot_state(name: SlotStateName, holder: AllocationId | None, reason: Reason | None) -> SlotState:
@@ -64,6 +71,8 @@ def slot_state(name: SlotStateName, holder: AllocationId | None, reason: Reason 
             return Releasing(_holder(name, holder))
         case "quarantined":
             return Quarantined(_holder(name, holder), reason)
+        case "retired":
+            return Retired(reason)
         case _:
             assert_never(name)
 
@@ -89,6 +98,8 @@ def slot_state_name(state: SlotState) -> SlotStateName:
             return "releasing"
         case Quarantined():
             return "quarantined"
+        case Retired():
+            return "retired"
         case _:
             assert_never(state)
 
@@ -100,16 +111,16 @@ def holder_of(state: SlotState) -> AllocationId | None:
     match state:
         case Claimed(by=by) | Releasing(by=by) | Quarantined(by=by):
             return by
-        case Discovered() | Free():
+        case Discovered() | Free() | Retired():
             return None
         case _:
             assert_never(state)
 
 
-def quarantine_reason(state: SlotState) -> Reason | None:
-    """Return why the slot is quarantined; None if it is not."""
+def reason_of(state: SlotState) -> Reason | None:
+    """Return why the slot is quarantined or retired; None if it is neither."""
     match state:
-        case Quarantined(reason=reason):
+        case Quarantined(reason=reason) | Retired(reason=reason):
             return reason
         case Discovered() | Free() | Claimed() | Releasing():
             return None

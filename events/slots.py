@@ -29,7 +29,7 @@ class SlotHardware(Record, frozen=True):
 
 
 class SlotNetwork(Record, frozen=True):
-    """The identity of a slot on the management network, fixed when the slot is approved (ALC-3, ALC-4)."""
+    """The identity of a slot on the management network, fixed until the slot is reprovisioned (ALC-3, ALC-4)."""
 
     l2_domain: str
     """Layer-2 domain in which the MAC address is unique."""
@@ -189,6 +189,38 @@ class SlotSkusChanged(Fact, frozen=True):
     """SKUs under which the slot is offered from now on, in alphabetical order."""
 
 
+class SlotRetired(Fact, frozen=True):
+    """An admin retired the free slot: no slice is placed in it until it is approved again. It keeps its MAC and IP
+    addresses.
+    """
+
+    slot_id: SlotId
+    reason: str
+    """Explanation that the admin gave."""
+
+
+class SlotReinstated(Fact, frozen=True):
+    """An admin approved the retired slot again. It is free and has the MAC and IP addresses that it had before."""
+
+    slot_id: SlotId
+    skus: tuple[SkuName, ...]
+    """SKUs under which the slot is offered, in alphabetical order."""
+
+
+class SlotReprovisioned(Fact, frozen=True):
+    """An admin reprovisioned the free slot: it has another MAC and another IP address, which are reserved in the same
+    append, and the reservation of the previous ones ends.
+    """
+
+    slot_id: SlotId
+    reason: str
+    """Explanation that the admin gave."""
+    network: SlotNetwork
+    """Identity of the slot from now on. Later orders contain it."""
+    previous: SlotNetwork
+    """Identity of the slot until now."""
+
+
 class SlotDevicesDescribed(Fact, frozen=True):
     """A node described the PCI functions that slices in this slot get, and the description differs from the one that
     was recorded before.
@@ -337,6 +369,9 @@ SlotFact = (
     SlotDiscovered
     | SlotApproved
     | SlotSkusChanged
+    | SlotRetired
+    | SlotReinstated
+    | SlotReprovisioned
     | SlotDevicesDescribed
     | SlotDevicesGranted
     | SlotHardwareApproved

@@ -16,7 +16,7 @@ from events.drift import OpenDrift
 from events.facts import Reason
 from events.ledger.tables import metadata
 from events.offers import SlotClass, decoded, encoded, offer_of
-from events.slot_states import SlotStateName, holder_of, quarantine_reason, slot_state
+from events.slot_states import SlotStateName, holder_of, reason_of, slot_state
 from events.slots import (
     ApprovedHardware,
     SlotApproved,
@@ -37,9 +37,12 @@ from events.slots import (
     SlotQuarantined,
     SlotReadmitted,
     SlotRecovered,
+    SlotReinstated,
     SlotReleased,
     SlotReleasing,
     SlotRepaired,
+    SlotReprovisioned,
+    SlotRetired,
     SlotSkusChanged,
 )
 from events.values import AllocationId, NodeId, PciAddress, SkuName, SlotId, SlotIndex, index_of
@@ -95,6 +98,8 @@ slot = sa.Table(
     sa.Index("slot_drifting", "node_id", "slot_index", postgresql_where=sa.text("drift is not null")),
     schema="read",
 )
+RETIRED: Final = "retired_by_admin"
+"""Code of the reason of a retired slot."""
 _NETWORK: Final = SlotNetwork.__struct_fields__
 
 
@@ -130,7 +135,7 @@ class SlotRow:
         self.skus = tuple(SkuName(each) for each in row["skus"] or ())
         self.offer = decoded(row["offer"])
         self.allocation_id = holder_of(self.state)
-        self.reason = quarantine_reason(self.state)
+        self.reason = reason_of(self.state)
         self.drift = drift_in(row["drift"])
         self.failures, self.excluded = failures_in(row["failures"]), excluded_in(row["excluded"])
         self.network = SlotNetwork(*(row[name] for name in _NETWORK)) if row["mac_address"] else None
@@ -148,9 +153,8 @@ def patch(version: int, fact: SlotFact) -> Patch:
             }
             born = {"node_id": node_id, "slot_index": index_of(slot_id), **_named("discovered")}
             return Patch(slot_id, described, born)
-        case SlotApproved(network=network, skus=skus):
-            fields = {name: getattr(network, name) for name in _NETWORK}
-            return Patch(fact.slot_id, {"version": version, **_named("free"), "skus": list(skus), **fields})
+        case SlotApproved() | SlotRetired() | SlotReinstated() | SlotReprovisioned():
+            return Patch(fact.slot_id, {"version": version, **_approval_columns(fact)})
         case SlotSkusChanged() | SlotDevicesDescribed() | SlotDevicesGranted() | SlotHardwareApproved():
             return Patch(fact.slot_id, {"version": version, **_offer_columns(fact)})
         case SlotClaimed(allocation_id=allocation):
@@ -170,6 +174,26 @@ def patch(version: int, fact: SlotFact) -> Patch:
             return Patch(fact.slot_id, {"version": version, **bring_up_values(fact)})
         case _:
             assert_never(fact)
+
+
+def _approval_columns(
+    fact: SlotApproved | SlotRetired | SlotReinstated | SlotReprovisioned,
+) -> dict[str, object]:
+    match fact:
+        case SlotApproved(network=network, skus=skus):
+            return {**_named("free"), "skus": list(skus), **_network_columns(network)}
+        case SlotRetired(reason=text):
+            return {**_named("retired"), "reason": {"code": RETIRED, "message": text}}
+        case SlotReinstated(skus=skus):
+            return {**_named("free"), "reason": None, "skus": list(skus)}
+        case SlotReprovisioned(network=network):
+            return _network_columns(network)
+        case _:
+            assert_never(fact)
+
+
+def _network_columns(network: SlotNetwork) -> dict[str, object]:
+    return {name: getattr(network, name) for name in _NETWORK}
 
 
 def _named(state: SlotStateName) -> dict[str, object]:

@@ -128,6 +128,8 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/nodes/{node}/slots/{index}/approve": {"skus": ["lab.small"]},
     "POST /v1/nodes/{node}/slots/{index}/force-release": {"reason": "the host was scrapped"},
     "POST /v1/nodes/{node}/slots/{index}/readmit": _REASON,
+    "POST /v1/nodes/{node}/slots/{index}/retire": {"reason": "its GPU is returned to the vendor"},
+    "POST /v1/nodes/{node}/slots/{index}/reprovision": {"reason": "its address was published"},
     "PUT /v1/nodes/{node}/public-addresses": {
         "addresses": [
             {"address": "203.0.113.7", "use": "ports", "first_port": 20000, "last_port": 20999},

@@ -86,6 +86,7 @@ HINTS: Final = {
     "node_enrolled": "show the state of the node: sliceplane nodes list",
     "node_exists": "show the state of the node: sliceplane nodes list",
     "not_awaiting_approval": _SLOTS,
+    "slot_not_free": _SLOTS,
     "not_awaiting_proof": _SLOTS,
     "not_awaiting_removal": _SLOTS,
     "not_cordoned": "show the node: sliceplane nodes show NODE",

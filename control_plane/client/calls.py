@@ -191,6 +191,16 @@ def approve_slot(name: str, skus: Sequence[str] = ()) -> Call[Slot]:
     return Call("POST", slot_path(name, "approve"), Slot, body=body)
 
 
+def retire_slot(name: str, reason: str) -> Call[Slot]:
+    """Retire a free slot: nothing is placed in it until it is approved again."""
+    return Call("POST", slot_path(name, "retire"), Slot, body=bodies.Because(reason=reason))
+
+
+def reprovision_slot(name: str, reason: str) -> Call[Slot]:
+    """Give a free slot another MAC and another IP address."""
+    return Call("POST", slot_path(name, "reprovision"), Slot, body=bodies.Because(reason=reason))
+
+
 def force_release_slot(name: str, reason: str) -> Call[Slot]:
     """Release a slot that its node has not proved empty."""
     return Call("POST", slot_path(name, "force-release"), Slot, body=bodies.Because(reason=reason))

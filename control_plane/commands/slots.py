@@ -1,4 +1,4 @@
-"""Commands about slots: approve a slot for use, and force-release a slot that its node cannot prove empty."""
+"""Commands about slots: approve, retire and reprovision a slot, and force-release one that is not proved empty."""
 
 from collections.abc import Sequence
 
@@ -24,11 +24,15 @@ from control_plane.decisions.slots import (
     holder_awaiting_proof,
     network_of,
     only_binds,
+    reinstate,
+    reprovision,
+    retire,
 )
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.ledger.append import Change
 from events.ledger.tables import claim
+from events.slot_states import Retired
 from events.slots import SlotFact
 from events.values import SkuName, SlotId, node_of, stream_of_slot
 from read_models import catalogue, nodes, slots
@@ -36,9 +40,10 @@ from read_models.slots import SlotRow
 
 
 def approve_slot(slot: SlotId, skus: Sequence[SkuName] | None, origin: Origin) -> Command:
-    """Approve a discovered slot: its MAC and IP are reserved permanently (ALC-2 to ALC-4), and its PCI functions
-    until its node describes other functions. The slot is bound to the hardware that its node describes. If the hardware
-    differs later, the slot can be approved again while it is free, and is then bound to the new hardware.
+    """Approve a discovered slot: its MAC and IP are reserved until it is reprovisioned (ALC-2 to ALC-4), and its PCI
+    functions until its node describes other functions. The slot is bound to the hardware that its node describes. If
+    the hardware differs later, the slot can be approved again while it is free, and is then bound to the new hardware.
+    A retired slot becomes free and keeps its addresses.
 
     The slot is offered under `skus`. If it is None, a new slot is offered under the SKU that uses most of it, and an
     approved slot keeps its SKUs. Raises `UnknownName` or `Conflict` with every objection.
@@ -55,11 +60,14 @@ def approve_slot(slot: SlotId, skus: Sequence[SkuName] | None, origin: Origin) -
             }
             refuse_if(against_skus(skus, found, row.hardware, row.offer))
         given = hardware_facts(row)
-        if awaits_approval(row.state) or (skus is None and not only_binds(row.state, given)):
+        if isinstance(row.state, Retired):
+            chosen = skus if skus is not None else row.skus
+            facts: tuple[SlotFact, ...] = (reinstate(slot, row.state, chosen), *given)
+        elif awaits_approval(row.state) or (skus is None and not only_binds(row.state, given)):
             taken = await _taken_macs(transaction.conn, slot, node.l2_domain)
             network = network_of(slot, node.subnet, node.l2_domain, taken)
             chosen = await _suggested(transaction.conn, row) if skus is None else skus
-            facts: tuple[SlotFact, ...] = (approve(slot, row.state, chosen, network), *given)
+            facts = (approve(slot, row.state, chosen, network), *given)
         else:
             facts = () if skus is None else change_skus(slot, row.skus, skus)
             if only_binds(row.state, given):
@@ -82,6 +90,41 @@ def hardware_facts(row: SlotRow) -> tuple[SlotFact, ...]:
 async def _suggested(conn: AsyncConnection, row: SlotRow) -> list[SkuName]:
     name = suggested(row.hardware, row.offer, skus_among(await catalogue.offered(conn, "sku")))
     return [] if name is None else [name]
+
+
+def retire_slot(slot: SlotId, reason: str, origin: Origin) -> Command:
+    """Retire a free slot: nothing is placed in it until it is approved again. A repeated command changes nothing.
+    Raises `UnknownName`, and `Conflict` for a slot that is not free.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        # The lock excludes a placement in the slot: it either is committed before, and the slot is not free, or it
+        # reads the slot again after this command, and finds it retired.
+        row = (await slots.locked(transaction.conn, [slot])).get(slot)
+        if row is None:
+            raise _unknown(slot)
+        facts = retire(slot, row.state, row.granted, reason)
+        changes = (Change(stream_of_slot(slot), row.version, facts),) if facts else ()
+        return Decision(changes, origin.at(transaction.now))
+
+    return command
+
+
+def reprovision_slot(slot: SlotId, reason: str, origin: Origin) -> Command:
+    """Give a free slot another MAC and another IP address (ALC-3). Raises `UnknownName`, and `Conflict` for a slot that
+    is not free or without another MAC.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        row = (await slots.locked(transaction.conn, [slot])).get(slot)
+        if row is None:
+            raise _unknown(slot)
+        domain = row.network.l2_domain if row.network else ""
+        taken = await _taken_macs(transaction.conn, slot, domain)
+        fact = reprovision(slot, row.state, row.network, taken, reason)
+        return Decision((Change(stream_of_slot(slot), row.version, (fact,)),), origin.at(transaction.now))
+
+    return command
 
 
 def force_release(slot: SlotId, reason: str, origin: Origin) -> Command:

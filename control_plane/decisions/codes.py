@@ -160,6 +160,7 @@ _UNAVAILABLE: Final = {
     "project_archived": "The project is archived; it can be read, but not changed.",
     "project_exists": "A project with this id exists already.",
     "project_in_use": "Allocations of the project still hold slots.",
+    "slot_not_free": "The slot is not free; the message names what has to be done first.",
     "not_awaiting_approval": "The slot is not waiting for approval.",
     "not_awaiting_proof": "The slot is not waiting for the proof that it is empty.",
     "not_awaiting_removal": "The slot is not waiting for the removal of a slice.",

@@ -28,7 +28,7 @@ from events.nodes import (
     NodeUncordoned,
     RemainingSlot,
 )
-from events.slot_states import Claimed, Discovered, Free, Quarantined, Releasing, SlotState
+from events.slot_states import Claimed, Discovered, Free, Quarantined, Releasing, Retired, SlotState
 from events.values import AllocationId, NodeId, SlotId
 
 INCOMPLETE_AFTER: Final = timedelta(minutes=10)
@@ -106,7 +106,7 @@ def occupied(slot: SlotId, state: SlotState) -> OccupiedSlot | None:
     match state:
         case Claimed() | Releasing() | Quarantined():
             return OccupiedSlot(slot, state)
-        case Discovered() | Free():
+        case Discovered() | Free() | Retired():
             return None
         case _:
             assert_never(state)

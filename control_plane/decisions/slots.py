@@ -2,14 +2,17 @@
 
 The state of a slot is stored in its row, which is updated in the append that records the facts; this module decides
 which changes are allowed in which state. The MAC is derived from the slot's id (ALC-3) and the IP address from its
-index in the node's subnet, so both are permanent. Among tens of thousands of slots some derive the same MAC: the slot
+index in the node's subnet, so both stay the same until an administrator reprovisions the slot, which uses the next
+ones. Among tens of thousands of slots some derive the same MAC: the slot
 that is approved later uses its next derived MAC.
 """
 
 import hashlib
 import ipaddress
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, assert_never
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar, assert_never
+
+from msgspec.structs import replace
 
 from control_plane.decisions.catalogue import retired_entry, specified_sku, unknown_entry
 from control_plane.decisions.drift import UNGRANTED
@@ -26,7 +29,9 @@ from events.slot_states import (
     Free,
     Quarantined,
     Releasing,
+    Retired,
     SlotState,
+    holder_of,
     slot_state_name,
 )
 from events.slots import (
@@ -43,8 +48,11 @@ from events.slots import (
     SlotHardwareApproved,
     SlotNetwork,
     SlotQuarantined,
+    SlotReinstated,
     SlotReleased,
     SlotReleasing,
+    SlotReprovisioned,
+    SlotRetired,
     SlotSkusChanged,
 )
 from events.values import (
@@ -63,6 +71,7 @@ from events.values import (
     slot_of,
 )
 
+Text = TypeVar("Text", bound=str)
 Described = tuple[tuple[SlotDevice, ...], int | None]
 """A slot's PCI functions, and the NUMA node of its memory."""
 NOTHING_DESCRIBED: Final[Described] = ((), None)
@@ -70,6 +79,7 @@ BRIDGE: Final = "br-slice"
 FIRST_HOST: Final = 10
 """Slot 0 gets the tenth host address of the subnet: the gateway and the operator use the addresses below."""
 _HARDWARE_DRIFT: Final = frozenset({UNGRANTED, CHANGED})
+SLOTS_PER_NODE: Final = 64
 _TAIL: Final = 3
 _NAMED: Final = 5
 """Number of leftovers that the reason of a quarantine names."""
@@ -89,9 +99,9 @@ def discover(
 
 
 def awaits_approval(state: SlotState) -> bool:
-    """Return whether no administrator has approved the slot yet."""
+    """Return whether no administrator has approved the slot yet, or not again since it was retired."""
     match state:
-        case Discovered():
+        case Discovered() | Retired():
             return True
         case Free() | Claimed() | Releasing() | Quarantined():
             return False
@@ -105,6 +115,68 @@ def approve(slot: SlotId, state: SlotState, skus: Collection[SkuName], network: 
     """
     refuse_if(_against_first_approval(slot, state, skus))
     return SlotApproved(slot, tuple(sorted(skus)), network)
+
+
+def reinstate(slot: SlotId, state: SlotState, skus: Collection[SkuName]) -> SlotReinstated:
+    """Approve a retired slot again, with the addresses that it has. Raises `Conflict` if there is no SKU."""
+    refuse_if(_against_first_approval(slot, state, skus))
+    return SlotReinstated(slot, tuple(sorted(skus)))
+
+
+def retire(
+    slot: SlotId, state: SlotState, granted: Collection[PciAddress], reason: str
+) -> tuple[SlotFact, ...]:
+    """Retire a free slot and withdraw its PCI functions, so that another slot can get them; return no facts if the slot
+    is retired. Raises `Conflict` for a slot that is not free.
+    """
+    refuse_if(against_retiring(slot, state))
+    if isinstance(state, Retired):
+        return ()
+    return SlotRetired(slot, reason), *grant(slot, granted, ())
+
+
+def against_retiring(slot: SlotId, state: SlotState) -> list[Objection]:
+    """Return the reason why the slot cannot be retired; an empty list if it can."""
+    return [] if isinstance(state, Retired) else _against_changing(slot, state)
+
+
+def reprovision(
+    slot: SlotId, state: SlotState, previous: SlotNetwork | None, taken: Collection[str], reason: str
+) -> SlotReprovisioned:
+    """Give a free slot its next MAC that is not in `taken`, and its next IP address. Raises `Conflict` for a slot that
+    is not free, and if all other MACs of the slot are taken.
+    """
+    refuse_if(against_reprovisioning(slot, state))
+    assert previous is not None, "a free slot must have the network that its approval set"
+    macs, addresses = derived_macs(slot), _addresses(slot, previous.subnet)
+    mac = next((each for each in _after(macs, previous.mac_address) if each not in taken), None)
+    if mac is None:
+        raise _all_macs_taken(slot, previous.l2_domain)
+    address = next(_after(addresses, previous.private_ip))
+    network = replace(previous, mac_address=mac, private_ip=address)
+    return SlotReprovisioned(slot, reason, network, previous)
+
+
+def _after(values: Sequence[Text], present: Text) -> Iterator[Text]:
+    """Return the values behind the present one, and then those before it."""
+    start = values.index(present) + 1 if present in values else 0
+    return (each for each in (*values[start:], *values[:start]) if each != present)
+
+
+def against_reprovisioning(slot: SlotId, state: SlotState) -> list[Objection]:
+    """Return the reason why the slot cannot be reprovisioned; an empty list if it can. Not checked: whether every MAC
+    derived for the slot is in use.
+    """
+    return _against_changing(slot, state)
+
+
+def _against_changing(slot: SlotId, state: SlotState) -> list[Objection]:
+    if isinstance(state, Free):
+        return []
+    holder = holder_of(state)
+    advice = "approve it first" if holder is None else f"{holder} has it; release this allocation first"
+    reason = f"slot {slot} is {slot_state_name(state)}, not free: {advice}"
+    return [Objection("slot_not_free", reason)]
 
 
 def _against_first_approval(slot: SlotId, state: SlotState, skus: Collection[SkuName]) -> list[Objection]:
@@ -213,18 +285,29 @@ def network_of(slot: SlotId, subnet: Ipv4Subnet, l2_domain: str, taken: Collecti
     """
     mac = next((each for each in derived_macs(slot) if each not in taken), None)
     if mac is None:
-        raise Conflict(
-            Objection("mac_taken", f"every MAC derived for slot {slot} is in use in L2 domain {l2_domain}")
-        )
-    hosts = ipaddress.IPv4Network(subnet)
+        raise _all_macs_taken(slot, l2_domain)
     return SlotNetwork(
         l2_domain=l2_domain,
         mac_address=mac,
-        private_ip=Ipv4Address(str(hosts[FIRST_HOST + index_of(slot)])),
+        private_ip=_addresses(slot, subnet)[0],
         subnet=subnet,
-        gateway=Ipv4Address(str(hosts[1])),
+        gateway=Ipv4Address(str(ipaddress.IPv4Network(subnet)[1])),
         bridge=BRIDGE,
     )
+
+
+def _all_macs_taken(slot: SlotId, l2_domain: str) -> Conflict:
+    reason = f"every MAC derived for slot {slot} is in use in L2 domain {l2_domain}"
+    return Conflict(Objection("mac_taken", reason))
+
+
+def _addresses(slot: SlotId, subnet: Ipv4Subnet) -> tuple[Ipv4Address, ...]:
+    """Return the addresses of a slot in its node's subnet: the first one for its approval, and others for when it is
+    reprovisioned. No other slot of the node has one of them.
+    """
+    hosts, first = ipaddress.IPv4Network(subnet), FIRST_HOST + index_of(slot)
+    found = range(first, hosts.num_addresses - 1, SLOTS_PER_NODE)
+    return tuple(Ipv4Address(str(hosts[each])) for each in found)
 
 
 def derived_macs(slot: SlotId) -> tuple[MacAddress, ...]:
@@ -245,7 +328,7 @@ def begin_release(slot: SlotId, state: SlotState, by: AllocationId) -> tuple[Slo
     match state:
         case Claimed(by=holder):
             return (SlotReleasing(slot, by),) if holder == by else ()
-        case Discovered() | Free() | Releasing() | Quarantined():
+        case Discovered() | Free() | Releasing() | Quarantined() | Retired():
             return ()
         case _:
             assert_never(state)
@@ -299,7 +382,7 @@ def _awaiting_proof_for(state: SlotState) -> AllocationId | None:
     match state:
         case Releasing(by=holder) | Quarantined(by=holder):
             return holder
-        case Discovered() | Free() | Claimed():
+        case Discovered() | Free() | Claimed() | Retired():
             return None
         case _:
             assert_never(state)

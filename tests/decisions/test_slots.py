@@ -1,5 +1,6 @@
 """Decision functions for slots, in each slot state: approval, release, proof of emptiness, and force-release."""
 
+import ipaddress
 from typing import get_args
 
 import pytest
@@ -9,10 +10,14 @@ from control_plane.decisions.slots import (
     approve,
     awaits_approval,
     begin_release,
+    derived_macs,
     force_release_slot,
     free,
     holder_awaiting_proof,
+    network_of,
     quarantine,
+    reprovision,
+    retire,
 )
 from events.facts import Reason
 from events.slot_states import (
@@ -21,15 +26,16 @@ from events.slot_states import (
     Free,
     Quarantined,
     Releasing,
+    Retired,
     SlotState,
     SlotStateName,
     holder_of,
-    quarantine_reason,
+    reason_of,
     slot_state,
     slot_state_name,
 )
-from events.slots import SlotForceReleased, SlotReleased, SlotReleasing
-from events.values import SkuName, allocation_of, new_uuid
+from events.slots import SlotForceReleased, SlotReleased, SlotReleasing, SlotRetired
+from events.values import Ipv4Subnet, NodeId, SkuName, SlotIndex, allocation_of, index_of, new_uuid, slot_of
 from tests.decisions.histories import ID, NETWORK, A
 
 OTHER = allocation_of(new_uuid())
@@ -41,6 +47,7 @@ STATES: tuple[SlotState, ...] = (
     Claimed(ID),
     Releasing(ID),
     Quarantined(ID, REASON),
+    Retired(Reason("retired_by_admin", "sold")),
 )
 
 
@@ -51,7 +58,7 @@ def names(states: list[SlotState]) -> list[str]:
 def test_every_slot_state_is_read_back_unchanged_from_its_database_row() -> None:
     assert names([*STATES]) == [*get_args(SlotStateName)]
     for each in STATES:
-        assert slot_state(slot_state_name(each), holder_of(each), quarantine_reason(each)) == each
+        assert slot_state(slot_state_name(each), holder_of(each), reason_of(each)) == each
 
 
 @pytest.mark.parametrize("name", ["claimed", "releasing", "quarantined"])
@@ -62,8 +69,8 @@ def test_slot_row_in_a_state_that_requires_an_allocation_is_refused_without_an_a
         slot_state(name, None, None)
 
 
-def test_only_a_discovered_slot_can_be_approved() -> None:
-    assert names([each for each in STATES if awaits_approval(each)]) == ["discovered"]
+def test_only_a_discovered_or_a_retired_slot_awaits_an_approval() -> None:
+    assert names([each for each in STATES if awaits_approval(each)]) == ["discovered", "retired"]
     with pytest.raises(Conflict, match="is quarantined, not awaiting approval"):
         approve(A, Quarantined(ID, REASON), [SkuName("lab.small")], NETWORK)
 
@@ -96,3 +103,54 @@ def test_slot_that_is_neither_releasing_nor_quarantined_cannot_be_force_released
 def test_force_release_event_of_a_slot_names_the_allocation_that_held_the_slot() -> None:
     found = force_release_slot(A, Quarantined(ID, REASON), "rack removed", LEFT)
     assert found == SlotForceReleased(A, ID, "rack removed", LEFT)
+
+
+@pytest.mark.parametrize("state", STATES, ids=slot_state_name)
+def test_only_a_free_slot_is_retired_and_reprovisioned_and_a_retired_one_stays_retired(
+    state: SlotState,
+) -> None:
+    name = slot_state_name(state)
+    if name == "free":
+        assert retire(A, state, (), "sold") == (SlotRetired(A, "sold"),)
+        assert reprovision(A, state, NETWORK, (), "leaked").previous == NETWORK
+        return
+    with pytest.raises(Conflict, match=f"slot {A} is {name}, not free"):
+        reprovision(A, state, NETWORK, (), "leaked")
+    if name == "retired":
+        assert retire(A, state, (), "sold") == ()
+        return
+    with pytest.raises(Conflict, match=f"slot {A} is {name}, not free"):
+        retire(A, state, (), "sold")
+
+
+def test_slot_that_is_reprovisioned_repeatedly_goes_through_all_its_macs_and_addresses() -> None:
+    first = network_of(A, Ipv4Subnet("10.100.1.0/24"), "default")
+    found = [first]
+    for _ in range(len(derived_macs(A))):
+        found.append(reprovision(A, Free(), found[-1], (), "leaked").network)
+    assert [each.mac_address for each in found] == [*derived_macs(A), derived_macs(A)[0]]
+    assert [each.private_ip for each in found[:5]] == [
+        f"10.100.1.{each + index_of(A)}" for each in (10, 74, 138, 202, 10)
+    ]
+
+
+def test_addresses_of_all_slots_of_a_node_are_different_and_within_its_subnet() -> None:
+    subnet = ipaddress.IPv4Network("10.100.1.0/24")
+    found: list[str] = []
+    for index in range(64):
+        slot = slot_of(NodeId("lab-a"), SlotIndex(index))
+        network = network_of(slot, Ipv4Subnet(str(subnet)), "default")
+        own = [network.private_ip]
+        while (network := reprovision(slot, Free(), network, (), "leaked").network).private_ip != own[0]:
+            own.append(network.private_ip)
+        found += own
+    assert len(found) == len({*found})
+    assert {ipaddress.IPv4Address(each) for each in found} <= {*list(subnet.hosts())[1:]}
+
+
+def test_reprovisioning_skips_taken_macs_and_is_refused_when_all_are_taken() -> None:
+    macs = derived_macs(A)
+    network = network_of(A, Ipv4Subnet("10.100.1.0/24"), "default")
+    assert reprovision(A, Free(), network, macs[:3], "leaked").network.mac_address == macs[3]
+    with pytest.raises(Conflict, match=f"every MAC derived for slot {A} is in use in L2 domain default"):
+        reprovision(A, Free(), network, macs, "leaked")

@@ -100,6 +100,9 @@ of_slot: tuple[st.SearchStrategy[Fact], ...] = (
         slots.SlotDevicesDescribed, st.just(SLOT), st.lists(device, max_size=2).map(tuple), st.none() | number
     ),
     st.builds(slots.SlotDevicesGranted, st.just(SLOT), st.just(NODE), pci, pci, pci),
+    st.builds(slots.SlotRetired, st.just(SLOT), word),
+    st.builds(slots.SlotReinstated, st.just(SLOT), words.map(lambda each: tuple(map(SkuName, each)))),
+    st.builds(slots.SlotReprovisioned, st.just(SLOT), word, network, network),
     st.builds(slots.SlotHardwareApproved, st.just(SLOT), approved_hardware),
     st.builds(slots.SlotClaimed, st.just(SLOT), allocation),
     st.builds(slots.SlotReleasing, st.just(SLOT), allocation),

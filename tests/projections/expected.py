@@ -20,6 +20,8 @@ _SLOT_STATE = {
     "slot.quarantined": "quarantined",
     "slot.released": "free",
     "slot.force_released": "free",
+    "slot.retired": "retired",
+    "slot.reinstated": "free",
 }
 
 _FREED = ("slot.released", "slot.force_released")
@@ -36,19 +38,21 @@ def slots(conn: psycopg.Connection) -> dict[str, Row]:
 
 def _slot(facts: list[_StoredEvent]) -> Row:
     state_changes = [each for each in facts if each.type in _SLOT_STATE]
-    approved = _last(facts, "slot.approved")
     held = _last(facts, "slot.claimed", but_not_after=_FREED)
     quarantined = _last(facts, "slot.quarantined", but_not_after=_FREED)
     hardware = _last(facts, "slot.discovered")["hardware"]
-    network = approved.get("network", {})
+    retired = _last(facts, "slot.retired", but_not_after=("slot.reinstated",))
+    network = _last(facts, "slot.approved", "slot.reprovisioned").get("network", {})
     described = _last(facts, "slot.devices_described")
     names = ("l2_domain", "mac_address", "private_ip", "subnet", "gateway", "bridge")
     return {
         "version": len(facts),
         "state": _SLOT_STATE[state_changes[-1].type] if state_changes else "discovered",
-        "skus": _last(facts, "slot.approved", "slot.skus_changed").get("skus"),
+        "skus": _last(facts, "slot.approved", "slot.skus_changed", "slot.reinstated").get("skus"),
         "allocation_id": held.get("allocation_id"),
-        "reason": quarantined.get("reason"),
+        "reason": {"code": "retired_by_admin", "message": retired["reason"]}
+        if retired
+        else quarantined.get("reason"),
         **_drift(facts, "slot"),
         **_bring_ups(facts, "slot"),
         "devices": described.get("devices", []),

@@ -38,7 +38,7 @@ from control_plane.commands.service_accounts import (
     enable_service_account,
 )
 from control_plane.commands.sessions import RequestedSession, end_session, start_session
-from control_plane.commands.slots import approve_slot, force_release
+from control_plane.commands.slots import approve_slot, force_release, reprovision_slot, retire_slot
 from control_plane.decisions.access import Principal, Role, Scope
 from control_plane.decisions.refusals import Refused
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
@@ -170,6 +170,12 @@ class Fleet:
 
     async def force_release(self, slot: SlotId) -> bool:
         return await self.do(force_release(slot, "its host burned down", self.origin("force-release")))
+
+    async def retire(self, slot: SlotId) -> bool:
+        return await self.do(retire_slot(slot, "its GPU is returned", self.origin("retire")))
+
+    async def reprovision(self, slot: SlotId) -> bool:
+        return await self.do(reprovision_slot(slot, "its address was published", self.origin("reprovision")))
 
     async def readmit(self, node: NodeId, slot: SlotId | None) -> bool:
         origin, reason = self.origin("readmit"), "it was repaired"

@@ -137,6 +137,14 @@ class Histories(RuleBasedStateMachine):
     def slot_is_force_released(self, node: NodeId, index: int) -> None:
         self._run(self.fleet.force_release(SlotId(f"{node}/{index}")))
 
+    @rule(node=NODES, index=st.integers(0, 2))
+    def slot_is_retired(self, node: NodeId, index: int) -> None:
+        self._run(self.fleet.retire(SlotId(f"{node}/{index}")))
+
+    @rule(node=NODES, index=st.integers(0, 2))
+    def slot_is_reprovisioned(self, node: NodeId, index: int) -> None:
+        self._run(self.fleet.reprovision(SlotId(f"{node}/{index}")))
+
     @rule(node=NODES, index=st.none() | st.integers(0, 2))
     def node_or_slot_is_readmitted(self, node: NodeId, index: int | None) -> None:
         self._run(self.fleet.readmit(node, None if index is None else SlotId(f"{node}/{index}")))

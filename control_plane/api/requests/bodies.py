@@ -235,6 +235,18 @@ class Readmit(Body):
     reason: Why
 
 
+class RetireSlot(Body):
+    """Request body of `POST /v1/nodes/{node}/slots/{index}/retire`."""
+
+    reason: Why
+
+
+class ReprovisionSlot(Body):
+    """Request body of `POST /v1/nodes/{node}/slots/{index}/reprovision`."""
+
+    reason: Why
+
+
 class CordonNode(Body):
     """Request body of `POST /v1/nodes/{node}/cordon`."""
 

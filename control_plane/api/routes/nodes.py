@@ -19,6 +19,8 @@ from control_plane.api.requests.bodies import (
     ForceRelease,
     Readmit,
     RegisterNode,
+    ReprovisionSlot,
+    RetireSlot,
     RevokeNode,
     UncordonNode,
 )
@@ -43,7 +45,7 @@ from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_
 from control_plane.commands.drains import cordon_node, drain_node, uncordon_node
 from control_plane.commands.identity import revoke_node
 from control_plane.commands.nodes import register_node, remove_node, reopen_enrolment
-from control_plane.commands.slots import approve_slot, force_release
+from control_plane.commands.slots import approve_slot, force_release, reprovision_slot, retire_slot
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
 from control_plane.handle import Command, database_time
@@ -350,11 +352,12 @@ async def show_slot(request: Request, node: str, index: str) -> SlotView:
 async def approve(
     request: Request, principal: Caller, node: str, index: str, body: ApproveSlot | None = None
 ) -> SlotView:
-    """Approve a discovered slot for use. This reserves its MAC and IP addresses permanently.
+    """Approve a discovered slot for use. This reserves its MAC and IP addresses until it is reprovisioned.
 
     The slot is bound to the hardware that its node describes. If the hardware differs later, the slot has the drift
-    `slot.changed`, and another approval of the free slot accepts the hardware found.
-    An approved slot can be offered under other SKUs by naming them. Allocations that hold the slot are not affected.
+    `slot.changed`, and another approval of the free slot accepts the hardware found. A retired slot gets the addresses
+    and SKUs that it had. An approved slot can be offered under other SKUs by naming them. Allocations that hold the
+    slot are not affected.
     """
     slot = _slot(node, index)
     skus = None if body is None or body.skus is None else [SkuName(each) for each in body.skus]
@@ -386,6 +389,37 @@ async def readmit_slot(request: Request, principal: Caller, node: str, index: st
     """Readmit a slot that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
     slot = _slot(node, index)
     command = readmit_slot_to_placement(slot, body.reason, origin_of(request, principal))
+    await execute(request, command, stream_of_slot(slot))
+    return await _slot_shown(request, slot)
+
+
+@router.post(
+    "/nodes/{node}/slots/{index}/retire", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE)
+)
+async def retire_slot_of_node(
+    request: Request, principal: Caller, node: str, index: str, body: RetireSlot
+) -> SlotView:
+    """Retire a free slot: no slice is placed in it until it is approved again. Idempotent.
+
+    The slot keeps its MAC and IP addresses. Its PCI functions can be granted to another slot.
+    """
+    slot = _slot(node, index)
+    command = retire_slot(slot, body.reason, origin_of(request, principal))
+    await execute(request, command, stream_of_slot(slot))
+    return await _slot_shown(request, slot)
+
+
+@router.post(
+    "/nodes/{node}/slots/{index}/reprovision",
+    dependencies=[IF_MATCH],
+    openapi_extra=access(Scope.FLEET_WRITE),
+)
+async def reprovision_slot_of_node(
+    request: Request, principal: Caller, node: str, index: str, body: ReprovisionSlot
+) -> SlotView:
+    """Give a free slot another MAC and another IP address. The reservation of the previous ones ends."""
+    slot = _slot(node, index)
+    command = reprovision_slot(slot, body.reason, origin_of(request, principal))
     await execute(request, command, stream_of_slot(slot))
     return await _slot_shown(request, slot)
 

@@ -29,7 +29,12 @@ from control_plane.decisions.placing.suitability import skus_among, suggested
 from control_plane.decisions.projects import against_changing
 from control_plane.decisions.refusals import Objection
 from control_plane.decisions.registration import against_removing
-from control_plane.decisions.slots import against_approving, against_force_release
+from control_plane.decisions.slots import (
+    against_approving,
+    against_force_release,
+    against_reprovisioning,
+    against_retiring,
+)
 from control_plane.decisions.task_states import OrderRow
 from control_plane.decisions.task_states import against_cancelling as against_cancelling_order
 from control_plane.decisions.task_states import against_retrying as against_retrying_order
@@ -152,7 +157,11 @@ def actions_on_slot(principal: Principal, row: SlotRow, offered: Iterable[Entry]
     """
     slot, sku = row.slot_id, suggested(row.hardware, row.offer, skus_among(offered))
     against = {
-        "approve": against_approving(slot, row.state, hardware_facts(row), [sku] if sku else []),
+        "approve": against_approving(
+            slot, row.state, hardware_facts(row), row.skus or ([sku] if sku else [])
+        ),
+        "retire": against_retiring(slot, row.state),
+        "reprovision": against_reprovisioning(slot, row.state),
         "force_release": against_force_release(slot, row.state),
         "readmit": against_readmitting(f"slot {slot}", row.excluded),
     }

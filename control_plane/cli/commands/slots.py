@@ -68,7 +68,7 @@ def approve(
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Approve discovered slots for use. Reserves a MAC and an IP address for each permanently.
+    """Approve discovered slots for use. Reserves a MAC and an IP address for each until it is reprovisioned.
 
     If the hardware of a free slot changed after its approval, approve it again, which accepts the hardware found.
     Without `--sku`, a new slot is offered under the SKU of the catalogue that uses most of it.
@@ -113,3 +113,33 @@ def readmit(
     """Readmit a slot that was excluded from placement after failed bring-ups."""
     with session(context, output) as current:
         current.screen.many([current.send(calls.readmit_slot(slot, reason))], tables.slots)
+
+
+@commands.command()
+def retire(
+    context: typer.Context,
+    *,
+    slot: Annotated[
+        str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
+    ],
+    reason: Why,
+    output: Output = Format.TABLE,
+) -> None:
+    """Retire a free slot. No slice is placed in it until it is approved again. It keeps its MAC and IP addresses."""
+    with session(context, output) as current:
+        current.screen.many([current.send(calls.retire_slot(slot, reason))], tables.slots)
+
+
+@commands.command()
+def reprovision(
+    context: typer.Context,
+    *,
+    slot: Annotated[
+        str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
+    ],
+    reason: Why,
+    output: Output = Format.TABLE,
+) -> None:
+    """Give a free slot another MAC and another IP address. The next slice in the slot has them."""
+    with session(context, output) as current:
+        current.screen.many([current.send(calls.reprovision_slot(slot, reason))], tables.slots)

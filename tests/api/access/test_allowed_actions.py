@@ -132,6 +132,8 @@ def slot(place: Mapping[str, str]) -> Subject:
     requests: Requests = {
         "approve": ("POST", "/approve", None),
         "force_release": ("POST", "/force-release", TEXT),
+        "retire": ("POST", "/retire", TEXT),
+        "reprovision": ("POST", "/reprovision", TEXT),
         "readmit": ("POST", "/readmit", TEXT),
     }
     name, index = place["node"], place["index"]
@@ -233,6 +235,8 @@ class States:
         discovered = self.world.discovered()
         yield slot(discovered)
         self.send("POST", f"/nodes/{discovered['node']}/slots/0/approve")
+        yield slot(discovered)
+        self.send("POST", f"/nodes/{discovered['node']}/slots/0/retire", TEXT)
         yield slot(discovered)
         made = self.world.allocation()
         place = {"node": "lab-a", "index": made["slots"][0]["slot_id"].partition("/")[2]}
@@ -341,7 +345,7 @@ KINDS: Final = {
     "nodes": (States.nodes, {"node_enrolled", "not_cordoned", "not_excluded"}),
     "slots": (
         States.slots,
-        {"not_awaiting_approval", "not_awaiting_proof", "not_excluded", "no_fitting_sku"},
+        {"not_awaiting_approval", "not_awaiting_proof", "not_excluded", "no_fitting_sku", "slot_not_free"},
     ),
     "tasks": (
         States.tasks,

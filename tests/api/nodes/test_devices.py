@@ -264,8 +264,9 @@ def test_changed_hardware_blocks_an_approved_slot_until_it_is_approved_again(
     assert node.events("slot.degraded") == 1
     assert allocate(node.plane).status_code == 409
     assert node.approve().is_success
-    node.describe_devices({**H200, **changed})
-    assert (node.slot()["drift"], node.slot()["blocked_by"]) == ([], None)
+    for _ in ("the approval ends the drift", "the next survey finds none"):
+        assert (node.slot()["drift"], node.slot()["blocked_by"]) == ([], None)
+        node.describe_devices({**H200, **changed})
     assert node.events("slot.degraded") == 1
     assert allocate(node.plane).is_success
     assert node.approve().status_code == 409
@@ -304,3 +305,19 @@ def test_slice_in_a_slot_with_changed_hardware_stays_and_the_slot_cannot_be_appr
     refused = node.approve()
     assert (refused.status_code, "not_awaiting_approval" in refused.text) == (409, True)
     assert node.events("slot.hardware_approved") == 1
+
+
+def test_retired_slot_gives_up_its_pci_devices_and_gets_them_back_when_it_is_approved_again(
+    node: DescribedNode,
+) -> None:
+    node.describe_devices(H200)
+    node.approve()
+    with node.plane.client() as client:
+        assert client.post("/nodes/n1/slots/0/retire", json={"reason": "sold"}).is_success
+    assert node.claims() == []
+    node.describe_devices({**H200, **OTHER_UUID})
+    assert (node.slot()["drift"], node.slot()["state"]) == ([], "retired")
+    assert node.approve().is_success
+    assert node.claims() == [("n1/0000:1b:00.0", "slot-n1/0")]
+    node.describe_devices({**H200, **OTHER_UUID})
+    assert (node.slot()["drift"], node.slot()["state"]) == ([], "free")

@@ -27,6 +27,8 @@ BODIES: Final[dict[str, Any]] = {
     "/v1/nodes/{node}/drain": {"reason": "update"},
     "/v1/nodes/{node}/revoke": {"reason": "lost"},
     "/v1/nodes/{node}/slots/{index}/force-release": {"reason": "scrapped"},
+    "/v1/nodes/{node}/slots/{index}/retire": {"reason": "sold"},
+    "/v1/nodes/{node}/slots/{index}/reprovision": {"reason": "published"},
     "/v1/nodes/{node}/slots/{index}/readmit": {"reason": "repaired"},
     "/v1/sessions/{session}/end": {"reason": "lost"},
     "/v1/service-accounts/{account}/disable": {"reason": "lost"},

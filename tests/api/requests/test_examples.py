@@ -105,6 +105,11 @@ class World:
         admit(self.plane, name, approve=False)
         return {"node": name, "index": "0"}
 
+    def approved(self) -> Names:
+        names = self.discovered()
+        assert self.send("POST", f"/nodes/{names['node']}/slots/0/approve").is_success
+        return names
+
     def releasing(self) -> Names:
         made = self.allocation()
         assert self.send("DELETE", f"/allocations/{made['id']}").is_success
@@ -223,6 +228,8 @@ PREPARED: Final[Mapping[str, Callable[[World], Names]]] = {
     "POST /v1/nodes/{node}/slots/{index}/approve": World.discovered,
     "POST /v1/nodes/{node}/slots/{index}/force-release": World.releasing,
     "POST /v1/nodes/{node}/slots/{index}/readmit": World.excluded,
+    "POST /v1/nodes/{node}/slots/{index}/retire": World.approved,
+    "POST /v1/nodes/{node}/slots/{index}/reprovision": World.approved,
     "PUT /v1/nodes/{node}/public-addresses": World.registered,
     "POST /v1/projections/{name}/skip": World.stopped_projection,
     "POST /v1/projections/{name}/retry": World.stopped_projection,

@@ -423,6 +423,8 @@ def test_excluded_slot_is_listed_with_its_reason(plane: ScriptedPlane, sliceplan
         (("nodes", "cordon", "lab-a"), "POST /v1/nodes/lab-a/cordon", NODE),
         (("nodes", "uncordon", "lab-a"), "POST /v1/nodes/lab-a/uncordon", NODE),
         (("nodes", "drain", "lab-a"), "POST /v1/nodes/lab-a/drain", NODE),
+        (("slots", "retire", "lab-a/0"), "POST /v1/nodes/lab-a/slots/0/retire", SLOT),
+        (("slots", "reprovision", "lab-a/0"), "POST /v1/nodes/lab-a/slots/0/reprovision", SLOT),
         (("slots", "readmit", "lab-a/0"), "POST /v1/nodes/lab-a/slots/0/readmit", SLOT),
     ],
 )
