@@ -49,6 +49,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "node.agent_superseded": Shape(1, nodes.AgentSuperseded),
     "node.revoked": Shape(1, nodes.NodeRevoked),
     "node.inspected": Shape(1, nodes.NodeInspected),
+    "node.network_changed": Shape(1, nodes.NodeNetworkChanged),
     "node.addresses_changed": Shape(1, nodes.NodeAddressesChanged),
     "node.degraded": Shape(1, nodes.NodeDegraded),
     "node.recovered": Shape(1, nodes.NodeRecovered),

@@ -1,10 +1,14 @@
 """Facts about nodes, in the order of their life cycle. Stream: `node-<node_id>`."""
 
 from datetime import datetime
+from typing import Final
 
 from events.drift import DriftFound, OpenDrift
 from events.facts import Fact, FailedBringUp, Reason, Record
-from events.values import AllocationId, Ipv4Address, Ipv4Subnet, NodeId, SlotId
+from events.values import AllocationId, Ipv4Address, Ipv4Subnet, MacAddress, NodeId, SlotId
+
+DEFAULT_BRIDGE: Final = "br-slice"
+DEFAULT_L2_DOMAIN: Final = "default"
 
 
 class NodeRegistered(Fact, frozen=True):
@@ -18,7 +22,7 @@ class NodeRegistered(Fact, frozen=True):
     subnet: Ipv4Subnet
     """Subnet of the addresses of this node's slots."""
     l2_domain: str
-    """Layer-2 domain of the node's slots; a MAC address has at most one holder in each domain."""
+    """Layer-2 domain of the node's slots until an admin changes it; a MAC address has one holder at most in each."""
     token_sha256: str
     """SHA-256 of the token; the token itself is shown once."""
     token_expires_at: datetime
@@ -128,6 +132,34 @@ class NodeAddressesChanged(Fact, frozen=True):
     """Addresses that the node did not have before; they are claimed in the same append."""
     withdrawn: tuple[Ipv4Address, ...]
     """Addresses that the node no longer has."""
+
+
+class MacPool(Record, frozen=True):
+    """Range of MAC addresses from which slots of a node get theirs."""
+
+    first: MacAddress
+    """Lowest MAC address."""
+    last: MacAddress
+    """Highest MAC address."""
+
+
+class NodeNetwork(Record, frozen=True):
+    """Network settings of a node, which its slots get when they are approved or reprovisioned."""
+
+    bridge: str
+    """Name of the bridge on the node, which must be the one in the settings of its agent."""
+    l2_domain: str
+    """Layer-2 domain in which the MAC addresses of the slots are unique."""
+    mac_pool: MacPool | None
+    """Pool from which the slots get their MAC addresses; null if these are derived from the slots' ids."""
+
+
+class NodeNetworkChanged(Fact, frozen=True):
+    """An admin changed the network settings of the node. Slots keep their addresses until they are reprovisioned."""
+
+    node_id: NodeId
+    network: NodeNetwork
+    """All network settings of the node from now on."""
 
 
 class NodeDegraded(Fact, frozen=True):
@@ -279,6 +311,7 @@ NodeFact = (
     | NodeRevoked
     | NodeInspected
     | NodeAddressesChanged
+    | NodeNetworkChanged
     | NodeDegraded
     | NodeRecovered
     | NodeRepaired

@@ -14,8 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.ledger.tables import metadata
 from events.nodes import (
+    DEFAULT_BRIDGE,
     AgentSuperseded,
     EnrolmentReopened,
+    MacPool,
     NodeAddressesChanged,
     NodeBringUpFailed,
     NodeBringUpSucceeded,
@@ -27,6 +29,8 @@ from events.nodes import (
     NodeExcluded,
     NodeFact,
     NodeInspected,
+    NodeNetwork,
+    NodeNetworkChanged,
     NodeReadmitted,
     NodeRecovered,
     NodeRegistered,
@@ -53,6 +57,8 @@ node = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("subnet", sa.Text, nullable=False),
     sa.Column("l2_domain", sa.Text, nullable=False),
+    sa.Column("bridge", sa.Text),
+    sa.Column("mac_pool", JSONB(none_as_null=True)),
     sa.Column("token_sha256", sa.Text, nullable=False),
     sa.Column("token_expires_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("public_key", sa.Text),
@@ -88,12 +94,13 @@ class NodeRow:
     """The row of a node in `read.node`. States: registered, enrolled, revoked, removed.
 
     The row of a removed node stays in the table, because its stream continues if the name is registered again.
-    `public_key` and `key_thumbprint` are None while the node has no access; `missing` (capabilities that the host
-    lacks) is None before the node first described itself. `drift` is the open drift that concerns all of its slots;
-    `public_addresses` were assigned by an admin. `failures` are the failed starts of slices (bring-ups) on the node
-    since the last success; `excluded` is the reason why the node is excluded from placement. `superseded_session` is
-    the number of the session that a copy of the node's disk presented and that was refused, and `superseded_at` the
-    time; both describe the last refusal since the enrolment. `revoked` is the reason why its access was revoked.
+    `network` are the settings that slots get at their approval. `public_key` and `key_thumbprint` are None while the
+    node has no access; `missing` (capabilities that the host lacks) is None before the node first described itself.
+    `drift` is the open drift that concerns all of its slots; `public_addresses` were assigned by an admin. `failures`
+    are the failed starts of slices (bring-ups) on the node since the last success; `excluded` is the reason why the
+    node is excluded from placement. `superseded_session` is the number of the session that a copy of the node's disk
+    presented and that was refused, and `superseded_at` the time; both describe the last refusal since the enrolment.
+    `revoked` is the reason why its access was revoked.
     `throttled_at` is the time at which the node exceeded its report budget; None while it is not throttled. `cordoned`
     is the reason why an admin closed the node for new placements. `drain` is the last drain since the node was
     cordoned, and `drain_ended` its end; None while it runs.
@@ -105,6 +112,8 @@ class NodeRow:
         self.state: str = row["state"]
         self.subnet = Ipv4Subnet(row["subnet"])
         self.l2_domain: str = row["l2_domain"]
+        pool = msgspec.convert(row["mac_pool"], MacPool | None)
+        self.network = NodeNetwork(row["bridge"] or DEFAULT_BRIDGE, self.l2_domain, pool)
         self.token_sha256: str = row["token_sha256"]
         self.token_expires_at: datetime = row["token_expires_at"]
         self.public_key: str | None = row["public_key"]
@@ -141,7 +150,7 @@ def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
         case EnrolmentReopened():
             return _patch(fact, version, "token_sha256", "token_expires_at", state="registered")
         case NodeRemoved():
-            return _patch(fact, version, state=REMOVED, **_OPEN)
+            return _patch(fact, version, state=REMOVED, bridge=None, mac_pool=None, **_OPEN)
         case NodeEnrolled():
             keys = ("public_key", "key_thumbprint", "agent_version")
             cleared = dict.fromkeys(("superseded_session", "superseded_at", "revoked"))
@@ -166,6 +175,7 @@ def _described(
     version: int,
     fact: NodeInspected
     | NodeAddressesChanged
+    | NodeNetworkChanged
     | NodeDegraded
     | NodeRecovered
     | NodeReportsThrottled
@@ -181,6 +191,8 @@ def _described(
             return described._replace(columns={**described.columns, **lists})
         case NodeAddressesChanged(addresses=addresses):
             return _patch(fact, version, public_addresses=msgspec.to_builtins(addresses))
+        case NodeNetworkChanged(network=network):
+            return _patch(fact, version, **msgspec.to_builtins(network))
         case NodeDegraded(drift=drift):
             return _patch(fact, version, **drift_columns(drift))
         case NodeRecovered():

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from control_plane.commands.loaded import LoadedAllocation
-from control_plane.commands.nodes import L2_DOMAIN, TOKEN_LIFETIME
+from control_plane.commands.nodes import TOKEN_LIFETIME
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Allocation, Requested, evolve
 from control_plane.decisions.deadlines import ready_within
@@ -35,7 +35,14 @@ from events.entries import SpecifiedImage, SpecifiedSku
 from events.envelope import Cause, Recorded
 from events.facts import Fact, Reason
 from events.ledger.append import Change, LedgerCommand
-from events.nodes import NodeEnrolled, NodeInspected, NodeRegistered
+from events.nodes import (
+    DEFAULT_BRIDGE,
+    DEFAULT_L2_DOMAIN,
+    NodeEnrolled,
+    NodeInspected,
+    NodeNetwork,
+    NodeRegistered,
+)
 from events.slots import SlotFact, SlotHardware, SlotNetwork
 from events.values import (
     ImageName,
@@ -65,6 +72,7 @@ PROJECTS: Final = 20
 _BEGAN: Final = datetime(2026, 3, 1, 8, tzinfo=UTC)
 _LATER: Final = timedelta(days=1)
 """A time after which every deadline and lease is over."""
+_NETWORK: Final = NodeNetwork(DEFAULT_BRIDGE, DEFAULT_L2_DOMAIN, None)
 _SKU, _IMAGE = SkuName("lab.small"), ImageName("lab-guest")
 _LOGIN: Final = SshPublicKey(
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBzPzYEEuKx0pWzqOq5eqUJYVtNHpb5lWPxYDBPzYxAP jo@example.org"
@@ -136,7 +144,7 @@ def node_lifecycle(world: World, number: int) -> Lifecycle:
     """Yield the commands of a node from its registration to the approval of its slots, which are free afterwards."""
     node, subnet = NodeId(f"node-{number}"), Ipv4Subnet(f"10.{number >> 8}.{number & 255}.0/24")
     stream, secret = stream_of_node(node), f"{world.rng.getrandbits(256):064x}"
-    registered = NodeRegistered(node, subnet, L2_DOMAIN, secret, world.now + TOKEN_LIFETIME)
+    registered = NodeRegistered(node, subnet, DEFAULT_L2_DOMAIN, secret, world.now + TOKEN_LIFETIME)
     yield from world.record(world.cause("key:admin-1"), Change(stream, 0, (registered,)))
     enrolled = NodeEnrolled(node, secret, secret, 1, "0.1.0")
     yield from world.record(world.cause(f"node:{node}"), Change(stream, 1, (enrolled,)))
@@ -148,7 +156,7 @@ def node_lifecycle(world: World, number: int) -> Lifecycle:
     for slot in discovered:
         row = world.rows[slot]
         # No two slots of node-0 to node-360 derive the same first MAC.
-        approved = approve(slot, row.state, [_SKU], network_of(slot, subnet, L2_DOMAIN))
+        approved = approve(slot, row.state, [_SKU], network_of(slot, subnet, _NETWORK))
         yield from world.record(
             world.cause("key:admin-1"), Change(stream_of_slot(slot), row.version, (approved,))
         )

@@ -130,6 +130,11 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/nodes/{node}/slots/{index}/readmit": _REASON,
     "POST /v1/nodes/{node}/slots/{index}/retire": {"reason": "its GPU is returned to the vendor"},
     "POST /v1/nodes/{node}/slots/{index}/reprovision": {"reason": "its address was published"},
+    "PUT /v1/nodes/{node}/network": {
+        "bridge": "br-slice",
+        "l2_domain": "hall-2",
+        "mac_pool": {"first": "02:00:5e:00:00:00", "last": "02:00:5e:00:ff:ff"},
+    },
     "PUT /v1/nodes/{node}/public-addresses": {
         "addresses": [
             {"address": "203.0.113.7", "use": "ports", "first_port": 20000, "last_port": 20999},

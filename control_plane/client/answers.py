@@ -113,11 +113,18 @@ class Drain(Answer, frozen=True):
     remaining: tuple[RemainingSlot, ...] = ()
 
 
+class MacPool(Answer, frozen=True):
+    first: str
+    last: str
+
+
 class Node(Answer, frozen=True):
     id: str
     state: str
     subnet: str
     l2_domain: str | None = None
+    bridge: str | None = None
+    mac_pool: MacPool | None = None
     hostname: str | None = None
     agent_version: str | None = None
     simulated: bool | None = None

@@ -69,6 +69,21 @@ class NodeAddresses(Body, frozen=True):
     addresses: list[NodeAddress]
 
 
+class MacRange(Body, frozen=True):
+    """Pool of MAC addresses in the body of `PUT /v1/nodes/{node}/network`."""
+
+    first: str
+    last: str
+
+
+class ConfigureNode(Body, frozen=True):
+    """Body of `PUT /v1/nodes/{node}/network`."""
+
+    bridge: str | UnsetType = UNSET
+    l2_domain: str | UnsetType = UNSET
+    mac_pool: MacRange | None = None
+
+
 class RegisterNode(Body, frozen=True):
     """Body of `POST /v1/nodes`."""
 

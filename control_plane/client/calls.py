@@ -167,6 +167,11 @@ def set_public_addresses(name: str, body: bodies.NodeAddresses) -> Call[Node]:
     return Call("PUT", node_path(name, "public-addresses"), Node, body=body)
 
 
+def configure_node(name: str, body: bodies.ConfigureNode) -> Call[Node]:
+    """Set the bridge, the layer-2 domain and the MAC pool of a node."""
+    return Call("PUT", node_path(name, "network"), Node, body=body)
+
+
 def drift(node_name: str | None = None, *, at: str | None = None) -> ListCall[Drift]:
     """List the open drift of a node, or of all nodes."""
     path = "/v1/drift" if node_name is None else node_path(node_name, "drift")

@@ -15,14 +15,27 @@ from control_plane.commands.loaded import locked_node
 from control_plane.decisions import drift
 from control_plane.decisions.hardware import changed, hardware_of
 from control_plane.decisions.refusals import Objection, UnknownName
-from control_plane.decisions.registration import Registration, check_repeatable, free_subnet, removal
+from control_plane.decisions.registration import (
+    Registration,
+    check_repeatable,
+    configure,
+    free_subnet,
+    removal,
+)
 from control_plane.decisions.slots import NOTHING_DESCRIBED, Described, awaits_approval, described, discover
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.drift import OpenDrift
 from events.envelope import Cause
 from events.ledger.append import Change
-from events.nodes import EnrolmentReopened, NodeInspected, NodeRegistered, NodeRepaired
+from events.nodes import (
+    DEFAULT_L2_DOMAIN,
+    EnrolmentReopened,
+    NodeInspected,
+    NodeNetwork,
+    NodeRegistered,
+    NodeRepaired,
+)
 from events.slots import DeviceEvidence, FabricMetadata, SlotDevice, SlotFact, SlotHardware, SlotRepaired
 from events.values import NodeId, SlotId, SlotIndex, index_of, slot_of, stream_of_node, stream_of_slot
 from read_models import nodes, slots
@@ -32,7 +45,6 @@ from tasks.devices import FoundDevice
 from tasks.drift import LocatedEvidence
 from tasks.reports import DriftRepaired, FoundSlot, NodeSurveyed
 
-L2_DOMAIN: Final = "default"
 TOKEN_LIFETIME: Final = timedelta(hours=1)
 
 
@@ -52,7 +64,7 @@ def register_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv
         fact = NodeRegistered(
             node_id=node,
             subnet=free_subnet(node, among, await nodes.subnets(transaction.conn), next(attempts)),
-            l2_domain=L2_DOMAIN,
+            l2_domain=DEFAULT_L2_DOMAIN,
             token_sha256=sha256(token.encode()).hexdigest(),
             token_expires_at=transaction.now + TOKEN_LIFETIME,
         )
@@ -95,6 +107,23 @@ def remove_node(node: NodeId, origin: Origin) -> Command:
         if row is None:
             raise UnknownName(Objection("unknown_node", f"no node is named {node}"))
         facts = () if row.state == REMOVED else removal(registration_of(row))
+        changes = (Change(stream_of_node(node), row.version, facts),) if facts else ()
+        return Decision(changes, origin.at(transaction.now))
+
+    return command
+
+
+def configure_node(node: NodeId, wanted: NodeNetwork, origin: Origin) -> Command:
+    """Set the network of a node. Raises `UnknownName`, and `Conflict` if the bridge or the layer-2 domain would change
+    while slots have addresses.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        # Locked before the node: an approval that is not committed holds the row of its slot.
+        found = await slots.of_node(transaction.conn, node, lock=True)
+        row = await locked_node(transaction.conn, node)
+        approved = [each.slot_id for each in found if each.network is not None]
+        facts = configure(node, row.network, wanted, approved)
         changes = (Change(stream_of_node(node), row.version, facts),) if facts else ()
         return Decision(changes, origin.at(transaction.now))
 

@@ -32,6 +32,7 @@ from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.ledger.append import Change
 from events.ledger.tables import claim
+from events.nodes import NodeNetwork
 from events.slot_states import Retired
 from events.slots import SlotFact
 from events.values import SkuName, SlotId, node_of, stream_of_slot
@@ -50,8 +51,9 @@ def approve_slot(slot: SlotId, skus: Sequence[SkuName] | None, origin: Origin) -
     """
 
     async def command(transaction: Transaction) -> Decision:
-        node = await nodes.find(transaction.conn, node_of(slot))
         row = (await slots.locked(transaction.conn, [slot])).get(slot)
+        # Read after the slot is locked: a command that changes the network of the node locks its slots first.
+        node = await nodes.find(transaction.conn, node_of(slot))
         if node is None or row is None:
             raise _unknown(slot)
         if skus is not None:
@@ -64,8 +66,8 @@ def approve_slot(slot: SlotId, skus: Sequence[SkuName] | None, origin: Origin) -
             chosen = skus if skus is not None else row.skus
             facts: tuple[SlotFact, ...] = (reinstate(slot, row.state, chosen), *given)
         elif awaits_approval(row.state) or (skus is None and not only_binds(row.state, given)):
-            taken = await _taken_macs(transaction.conn, slot, node.l2_domain)
-            network = network_of(slot, node.subnet, node.l2_domain, taken)
+            taken = await _taken_macs(transaction.conn, slot, node.network)
+            network = network_of(slot, node.subnet, node.network, taken)
             chosen = await _suggested(transaction.conn, row) if skus is None else skus
             facts = (approve(slot, row.state, chosen, network), *given)
         else:
@@ -117,11 +119,11 @@ def reprovision_slot(slot: SlotId, reason: str, origin: Origin) -> Command:
 
     async def command(transaction: Transaction) -> Decision:
         row = (await slots.locked(transaction.conn, [slot])).get(slot)
-        if row is None:
+        node = await nodes.find(transaction.conn, node_of(slot))
+        if node is None or row is None:
             raise _unknown(slot)
-        domain = row.network.l2_domain if row.network else ""
-        taken = await _taken_macs(transaction.conn, slot, domain)
-        fact = reprovision(slot, row.state, row.network, taken, reason)
+        taken = await _taken_macs(transaction.conn, slot, node.network)
+        fact = reprovision(slot, row.state, row.network, node.network, taken, reason=reason)
         return Decision((Change(stream_of_slot(slot), row.version, (fact,)),), origin.at(transaction.now))
 
     return command
@@ -153,10 +155,14 @@ def _unknown(slot: SlotId) -> UnknownName:
     return UnknownName(Objection("unknown_slot", f"there is no slot {slot}: its node has not reported it"))
 
 
-async def _taken_macs(conn: AsyncConnection, slot: SlotId, l2_domain: str) -> set[str]:
-    """Return the MACs derived for a slot that are already claimed. If one is claimed concurrently, the command
-    reruns.
+async def _taken_macs(conn: AsyncConnection, slot: SlotId, settings: NodeNetwork) -> set[str]:
+    """Return the candidate MACs of a slot that are already claimed in its domain. If one is claimed concurrently, the
+    command reruns.
     """
-    values = [f"{l2_domain}/{mac}" for mac in derived_macs(slot)]
-    query = sa.select(claim.c.value).where(claim.c.kind == "mac", claim.c.value.in_(values))
-    return {value.rpartition("/")[2] for value in await conn.scalars(query)}
+    domain, pool, value = settings.l2_domain, settings.mac_pool, claim.c.value
+    if pool is None:
+        among: sa.ColumnElement[bool] = value.in_([f"{domain}/{mac}" for mac in derived_macs(slot)])
+    else:
+        among = sa.and_(value >= f"{domain}/{pool.first}", value <= f"{domain}/{pool.last}")
+    found = await conn.scalars(sa.select(value).where(claim.c.kind == "mac", among))
+    return {each.rpartition("/")[2] for each in found}

@@ -1,10 +1,10 @@
 """Decisions about a slot: each takes the slot's state (`events.slot_states`) and returns facts, or raises a refusal.
 
 The state of a slot is stored in its row, which is updated in the append that records the facts; this module decides
-which changes are allowed in which state. The MAC is derived from the slot's id (ALC-3) and the IP address from its
-index in the node's subnet, so both stay the same until an administrator reprovisions the slot, which uses the next
-ones. Among tens of thousands of slots some derive the same MAC: the slot
-that is approved later uses its next derived MAC.
+which changes are allowed in which state. The MAC is derived from the slot's id, or taken from the pool of its node
+(ALC-3), and the IP address follows from the slot's index in the node's subnet. Both stay the same until an
+administrator reprovisions the slot, which uses the next ones. Among tens of thousands of slots some derive the same
+MAC: the slot that is approved later uses its next derived MAC.
 """
 
 import hashlib
@@ -18,10 +18,12 @@ from control_plane.decisions.catalogue import retired_entry, specified_sku, unkn
 from control_plane.decisions.drift import UNGRANTED
 from control_plane.decisions.hardware import CHANGED
 from control_plane.decisions.placing.suitability import against_offering
-from control_plane.decisions.refusals import Conflict, Objection, refuse_if
+from control_plane.decisions.refusals import Objection, refuse_if
+from control_plane.decisions.registration import no_mac_left, pool_macs
 from events.drift import OpenDrift
 from events.entries import Entry
 from events.facts import Reason
+from events.nodes import MacPool, NodeNetwork
 from events.offers import Offer
 from events.slot_states import (
     Claimed,
@@ -75,7 +77,6 @@ Text = TypeVar("Text", bound=str)
 Described = tuple[tuple[SlotDevice, ...], int | None]
 """A slot's PCI functions, and the NUMA node of its memory."""
 NOTHING_DESCRIBED: Final[Described] = ((), None)
-BRIDGE: Final = "br-slice"
 FIRST_HOST: Final = 10
 """Slot 0 gets the tenth host address of the subnet: the gateway and the operator use the addresses below."""
 _HARDWARE_DRIFT: Final = frozenset({UNGRANTED, CHANGED})
@@ -141,17 +142,23 @@ def against_retiring(slot: SlotId, state: SlotState) -> list[Objection]:
 
 
 def reprovision(
-    slot: SlotId, state: SlotState, previous: SlotNetwork | None, taken: Collection[str], reason: str
+    slot: SlotId,
+    state: SlotState,
+    previous: SlotNetwork | None,
+    settings: NodeNetwork,
+    taken: Collection[str],
+    *,
+    reason: str,
 ) -> SlotReprovisioned:
     """Give a free slot its next MAC that is not in `taken`, and its next IP address. Raises `Conflict` for a slot that
     is not free, and if all other MACs of the slot are taken.
     """
     refuse_if(against_reprovisioning(slot, state))
     assert previous is not None, "a free slot must have the network that its approval set"
-    macs, addresses = derived_macs(slot), _addresses(slot, previous.subnet)
+    macs, addresses = candidate_macs(slot, settings.mac_pool), _addresses(slot, previous.subnet)
     mac = next((each for each in _after(macs, previous.mac_address) if each not in taken), None)
     if mac is None:
-        raise _all_macs_taken(slot, previous.l2_domain)
+        raise no_mac_left(slot, settings.l2_domain, settings.mac_pool)
     address = next(_after(addresses, previous.private_ip))
     network = replace(previous, mac_address=mac, private_ip=address)
     return SlotReprovisioned(slot, reason, network, previous)
@@ -278,27 +285,31 @@ def grant(
     return (SlotDevicesGranted(slot, node_of(slot), wanted, added, withdrawn),)
 
 
-def network_of(slot: SlotId, subnet: Ipv4Subnet, l2_domain: str, taken: Collection[str] = ()) -> SlotNetwork:
-    """Return the network identity of a slot, with the first MAC derived from its id that is not in `taken`.
+def network_of(
+    slot: SlotId, subnet: Ipv4Subnet, settings: NodeNetwork, taken: Collection[str] = ()
+) -> SlotNetwork:
+    """Return the network identity of a slot, with its first candidate MAC that is not in `taken`.
 
-    Raises `Conflict` if all derived MACs are taken.
+    Raises `Conflict` if all candidates are taken.
     """
-    mac = next((each for each in derived_macs(slot) if each not in taken), None)
+    mac = next((each for each in candidate_macs(slot, settings.mac_pool) if each not in taken), None)
     if mac is None:
-        raise _all_macs_taken(slot, l2_domain)
+        raise no_mac_left(slot, settings.l2_domain, settings.mac_pool)
     return SlotNetwork(
-        l2_domain=l2_domain,
+        l2_domain=settings.l2_domain,
         mac_address=mac,
         private_ip=_addresses(slot, subnet)[0],
         subnet=subnet,
         gateway=Ipv4Address(str(ipaddress.IPv4Network(subnet)[1])),
-        bridge=BRIDGE,
+        bridge=settings.bridge,
     )
 
 
-def _all_macs_taken(slot: SlotId, l2_domain: str) -> Conflict:
-    reason = f"every MAC derived for slot {slot} is in use in L2 domain {l2_domain}"
-    return Conflict(Objection("mac_taken", reason))
+def candidate_macs(slot: SlotId, pool: MacPool | None) -> Sequence[MacAddress]:
+    """Return the MACs that a slot may have, in the order in which they are tried: those of the pool of its node, or
+    those derived from its id.
+    """
+    return derived_macs(slot) if pool is None else pool_macs(slot, pool)
 
 
 def _addresses(slot: SlotId, subnet: Ipv4Subnet) -> tuple[Ipv4Address, ...]:

@@ -23,6 +23,7 @@ from events.allocations import (
 )
 from events.entries import ImageContent, SkuContent, SpecifiedImage, SpecifiedSku
 from events.facts import Reason
+from events.nodes import NodeNetwork
 from events.ssh_keys import ssh_public_key
 from events.values import (
     ImageName,
@@ -39,7 +40,8 @@ ID = allocation_of(new_uuid())
 A, B = slot_id("lab-a/0"), slot_id("lab-a/1")
 KEY = ssh_public_key("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJUNhMTvfjLQo4LVPLtj+JwKLEfEyHSmnjEdHhkqFqP7 test")
 REASON = Reason("test_code", "reason of the test")
-PLACED = tuple(PlacedSlot(slot, network_of(slot, ipv4_subnet("10.100.1.0/24"), "default")) for slot in (A, B))
+DERIVED = NodeNetwork("br-slice", "default", None)
+PLACED = tuple(PlacedSlot(slot, network_of(slot, ipv4_subnet("10.100.1.0/24"), DERIVED)) for slot in (A, B))
 NETWORK = PLACED[0].network
 REQUESTED = AllocationRequested(
     ID, ProjectId("p"), SkuName("lab.small"), "public-nat", ImageName("lab-guest"), (KEY,), 3600, 2, {}

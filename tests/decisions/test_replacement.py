@@ -43,6 +43,7 @@ from events.values import (
 )
 from tasks.orders import ApplySlice, Order, RemoveSlice
 from tests.decisions.histories import (
+    DERIVED,
     GRANTED,
     ID,
     NOW,
@@ -58,7 +59,7 @@ from tests.decisions.histories import (
 
 C, D = slot_id("lab-b/0"), slot_id("lab-b/1")
 REFUSED = Reason("step_refused", "machine.start: refused")
-NEW = tuple(PlacedSlot(slot, network_of(slot, ipv4_subnet("10.100.2.0/24"), "default")) for slot in (C, D))
+NEW = tuple(PlacedSlot(slot, network_of(slot, ipv4_subnet("10.100.2.0/24"), DERIVED)) for slot in (C, D))
 REPLACED = AllocationReplaced(ID, (A, B), NEW, REFUSED, 2, PLACEMENT.deadline)
 AGAIN: tuple[AllocationFact, ...] = (*PROVISIONING, REPLACED)
 ACTIVE_AGAIN = (*AGAIN, ready(C), ready(D), AllocationActivated(ID), GRANTED)

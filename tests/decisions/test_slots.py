@@ -36,7 +36,7 @@ from events.slot_states import (
 )
 from events.slots import SlotForceReleased, SlotReleased, SlotReleasing, SlotRetired
 from events.values import Ipv4Subnet, NodeId, SkuName, SlotIndex, allocation_of, index_of, new_uuid, slot_of
-from tests.decisions.histories import ID, NETWORK, A
+from tests.decisions.histories import DERIVED, ID, NETWORK, A
 
 OTHER = allocation_of(new_uuid())
 LEFT = ("tap slice0",)
@@ -112,10 +112,10 @@ def test_only_a_free_slot_is_retired_and_reprovisioned_and_a_retired_one_stays_r
     name = slot_state_name(state)
     if name == "free":
         assert retire(A, state, (), "sold") == (SlotRetired(A, "sold"),)
-        assert reprovision(A, state, NETWORK, (), "leaked").previous == NETWORK
+        assert reprovision(A, state, NETWORK, DERIVED, (), reason="leaked").previous == NETWORK
         return
     with pytest.raises(Conflict, match=f"slot {A} is {name}, not free"):
-        reprovision(A, state, NETWORK, (), "leaked")
+        reprovision(A, state, NETWORK, DERIVED, (), reason="leaked")
     if name == "retired":
         assert retire(A, state, (), "sold") == ()
         return
@@ -124,10 +124,10 @@ def test_only_a_free_slot_is_retired_and_reprovisioned_and_a_retired_one_stays_r
 
 
 def test_slot_that_is_reprovisioned_repeatedly_goes_through_all_its_macs_and_addresses() -> None:
-    first = network_of(A, Ipv4Subnet("10.100.1.0/24"), "default")
+    first = network_of(A, Ipv4Subnet("10.100.1.0/24"), DERIVED)
     found = [first]
     for _ in range(len(derived_macs(A))):
-        found.append(reprovision(A, Free(), found[-1], (), "leaked").network)
+        found.append(reprovision(A, Free(), found[-1], DERIVED, (), reason="leaked").network)
     assert [each.mac_address for each in found] == [*derived_macs(A), derived_macs(A)[0]]
     assert [each.private_ip for each in found[:5]] == [
         f"10.100.1.{each + index_of(A)}" for each in (10, 74, 138, 202, 10)
@@ -139,9 +139,11 @@ def test_addresses_of_all_slots_of_a_node_are_different_and_within_its_subnet() 
     found: list[str] = []
     for index in range(64):
         slot = slot_of(NodeId("lab-a"), SlotIndex(index))
-        network = network_of(slot, Ipv4Subnet(str(subnet)), "default")
+        network = network_of(slot, Ipv4Subnet(str(subnet)), DERIVED)
         own = [network.private_ip]
-        while (network := reprovision(slot, Free(), network, (), "leaked").network).private_ip != own[0]:
+        while (
+            network := reprovision(slot, Free(), network, DERIVED, (), reason="leaked").network
+        ).private_ip != own[0]:
             own.append(network.private_ip)
         found += own
     assert len(found) == len({*found})
@@ -150,7 +152,7 @@ def test_addresses_of_all_slots_of_a_node_are_different_and_within_its_subnet() 
 
 def test_reprovisioning_skips_taken_macs_and_is_refused_when_all_are_taken() -> None:
     macs = derived_macs(A)
-    network = network_of(A, Ipv4Subnet("10.100.1.0/24"), "default")
-    assert reprovision(A, Free(), network, macs[:3], "leaked").network.mac_address == macs[3]
+    network = network_of(A, Ipv4Subnet("10.100.1.0/24"), DERIVED)
+    assert reprovision(A, Free(), network, DERIVED, macs[:3], reason="leaked").network.mac_address == macs[3]
     with pytest.raises(Conflict, match=f"every MAC derived for slot {A} is in use in L2 domain default"):
-        reprovision(A, Free(), network, macs, "leaked")
+        reprovision(A, Free(), network, DERIVED, macs, reason="leaked")

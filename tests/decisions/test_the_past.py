@@ -117,6 +117,8 @@ of_slot: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(slots.SlotExcluded, st.just(SLOT), reason, failures),
     st.builds(slots.SlotReadmitted, st.just(SLOT), reason),
 )
+mac_pool = st.builds(nodes.MacPool, word.map(MacAddress), word.map(MacAddress))
+node_network = st.builds(nodes.NodeNetwork, word, word, st.none() | mac_pool)
 registered = st.builds(nodes.NodeRegistered, st.just(NODE), word.map(Ipv4Subnet), word, word, moment)
 of_node: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(nodes.EnrolmentReopened, st.just(NODE), word, moment),
@@ -126,6 +128,7 @@ of_node: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(nodes.AgentSuperseded, st.just(NODE), number, number, moment),
     st.builds(nodes.NodeRevoked, st.just(NODE), word),
     st.builds(nodes.NodeInspected, st.just(NODE), word, word, st.booleans(), words, words),
+    st.builds(nodes.NodeNetworkChanged, st.just(NODE), node_network),
     st.builds(nodes.NodeAddressesChanged, st.just(NODE), addresses, ips, ips),
     st.builds(nodes.NodeDegraded, st.just(NODE), drift),
     st.builds(nodes.NodeRecovered, st.just(NODE)),

@@ -93,6 +93,8 @@ def nodes(conn: psycopg.Connection) -> dict[str, Row]:
 
 def _node(facts: list[_StoredEvent]) -> Row:
     registered = _last(facts, "node.registered")
+    changed = _last(facts, "node.network_changed", but_not_after=("node.removed",))
+    network = changed.get("network", {})
     token = _last(facts, "node.registered", "node.enrolment_reopened")
     key = _last(facts, "node.enrolled", but_not_after=("node.revoked",))
     superseded = _last(facts, "node.agent_superseded", but_not_after=("node.enrolled",))
@@ -111,7 +113,9 @@ def _node(facts: list[_StoredEvent]) -> Row:
         "version": len(facts),
         "state": [states[each.type] for each in facts if each.type in states][-1],
         "subnet": registered["subnet"],
-        "l2_domain": registered["l2_domain"],
+        "l2_domain": network["l2_domain"] if network else registered["l2_domain"],
+        "bridge": network.get("bridge"),
+        "mac_pool": network.get("mac_pool"),
         "token_sha256": token["token_sha256"],
         "public_key": key.get("public_key"),
         "key_thumbprint": key.get("key_thumbprint"),

@@ -65,6 +65,8 @@ create table node (
   state text not null,
   subnet text not null,
   l2_domain text not null,
+  bridge text,
+  mac_pool jsonb,
   token_sha256 text not null,
   token_expires_at timestamptz not null,
   public_key text,

@@ -25,10 +25,12 @@ from control_plane.decisions.public_addresses import (
     normalized_sources,
 )
 from control_plane.decisions.refusals import Refused
+from control_plane.decisions.registration import MAX_POOL, size_of
 from control_plane.decisions.requests import network_mode_offered, permits_ingress
 from control_plane.decisions.tasks import REQUESTABLE, kind_requestable
 from control_plane.decisions.tokens import KEY_ACTOR, SERVICE_ACCOUNT_ACTOR, USER_ACTOR, is_recorded_form
 from events import values
+from events.nodes import DEFAULT_BRIDGE, DEFAULT_L2_DOMAIN, MacPool
 from events.ssh_keys import ssh_public_key
 from events.values import InvalidValue
 from tasks.catalogue import bounds_of
@@ -267,6 +269,41 @@ class DrainNode(Body):
     """Time after which the allocations that still hold slots of the node are released; 0: now; null: they end by
     themselves.
     """
+
+
+class MacRange(Body):
+    """Pool of MAC addresses, as a part of the request body: all from `first` to `last`."""
+
+    first: Annotated[str, AfterValidator(values.mac_address)]
+    last: Annotated[str, AfterValidator(values.mac_address)]
+
+    @model_validator(mode="after")
+    def _has_a_usable_size(self) -> Self:
+        size = size_of(self.pool)
+        if 0 < size <= MAX_POOL:
+            return self
+        reason = (
+            "the last MAC of the pool is lower than the first one; exchange them"
+            if size < 1
+            else f"the pool has {size} MACs; use at most {MAX_POOL}"
+        )
+        raise _misfit("invalid_value", "last", reason)
+
+    @property
+    def pool(self) -> MacPool:
+        """The pool in the form that facts store."""
+        return MacPool(values.MacAddress(self.first), values.MacAddress(self.last))
+
+
+class ConfigureNode(Body):
+    """Request body of `PUT /v1/nodes/{node}/network`. What is left out gets its default."""
+
+    bridge: str = Field(default=DEFAULT_BRIDGE, pattern=r"^[A-Za-z0-9_.-]{1,15}$")
+    """Bridge of the node, as in the settings of its agent."""
+    l2_domain: str = Field(default=DEFAULT_L2_DOMAIN, pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")
+    """Layer-2 domain, in which a MAC has one holder."""
+    mac_pool: MacRange | None = None
+    """Pool from which slots get their MACs; null: derived from their ids."""
 
 
 class RegisterNode(Body):

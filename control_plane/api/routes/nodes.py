@@ -14,6 +14,7 @@ from control_plane.api.requests.access import AuthenticatedRoute, Caller, access
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import (
     ApproveSlot,
+    ConfigureNode,
     CordonNode,
     DrainNode,
     ForceRelease,
@@ -44,13 +45,14 @@ from control_plane.api.views.views import (
 from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
 from control_plane.commands.drains import cordon_node, drain_node, uncordon_node
 from control_plane.commands.identity import revoke_node
-from control_plane.commands.nodes import register_node, remove_node, reopen_enrolment
+from control_plane.commands.nodes import configure_node, register_node, remove_node, reopen_enrolment
 from control_plane.commands.slots import approve_slot, force_release, reprovision_slot, retire_slot
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
 from control_plane.handle import Command, database_time
 from control_plane.work import tables
 from control_plane.work.placeable import hosts_blocked, slots_blocked
+from events.nodes import NodeNetwork
 from events.slot_states import SlotStateName
 from events.values import (
     InvalidValue,
@@ -175,6 +177,19 @@ async def drain(request: Request, principal: Caller, node: str, body: DrainNode)
     release_after = None if after is None else timedelta(seconds=after)
     command = drain_node(name, body.reason, release_after, origin_of(request, principal))
     await execute(request, command, stream_of_node(name))
+    return await node_shown(request, name)
+
+
+@router.put("/nodes/{node}/network", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
+async def configure(request: Request, principal: Caller, node: str, body: ConfigureNode) -> NodeDetail:
+    """Set the bridge, the layer-2 domain and the MAC pool of a node. Slots get them when they are approved.
+
+    The bridge must be the one in the settings of the node's agent. It and the domain can change only while no slot of
+    the node has addresses. Another pool applies to slots that are approved or reprovisioned later. Idempotent.
+    """
+    name, pool = node_named(node), None if body.mac_pool is None else body.mac_pool.pool
+    wanted = NodeNetwork(body.bridge, body.l2_domain, pool)
+    await execute(request, configure_node(name, wanted, origin_of(request, principal)), stream_of_node(name))
     return await node_shown(request, name)
 
 

@@ -135,8 +135,8 @@ def actions_on_session(principal: Principal, actor: str) -> AllowedActions:
 
 
 def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
-    """Return the actions on a registered node. Not checked: which public addresses a request names, and which ones are
-    in use.
+    """Return the actions on a registered node. Not checked: which public addresses a request names, which ones are in
+    use, and whether slots have addresses, in which case its bridge and layer-2 domain cannot change.
     """
     against = {
         "remove": against_removing(registration_of(row)),
@@ -147,6 +147,7 @@ def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
         "uncordon": against_uncordoning(row.node_id, row.cordoned),
         "drain": _NONE,
         "set_public_addresses": _NONE,
+        "configure": _NONE,
     }
     return _decided(principal, Scope.FLEET_WRITE, against)
 

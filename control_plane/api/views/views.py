@@ -16,7 +16,7 @@ from events.catalog import name_of
 from events.drift import OpenDrift
 from events.envelope import Recorded
 from events.facts import Fact, FailedBringUp, Reason
-from events.nodes import PublicAddress
+from events.nodes import MacPool, PublicAddress
 from events.slot_states import slot_state_name
 from events.slots import SlotDevice
 from events.values import NodeId, PciAddress, SlotId
@@ -70,6 +70,13 @@ class PublicAddressView(BaseModel):
     last_port: int | None
 
 
+class MacPoolView(BaseModel):
+    """Pool of MAC addresses, from `first` to `last`."""
+
+    first: str
+    last: str
+
+
 class NodeView(BaseModel):
     """A node. `state`: registered, enrolled, revoked, unreachable (the heartbeat of an enrolled node is overdue), or
     resyncing (its agent started and has not yet compared every slot with its desired state, or not yet
@@ -92,6 +99,9 @@ class NodeView(BaseModel):
     (`bring_ups_failed`), the state of a node without access, or `simulated` if only requests that name the node are
     placed on it; null if slices are placed there, and in views of the past.
 
+    Slots get `bridge`, `l2_domain` and a MAC of `mac_pool` when they are approved; without a pool, their MACs are
+    derived from their ids.
+
     `reports_throttled_at` is the time at which the node exceeded its report budget; null while the node is within its
     budget. While a node exceeds it, only the newest of its host descriptions is recorded, and its other reports are
     delayed.
@@ -101,6 +111,8 @@ class NodeView(BaseModel):
     state: str
     subnet: str
     l2_domain: str
+    bridge: str
+    mac_pool: MacPoolView | None
     hostname: str | None
     agent_version: str | None
     simulated: bool | None
@@ -301,6 +313,8 @@ def past_node_view(node: NodeRow) -> NodeView:
         state=node.state,
         subnet=node.subnet,
         l2_domain=node.l2_domain,
+        bridge=node.network.bridge,
+        mac_pool=_pool_view(node.network.mac_pool),
         hostname=node.hostname,
         agent_version=node.agent_version,
         simulated=node.simulated,
@@ -358,6 +372,10 @@ def _drain_view(node: NodeRow, slots: Sequence[SlotRow], *, reachable: bool) -> 
             for each in remaining
         ],
     )
+
+
+def _pool_view(pool: MacPool | None) -> MacPoolView | None:
+    return None if pool is None else MacPoolView(first=pool.first, last=pool.last)
 
 
 def _address_view(address: PublicAddress) -> PublicAddressView:

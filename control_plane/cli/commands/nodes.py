@@ -1,6 +1,6 @@
 """`sliceplane nodes`."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from msgspec import UNSET
@@ -16,10 +16,11 @@ from control_plane.cli.times import At, counted_from
 from control_plane.cli.waiting import continuing
 from control_plane.client import calls
 from control_plane.client.answers import Drain, Node
-from control_plane.client.bodies import DrainNode, NodeAddresses
+from control_plane.client.bodies import ConfigureNode, DrainNode, MacRange, NodeAddresses
 from control_plane.client.exchange import Reply
 
 commands = typer.Typer(no_args_is_help=True)
+_POOL: Final = "02:00:5e:00:00:00-02:00:5e:00:ff:ff"
 
 
 def _release_after(given: str) -> int:
@@ -87,6 +88,39 @@ def addresses(
     with session(context, output) as current:
         call = calls.set_public_addresses(node, body) if address or none else calls.node(node)
         current.screen.one(current.send(call), details.addresses)
+
+
+@commands.command()
+def configure(
+    context: typer.Context,
+    *,
+    node: NodeId,
+    bridge: Annotated[
+        str, typer.Option(help="Bridge of the node, as in the settings of its agent.")
+    ] = "br-slice",
+    l2_domain: Annotated[
+        str, typer.Option(help="Layer-2 domain, in which MAC addresses are unique.")
+    ] = "default",
+    mac_pool: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST-LAST",
+            help="Pool of MAC addresses for the slots. Without it, they are derived from the ids of the slots.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Replace the network settings of a node, which its slots get when they are approved. The bridge and the layer-2
+    domain can change only while no slot has addresses.
+    """
+    first, _, last = (mac_pool or "").partition("-")
+    if mac_pool and not last:
+        raise typer.BadParameter(f"{mac_pool!r} is not a pool; use FIRST-LAST, such as {_POOL}")
+    pool = MacRange(first=first, last=last) if mac_pool else None
+    body = ConfigureNode(bridge=bridge, l2_domain=l2_domain, mac_pool=pool)
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.configure_node(node, body)), details.node)
 
 
 @commands.command()

@@ -215,6 +215,7 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
     if item.key_thumbprint:
         yield "key", item.key_thumbprint
     yield "subnet", item.subnet
+    yield "network", _network(item)
     if item.hostname:
         yield "hostname", item.hostname
         yield "agent", f"{item.agent_version or 'unknown'}{' (simulated host)' if item.simulated else ''}"
@@ -227,6 +228,12 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
     yield from _exclusion(item.excluded, item.failures, now)
     yield from actions(item.allowed_actions)
     yield from _drift((*item.drift, *item.slot_drift), item.id, now)
+
+
+def _network(item: Node) -> str:
+    pool = item.mac_pool
+    macs = "derived MACs" if pool is None else f"MACs {pool.first} to {pool.last}"
+    return f"bridge {item.bridge or 'unknown'}, L2 domain {item.l2_domain or 'unknown'}, {macs}"
 
 
 def _service(item: Node, now: datetime | None) -> Iterator[Row]:

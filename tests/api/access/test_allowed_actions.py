@@ -123,6 +123,7 @@ def node(name: str) -> Subject:
         "cordon": ("POST", "/cordon", TEXT),
         "uncordon": ("POST", "/uncordon", TEXT),
         "drain": ("POST", "/drain", TEXT),
+        "configure": ("PUT", "/network", {}),
         "set_public_addresses": ("PUT", "/public-addresses", {"addresses": []}),
     }
     return Subject(f"/nodes/{name}", "/nodes?limit=200", requests)

@@ -21,6 +21,7 @@ BODIES: Final[dict[str, Any]] = {
     "/v1/keys/{key}/revoke": {"reason": "lost"},
     "/v1/keys/{key}/rotate": {},
     "/v1/nodes/{node}/public-addresses": {"addresses": []},
+    "/v1/nodes/{node}/network": {},
     "/v1/nodes/{node}/readmit": {"reason": "repaired"},
     "/v1/nodes/{node}/cordon": {"reason": "update"},
     "/v1/nodes/{node}/uncordon": {"reason": "updated"},

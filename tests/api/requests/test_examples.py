@@ -230,6 +230,7 @@ PREPARED: Final[Mapping[str, Callable[[World], Names]]] = {
     "POST /v1/nodes/{node}/slots/{index}/readmit": World.excluded,
     "POST /v1/nodes/{node}/slots/{index}/retire": World.approved,
     "POST /v1/nodes/{node}/slots/{index}/reprovision": World.approved,
+    "PUT /v1/nodes/{node}/network": World.registered,
     "PUT /v1/nodes/{node}/public-addresses": World.registered,
     "POST /v1/projections/{name}/skip": World.stopped_projection,
     "POST /v1/projections/{name}/retry": World.stopped_projection,

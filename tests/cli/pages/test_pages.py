@@ -593,3 +593,20 @@ def test_revocation_of_a_principal_prints_that_tokens_issued_until_its_time_are_
         "actor": "user:corp/alice",
         "reason": "laptop lost",
     }
+
+
+def test_configure_replaces_the_network_settings_of_a_node_and_its_page_shows_them(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    pool = {"first": "02:00:5e:00:00:00", "last": "02:00:5e:00:ff:ff"}
+    network = {"bridge": "br-lab", "l2_domain": "hall-2", "mac_pool": pool}
+    plane.script("PUT /v1/nodes/lab-a/network", document({**NODE, **network}))
+    done = sliceplane(
+        *("nodes", "configure", "lab-a", "--bridge", "br-lab", "--l2-domain", "hall-2"),
+        *("--mac-pool", "02:00:5e:00:00:00-02:00:5e:00:ff:ff"),
+    )
+    shown = " ".join(done.out.split())
+    assert "bridge br-lab, L2 domain hall-2, MACs 02:00:5e:00:00:00 to 02:00:5e:00:ff:ff" in shown
+    assert json.loads(plane.received[0].body) == network
+    wrong = sliceplane("nodes", "configure", "lab-a", "--mac-pool", "02:00:5e:00:00:00")
+    assert "use FIRST-LAST" in " ".join(wrong.err.split())
