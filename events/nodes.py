@@ -22,7 +22,8 @@ class NodeRegistered(Fact, frozen=True):
     subnet: Ipv4Subnet
     """Subnet of the addresses of this node's slots."""
     l2_domain: str
-    """Layer-2 domain of the node's slots until an admin changes it; a MAC address has one holder at most in each."""
+    """Layer-2 domain of the node's slots until an admin changes it. In one domain each MAC address belongs to one slot
+    at most."""
     token_sha256: str
     """SHA-256 of the token; the token itself is shown once."""
     token_expires_at: datetime

@@ -216,9 +216,9 @@ class SlotReprovisioned(Fact, frozen=True):
     reason: str
     """Explanation that the admin gave."""
     network: SlotNetwork
-    """Identity of the slot from now on. Later orders contain it."""
+    """MAC, IP address and bridge that the slot has from this event on. Later orders contain them."""
     previous: SlotNetwork
-    """Identity of the slot until now."""
+    """MAC, IP address and bridge that the slot had until this event."""
 
 
 class SlotDevicesDescribed(Fact, frozen=True):

@@ -87,6 +87,11 @@ class DriftType:
     or slot."""
     restarts: bool = False
     """Whether the repair restarts the slice's guest."""
+    compares_observed: bool = False
+    """Whether another observed state is other drift. False for most kinds: the description of the observed state may
+    differ from survey to survey while the drift stays the same."""
+    ends_at_approval: bool = False
+    """Whether the drift ends when an admin approves the slot, because the approval accepts the observed state."""
 
     @property
     def blocks(self) -> bool:
@@ -582,6 +587,7 @@ TYPES: Final = (
         evidence="desired: the PCI devices granted to the slot; observed: the PCI devices that the node describes",
         source="survey",
         policy="block",
+        ends_at_approval=True,
     ),
     DriftType(
         kind="slot.changed",
@@ -593,6 +599,8 @@ TYPES: Final = (
         evidence="desired: one property of the slot or of a device as approved; observed: its present value",
         source="survey",
         policy="block",
+        compares_observed=True,
+        ends_at_approval=True,
     ),
     DriftType(
         kind="slot.occupied",

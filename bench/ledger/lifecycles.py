@@ -17,7 +17,7 @@ from control_plane.commands.nodes import TOKEN_LIFETIME
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Allocation, Requested, evolve
 from control_plane.decisions.deadlines import ready_within
-from control_plane.decisions.slots import approve, claim, discover, free, network_of, quarantine
+from control_plane.decisions.fleet.slots import approve, claim, discover, free, network_of, quarantine
 from control_plane.histories import allocation_facts
 from deploy.embedded.lab_catalogue import IMAGES, SKUS
 from events.allocations import (

@@ -31,14 +31,11 @@ from control_plane.api.requests.response_headers import ResponseHeaders
 from control_plane.api.routes import (
     access,
     access_log,
-    agent,
     allocations,
     capabilities,
     catalogue,
-    desired_state,
     drift,
     events,
-    heartbeats,
     history,
     ingress,
     nodes,
@@ -50,10 +47,12 @@ from control_plane.api.routes import (
     projects,
     service_accounts,
     sessions,
+    slots,
     status,
     tasks,
     timelines,
 )
+from control_plane.api.routes.agents import agent, desired_state, heartbeats
 from control_plane.decisions.misplaced_secrets import has_secret
 from control_plane.identity.caller_sessions import by_secrets as sessions_by_secrets
 from control_plane.identity.oidc import Verifier
@@ -94,6 +93,7 @@ for _router in (
     timelines.router,
     *catalogue.ROUTERS,
     nodes.router,
+    slots.router,
     drift.router,
     ingress.router,
     projections.router,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.loaded import locked_node
-from control_plane.decisions.exclusion import (
+from control_plane.decisions.fleet.exclusion import (
     node_failed,
     node_succeeded,
     readmit_node,

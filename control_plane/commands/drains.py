@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.loaded import load, locked_node
 from control_plane.decisions import allocation as life
-from control_plane.decisions import drain as deciding
-from control_plane.decisions.drain import OccupiedSlot, Release, occupied
+from control_plane.decisions.fleet import drain as deciding
+from control_plane.decisions.fleet.drain import OccupiedSlot, Release, occupied
 from control_plane.handle import AGAIN, Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.work.placeable import close

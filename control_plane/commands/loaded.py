@@ -7,9 +7,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Placed, Requested, fold
+from control_plane.decisions.fleet.slots import begin_release
 from control_plane.decisions.ingress import IngressStates, ingress_states_of
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
-from control_plane.decisions.slots import begin_release
 from control_plane.decisions.tasks import unsupported_by_agent
 from control_plane.histories import allocation_history
 from control_plane.identity.sessions import supported_task_types

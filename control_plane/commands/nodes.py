@@ -12,17 +12,23 @@ from itertools import count
 from typing import Final
 
 from control_plane.commands.loaded import locked_node
-from control_plane.decisions import drift
-from control_plane.decisions.hardware import changed, hardware_of
-from control_plane.decisions.refusals import Objection, UnknownName
-from control_plane.decisions.registration import (
+from control_plane.decisions.fleet import drift
+from control_plane.decisions.fleet.hardware import changed, hardware_of
+from control_plane.decisions.fleet.registration import (
     Registration,
     check_repeatable,
     configure,
     free_subnet,
     removal,
 )
-from control_plane.decisions.slots import NOTHING_DESCRIBED, Described, awaits_approval, described, discover
+from control_plane.decisions.fleet.slots import (
+    NOTHING_DESCRIBED,
+    Described,
+    awaits_approval,
+    described,
+    discover,
+)
+from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.drift import OpenDrift
@@ -173,7 +179,7 @@ def _slot_changes(survey: Survey, known: dict[SlotIndex, SlotRow]) -> Iterator[C
             news += described(slot, before, _described(reported[index]))
             open_ = (
                 *drift.open_drift(_drift_in(survey, index), index),
-                *_not_approved(slot, row, found[index], reported[index], survey.cause.observed_at),
+                *_hardware_drift(slot, row, found[index], reported[index], survey.cause.observed_at),
             )
         else:
             open_ = (drift.vanished(slot, survey.cause.observed_at),)
@@ -196,7 +202,7 @@ def slot_device(found: FoundDevice) -> SlotDevice:
     return SlotDevice(**facts)
 
 
-def _not_approved(
+def _hardware_drift(
     slot: SlotId, row: SlotRow | None, hardware: SlotHardware, reported: FoundSlot, since: datetime
 ) -> tuple[OpenDrift, ...]:
     if row is None or awaits_approval(row.state):

@@ -22,6 +22,7 @@ from control_plane.commands.ingress import has_free_ingress, reserve
 from control_plane.commands.placement_request import PlacementRequest
 from control_plane.commands.projects import against_project
 from control_plane.decisions.deadlines import ready_within
+from control_plane.decisions.fleet.slots import claim
 from control_plane.decisions.placing.choice import (
     Candidate,
     choose,
@@ -32,7 +33,6 @@ from control_plane.decisions.placing.explanation import Group, unplaced
 from control_plane.decisions.placing.suitability import Demand, Suited, compare, demand_of
 from control_plane.decisions.public_addresses import IngressRequest
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
-from control_plane.decisions.slots import claim
 from control_plane.handle import Command, Decision, RetryWithoutLocks, Transaction
 from control_plane.origin import Origin
 from control_plane.work import placeable, tables

@@ -13,7 +13,7 @@ from control_plane.commands.placing import Place, find_place
 from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress
 from control_plane.decisions.allocation_states import Provisioning
-from control_plane.decisions.exclusion import is_of_node
+from control_plane.decisions.fleet.exclusion import is_of_node
 from control_plane.decisions.placing.suitability import demand_of
 from control_plane.decisions.refusals import Conflict
 from control_plane.handle import RetryWithoutLocks, Transaction

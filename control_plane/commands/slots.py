@@ -7,27 +7,27 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.loaded import load
 from control_plane.decisions import allocation as life
-from control_plane.decisions.drift import approved_now
-from control_plane.decisions.hardware import hardware_of
-from control_plane.decisions.ingress import emptied
-from control_plane.decisions.placing.suitability import skus_among, suggested
-from control_plane.decisions.refusals import Objection, UnknownName, refuse_if
-from control_plane.decisions.slots import (
+from control_plane.decisions.fleet.drift import approved_now
+from control_plane.decisions.fleet.hardware import hardware_of
+from control_plane.decisions.fleet.macs import derived_macs
+from control_plane.decisions.fleet.slots import (
+    accepts_other_hardware,
     against_skus,
     approve,
+    approve_hardware,
     awaits_approval,
-    bind,
     change_skus,
-    derived_macs,
     force_release_slot,
     grant,
     holder_awaiting_proof,
     network_of,
-    only_binds,
     reinstate,
     reprovision,
     retire,
 )
+from control_plane.decisions.ingress import emptied
+from control_plane.decisions.placing.suitability import skus_among, suggested
+from control_plane.decisions.refusals import Objection, UnknownName, refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.ledger.append import Change
@@ -65,14 +65,14 @@ def approve_slot(slot: SlotId, skus: Sequence[SkuName] | None, origin: Origin) -
         if isinstance(row.state, Retired):
             chosen = skus if skus is not None else row.skus
             facts: tuple[SlotFact, ...] = (reinstate(slot, row.state, chosen), *given)
-        elif awaits_approval(row.state) or (skus is None and not only_binds(row.state, given)):
+        elif awaits_approval(row.state) or (skus is None and not accepts_other_hardware(row.state, given)):
             taken = await _taken_macs(transaction.conn, slot, node.network)
             network = network_of(slot, node.subnet, node.network, taken)
             chosen = await _suggested(transaction.conn, row) if skus is None else skus
             facts = (approve(slot, row.state, chosen, network), *given)
         else:
             facts = () if skus is None else change_skus(slot, row.skus, skus)
-            if only_binds(row.state, given):
+            if accepts_other_hardware(row.state, given):
                 facts = (*facts, *given, *approved_now(slot, row.drift))
         changes = (Change(stream_of_slot(slot), row.version, facts),) if facts else ()
         return Decision(changes, origin.at(transaction.now))
@@ -85,7 +85,7 @@ def hardware_facts(row: SlotRow) -> tuple[SlotFact, ...]:
     found = hardware_of(row.hardware, row.devices, row.numa_node)
     return (
         *grant(row.slot_id, row.granted, row.devices),
-        *bind(row.slot_id, row.state, row.approved_hardware, row.drift, found),
+        *approve_hardware(row.slot_id, row.state, row.approved_hardware, row.drift, found),
     )
 
 

@@ -17,9 +17,9 @@ from control_plane.commands.replacing import Replacing
 from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress, task_states
 from control_plane.decisions.deadlines import ready_within
-from control_plane.decisions.exclusion import is_of_node
+from control_plane.decisions.fleet.exclusion import is_of_node
+from control_plane.decisions.fleet.slots import free, quarantine
 from control_plane.decisions.refusals import UnknownName
-from control_plane.decisions.slots import free, quarantine
 from control_plane.decisions.task_states import End
 from control_plane.handle import Decision, Transaction
 from control_plane.processes.allocation import cause_of_report, is_newest, is_superseded

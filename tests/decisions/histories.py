@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from control_plane.decisions.slots import network_of
+from control_plane.decisions.fleet.slots import network_of
 from deploy.embedded.lab_catalogue import GUEST, SMALL
 from events.allocations import (
     AllocationActivated,

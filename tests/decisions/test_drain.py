@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from control_plane.decisions.drain import (
+from control_plane.decisions.fleet.drain import (
     INCOMPLETE_AFTER,
     OccupiedSlot,
     Release,

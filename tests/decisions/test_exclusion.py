@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from control_plane.decisions.exclusion import (
+from control_plane.decisions.fleet.exclusion import (
     KEPT,
     LIMIT,
     is_of_node,

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from control_plane.decisions import drift
-from control_plane.decisions.hardware import changed, hardware_of
+from control_plane.decisions.fleet import drift
+from control_plane.decisions.fleet.hardware import changed, hardware_of
 from events.drift import OpenDrift
 from events.slots import FabricMetadata, SlotDegraded, SlotDevice, SlotHardware
 from events.values import PciAddress, SlotId
@@ -98,7 +98,7 @@ def test_state_of_a_port_driver_in_use_and_properties_that_cannot_be_read_are_no
     assert differences(with_(**facts)) == ()
 
 
-def test_changed_size_and_numa_node_of_a_slot_are_one_difference_each() -> None:
+def test_slot_with_another_size_and_another_numa_node_has_one_difference_for_each_property() -> None:
     found = differences(DEVICE, SlotHardware(4, 32768, "slice9"), 1)
     assert [(each.desired, each.observed) for each in found] == [
         ("vCPUs 8, as approved", "4"),

@@ -8,8 +8,8 @@ import pytest
 from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress
 from control_plane.decisions.allocation_states import Provisioning, awaiting_proof, fold, state_name
+from control_plane.decisions.fleet.slots import network_of
 from control_plane.decisions.public_addresses import AddressRequest, IngressRequest, PortRequest
-from control_plane.decisions.slots import network_of
 from control_plane.processes.allocation import due, is_newest, is_superseded, newest_order_of
 from events.allocations import (
     AllocationActivated,

@@ -5,12 +5,11 @@ from typing import get_args
 
 import pytest
 
-from control_plane.decisions.refusals import Conflict
-from control_plane.decisions.slots import (
+from control_plane.decisions.fleet.macs import derived_macs
+from control_plane.decisions.fleet.slots import (
     approve,
     awaits_approval,
     begin_release,
-    derived_macs,
     force_release_slot,
     free,
     holder_awaiting_proof,
@@ -19,6 +18,7 @@ from control_plane.decisions.slots import (
     reprovision,
     retire,
 )
+from control_plane.decisions.refusals import Conflict
 from events.facts import Reason
 from events.slot_states import (
     Claimed,
@@ -123,7 +123,7 @@ def test_only_a_free_slot_is_retired_and_reprovisioned_and_a_retired_one_stays_r
         retire(A, state, (), "sold")
 
 
-def test_slot_that_is_reprovisioned_repeatedly_goes_through_all_its_macs_and_addresses() -> None:
+def test_slot_reprovisioned_repeatedly_gets_each_derived_mac_and_each_address_before_one_repeats() -> None:
     first = network_of(A, Ipv4Subnet("10.100.1.0/24"), DERIVED)
     found = [first]
     for _ in range(len(derived_macs(A))):
@@ -150,7 +150,7 @@ def test_addresses_of_all_slots_of_a_node_are_different_and_within_its_subnet() 
     assert {ipaddress.IPv4Address(each) for each in found} <= {*list(subnet.hosts())[1:]}
 
 
-def test_reprovisioning_skips_taken_macs_and_is_refused_when_all_are_taken() -> None:
+def test_reprovisioned_slot_gets_a_mac_that_is_not_taken_and_is_refused_if_all_are_taken() -> None:
     macs = derived_macs(A)
     network = network_of(A, Ipv4Subnet("10.100.1.0/24"), DERIVED)
     assert reprovision(A, Free(), network, DERIVED, macs[:3], reason="leaked").network.mac_address == macs[3]

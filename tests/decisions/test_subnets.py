@@ -2,7 +2,7 @@
 
 from ipaddress import IPv4Network
 
-from control_plane.decisions.registration import free_subnet
+from control_plane.decisions.fleet.registration import free_subnet
 from events.values import NodeId
 
 POOL = IPv4Network("10.64.0.0/12")

@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from control_plane.decisions.access import SCOPES_OF, Role, Scope
+from control_plane.decisions.fleet.macs import MAX_POOL, size_of
 from control_plane.decisions.public_addresses import (
     FIRST_PORT,
     LAST_PORT,
@@ -25,7 +26,6 @@ from control_plane.decisions.public_addresses import (
     normalized_sources,
 )
 from control_plane.decisions.refusals import Refused
-from control_plane.decisions.registration import MAX_POOL, size_of
 from control_plane.decisions.requests import network_mode_offered, permits_ingress
 from control_plane.decisions.tasks import REQUESTABLE, kind_requestable
 from control_plane.decisions.tokens import KEY_ACTOR, SERVICE_ACCOUNT_ACTOR, USER_ACTOR, is_recorded_form
@@ -205,8 +205,8 @@ Why = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00]*$")]
 Description = Annotated[str, Field(max_length=500, pattern=r"^[^\x00]*$")]
 
 
-class RevokeNode(Body):
-    """Request body of `POST /v1/nodes/{node}/revoke`."""
+class ReasonOnly(Body):
+    """Request body of a change that needs a reason and nothing else."""
 
     reason: Why
 
@@ -225,42 +225,6 @@ class ApproveSlot(Body):
     it, and an approved slot keeps its SKUs."""
 
 
-class ForceRelease(Body):
-    """Request body of `POST /v1/nodes/{node}/slots/{index}/force-release`."""
-
-    reason: Why
-
-
-class Readmit(Body):
-    """Request body of `POST /v1/nodes/{node}/readmit` and `POST /v1/nodes/{node}/slots/{index}/readmit`."""
-
-    reason: Why
-
-
-class RetireSlot(Body):
-    """Request body of `POST /v1/nodes/{node}/slots/{index}/retire`."""
-
-    reason: Why
-
-
-class ReprovisionSlot(Body):
-    """Request body of `POST /v1/nodes/{node}/slots/{index}/reprovision`."""
-
-    reason: Why
-
-
-class CordonNode(Body):
-    """Request body of `POST /v1/nodes/{node}/cordon`."""
-
-    reason: Why
-
-
-class UncordonNode(Body):
-    """Request body of `POST /v1/nodes/{node}/uncordon`."""
-
-    reason: Why
-
-
 class DrainNode(Body):
     """Request body of `POST /v1/nodes/{node}/drain`."""
 
@@ -272,7 +236,7 @@ class DrainNode(Body):
 
 
 class MacRange(Body):
-    """Pool of MAC addresses, as a part of the request body: all from `first` to `last`."""
+    """MAC addresses that the slots of a node can get: all from `first` to `last`, both included."""
 
     first: Annotated[str, AfterValidator(values.mac_address)]
     last: Annotated[str, AfterValidator(values.mac_address)]
@@ -325,12 +289,6 @@ class DescribeProject(Body):
     description: Description
 
 
-class ArchiveProject(Body):
-    """Request body of `POST /v1/projects/{project}/archive`."""
-
-    reason: Why
-
-
 class Limits(Body):
     """Limits of a new API key or service account, as a part of the request body: its projects and scopes."""
 
@@ -372,12 +330,6 @@ class CreateServiceAccount(Limits):
         return self
 
 
-class DisableServiceAccount(Body):
-    """Request body of `POST /v1/service-accounts/{account}/disable`."""
-
-    reason: Why
-
-
 class IssueKey(Limits):
     """Request body of `POST /v1/keys`: a key has a role with limits of its own, or those of a service account."""
 
@@ -410,12 +362,6 @@ class RotateKey(Body):
     """Time for which the replaced key is still accepted."""
 
 
-class RevokeKey(Body):
-    """Request body of `POST /v1/keys/{key}/revoke`."""
-
-    reason: Why
-
-
 class StartSession(Body):
     """Request body of `POST /v1/sessions`."""
 
@@ -423,12 +369,6 @@ class StartSession(Body):
     """What the session is for, such as the name of the machine."""
     lifetime_seconds: int | None = Field(default=None, ge=60, le=MAX_KEY_SECONDS)
     """Time until the session expires; null: the maximum that the operator allows."""
-
-
-class EndSession(Body):
-    """Request body of `POST /v1/sessions/{session}/end`."""
-
-    reason: Why
 
 
 def _revocable(actor: str) -> str:

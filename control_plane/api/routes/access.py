@@ -17,7 +17,7 @@ from control_plane.api.requests.access import (
     credential_of,
     principal_of,
 )
-from control_plane.api.requests.bodies import IssueKey, RevokeKey, RevokePrincipal, RotateKey
+from control_plane.api.requests.bodies import IssueKey, ReasonOnly, RevokePrincipal, RotateKey
 from control_plane.api.requests.commands import DryRun, dry, execute, execute_with_secret, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.held_credential import CredentialKind
@@ -252,7 +252,7 @@ async def rotate(request: Request, principal: Caller, key: str, body: RotateKey)
 
 
 @router.post("/keys/{key}/revoke", dependencies=[IF_MATCH], openapi_extra=access(Scope.ACCESS_WRITE))
-async def revoke(request: Request, principal: Caller, key: str, body: RevokeKey) -> KeyView:
+async def revoke(request: Request, principal: Caller, key: str, body: ReasonOnly) -> KeyView:
     """Revoke an API key: it is refused from now on. Idempotent."""
     command = revoke_key(key, body.reason, origin_of(request, principal))
     await execute(request, command, stream_of_key(key))

@@ -1,80 +1,59 @@
-"""`/v1/nodes`, `/v1/slots`: nodes and their slots."""
+"""`/v1/nodes`: nodes."""
 
 import secrets
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Annotated, Final
+from typing import Final
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import (
-    ApproveSlot,
     ConfigureNode,
-    CordonNode,
     DrainNode,
-    ForceRelease,
-    Readmit,
+    ReasonOnly,
     RegisterNode,
-    ReprovisionSlot,
-    RetireSlot,
-    RevokeNode,
-    UncordonNode,
 )
 from control_plane.api.requests.commands import execute, execute_with_secret
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of, users_of
-from control_plane.api.views.allowed_actions import actions_on_slot
-from control_plane.api.views.past_views import details_then, nodes_then, slots_then
+from control_plane.api.views.past_views import details_then, nodes_then
 from control_plane.api.views.views import (
     NodeDetail,
     NodeView,
     Seen,
-    SlotView,
     in_detail,
     node_view,
     past_node_view,
-    slot_view,
 )
-from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
+from control_plane.commands.bring_ups import readmit_node_to_placement
 from control_plane.commands.drains import cordon_node, drain_node, uncordon_node
 from control_plane.commands.identity import revoke_node
 from control_plane.commands.nodes import configure_node, register_node, remove_node, reopen_enrolment
-from control_plane.commands.slots import approve_slot, force_release, reprovision_slot, retire_slot
 from control_plane.decisions.access import Scope
-from control_plane.decisions.refusals import Malformed, Objection, UnknownName
+from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.handle import Command, database_time
 from control_plane.work import tables
-from control_plane.work.placeable import hosts_blocked, slots_blocked
+from control_plane.work.placeable import hosts_blocked
 from events.nodes import NodeNetwork
-from events.slot_states import SlotStateName
 from events.values import (
     InvalidValue,
     NodeId,
-    SkuName,
-    SlotId,
-    SlotIndex,
     StreamId,
-    index_of,
     node_id,
-    node_of,
-    slot_id,
     stream_of_node,
-    stream_of_slot,
 )
-from read_models import catalogue, nodes, slots
+from read_models import nodes, slots
 from read_models.nodes import NodeRow
-from read_models.slots import SlotRow
 from tasks.failpoints import failpoint
 
 router = APIRouter(prefix="/v1", tags=["nodes"], responses=PROBLEMS, route_class=AuthenticatedRoute)
-_MAX_PATH: Final = 64
+MAX_PATH: Final = 64
 
 
 class RegisteredNode(BaseModel):
@@ -126,7 +105,7 @@ async def reopen_enrolment_of_node(request: Request, principal: Caller, node: st
 
 
 @router.post("/nodes/{node}/revoke", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
-async def revoke(request: Request, principal: Caller, node: str, body: RevokeNode) -> NodeDetail:
+async def revoke(request: Request, principal: Caller, node: str, body: ReasonOnly) -> NodeDetail:
     """Revoke a node's access at once: its key, its session and its queue. Its slices are not touched."""
     name = node_named(node)
     command = revoke_node(name, body.reason, origin_of(request, principal))
@@ -138,8 +117,8 @@ async def revoke(request: Request, principal: Caller, node: str, body: RevokeNod
 
 
 @router.post("/nodes/{node}/readmit", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
-async def readmit_node(request: Request, principal: Caller, node: str, body: Readmit) -> NodeDetail:
-    """Readmit a node that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
+async def readmit_node(request: Request, principal: Caller, node: str, body: ReasonOnly) -> NodeDetail:
+    """ReasonOnly a node that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
     name = node_named(node)
     command = readmit_node_to_placement(name, body.reason, origin_of(request, principal))
     await execute(request, command, stream_of_node(name))
@@ -147,7 +126,7 @@ async def readmit_node(request: Request, principal: Caller, node: str, body: Rea
 
 
 @router.post("/nodes/{node}/cordon", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
-async def cordon(request: Request, principal: Caller, node: str, body: CordonNode) -> NodeDetail:
+async def cordon(request: Request, principal: Caller, node: str, body: ReasonOnly) -> NodeDetail:
     """Cordon a node: no new slice is placed on it, and slices that run there stay. Idempotent."""
     name = node_named(node)
     command = cordon_node(name, body.reason, origin_of(request, principal))
@@ -156,7 +135,7 @@ async def cordon(request: Request, principal: Caller, node: str, body: CordonNod
 
 
 @router.post("/nodes/{node}/uncordon", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
-async def uncordon(request: Request, principal: Caller, node: str, body: UncordonNode) -> NodeDetail:
+async def uncordon(request: Request, principal: Caller, node: str, body: ReasonOnly) -> NodeDetail:
     """Open a cordoned node for placements again. A running drain of the node is cancelled."""
     name, unreachable_after = node_named(node), plane_of(request).settings.unreachable_after
     origin = origin_of(request, principal)
@@ -288,173 +267,3 @@ async def node_shown(request: Request, name: NodeId) -> NodeDetail:
     [shown] = in_detail([(view, row)], own)
     set_version(request, row.version)
     return shown
-
-
-@router.get("/slots", openapi_extra=access(Scope.FLEET_READ))
-async def list_slots(
-    request: Request,
-    response: Response,
-    *,
-    node: Annotated[str | None, Query(max_length=_MAX_PATH, description="Only slots of this node.")] = None,
-    state: Annotated[
-        SlotStateName | None, Query(description="Only slots in this state; not together with `at`.")
-    ] = None,
-    sku: Annotated[
-        str | None, Query(max_length=63, description="Only slots that are offered under this SKU.")
-    ] = None,
-    at: At = None,
-    cursor: Cursor = None,
-    limit: Limit = 100,
-    order: Order = "asc",
-) -> Page[SlotView]:
-    """List slots by node and index. In views of the past a page omits slots discovered later, and may be short."""
-    page = partial(
-        slots.page,
-        after=_slot_cursor(cursor),
-        limit=limit,
-        descending=order == "desc",
-        node=None if node is None else node_named(node),
-        sku=sku,
-    )
-    if at is not None:
-        if state is not None:
-            reason = "a list of the past cannot be filtered by state; leave out 'state' or 'at'"
-            raise Malformed(Objection("invalid_value", reason, parameter="state"))
-        async with travel_of(request).to(at) as (conn, [place]):
-            rows = await page(conn)
-            views = await slots_then(conn, [row.slot_id for row in rows], place.position)
-        set_headers(response, place)
-        return _slot_page(views, rows, limit)
-    async with plane_of(request).engine.connect() as conn:
-        rows = await page(conn, state=state)
-        views = await _slot_views(request, conn, rows)
-    return _slot_page(views, rows, limit)
-
-
-async def _slot_views(request: Request, conn: AsyncConnection, rows: list[SlotRow]) -> list[SlotView]:
-    names, settings = [row.slot_id for row in rows], plane_of(request).settings
-    allowed = settings.place_on_simulated_nodes
-    blocked = await slots_blocked(conn, names, settings.unreachable_after, simulated_allowed=allowed)
-    offered, principal = await catalogue.offered(conn, "sku"), caller_of(request)
-    return [
-        slot_view(row, blocked.get(row.slot_id), actions_on_slot(principal, row, offered)) for row in rows
-    ]
-
-
-def _slot_page(views: list[SlotView], rows: list[SlotRow], limit: int) -> Page[SlotView]:
-    return Page(items=views, next_cursor=rows[-1].slot_id if len(rows) == limit else None)
-
-
-def _slot_cursor(cursor: str | None) -> tuple[NodeId, SlotIndex] | None:
-    if cursor is None:
-        return None
-    try:
-        slot = slot_id(cursor)
-    except InvalidValue:
-        raise invalid_cursor(cursor) from None
-    return node_of(slot), index_of(slot)
-
-
-@router.get("/nodes/{node}/slots/{index}", openapi_extra=access(Scope.FLEET_READ), **TAGGED)
-async def show_slot(request: Request, node: str, index: str) -> SlotView:
-    """Return one slot."""
-    return await _slot_shown(request, _slot(node, index))
-
-
-@router.post(
-    "/nodes/{node}/slots/{index}/approve", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE)
-)
-async def approve(
-    request: Request, principal: Caller, node: str, index: str, body: ApproveSlot | None = None
-) -> SlotView:
-    """Approve a discovered slot for use. This reserves its MAC and IP addresses until it is reprovisioned.
-
-    The slot is bound to the hardware that its node describes. If the hardware differs later, the slot has the drift
-    `slot.changed`, and another approval of the free slot accepts the hardware found. A retired slot gets the addresses
-    and SKUs that it had. An approved slot can be offered under other SKUs by naming them. Allocations that hold the
-    slot are not affected.
-    """
-    slot = _slot(node, index)
-    skus = None if body is None or body.skus is None else [SkuName(each) for each in body.skus]
-    await execute(request, approve_slot(slot, skus, origin_of(request, principal)), stream_of_slot(slot))
-    return await _slot_shown(request, slot)
-
-
-@router.post(
-    "/nodes/{node}/slots/{index}/force-release",
-    dependencies=[IF_MATCH],
-    openapi_extra=access(Scope.FLEET_WRITE),
-)
-async def force_release_slot(
-    request: Request, principal: Caller, node: str, index: str, body: ForceRelease
-) -> SlotView:
-    """Force-release a slot that its node has not proved empty: it can be claimed again at once. The ledger
-    records the caller and the reason.
-    """
-    slot = _slot(node, index)
-    command = force_release(slot, body.reason, origin_of(request, principal))
-    await execute(request, command, stream_of_slot(slot))
-    return await _slot_shown(request, slot)
-
-
-@router.post(
-    "/nodes/{node}/slots/{index}/readmit", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE)
-)
-async def readmit_slot(request: Request, principal: Caller, node: str, index: str, body: Readmit) -> SlotView:
-    """Readmit a slot that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
-    slot = _slot(node, index)
-    command = readmit_slot_to_placement(slot, body.reason, origin_of(request, principal))
-    await execute(request, command, stream_of_slot(slot))
-    return await _slot_shown(request, slot)
-
-
-@router.post(
-    "/nodes/{node}/slots/{index}/retire", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE)
-)
-async def retire_slot_of_node(
-    request: Request, principal: Caller, node: str, index: str, body: RetireSlot
-) -> SlotView:
-    """Retire a free slot: no slice is placed in it until it is approved again. Idempotent.
-
-    The slot keeps its MAC and IP addresses. Its PCI functions can be granted to another slot.
-    """
-    slot = _slot(node, index)
-    command = retire_slot(slot, body.reason, origin_of(request, principal))
-    await execute(request, command, stream_of_slot(slot))
-    return await _slot_shown(request, slot)
-
-
-@router.post(
-    "/nodes/{node}/slots/{index}/reprovision",
-    dependencies=[IF_MATCH],
-    openapi_extra=access(Scope.FLEET_WRITE),
-)
-async def reprovision_slot_of_node(
-    request: Request, principal: Caller, node: str, index: str, body: ReprovisionSlot
-) -> SlotView:
-    """Give a free slot another MAC and another IP address. The reservation of the previous ones ends."""
-    slot = _slot(node, index)
-    command = reprovision_slot(slot, body.reason, origin_of(request, principal))
-    await execute(request, command, stream_of_slot(slot))
-    return await _slot_shown(request, slot)
-
-
-async def _slot_shown(request: Request, slot: SlotId) -> SlotView:
-    async with plane_of(request).engine.connect() as conn:
-        row = await slots.find(conn, slot)
-        if row is None:
-            raise _unknown_slot(slot)
-        [shown] = await _slot_views(request, conn, [row])
-    set_version(request, row.version)
-    return shown
-
-
-def _slot(node: str, index: str) -> SlotId:
-    try:
-        return slot_id(f"{node}/{index}")
-    except InvalidValue:
-        raise _unknown_slot(f"{node}/{index}") from None
-
-
-def _unknown_slot(slot: str) -> UnknownName:
-    return UnknownName(Objection("unknown_slot", f"no slot is named '{slot}'"))

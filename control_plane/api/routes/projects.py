@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
-from control_plane.api.requests.bodies import ArchiveProject, CreateProject, DescribeProject
+from control_plane.api.requests.bodies import CreateProject, DescribeProject, ReasonOnly
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
@@ -122,7 +122,7 @@ async def describe(request: Request, principal: Caller, project: str, body: Desc
 
 
 @router.post("/{project}/archive", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE))
-async def archive(request: Request, principal: Caller, project: str, body: ArchiveProject) -> ProjectView:
+async def archive(request: Request, principal: Caller, project: str, body: ReasonOnly) -> ProjectView:
     """Archive a project after its allocations have released their slots. An archived project can be read, but not
     changed. Idempotent.
     """

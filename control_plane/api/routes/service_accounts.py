@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
-from control_plane.api.requests.bodies import CreateServiceAccount, DisableServiceAccount
+from control_plane.api.requests.bodies import CreateServiceAccount, ReasonOnly
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
@@ -138,9 +138,7 @@ async def show(request: Request, account: str) -> ServiceAccountView:
 
 
 @router.post("/{account}/disable", dependencies=[IF_MATCH], openapi_extra=access(Scope.ACCESS_WRITE))
-async def disable(
-    request: Request, principal: Caller, account: str, body: DisableServiceAccount
-) -> ServiceAccountView:
+async def disable(request: Request, principal: Caller, account: str, body: ReasonOnly) -> ServiceAccountView:
     """Disable a service account: each of its keys is refused from now on. Idempotent."""
     name = _named(account)
     return await _execute(

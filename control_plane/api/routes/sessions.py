@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from control_plane.api.requests.access import AUTHENTICATED, AuthenticatedRoute, Caller, credential_of
-from control_plane.api.requests.bodies import EndSession, StartSession
+from control_plane.api.requests.bodies import ReasonOnly, StartSession
 from control_plane.api.requests.caller_sessions import principal_of_session
 from control_plane.api.requests.commands import DryRun, dry, execute, execute_with_secret, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
@@ -227,7 +227,7 @@ async def show(request: Request, principal: Caller, session: str) -> SessionView
 
 
 @router.post("/{session}/end", dependencies=[IF_MATCH], openapi_extra=AUTHENTICATED)
-async def end(request: Request, principal: Caller, session: str, body: EndSession) -> SessionView:
+async def end(request: Request, principal: Caller, session: str, body: ReasonOnly) -> SessionView:
     """End a session of the caller, or with the scope `access:write` of any caller: it is refused from now on.
     Idempotent.
     """

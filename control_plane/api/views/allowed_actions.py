@@ -21,20 +21,20 @@ from control_plane.decisions import allocation as life
 from control_plane.decisions import projections, tasks
 from control_plane.decisions.access import Principal, Role, Scope, against_granting, against_scope
 from control_plane.decisions.allocation_states import Allocation, Requested
-from control_plane.decisions.drain import against_uncordoning
-from control_plane.decisions.exclusion import against_readmitting
-from control_plane.decisions.ingress import IngressStates, against_opening_any
-from control_plane.decisions.keys import against_rotating
-from control_plane.decisions.placing.suitability import skus_among, suggested
-from control_plane.decisions.projects import against_changing
-from control_plane.decisions.refusals import Objection
-from control_plane.decisions.registration import against_removing
-from control_plane.decisions.slots import (
+from control_plane.decisions.fleet.drain import against_uncordoning
+from control_plane.decisions.fleet.exclusion import against_readmitting
+from control_plane.decisions.fleet.registration import against_removing
+from control_plane.decisions.fleet.slots import (
     against_approving,
     against_force_release,
     against_reprovisioning,
     against_retiring,
 )
+from control_plane.decisions.ingress import IngressStates, against_opening_any
+from control_plane.decisions.keys import against_rotating
+from control_plane.decisions.placing.suitability import skus_among, suggested
+from control_plane.decisions.projects import against_changing
+from control_plane.decisions.refusals import Objection
 from control_plane.decisions.task_states import OrderRow
 from control_plane.decisions.task_states import against_cancelling as against_cancelling_order
 from control_plane.decisions.task_states import against_retrying as against_retrying_order

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from control_plane.api.views.allowed_actions import AllowedActions, actions_on_node
 from control_plane.decisions.access import Principal
-from control_plane.decisions.drain import occupied, remaining_slots
-from control_plane.decisions.drift import scope_of
+from control_plane.decisions.fleet.drain import occupied, remaining_slots
+from control_plane.decisions.fleet.drift import scope_of
 from events.catalog import name_of
 from events.drift import OpenDrift
 from events.envelope import Recorded
@@ -71,7 +71,7 @@ class PublicAddressView(BaseModel):
 
 
 class MacPoolView(BaseModel):
-    """Pool of MAC addresses, from `first` to `last`."""
+    """MAC addresses that the slots of a node can get: all from `first` to `last`, both included."""
 
     first: str
     last: str

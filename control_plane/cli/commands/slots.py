@@ -26,6 +26,11 @@ def _slots(given: list[str]) -> list[str]:
     return [_slot(each) for each in given]
 
 
+SlotArgument = Annotated[
+    str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
+]
+
+
 @commands.command("list")
 def list_slots(
     context: typer.Context,
@@ -43,9 +48,7 @@ def list_slots(
 def show(
     context: typer.Context,
     *,
-    slot: Annotated[
-        str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
-    ],
+    slot: SlotArgument,
     output: Output = Format.TABLE,
 ) -> None:
     """Show a slot: its state, its drift, and the facts about its PCI functions."""
@@ -87,9 +90,7 @@ def approve(
 def force_release(
     context: typer.Context,
     *,
-    slot: Annotated[
-        str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
-    ],
+    slot: SlotArgument,
     reason: Why,
     output: Output = Format.TABLE,
 ) -> None:
@@ -104,9 +105,7 @@ def force_release(
 def readmit(
     context: typer.Context,
     *,
-    slot: Annotated[
-        str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
-    ],
+    slot: SlotArgument,
     reason: Why,
     output: Output = Format.TABLE,
 ) -> None:
@@ -119,9 +118,7 @@ def readmit(
 def retire(
     context: typer.Context,
     *,
-    slot: Annotated[
-        str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
-    ],
+    slot: SlotArgument,
     reason: Why,
     output: Output = Format.TABLE,
 ) -> None:
@@ -134,9 +131,7 @@ def retire(
 def reprovision(
     context: typer.Context,
     *,
-    slot: Annotated[
-        str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
-    ],
+    slot: SlotArgument,
     reason: Why,
     output: Output = Format.TABLE,
 ) -> None:

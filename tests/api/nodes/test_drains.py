@@ -9,7 +9,7 @@ import httpx
 import psycopg
 import pytest
 
-from control_plane.decisions import drain as deciding
+from control_plane.decisions.fleet import drain as deciding
 from tests.api.broken_nodes import Node, accepted_allocation, codes, keep_nodes_reachable, recorded_events
 from tests.api.lifecycle import get_view
 from tests.api.node import KEY, allocate, blocked_by

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from control_plane.api.routes.heartbeats import MOMENT_SECONDS, Beat, Heartbeats
+from control_plane.api.routes.agents.heartbeats import MOMENT_SECONDS, Beat, Heartbeats
 from control_plane.decisions.refusals import Unauthorised
 from control_plane.identity.sessions import PresentedCredential
 from control_plane.settings import Settings

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from control_plane.commands.placing import CANDIDATES
-from control_plane.decisions.slots import derived_macs
+from control_plane.decisions.fleet.macs import derived_macs
 from control_plane.settings import Settings
 from deploy.embedded.postgres import PostgresServer
 from events.values import MAX_SLOTS, MacAddress, NodeId, SlotId, SlotIndex, slot_of

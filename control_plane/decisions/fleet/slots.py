@@ -7,7 +7,6 @@ administrator reprovisions the slot, which uses the next ones. Among tens of tho
 MAC: the slot that is approved later uses its next derived MAC.
 """
 
-import hashlib
 import ipaddress
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar, assert_never
@@ -15,15 +14,14 @@ from typing import Final, TypeVar, assert_never
 from msgspec.structs import replace
 
 from control_plane.decisions.catalogue import retired_entry, specified_sku, unknown_entry
-from control_plane.decisions.drift import UNGRANTED
-from control_plane.decisions.hardware import CHANGED
+from control_plane.decisions.fleet.drift import ends_at_approval
+from control_plane.decisions.fleet.macs import candidate_macs, no_mac_left
 from control_plane.decisions.placing.suitability import against_offering
 from control_plane.decisions.refusals import Objection, refuse_if
-from control_plane.decisions.registration import no_mac_left, pool_macs
 from events.drift import OpenDrift
 from events.entries import Entry
 from events.facts import Reason
-from events.nodes import MacPool, NodeNetwork
+from events.nodes import NodeNetwork
 from events.offers import Offer
 from events.slot_states import (
     Claimed,
@@ -58,17 +56,16 @@ from events.slots import (
     SlotSkusChanged,
 )
 from events.values import (
+    MAX_SLOTS,
     AllocationId,
     Ipv4Address,
     Ipv4Subnet,
-    MacAddress,
     NodeId,
     PciAddress,
     SkuName,
     SlotId,
     SlotIndex,
     index_of,
-    mac_address,
     node_of,
     slot_of,
 )
@@ -79,9 +76,6 @@ Described = tuple[tuple[SlotDevice, ...], int | None]
 NOTHING_DESCRIBED: Final[Described] = ((), None)
 FIRST_HOST: Final = 10
 """Slot 0 gets the tenth host address of the subnet: the gateway and the operator use the addresses below."""
-_HARDWARE_DRIFT: Final = frozenset({UNGRANTED, CHANGED})
-SLOTS_PER_NODE: Final = 64
-_TAIL: Final = 3
 _NAMED: Final = 5
 """Number of leftovers that the reason of a quarantine names."""
 
@@ -112,14 +106,16 @@ def awaits_approval(state: SlotState) -> bool:
 
 def approve(slot: SlotId, state: SlotState, skus: Collection[SkuName], network: SlotNetwork) -> SlotApproved:
     """Approve a slot, which fixes its addresses and offers it under `skus`. Raises `Conflict` if the slot is approved
-    already, or if there is no SKU.
+    already, or if `skus` is empty.
     """
     refuse_if(_against_first_approval(slot, state, skus))
     return SlotApproved(slot, tuple(sorted(skus)), network)
 
 
 def reinstate(slot: SlotId, state: SlotState, skus: Collection[SkuName]) -> SlotReinstated:
-    """Approve a retired slot again, with the addresses that it has. Raises `Conflict` if there is no SKU."""
+    """Approve a retired slot again, with the addresses that it has. Raises `Conflict` if the slot is not retired, or if
+    `skus` is empty.
+    """
     refuse_if(_against_first_approval(slot, state, skus))
     return SlotReinstated(slot, tuple(sorted(skus)))
 
@@ -150,8 +146,8 @@ def reprovision(
     *,
     reason: str,
 ) -> SlotReprovisioned:
-    """Give a free slot its next MAC that is not in `taken`, and its next IP address. Raises `Conflict` for a slot that
-    is not free, and if all other MACs of the slot are taken.
+    """Give a free slot another MAC, the next of its candidates that is not in `taken`, and another IP address. Raises
+    `Conflict` for a slot that is not free, and if all other candidates are taken.
     """
     refuse_if(against_reprovisioning(slot, state))
     assert previous is not None, "a free slot must have the network that its approval set"
@@ -225,24 +221,25 @@ def _against_sku(
     return [*retired, *([] if unfit is None else [Objection("sku_does_not_fit", unfit, field)])]
 
 
-def bind(
+def approve_hardware(
     slot: SlotId,
     state: SlotState,
     approved: ApprovedHardware | None,
     drift: Iterable[OpenDrift],
     found: ApprovedHardware,
 ) -> tuple[SlotHardwareApproved, ...]:
-    """Bind a slot that is approved, or approved now, to the hardware that its node describes; return no facts if the
-    slot is bound and no change of its hardware is recorded as drift.
+    """Record `found`, the hardware that the node describes now, as the approved hardware of a slot; return no facts if
+    a slot that is approved already has no drift of its hardware.
     """
-    if awaits_approval(state) or approved is None or any(each.kind in _HARDWARE_DRIFT for each in drift):
+    if awaits_approval(state) or approved is None or any(map(ends_at_approval, drift)):
         return (SlotHardwareApproved(slot, found),)
     return ()
 
 
-def only_binds(state: SlotState, given: Collection[SlotFact]) -> bool:
-    """Return whether an approval only accepts other hardware (`given`) of a slot that is approved and free. The
-    hardware of a claimed slot is not exchanged: its allocation was placed for the approved one.
+def accepts_other_hardware(state: SlotState, given: Collection[SlotFact]) -> bool:
+    """Return whether an approval makes the facts `given` for a slot that is approved already: they replace its approved
+    hardware. This is possible for a free slot only, because an allocation that has the slot was placed for the hardware
+    that was approved.
     """
     return bool(given) and isinstance(state, Free)
 
@@ -257,7 +254,7 @@ def against_approving(
     present hardware, and `skus` the SKUs that are suggested for it. Not checked: whether every MAC derived for the slot
     is in use.
     """
-    if only_binds(state, given):
+    if accepts_other_hardware(state, given):
         return []
     return _against_first_approval(slot, state, skus)
 
@@ -305,29 +302,13 @@ def network_of(
     )
 
 
-def candidate_macs(slot: SlotId, pool: MacPool | None) -> Sequence[MacAddress]:
-    """Return the MACs that a slot may have, in the order in which they are tried: those of the pool of its node, or
-    those derived from its id.
-    """
-    return derived_macs(slot) if pool is None else pool_macs(slot, pool)
-
-
 def _addresses(slot: SlotId, subnet: Ipv4Subnet) -> tuple[Ipv4Address, ...]:
     """Return the addresses of a slot in its node's subnet: the first one for its approval, and others for when it is
     reprovisioned. No other slot of the node has one of them.
     """
     hosts, first = ipaddress.IPv4Network(subnet), FIRST_HOST + index_of(slot)
-    found = range(first, hosts.num_addresses - 1, SLOTS_PER_NODE)
+    found = range(first, hosts.num_addresses - 1, MAX_SLOTS)
     return tuple(Ipv4Address(str(hosts[each])) for each in found)
-
-
-def derived_macs(slot: SlotId) -> tuple[MacAddress, ...]:
-    """Return the candidate MACs of a slot: 52:54:00 and each successive three bytes of SHA-256 over its id (ALC-3)."""
-    digest = hashlib.sha256(slot.encode()).digest()
-    return tuple(
-        mac_address("52:54:00:" + digest[start : start + _TAIL].hex(":"))
-        for start in range(0, len(digest) - _TAIL + 1, _TAIL)
-    )
 
 
 def claim(slot: SlotId, allocation: AllocationId) -> SlotFact:

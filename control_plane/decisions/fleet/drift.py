@@ -1,15 +1,14 @@
 """Decisions about reported drift: compare the drift that a node now reports as open with the drift recorded as open.
 
 Two reports of drift mean the same drift if their kind, desired state and ingress are equal. The observed state is not
-compared, because its description may change from survey to survey while the drift stays the same. Only for changed
-hardware of a slot it is compared: there it is a value, and an admin approves what the drift shows.
+compared, because its description may change from survey to survey while the drift stays the same. It is compared for
+kinds with `compares_observed`, such as changed hardware: there an admin approves the value that the drift shows.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from control_plane.decisions.hardware import CHANGED
 from events.drift import DriftFound, OpenDrift
 from events.nodes import NodeDegraded, NodeFact, NodeRecovered
 from events.slots import SlotDegraded, SlotDevice, SlotFact, SlotRecovered
@@ -80,10 +79,14 @@ def ungranted(
 
 
 def approved_now(slot: SlotId, recorded: Sequence[OpenDrift]) -> tuple[SlotFact, ...]:
-    """Return the facts that end a slot's drift of the kinds `UNGRANTED` and `CHANGED`, after an admin approved the
-    described hardware.
-    """
-    return of_slot(slot, recorded, [each for each in recorded if each.kind not in {UNGRANTED, CHANGED}])
+    """Return the facts that end the drift that an approval of the slot accepts."""
+    return of_slot(slot, recorded, [each for each in recorded if not ends_at_approval(each)])
+
+
+def ends_at_approval(drift: DriftFound) -> bool:
+    """Return whether the drift ends when an admin approves the slot."""
+    type_ = CATALOGUE.get(drift.kind)
+    return type_ is not None and type_.ends_at_approval
 
 
 def scope_of(drift: DriftFound, slot: SlotId | None) -> Scope:
@@ -117,6 +120,11 @@ def _blocks(drift: TimedEvidence) -> bool:
 
 def _subjects(drift: Iterable[DriftFound]) -> frozenset[tuple[str, str, IngressId | None, str]]:
     return frozenset(
-        (each.kind, each.desired, each.ingress_id, each.observed if each.kind == CHANGED else "")
+        (each.kind, each.desired, each.ingress_id, each.observed if _compares_observed(each) else "")
         for each in drift
     )
+
+
+def _compares_observed(drift: DriftFound) -> bool:
+    type_ = CATALOGUE.get(drift.kind)
+    return type_ is not None and type_.compares_observed

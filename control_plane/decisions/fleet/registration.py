@@ -1,5 +1,5 @@
-"""Decisions about the registration of a node: its subnet, its bridge, layer-2 domain and MAC pool, and whether the
-registration can be repeated or removed.
+"""Decisions about the registration of a node: its subnet, its bridge and layer-2 domain, and whether the registration
+can be repeated or removed.
 
 Nodes that are registered concurrently see the same free subnets, and only one of them gets each subnet. A registration
 that lost a race chooses again, by a hash of the node's name, among 64 times as many subnets after each lost race, so
@@ -8,24 +8,18 @@ that two registrations that collided rarely collide again.
 A node that never enrolled has no key, no slots and no orders, so its registration is a name, a token and a subnet, and
 can be removed without a trace on any host. After the enrolment slots have addresses of the subnet and a host may carry
 slices, so the registration is kept and only the access can be revoked.
-
-A MAC of a slot is derived from the slot's id, or taken from the pool of its node (ALC-3). In both cases it has one
-holder in the layer-2 domain, which the claims in the ledger enforce. Pools of several nodes of a domain may overlap.
 """
 
 import ipaddress
-from collections.abc import Collection, Iterator, Sequence
-from hashlib import sha256
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
-from events.nodes import MacPool, NodeAddressesChanged, NodeFact, NodeNetwork, NodeNetworkChanged, NodeRemoved
-from events.values import Ipv4Address, Ipv4Subnet, MacAddress, NodeId, SlotId, ipv4_subnet, mac_address
+from events.nodes import NodeAddressesChanged, NodeFact, NodeNetwork, NodeNetworkChanged, NodeRemoved
+from events.values import Ipv4Address, Ipv4Subnet, NodeId, SlotId, ipv4_subnet
 
-MAX_POOL: Final = 65_536
-"""Largest number of MACs in a pool: a command that chooses one reads all that are taken."""
 _WIDER: Final = 64
 
 
@@ -111,38 +105,7 @@ def _against_moving(node: NodeId, approved: Collection[SlotId]) -> list[Objectio
     if not approved:
         return []
     reason = (
-        f"slots of node {node} have addresses already: {', '.join(sorted(approved))}; set the bridge and the L2 domain"
-        " before slots are approved"
+        f"slots of node {node} have addresses already: {', '.join(sorted(approved))}; the bridge and the L2 domain"
+        " can be set only before the first slot is approved; for others, register the host under another node name"
     )
     return [Objection("slots_approved", reason)]
-
-
-def size_of(pool: MacPool) -> int:
-    """Return the number of MACs in a pool; 0 or less if its first MAC is behind its last one."""
-    return _number(pool.last) - _number(pool.first) + 1
-
-
-def pool_macs(slot: SlotId, pool: MacPool) -> Sequence[MacAddress]:
-    """Return all MACs of a pool in the order in which a slot tries them. It begins at a MAC that depends on the slot,
-    so that approvals at the same time seldom try the same one.
-    """
-    first, size = _number(pool.first), size_of(pool)
-    start = int.from_bytes(sha256(slot.encode()).digest()[:8], "big") % size
-    numbers = (*range(first + start, first + size), *range(first, first + start))
-    return tuple(mac_address(each.to_bytes(6, "big").hex(":")) for each in numbers)
-
-
-def no_mac_left(slot: SlotId, l2_domain: str, pool: MacPool | None) -> Conflict:
-    """Return the refusal of a slot for which no MAC is free."""
-    if pool is None:
-        reason = f"every MAC derived for slot {slot} is in use in L2 domain {l2_domain}"
-        return Conflict(Objection("mac_taken", reason))
-    reason = (
-        f"all {size_of(pool)} MACs of the pool {pool.first} to {pool.last} are in use in L2 domain {l2_domain}, so slot"
-        f" {slot} gets none; extend the pool of its node"
-    )
-    return Conflict(Objection("mac_pool_exhausted", reason))
-
-
-def _number(mac: MacAddress) -> int:
-    return int(mac.replace(":", ""), 16)
