@@ -85,7 +85,8 @@ def _chosen(found: Allocation, slot: int | None) -> AllocatedSlot:
     if slot is None and count > 1:
         slots = (f"{index} is {each.slot_id} ({each.private_ip})" for index, each in enumerate(found.slots))
         raise WrongUsage(
-            f"allocation {found.id} has {count} slots: {', '.join(slots)}", "choose a slot: --slot NUMBER"
+            f"allocation {found.id} has {count} slots, and ssh connects to one of them: {', '.join(slots)}",
+            "choose one with --slot NUMBER",
         )
     if (slot or 0) >= count:
         raise WrongUsage(

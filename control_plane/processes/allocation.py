@@ -92,7 +92,7 @@ class Expire:
 
 Due = Order | Wait | MissDeadline | Expire
 Unfinished = Living | Releasing | Failed
-"""States in which something is awaited."""
+"""States of an allocation in which its process still waits for a report of a node or for a point in time."""
 _RUNNING_STATES: Final = (Provisioning, Active, Starting)
 """States in which slots are to run slices."""
 _RETRIES: Final = (SliceRemovalRetried,)

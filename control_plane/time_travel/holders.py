@@ -34,7 +34,9 @@ def mapping(raw: str) -> str:
     `InvalidValue`.
     """
     if not _VALUE.fullmatch(raw):
-        raise InvalidValue("claim of an ingress rule", raw[:64], "use 1 to 300 visible characters")
+        raise InvalidValue(
+            "claim of an ingress rule", raw[:64], "use 1 to 300 printable ASCII characters without spaces"
+        )
     return raw
 
 

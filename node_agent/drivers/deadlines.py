@@ -37,7 +37,9 @@ class Call(Generic[T]):
             # meanwhile.
             if self.outcome.done():
                 return self.outcome.result()
-            raise DeadlineExceeded(f"the host gave no answer within {self.seconds:g} s") from None
+            raise DeadlineExceeded(
+                f"the kernel of the host did not answer within {self.seconds:g} s"
+            ) from None
 
 
 class Deadlines:

@@ -42,7 +42,9 @@ class Images(Protocol):
 def _inside(raw: str) -> str:
     if PurePath(raw).is_absolute() or ".." in PurePath(raw).parts:
         raise InvalidValue(
-            "path of an image file", raw, "the path must be relative and inside the image's own folder"
+            "path of a file in an image description",
+            raw,
+            "the path must be relative and inside the image's own folder",
         )
     return raw
 

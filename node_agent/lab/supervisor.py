@@ -151,7 +151,7 @@ class Supervisor:
                     supervised.backoff.reset()
                 supervised.pid, supervised.due = None, now + supervised.backoff.next()
                 log.warning(
-                    "daemon_exited",
+                    "daemon_of_lab_node_exited",
                     daemon=supervised.daemon.name,
                     exit_code=code,
                     uptime_seconds=round(uptime, 2),

@@ -184,7 +184,7 @@ class FenceFiles:
             return None
         except (OSError, ValidationError, BadCopy, TaskRefused):
             # Never delete the file: it contains the slot's newest order, and an operator may need to read it.
-            log.exception("slot_fence_file_unreadable", path=str(path))
+            log.exception("fence_file_of_slot_unreadable", path=str(path))
             self._damaged = True
             return None
 

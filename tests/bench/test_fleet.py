@@ -47,7 +47,7 @@ def test_fleet_scaling_is_the_cost_in_the_largest_fleet_divided_by_that_in_the_s
     assert (found["fleet.active_p50_s"].value, found["fleet.active_p95_s"].value) == (10, 19)
 
 
-def test_fleet_check_finds_no_fault_in_the_complete_timeline_of_a_requested_allocation() -> None:
+def test_check_of_the_fleet_bench_accepts_a_requested_allocation_with_a_complete_timeline() -> None:
     assert [*checks.timeline_faults(checks.Timelines({"alc-1": (TIMELINE, "n1/0")}), ["alc-1"])] == []
 
 
@@ -80,7 +80,7 @@ def test_fleet_check_names_an_event_that_the_ledger_lost_duplicated_or_reordered
     assert found == fault
 
 
-def test_fleet_check_finds_no_fault_on_a_host_with_each_effect_once_per_slice() -> None:
+def test_check_of_the_fleet_bench_accepts_a_host_on_which_each_change_was_made_once_for_each_slice() -> None:
     assert faults() == []
 
 
@@ -94,7 +94,7 @@ def test_fleet_check_finds_no_fault_on_a_host_with_each_effect_once_per_slice() 
         ({"link.delete slice1": 0}, "node n1: host change link.delete slice1 was made 0 times, expected 1"),
     ],
 )
-def test_fleet_check_names_an_effect_that_occurred_twice_or_never_on_a_host(
+def test_check_of_the_fleet_bench_reports_a_change_of_a_host_that_was_made_twice_or_never(
     change: dict[str, int], fault: str
 ) -> None:
     assert faults({**DONE, **change}) == [fault]

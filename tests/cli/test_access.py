@@ -56,7 +56,9 @@ def test_issued_key_works_until_it_is_revoked(admin: Run, monkeypatch: pytest.Mo
         assert "[key_revoked]" in refused.err
 
 
-def test_principal_of_an_api_key_is_revoked_and_one_of_an_unknown_provider_is_refused(admin: Run) -> None:
+def test_principals_revoke_accepts_the_principal_of_an_api_key_and_refuses_a_user_of_an_unknown_issuer(
+    admin: Run,
+) -> None:
     key = json.loads(admin("keys", "issue", "ops", "--role", "auditor", "-o", "json").out)
     revoked = admin("principals", "revoke", f"key:{key['id']}", "--reason", "laptop lost", "-o", "json")
     assert json.loads(revoked.out)["actor"] == f"key:{key['id']}"

@@ -257,7 +257,10 @@ def test_login_through_a_whole_public_address_uses_port_22() -> None:
 
 def test_ssh_to_an_allocation_with_several_slots_requires_a_valid_slot_number() -> None:
     several = found(**TWO_SLOTS)
-    with pytest.raises(Failure, match=r"has 2 slots: 0 is lab-a/0 \(10.100.1.10\), 1 is lab-a/1") as refused:
+    with pytest.raises(
+        Failure,
+        match=r"has 2 slots, and ssh connects to one of them: 0 is lab-a/0 \(10.100.1.10\), 1 is lab-a/1",
+    ) as refused:
         login_of(several, None, None)
     assert refused.value.exit_code == 2
     assert login_of(several, 1, None).address == "10.100.1.11"

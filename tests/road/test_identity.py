@@ -154,7 +154,7 @@ def test_agent_replaces_an_altered_fence_file_by_the_signed_order_of_the_control
     path.write_text(with_order(path, lambda order: order.replace(b'"memory_mib":96', b'"memory_mib":960')))
     site.node.agent.start()
     until(lambda: log_of(site.node.agent).count("agent_started") == 2, "the agent has restarted")
-    assert "slot_fence_file_unreadable" in log_of(site.node.agent)
+    assert "fence_file_of_slot_unreadable" in log_of(site.node.agent)
     assert b'"memory_mib":96,' in payload_of(signed_order(path)), (
         "the fence file does not contain the order of the control plane"
     )

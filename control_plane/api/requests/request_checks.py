@@ -87,8 +87,8 @@ def _of_text(value: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_body(body: Any, *, secrets: bool) -> Iterator[Objection]:
-    """Yield the objections to the values of a JSON document, each with its JSON pointer (RFC 6901). The document may
-    contain secrets if `secrets` is true.
+    """Yield the objections to the values of a request body that was parsed from JSON, each with its JSON pointer (RFC
+    6901). If `secrets` is true, secrets in the body are no objection.
     """
     # A stack instead of recursion: the document may be nested as deeply as Python's recursion limit allows.
     left: list[Iterator[tuple[_Path, Any]]] = [iter([(None, body)])]

@@ -191,7 +191,9 @@ async def show_projection(request: Request, name: str) -> ProjectionView:
 
 @router.post("/projections/{name}/rebuild", status_code=202, openapi_extra=access(Scope.FLEET_WRITE))
 async def rebuild(request: Request, principal: Caller, name: str) -> ProjectionView:
-    """Rebuild the read model in a second set of tables and swap them in. Then the field `rebuild` is null again."""
+    """Start a rebuild of the read model: it is written from the ledger into a second set of tables, which then replaces
+    the present one. The field `rebuild` of the view shows the progress, and is null when the rebuild has ended.
+    """
     named(name)
     await execute(request, order_rebuild(name, origin_of(request, principal)))
     return await show_projection(request, name)

@@ -392,7 +392,7 @@ EXCLUDED = {
 }
 
 
-def test_excluded_node_is_shown_with_the_reason_and_the_failures(
+def test_pages_of_a_node_excluded_after_failed_bring_ups_show_the_reason_and_each_failure(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     node = {**NODE, "missing": [], **EXCLUDED}
