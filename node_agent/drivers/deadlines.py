@@ -37,9 +37,7 @@ class Call(Generic[T]):
             # meanwhile.
             if self.outcome.done():
                 return self.outcome.result()
-            raise DeadlineExceeded(
-                f"the kernel of the host did not answer within {self.seconds:g} s"
-            ) from None
+            raise DeadlineExceeded(f"the call to the host did not return within {self.seconds:g} s") from None
 
 
 class Deadlines:

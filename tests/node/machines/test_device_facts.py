@@ -304,7 +304,7 @@ def test_pci_function_with_files_that_hang_is_unreadable_and_does_not_affect_oth
     threads = threading.active_count()
     first, second = files.read([HGX_CARD, HGX_GPU]), files.read([HGX_CARD, HGX_GPU])
     assert first[HGX_CARD] == FactsUnread(
-        "cannot read the files of the PCI function: the kernel of the host did not answer within 0.05 s"
+        "cannot read the files of the PCI function: the call to the host did not return within 0.05 s"
     )
     assert second[HGX_CARD] == FactsUnread(
         "an earlier read of the files of the PCI function has not returned"
@@ -332,7 +332,7 @@ def test_pci_functions_with_files_that_hang_delay_the_read_of_all_functions_by_a
     assert 0.3 <= monotonic() - begin < 0.3 * len(functions)
     assert {*read.values()} == {
         FactsUnread(
-            "cannot read the files of the PCI function: the kernel of the host did not answer within 0.3 s"
+            "cannot read the files of the PCI function: the call to the host did not return within 0.3 s"
         )
     }
     _unblock(state)

@@ -176,7 +176,7 @@ def test_pci_device_reset_that_does_not_end_makes_the_host_unreadable_at_the_dea
     os.mkfifo(reset)
     with pytest.raises(
         HostUnreadable,
-        match=r"reset PCI device 0000:01:00\.0: the kernel of the host did not answer within 0\.05 s",
+        match=r"reset PCI device 0000:01:00\.0: the call to the host did not return within 0\.05 s",
     ):
         SysfsPci(root, reset_seconds=0.05).reset(PciAddress("0000:01:00.0"))
     os.close(os.open(reset, os.O_RDONLY | os.O_NONBLOCK))
