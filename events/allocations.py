@@ -167,7 +167,7 @@ class AllocationActivated(Fact, frozen=True):
 
 class LeaseGranted(Fact, frozen=True):
     """The requested lease time begins. Recorded with the first activation; neither an interruption nor a stop extends
-    the lease.
+    the lease, only `allocation.lease_renewed` does.
     """
 
     allocation_id: AllocationId
@@ -175,6 +175,16 @@ class LeaseGranted(Fact, frozen=True):
     """When the lease began."""
     expires_at: datetime
     """When the allocation is released, unless it ends earlier."""
+
+
+class LeaseRenewed(Fact, frozen=True):
+    """A caller extended the lease."""
+
+    allocation_id: AllocationId
+    expires_at: datetime
+    """When the allocation is released, unless it ends earlier or the lease is extended again. It is later than before
+    this event.
+    """
 
 
 class SliceInterrupted(Fact, frozen=True):
@@ -303,6 +313,7 @@ AllocationFact = (
     | SliceReady
     | AllocationActivated
     | LeaseGranted
+    | LeaseRenewed
     | SliceInterrupted
     | AllocationStopping
     | SliceStopped

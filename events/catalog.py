@@ -95,6 +95,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "allocation.slice_ready": Shape(1, allocations.SliceReady),
     "allocation.activated": Shape(1, allocations.AllocationActivated),
     "allocation.lease_granted": Shape(1, allocations.LeaseGranted),
+    "allocation.lease_renewed": Shape(1, allocations.LeaseRenewed),
     "allocation.slice_interrupted": Shape(1, allocations.SliceInterrupted),
     "allocation.stopping": Shape(1, allocations.AllocationStopping),
     "allocation.slice_stopped": Shape(1, allocations.SliceStopped),

@@ -79,6 +79,7 @@ _PROFILE: Final = {"description": "Training over InfiniBand", "fabrics": ["ib", 
 _WITHDRAWN: Final = {"reason": "a newer size replaces it"}
 
 BODIES: Final[dict[str, dict[str, Any]]] = {
+    "POST /v1/allocations/{allocation}/lease": {"lease_seconds": 7200},
     "POST /v1/skus": {"name": "h200.one", **_SKU},
     "PUT /v1/skus/{sku}": _SKU,
     "POST /v1/skus/{sku}/retire": _WITHDRAWN,

@@ -39,13 +39,14 @@ class Objection(Answer, frozen=True):
 
 
 class NodeGroup(Answer, frozen=True):
-    """Nodes for which the same reason of a placement applies. `obstacle`: what they lack."""
+    """Nodes for which the same reason of a placement with a SKU applies. `obstacle`: what they lack."""
 
     code: str
     message: str
     obstacle: str
     nodes: int
     example: str
+    sku: str = ""
 
 
 class Problem(Answer, frozen=True):
@@ -215,6 +216,7 @@ class Slot(Answer, frozen=True):
 
 
 class PlacementPreview(Answer, frozen=True):
+    sku: str | None = None
     slots: tuple[str, ...] = ()
     reasons: tuple[Objection, ...] = ()
     groups: tuple[NodeGroup, ...] = ()

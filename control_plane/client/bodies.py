@@ -37,6 +37,7 @@ class CreateAllocation(Body, frozen=True):
     sku: str
     ssh_authorized_keys: list[str]
     project: str | UnsetType = UNSET
+    alternative_skus: list[str] | UnsetType = UNSET
     network_mode: str | UnsetType = UNSET
     image: str | UnsetType = UNSET
     app_profile: str | UnsetType = UNSET
@@ -46,6 +47,13 @@ class CreateAllocation(Body, frozen=True):
     ingress: list[OpenIngress] | UnsetType = UNSET
     replace_on_failure: bool | UnsetType = UNSET
     labels: dict[str, str] | UnsetType = UNSET
+
+
+class RenewLease(Body, frozen=True):
+    """Body of `POST /v1/allocations/{allocation}/lease`."""
+
+    lease_seconds: int
+    """Time from now until the lease ends, in seconds."""
 
 
 class ApproveSlot(Body, frozen=True):

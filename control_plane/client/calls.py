@@ -87,6 +87,12 @@ def start_allocation(name: str) -> Call[Allocation]:
     return Call("POST", allocation_path(name, "start"), Allocation)
 
 
+def renew_lease(name: str, seconds: int) -> Call[Allocation]:
+    """Let the lease of an allocation end after `seconds` from now; a lease that ends later already is not changed."""
+    body = bodies.RenewLease(lease_seconds=seconds)
+    return Call("POST", allocation_path(name, "lease"), Allocation, body=body)
+
+
 def release_allocation(name: str) -> Call[Allocation]:
     """Release an allocation."""
     return Call("DELETE", allocation_path(name), Allocation)

@@ -1,4 +1,6 @@
-"""Commands that stop, start and release an allocation, and commands that run when its deadline or its lease ends."""
+"""Commands that stop, start and release an allocation and renew its lease, and commands that run when its deadline or
+its lease ends.
+"""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -57,6 +59,19 @@ def start_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -
         return Decision(
             loaded.changes(life.start(loaded.state, reason, deadline)), origin.at(transaction.now)
         )
+
+    return command
+
+
+def renew_lease(allocation: AllocationId, origin: Origin, duration: timedelta) -> Command:
+    """Let the lease of an allocation end after `duration` from now. A lease that lasts as long already is not
+    changed.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        loaded = await load(transaction.conn, allocation)
+        renewed = life.renew(loaded.state, transaction.now, duration)
+        return Decision(loaded.changes(renewed), origin.at(transaction.now))
 
     return command
 

@@ -23,6 +23,7 @@ from control_plane.decisions.placing.explanation import (
     TOO_FEW_SLOTS,
     UNSUPPORTED,
     Group,
+    ordered,
 )
 from control_plane.decisions.placing.suitability import Mismatch, Suited, compare
 from control_plane.work import placeable, tables
@@ -37,7 +38,9 @@ _SUITED: Final = len(_MISMATCHES)
 
 
 async def groups_of(conn: AsyncConnection, wanted: PlacementRequest) -> list[Group]:
-    """Return every registered node that the request permits, in groups with the same reason."""
+    """Return every registered node that the request permits, in groups with the same reason. The groups that are
+    closest to suitable come first.
+    """
     ranks = {
         key: _SUITED if isinstance(found, Suited) else _MISMATCHES.index(found)
         for key, each in (await slots.classes(conn)).items()
@@ -63,7 +66,9 @@ async def groups_of(conn: AsyncConnection, wanted: PlacementRequest) -> list[Gro
         .where(*which)
         .group_by(sa.literal_column("1"))
     )
-    return [Group(row.code, row.nodes, NodeId(row.example)) for row in await conn.execute(query)]
+    found = await conn.execute(query)
+    groups = [Group(wanted.demand.name, row.code, row.nodes, NodeId(row.example)) for row in found]
+    return [*ordered(groups)]
 
 
 def _slots_by_node(ranks: Mapping[str, int]) -> sa.Select[tuple[object, ...]]:

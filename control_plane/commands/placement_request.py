@@ -1,4 +1,4 @@
-"""A request for slots, as placement and its explanation use it."""
+"""A request for slots: as a caller makes it, and as placement and its explanation use it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,32 @@ from control_plane.decisions.placing.suitability import Demand
 from control_plane.decisions.public_addresses import IngressRequest
 from control_plane.identity.sessions import supports
 from events.allocations import AllocationRequested
-from events.values import IngressId, NodeId
+from events.values import AppProfileName, IngressId, NodeId, SkuName
 from tasks.catalogue import INGRESS, RATE
+
+
+@dataclass(frozen=True, slots=True)
+class NewAllocation:
+    """What a caller requests. If no node is suitable for the SKU of the request, the allocation gets the first of the
+    alternative SKUs for which one is. The other fields have the same meaning as those of `PlacementRequest`.
+    """
+
+    request: AllocationRequested
+    unreachable_after: timedelta
+    simulated_allowed: bool
+    alternative_skus: Sequence[SkuName] = ()
+    app_profile: AppProfileName | None = None
+    ingress_rules: Sequence[tuple[IngressId, IngressRequest]] = ()
+
+    def placed_as(self, request: AllocationRequested, demand: Demand) -> "PlacementRequest":
+        """Return the request for slots of the allocation with one of its SKUs, which `request` names."""
+        return PlacementRequest(
+            request,
+            demand,
+            self.ingress_rules,
+            self.unreachable_after,
+            simulated_allowed=self.simulated_allowed,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
+from msgspec.structs import replace
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.catalogue import specification
 from control_plane.commands.explaining import groups_of
 from control_plane.commands.ingress import has_free_ingress, reserve
-from control_plane.commands.placement_request import PlacementRequest
+from control_plane.commands.placement_request import NewAllocation, PlacementRequest
 from control_plane.commands.projects import against_project
 from control_plane.decisions.deadlines import ready_within
 from control_plane.decisions.fleet.slots import claim
@@ -29,7 +30,7 @@ from control_plane.decisions.placing.choice import (
     fits,
     unknown_node,
 )
-from control_plane.decisions.placing.explanation import Group, unplaced
+from control_plane.decisions.placing.explanation import Group, field_of_sku, unplaced, unplaced_with_any
 from control_plane.decisions.placing.suitability import Demand, Suited, compare, demand_of
 from control_plane.decisions.public_addresses import IngressRequest
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
@@ -39,7 +40,6 @@ from control_plane.work import placeable, tables
 from events.allocations import (
     AllocationFact,
     AllocationPlaced,
-    AllocationRequested,
     AllocationSpecified,
     PlacedSlot,
 )
@@ -48,8 +48,7 @@ from events.ledger.append import Change
 from events.slot_states import Free, slot_state_name
 from events.values import (
     MAX_SLOTS,
-    AppProfileName,
-    IngressId,
+    SkuName,
     SlotId,
     node_of,
     stream_of_allocation,
@@ -77,106 +76,113 @@ class _Lock(Enum):
 
 
 def create_allocation(
-    request: AllocationRequested,
-    app_profile: AppProfileName | None,
-    ingress_rules: Sequence[tuple[IngressId, IngressRequest]],
-    origin: Origin,
-    render: Callable[[tuple[AllocationFact, ...], datetime], str],
-    *,
-    unreachable_after: timedelta,
-    simulated_allowed: bool,
+    new: NewAllocation, origin: Origin, render: Callable[[tuple[AllocationFact, ...], datetime], str]
 ) -> Command:
     """Create an allocation: choose and claim its slots and ingress rules.
 
     Raises `UnknownName` if its project or one of its entries of the catalogue does not exist, and `Conflict` if an
     entry is retired, if the entries do not fit each other, or if there is no capacity.
 
-    `render` makes the caller's response from the allocation's first facts and their time. A node without heartbeat for
-    `unreachable_after` is not chosen (PLT-3). A simulated node is chosen only if the request names it, unless
-    `simulated_allowed`.
+    `render` makes the caller's response from the allocation's first facts and their time.
     """
 
     async def command(transaction: Transaction) -> Decision:
-        specified = await _specified(transaction.conn, request, app_profile)
-        wanted = PlacementRequest(
-            request,
-            demand_of(specified),
-            ingress_rules,
-            unreachable_after,
-            simulated_allowed=simulated_allowed,
-        )
+        options = await _options(transaction.conn, new)
         try:
-            found = await find_place(transaction, wanted)
+            option, found = await _find_first_place(transaction, options)
         except Conflict as nothing:
             if transaction.wait_for_locked:
                 raise
             raise RetryWithoutLocks from nothing
+        name = new.request.allocation_id
         placed = AllocationPlaced(
-            allocation_id=request.allocation_id,
+            allocation_id=name,
             slots=found.slots,
-            deadline=transaction.now + ready_within(specified.sku.content),
+            deadline=transaction.now + ready_within(option.specified.sku.content),
         )
-        stream = stream_of_allocation(request.allocation_id)
         # Ingress rules precede the placement, because its position becomes the token of an order that contains them.
-        facts: tuple[AllocationFact, ...] = (request, specified, *found.reserved, placed)
+        facts: tuple[AllocationFact, ...] = (
+            option.wanted.request,
+            option.specified,
+            *found.reserved,
+            placed,
+        )
         answer = render(facts, transaction.now)
-        return Decision((Change(stream, 0, facts), *found.claims), origin.at(transaction.now), answer)
+        changes = (Change(stream_of_allocation(name), 0, facts), *found.claims)
+        return Decision(changes, origin.at(transaction.now), answer)
 
     return command
 
 
 def preview_placement(
-    request: AllocationRequested,
-    app_profile: AppProfileName | None,
-    ingress_rules: Sequence[tuple[IngressId, IngressRequest]],
+    new: NewAllocation,
     origin: Origin,
-    render: Callable[[Sequence[SlotId], Sequence[Objection], Sequence[Group]], str],
-    *,
-    unreachable_after: timedelta,
-    simulated_allowed: bool,
+    render: Callable[[SkuName | None, Sequence[SlotId], Sequence[Objection], Sequence[Group]], str],
 ) -> Command:
     """Search slots for an allocation like `create_allocation`, without creating it.
 
-    `render` makes the caller's response from the slots that it would get, the reasons why it would be refused, and the
-    groups of all nodes. Raises `UnknownName` and `Conflict` for a request that no placement can help.
+    `render` makes the caller's response from the SKU and the slots that it would get, the reasons why it would be
+    refused, and the groups of all nodes. Raises `UnknownName` and `Conflict` for a request that no placement can help.
     """
 
     async def command(transaction: Transaction) -> Decision:
-        specified = await _specified(transaction.conn, request, app_profile)
-        wanted = PlacementRequest(
-            request,
-            demand_of(specified),
-            ingress_rules,
-            unreachable_after,
-            simulated_allowed=simulated_allowed,
-        )
-        groups = await groups_of(transaction.conn, wanted)
-        slot_ids: list[SlotId] = []
-        reasons: tuple[Objection, ...] = ()
+        options = await _options(transaction.conn, new)
+        groups = [group for each in options for group in await groups_of(transaction.conn, each.wanted)]
         try:
-            slot_ids += (each.slot_id for each in (await find_place(transaction, wanted)).slots)
+            option, found = await _find_first_place(transaction, options)
         except Conflict as nothing:
             if not transaction.wait_for_locked:
                 raise RetryWithoutLocks from nothing
-            reasons = nothing.objections
-        return Decision((), origin.at(transaction.now), render(slot_ids, reasons, groups))
+            answer = render(None, [], nothing.objections, groups)
+        else:
+            slot_ids = [each.slot_id for each in found.slots]
+            answer = render(option.wanted.request.sku, slot_ids, [], groups)
+        return Decision((), origin.at(transaction.now), answer)
 
     return command
 
 
-async def _specified(
-    conn: AsyncConnection, request: AllocationRequested, app_profile: AppProfileName | None
-) -> AllocationSpecified:
-    """Return the specification of an allocation. Raises `UnknownName` or `Conflict` with every objection to its project
-    and to its entries of the catalogue.
+class _Option(NamedTuple):
+    """A SKU that a new allocation may get: the specification with this SKU, and the slots that it needs."""
+
+    specified: AllocationSpecified
+    wanted: PlacementRequest
+
+
+async def _options(conn: AsyncConnection, new: NewAllocation) -> list[_Option]:
+    """Return an option for each SKU of a new allocation, in the order of preference. Raises `UnknownName` or `Conflict`
+    with every objection to its project and to its entries of the catalogue.
     """
-    against = await against_project(conn, request.project, "/project")
-    specified = await specification(conn, request, app_profile)
-    if isinstance(specified, AllocationSpecified):
-        refuse_if(against)
-        return specified
-    refuse_if([*against, *specified])
-    raise AssertionError("an allocation that cannot be specified must have an objection")
+    against, options = await against_project(conn, new.request.project, "/project"), list[_Option]()
+    for place, sku in enumerate((new.request.sku, *new.alternative_skus)):
+        request = replace(new.request, sku=sku)
+        specified = await specification(conn, request, new.app_profile)
+        if isinstance(specified, AllocationSpecified):
+            options.append(_Option(specified, new.placed_as(request, demand_of(specified))))
+        else:
+            field = field_of_sku(place)
+            against += (each._replace(field=field) if each.field == "/sku" else each for each in specified)
+    refuse_if([*dict.fromkeys(against)])
+    return options
+
+
+async def _find_first_place(transaction: Transaction, options: Sequence[_Option]) -> "tuple[_Option, Place]":
+    """Return the first option for which there is a place, with this place. Raises `Conflict` with the refusals of all
+    options.
+
+    The locks of an option without place are released before the next one is tried: the transaction may wait for rows of
+    the next one, while others wait for those of the first.
+    """
+    refusals: list[Conflict] = []
+    for each in options:
+        try:
+            if len(options) == 1:
+                return each, await find_place(transaction, each.wanted)
+            async with transaction.conn.begin_nested():
+                return each, await find_place(transaction, each.wanted)
+        except Conflict as nothing:
+            refusals.append(nothing)
+    raise unplaced_with_any(refusals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from events.allocations import (
     LeaseEnded,
     LeaseExpired,
     LeaseGranted,
+    LeaseRenewed,
     PlacedSlot,
     SliceAddressObserved,
     SliceInterrupted,
@@ -91,6 +92,38 @@ def expire(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
             return LeaseExpired(allocation), *_ending(state, AllocationReleasing(allocation, reason))
         case _:
             return ()
+
+
+def renew(state: Allocation, now: datetime, duration: timedelta) -> tuple[AllocationFact, ...]:
+    """Let the lease end at `now` plus `duration`; return no facts if it ends then or later already.
+
+    Raises `Conflict` if the allocation has no lease, or if the lease is over and only its release is outstanding.
+    """
+    match state:
+        case (Active() | Starting() | Stopping() | Stopped()) as leased:
+            end, present = now + duration, end_of_lease(leased)
+            if present <= now:
+                reason = (
+                    f"the lease ended at {present.isoformat()}, and the allocation is about to be released"
+                )
+                raise Conflict(Objection("lease_over", reason))
+            return () if end <= present else (LeaseRenewed(leased.request.allocation_id, end),)
+        case _:
+            raise Conflict(*against_renewing(state))
+
+
+def against_renewing(state: Allocation) -> list[Objection]:
+    """Return the reason why the allocation's lease cannot be renewed; an empty list if it can. Not checked: whether the
+    lease is over.
+    """
+    match state:
+        case Active() | Starting() | Stopping() | Stopped():
+            return []
+        case Requested() | Provisioning() | Releasing() | Released() | Failed():
+            requirement = "a lease can be renewed from the first activation of the allocation until its end"
+            return [_wrong_state(state, requirement)]
+        case _:
+            assert_never(state)
 
 
 def fail(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:

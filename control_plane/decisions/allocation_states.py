@@ -34,6 +34,7 @@ from events.allocations import (
     LeaseEnded,
     LeaseExpired,
     LeaseGranted,
+    LeaseRenewed,
     PlacedSlot,
     ReadinessCheckSet,
     SliceAddressObserved,
@@ -357,7 +358,7 @@ def _after_stopped(state: Stopped, fact: AllocationFact) -> Allocation | None:
 
 def _after_end(state: Living, fact: AllocationFact) -> Allocation | None:
     """Return the state of an allocation after one of the facts that are possible in every state before its end: its
-    release begins, it fails, or a slot of an earlier placement is empty. None for any other fact.
+    release begins, it fails, its lease is renewed, or a slot of an earlier placement is empty. None for any other fact.
     """
     remaining, former = slot_ids(state.slots) | state.former.remaining, Former(state.former.slots)
     match fact:
@@ -373,6 +374,9 @@ def _after_end(state: Living, fact: AllocationFact) -> Allocation | None:
             slot in state.former.remaining
         ):
             return replace(state, former=state.former.without(slot))
+        case LeaseRenewed(expires_at=expires_at) if not isinstance(state, Provisioning):
+            assert state.lease is not None, "only a lease that was granted can be renewed"
+            return replace(state, lease=Lease(state.lease.granted_at, expires_at))
         case _:
             return None
 

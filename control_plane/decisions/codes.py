@@ -41,6 +41,7 @@ _IMPOSSIBLE: Final = {
     "address_of_slices": "The public address lies in the networks of slices.",
     "answer_sealed": "The stored answer contains a secret, and another credential sent the first request with the key.",
     "duplicate_address": "The list of public addresses contains an address twice.",
+    "duplicate_sku": "The request names a SKU more than once.",
     "fabric_only_refused": "The network mode gives a slice no management access, so that its readiness cannot be checked.",
     "idempotency_key_reused": "The idempotency key was used with a different request.",
     "in_the_future": "The time lies in the future.",
@@ -201,6 +202,7 @@ _UNAVAILABLE: Final = {
     "too_many_readers": "Too many requests for past states are in progress; repeat the request.",
     "unsupported_by_agent": "The agent on the node does not support the task type.",
     "version_changed": "The resource changed since the caller read the version in the header If-Match.",
+    "lease_over": "The lease has ended, and the allocation is about to be released.",
     "wrong_state": "The state of the resource does not permit the request.",
 }
 _UNHEALTHY: Final = {

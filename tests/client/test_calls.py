@@ -24,6 +24,7 @@ EXAMPLES: Final[dict[str, Any]] = {
         "add_ingress": bodies.OpenPort(port=22),
         "set_public_addresses": bodies.NodeAddresses(addresses=[]),
         "drain_node": bodies.DrainNode(reason="r"),
+        "renew_lease": bodies.RenewLease(lease_seconds=60),
         "configure_node": bodies.ConfigureNode(bridge="b", l2_domain="d"),
         "request_task": bodies.RequestTask(kind="node.verify", node_id="n"),
         "skip_event": bodies.SkipEvent(position=1, reason="r"),

@@ -18,6 +18,7 @@ from events.allocations import (
     AllocationStopping,
     LeaseEnded,
     LeaseExpired,
+    LeaseRenewed,
     SliceAddressObserved,
     SliceRemovalOverridden,
     SliceRemoved,
@@ -145,6 +146,31 @@ def test_override_of_a_slice_removal_that_the_allocation_does_not_await_is_a_con
 ) -> None:
     with pytest.raises(Conflict, match="has no pending slice removal"):
         life.override_removal(state_after(*history), A, "to see")
+
+
+@pytest.mark.parametrize("facts", [ACTIVE, STOPPING, STOPPED, STARTING])
+def test_lease_is_extended_by_a_renewal_and_never_shortened(facts: tuple[AllocationFact, ...]) -> None:
+    later = GRANTED.expires_at - timedelta(minutes=1)
+    [renewed] = life.renew(state_after(*facts), later, timedelta(hours=2))
+    assert renewed == LeaseRenewed(ID, later + timedelta(hours=2))
+    extended = state_after(*facts, renewed)
+    assert life.expire(extended, GRANTED.expires_at) == ()
+    assert life.renew(extended, later, timedelta(hours=2)) == ()
+    assert life.renew(extended, later, timedelta(minutes=5)) == ()
+
+
+def test_lease_that_is_over_is_not_renewed() -> None:
+    with pytest.raises(Conflict, match="the lease ended at") as refused:
+        life.renew(state_after(*ACTIVE), GRANTED.expires_at, timedelta(hours=2))
+    assert [each.code for each in refused.value.objections] == ["lease_over"]
+
+
+@pytest.mark.parametrize("facts", [PROVISIONING, RELEASING])
+def test_lease_of_an_allocation_without_one_or_in_release_is_not_renewed(
+    facts: tuple[AllocationFact, ...],
+) -> None:
+    with pytest.raises(Conflict, match="from the first activation of the allocation until its end"):
+        life.renew(state_after(*facts), NOW, timedelta(hours=2))
 
 
 def test_allocation_lease_expires_at_its_end_and_not_before() -> None:

@@ -6,6 +6,7 @@ from control_plane.processes.allocation import Due, Expire, MissDeadline, Wait, 
 from events.allocations import (
     AllocationFact,
     AllocationStopping,
+    LeaseRenewed,
     SliceStopped,
 )
 from events.envelope import Cause, Recorded
@@ -54,6 +55,12 @@ def test_stop_of_an_allocation_is_awaited_until_its_deadline_or_the_end_of_the_a
 def test_stopped_allocation_has_no_order_and_waits_until_its_lease_ends() -> None:
     assert due_actions(*STOPPED) == (Wait("a start request", LATER),)
     assert due_actions(*STOPPED, now=LATER) == (Expire(),)
+
+
+def test_renewed_lease_of_a_stopped_allocation_ends_at_its_new_time() -> None:
+    renewed = (*STOPPED, LeaseRenewed(ID, LATER + timedelta(hours=1)))
+    assert due_actions(*renewed, now=LATER) == (Wait("a start request", LATER + timedelta(hours=1)),)
+    assert due_actions(*renewed, now=LATER + timedelta(hours=1)) == (Expire(),)
 
 
 def test_starting_allocation_has_a_new_order_for_each_slice_that_is_not_ready() -> None:

@@ -29,6 +29,7 @@ from control_plane.commands.identity import (
     verify_enrolment,
 )
 from control_plane.commands.nodes import register_node, remove_node, reopen_enrolment
+from control_plane.commands.placement_request import NewAllocation
 from control_plane.commands.placing import create_allocation
 from control_plane.commands.projections import order_rebuild
 from control_plane.commands.projects import archive_project, create_project, describe_project
@@ -219,13 +220,9 @@ class Fleet:
 
         return await self.do(
             create_allocation(
-                requested,
-                None,
-                (),
+                NewAllocation(requested, timedelta(seconds=20), simulated_allowed=True),
                 self.origin("create"),
                 note_slots,
-                unreachable_after=timedelta(seconds=20),
-                simulated_allowed=True,
             )
         )
 

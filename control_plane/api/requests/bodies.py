@@ -167,6 +167,8 @@ class CreateAllocation(Body):
     project: Annotated[str, AfterValidator(values.project_id)] | None = None
     """Project of the allocation; null: the only project of the caller, or `default` if it has all projects."""
     sku: Annotated[str, AfterValidator(values.sku_name)]
+    alternative_skus: list[Annotated[str, AfterValidator(values.sku_name)]] = Field(default=[], max_length=7)
+    """SKUs to use if no node is suitable for `sku`, in the order of preference."""
     network_mode: Annotated[str, _decided_by(network_mode_offered)] = "private-nat"
     image: Annotated[str, AfterValidator(values.image_name)] = "lab-guest"
     app_profile: Annotated[str, AfterValidator(values.app_profile_name)] | None = None
@@ -186,6 +188,14 @@ class CreateAllocation(Body):
     labels: dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]] = Field(
         default={}, max_length=32
     )
+
+    @model_validator(mode="after")
+    def _names_each_sku_once(self) -> Self:
+        listed = [self.sku, *self.alternative_skus]
+        if repeated := sorted({each for each in listed if listed.count(each) > 1}):
+            reason = f"{', '.join(repeated)}: listed more than once; name each SKU once in sku and alternative_skus"
+            raise _misfit("duplicate_sku", "alternative_skus", reason)
+        return self
 
     @model_validator(mode="after")
     def _has_ingress_for_its_own_slots_only(self) -> Self:
@@ -209,6 +219,13 @@ class ReasonOnly(Body):
     """Request body of a change that needs a reason and nothing else."""
 
     reason: Why
+
+
+class RenewLease(Body):
+    """Request body of `POST /v1/allocations/{allocation}/lease`."""
+
+    lease_seconds: int = Field(ge=60, le=MAX_LEASE_SECONDS)
+    """Time from now until the lease ends. A lease that ends later already is not changed."""
 
 
 class ApproveSlot(Body):

@@ -1,15 +1,15 @@
-"""`/v1/allocations`: create, list, show, stop, start and release allocations."""
+"""`/v1/allocations`: create, list, show, stop, start and release allocations, and renew their leases."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, TypedDict
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 
 from control_plane.api.catalogue.naming_route import NamingRoute
 from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
-from control_plane.api.requests.bodies import CreateAllocation
+from control_plane.api.requests.bodies import CreateAllocation, RenewLease
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, position_of
@@ -19,11 +19,16 @@ from control_plane.api.views.allocation_views import AllocationView, allocation_
 from control_plane.api.views.conditions import with_conditions
 from control_plane.api.views.past_views import allocations_then, view_of_history
 from control_plane.api.views.placement_views import ObjectionView, PlacementPreview, group_views
-from control_plane.commands.allocations import release_allocation, start_allocation, stop_allocation
+from control_plane.commands.allocations import (
+    release_allocation,
+    renew_lease,
+    start_allocation,
+    stop_allocation,
+)
+from control_plane.commands.placement_request import NewAllocation
 from control_plane.commands.placing import create_allocation, preview_placement
 from control_plane.decisions.access import Principal, Scope, project_of, within
 from control_plane.decisions.placing.explanation import Group
-from control_plane.decisions.public_addresses import IngressRequest
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
 from control_plane.decisions.requests import network_mode_offered
 from control_plane.handle import Command
@@ -37,7 +42,6 @@ from events.values import (
     AllocationId,
     AppProfileName,
     ImageName,
-    IngressId,
     InvalidValue,
     NodeId,
     ProjectId,
@@ -54,6 +58,7 @@ from events.values import (
 )
 from read_models import allocations
 
+Argument = TypeVar("Argument")
 router = APIRouter(
     prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS, route_class=NamingRoute
 )
@@ -82,7 +87,7 @@ async def create(
         view = allocation_view(facts, now, principal)
         return view.model_copy(update={"conditions": []}).model_dump_json()
 
-    command = create_allocation(*_arguments(request, principal, body), render, **_limits(request))
+    command = create_allocation(*_new(request, principal, body), render)
     if dry_run:
         return await try_out(request, command)
     answer = await execute(request, command)
@@ -98,37 +103,33 @@ async def preview(request: Request, principal: Caller, body: CreateAllocation) -
     The body is that of a new allocation. A body that no placement can help is refused like that of a new allocation.
     """
 
-    def render(slots: Sequence[SlotId], reasons: Sequence[Objection], groups: Sequence[Group]) -> str:
+    def render(
+        sku: SkuName | None,
+        slots: Sequence[SlotId],
+        reasons: Sequence[Objection],
+        groups: Sequence[Group],
+    ) -> str:
         against = [ObjectionView(code=each.code, message=each.message, field=each.field) for each in reasons]
-        shown = PlacementPreview(slots=list(slots), reasons=against, groups=group_views(groups))
+        shown = PlacementPreview(sku=sku, slots=list(slots), reasons=against, groups=group_views(groups))
         return shown.model_dump_json()
 
-    command = preview_placement(*_arguments(request, principal, body), render, **_limits(request))
+    command = preview_placement(*_new(request, principal, body), render)
     return await try_out(request, command)
 
 
-def _arguments(
-    request: Request, principal: Principal, body: CreateAllocation
-) -> tuple[AllocationRequested, AppProfileName | None, list[tuple[IngressId, IngressRequest]], Origin]:
+def _new(request: Request, principal: Principal, body: CreateAllocation) -> tuple[NewAllocation, Origin]:
     """Return what a body requests, with new ids, and the origin of the request."""
-    correlation = new_uuid()
+    correlation, settings = new_uuid(), plane_of(request).settings
     requested = _request(allocation_of(correlation), body, project_of(principal, body.project))
-    origin = origin_of(request, principal, correlation_id=correlation, project=requested.project)
-    ingress_rules = [(ingress_of(new_uuid()), each.requested) for each in body.ingress]
-    app_profile = None if body.app_profile is None else AppProfileName(body.app_profile)
-    return requested, app_profile, ingress_rules, origin
-
-
-class _Limits(TypedDict):
-    unreachable_after: timedelta
-    simulated_allowed: bool
-
-
-def _limits(request: Request) -> _Limits:
-    settings = plane_of(request).settings
-    return _Limits(
-        unreachable_after=settings.unreachable_after, simulated_allowed=settings.place_on_simulated_nodes
+    new = NewAllocation(
+        requested,
+        settings.unreachable_after,
+        simulated_allowed=settings.place_on_simulated_nodes,
+        alternative_skus=[SkuName(each) for each in body.alternative_skus],
+        app_profile=None if body.app_profile is None else AppProfileName(body.app_profile),
+        ingress_rules=[(ingress_of(new_uuid()), each.requested) for each in body.ingress],
     )
+    return new, origin_of(request, principal, correlation_id=correlation, project=requested.project)
 
 
 def _request(allocation: AllocationId, body: CreateAllocation, project: ProjectId) -> AllocationRequested:
@@ -272,6 +273,12 @@ async def start(request: Request, principal: Caller, allocation: str) -> Allocat
     return await _execute(start_allocation, request, principal, allocation, reason)
 
 
+@router.post("/{allocation}/lease", dependencies=[IF_MATCH], openapi_extra=access(Scope.ALLOCATIONS_WRITE))
+async def renew(request: Request, principal: Caller, allocation: str, body: RenewLease) -> AllocationView:
+    """Let the lease end `lease_seconds` from now. A lease that ends later already is not changed."""
+    return await _execute(renew_lease, request, principal, allocation, timedelta(seconds=body.lease_seconds))
+
+
 @router.delete(
     "/{allocation}", status_code=202, dependencies=[IF_MATCH], openapi_extra=access(Scope.ALLOCATIONS_WRITE)
 )
@@ -282,16 +289,18 @@ async def release(request: Request, principal: Caller, allocation: str) -> Alloc
 
 
 async def _execute(
-    command: Callable[[AllocationId, Origin, Reason], Command],
+    command: Callable[[AllocationId, Origin, Argument], Command],
     request: Request,
     principal: Principal,
     allocation: str,
-    reason: Reason,
+    argument: Argument,
 ) -> AllocationView:
-    """Execute a command on an allocation and return its view afterwards."""
+    """Execute a command on an allocation, with the reason or duration that it takes, and return the view of the
+    allocation afterwards.
+    """
     requested = (await _history(request, allocation))[0].fact
     assert isinstance(requested, AllocationRequested)
     name = requested.allocation_id
     origin = origin_of(request, principal, correlation_id=correlation_of(name), project=requested.project)
-    await execute(request, command(name, origin, reason), stream_of_allocation(name))
+    await execute(request, command(name, origin, argument), stream_of_allocation(name))
     return await shown(request, allocation)

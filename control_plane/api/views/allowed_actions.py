@@ -85,13 +85,14 @@ def actions_on_allocation(
     principal: Principal, state: Allocation, ingresses: IngressStates
 ) -> AllowedActions:
     """Return the actions on an allocation. Not checked: whether the agents of its nodes support a stop and ingress
-    rules, and whether a public address or port is free.
+    rules, whether a public address or port is free, and whether the lease is over.
     """
     opening = _NONE if isinstance(state, Requested) else against_opening_any(state, ingresses)
     against = {
         "start": life.against_starting(state),
         "stop": life.against_stopping(state),
         "release": life.against_releasing(state),
+        "renew_lease": life.against_renewing(state),
         "open_ingress": opening,
     }
     return _decided(principal, Scope.ALLOCATIONS_WRITE, against)

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from control_plane.decisions.placing.explanation import Group, meaning_of, obstacle_of, ordered
+from control_plane.decisions.placing.explanation import Group, meaning_of, obstacle_of
 
 
 class NodeGroupView(BaseModel):
     """Nodes for which the same reason applies."""
 
+    sku: str
+    """SKU of the request for which the reason applies."""
     code: str
     """`suitable`, or the first reason why the nodes are not suitable."""
     message: str
@@ -33,23 +35,28 @@ class ObjectionView(BaseModel):
 class PlacementPreview(BaseModel):
     """Result of a placement that was tried and not made. Another request may claim the slots in the meantime."""
 
+    sku: str | None
+    """SKU that the allocation would get: the first one of the request with suitable slots; null if it would be
+    refused."""
     slots: list[str]
     """Slots that the allocation would get; empty if it would be refused."""
     reasons: list[ObjectionView]
     """Reasons why it would be refused; empty if it would be placed."""
     groups: list[NodeGroupView]
-    """Every registered node that the request permits, in exactly one group; the closest to suitable first."""
+    """Every registered node that the request permits, in exactly one group for each SKU of the request; the groups of a
+    SKU that are closest to suitable come first."""
 
 
 def group_views(groups: Sequence[Group]) -> list[NodeGroupView]:
-    """Return the views of groups, the closest to suitable first."""
+    """Return the views of groups, in the same order."""
     return [
         NodeGroupView(
+            sku=each.sku,
             code=each.code,
             message=meaning_of(each.code),
             obstacle=obstacle_of(each.code).name.lower(),
             nodes=each.nodes,
             example=each.example,
         )
-        for each in ordered(groups)
+        for each in groups
     ]

@@ -34,6 +34,12 @@ def create(
     context: typer.Context,
     *,
     sku: Annotated[str, typer.Option(help="Slice size; `sliceplane skus list` lists them.")],
+    or_sku: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="SKU to use if no node is suitable for the SKUs before it; repeatable.", show_default=False
+        ),
+    ] = None,
     image: Annotated[str | None, typer.Option(help="Image to boot.", show_default="lab-guest")] = None,
     app_profile: Annotated[
         str | None,
@@ -98,6 +104,7 @@ def create(
     with session(context, output) as current:
         body = CreateAllocation(
             sku=sku,
+            alternative_skus=or_sku or UNSET,
             ssh_authorized_keys=ssh_keys(ssh_key or [], current.screen.note, create=not current.as_curl),
             project=current.access.project or UNSET,
             network_mode=network_mode,
@@ -226,6 +233,23 @@ def _switch(current: Session, call: Call[Allocation], state: str | None, timeout
     # The allocation may have been in that state before: only states from this response on count.
     found = reply.value
     _wait_until(current, found.id, state, since=found.version, timeout=timeout)
+
+
+@commands.command()
+def renew(
+    context: typer.Context,
+    *,
+    allocation: AllocationId,
+    lease: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="Time from now until the lease ends, such as 90s, 30m, 2h or 7d."),
+    ],
+    output: Output = Format.TABLE,
+) -> None:
+    """Extend the lease of an allocation. A lease that ends later already is not changed."""
+    duration = seconds(lease, "--lease")
+    with session(context, output) as current:
+        _show(current, current.send(calls.renew_lease(allocation, duration)))
 
 
 @commands.command()

@@ -10,15 +10,19 @@ from control_plane.client.answers import PlacementPreview
 
 
 def preview(item: PlacementPreview) -> RenderableType:
-    rows = table("NODES", "REASON", "MISSING", "FOR EXAMPLE")
+    several = len({group.sku for group in item.groups}) > 1
+    rows = table(*(["SKU"] if several else []), "NODES", "REASON", "MISSING", "FOR EXAMPLE")
     for group in item.groups:
         missing = "-" if group.obstacle == "nothing" else group.obstacle
-        rows.add_row(str(group.nodes), group.message, missing, group.example)
+        own = (str(group.nodes), group.message, missing, group.example)
+        rows.add_row(*([group.sku] if several else []), *own)
     groups = rows if rows.row_count else nothing("no nodes", "sliceplane nodes register NODE")
     return Group(page(_result(item)), "", groups)
 
 
 def _result(item: PlacementPreview) -> Iterator[Row]:
+    if item.sku:
+        yield "sku", item.sku
     yield "slots", ", ".join(item.slots) or "none: the request would be refused"
     for reason in item.reasons:
         yield "reason", f"{reason.message} [{reason.code}]"

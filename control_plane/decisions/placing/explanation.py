@@ -13,7 +13,7 @@ from control_plane.decisions.placing.choice import CORDONED, free_slots, node_bl
 from control_plane.decisions.placing.suitability import Demand, Mismatch
 from control_plane.decisions.public_addresses import no_free_address_anywhere
 from control_plane.decisions.refusals import Conflict, Objection
-from events.values import NodeId
+from events.values import NodeId, SkuName
 
 SUITABLE: Final = "suitable"
 NO_SLOTS: Final = "no_slots"
@@ -42,8 +42,9 @@ class Obstacle(IntEnum):
 
 
 class Group(NamedTuple):
-    """Nodes for which the same reason applies. `example` is the first of them by name."""
+    """Nodes for which the same reason applies to a request of a SKU. `example` is the first of them by name."""
 
+    sku: SkuName
     code: str
     nodes: int
     example: NodeId
@@ -101,11 +102,11 @@ def ordered(groups: Sequence[Group]) -> tuple[Group, ...]:
 
 
 class Unplaced(Conflict):
-    """No node is suitable for a request. `groups` contain every node with its reason."""
+    """No node is suitable for a request. `groups` contain every node with its reason, for each SKU of the request."""
 
-    def __init__(self, objection: Objection, groups: Sequence[Group]) -> None:
-        super().__init__(objection)
-        self.groups = ordered(groups)
+    def __init__(self, objections: Sequence[Objection], groups: Sequence[Group]) -> None:
+        super().__init__(*objections)
+        self.groups = tuple(groups)
 
 
 def unplaced(
@@ -113,14 +114,34 @@ def unplaced(
 ) -> Unplaced:
     """Return the refusal of a request for which no node is suitable, with the reasons of all nodes.
 
-    `groups` has only the node that the request names, if it names one; `cordoned` is the reason of this node's cordon.
+    `groups` are in the order of `ordered`, and have only the node that the request names, if it names one; `cordoned`
+    is the reason of this node's cordon.
     """
-    listed = ordered(groups)
-    first = _refusal([each.code for each in listed], demand, count, node, cordoned)
-    reasons = [f"{_nodes(each)}: {meaning_of(each.code)}" for each in listed[:_MOST_GROUPS]]
-    if len(listed) > _MOST_GROUPS:
-        reasons.append(f"{sum(each.nodes for each in listed[_MOST_GROUPS:])} nodes: other reasons")
-    return Unplaced(first._replace(message="; ".join([first.message, *reasons])), groups)
+    first = _refusal([each.code for each in groups], demand, count, node, cordoned)
+    reasons = [f"{_nodes(each)}: {meaning_of(each.code)}" for each in groups[:_MOST_GROUPS]]
+    if len(groups) > _MOST_GROUPS:
+        reasons.append(f"{sum(each.nodes for each in groups[_MOST_GROUPS:])} nodes: other reasons")
+    return Unplaced([first._replace(message="; ".join([first.message, *reasons]))], groups)
+
+
+def unplaced_with_any(refusals: Sequence[Conflict]) -> Conflict:
+    """Return the refusal of a request for which no node is suitable with any of its SKUs. `refusals` are the refusals
+    for its SKU and for each of its alternative SKUs.
+    """
+    if len(refusals) == 1:
+        return refusals[0]
+    objections = [
+        objection._replace(field=field_of_sku(place)) if objection.field == "/sku" else objection
+        for place, refusal in enumerate(refusals)
+        for objection in refusal.objections
+    ]
+    groups = [group for refusal in refusals if isinstance(refusal, Unplaced) for group in refusal.groups]
+    return Unplaced([*dict.fromkeys(objections)], groups)
+
+
+def field_of_sku(place: int) -> str:
+    """Return the JSON pointer to one of the SKUs of a request, counted from 0: its `sku`, and then its alternatives."""
+    return "/sku" if place == 0 else f"/alternative_skus/{place - 1}"
 
 
 def _refusal(

@@ -68,6 +68,7 @@ def allocation(made: View) -> Subject:
         "start": ("POST", "/start", None),
         "stop": ("POST", "/stop", None),
         "release": ("DELETE", "", None),
+        "renew_lease": ("POST", "/lease", {"lease_seconds": 7200}),
         "open_ingress": ("POST", "/ingress", {"port": 80}),
     }
     return Subject(f"/allocations/{made['id']}", "/allocations?limit=200", requests)

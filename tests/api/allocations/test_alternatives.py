@@ -1,0 +1,69 @@
+"""A request can name alternative SKUs, which are tried in order if no node is suitable for the first one (ALC-6)."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.node import KEY, admit, allocate
+from tests.servers.plane import RunningPlane
+
+
+@pytest.fixture
+def plane(emptied_plane: RunningPlane) -> RunningPlane:
+    """Control plane with one node, which has two slots of the SKU lab.small."""
+    admit(emptied_plane, "n1", slots=2)
+    return emptied_plane
+
+
+def preview(plane: RunningPlane, **fields: object) -> dict[str, Any]:
+    body = {"sku": "lab.small", "ssh_authorized_keys": [KEY], **fields}
+    return dict(plane.client().post("/placements/preview", json=body).json())
+
+
+def test_allocation_gets_the_first_alternative_that_a_node_has(plane: RunningPlane) -> None:
+    made = allocate(plane, sku="lab.medium", alternative_skus=["lab.small"])
+    assert made.status_code == 202, made.text
+    assert (made.json()["sku"], made.json()["slots"][0]["node_id"]) == ("lab.small", "n1")
+    shown = plane.client().get(f"/allocations/{made.json()['id']}").json()
+    assert shown["sku"] == "lab.small"
+
+
+def test_allocation_gets_its_first_sku_although_an_alternative_is_free(plane: RunningPlane) -> None:
+    made = allocate(plane, sku="lab.small", alternative_skus=["lab.medium"])
+    assert made.json()["sku"] == "lab.small"
+
+
+def test_refusal_has_the_reasons_of_every_sku_of_the_request(plane: RunningPlane) -> None:
+    refused = allocate(plane, sku="lab.medium", alternative_skus=["lab.small"], slot_count=3)
+    assert refused.status_code == 409
+    problem = refused.json()
+    assert [(each["code"], each["field"]) for each in problem["reasons"]] == [
+        ("no_suitable_slot", "/sku"),
+        ("no_suitable_slot", "/alternative_skus/0"),
+    ]
+    assert [(each["sku"], each["code"], each["nodes"]) for each in problem["placement"]] == [
+        ("lab.medium", "other_sku", 1),
+        ("lab.small", "too_few_slots", 1),
+    ]
+
+
+def test_preview_names_the_sku_that_the_allocation_would_get_and_the_groups_of_each(
+    plane: RunningPlane,
+) -> None:
+    shown = preview(plane, sku="lab.medium", alternative_skus=["lab.small"])
+    assert (shown["sku"], shown["slots"], shown["reasons"]) == ("lab.small", ["n1/0"], [])
+    assert [(each["sku"], each["code"]) for each in shown["groups"]] == [
+        ("lab.medium", "other_sku"),
+        ("lab.small", "suitable"),
+    ]
+
+
+def test_unknown_and_repeated_alternatives_are_refused_with_their_place(plane: RunningPlane) -> None:
+    unknown = allocate(plane, alternative_skus=["lab.medium", "lab.huge"])
+    assert unknown.status_code == 404
+    assert [(each["code"], each["field"]) for each in unknown.json()["reasons"]] == [
+        ("unknown_sku", "/alternative_skus/1")
+    ]
+    repeated = allocate(plane, alternative_skus=["lab.small"])
+    assert repeated.status_code == 422
+    assert [each["code"] for each in repeated.json()["reasons"]] == ["duplicate_sku"]

@@ -1,0 +1,56 @@
+"""The API extends the lease of an allocation, and the new end decides when the allocation is released (ALC-10)."""
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import pytest
+
+from tests.api.node import admit
+from tests.api.reporting import RunningAllocation
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+
+
+@pytest.fixture
+def running(emptied_plane: RunningPlane) -> RunningAllocation:
+    return RunningAllocation(emptied_plane, admit(emptied_plane, "n1"))
+
+
+def renew(running: RunningAllocation, seconds: int) -> dict[str, object]:
+    answer = running.plane.client().post(f"/allocations/{running.id}/lease", json={"lease_seconds": seconds})
+    return {"status": answer.status_code, **answer.json()}
+
+
+def end_of_lease(running: RunningAllocation) -> datetime:
+    return datetime.fromisoformat(running.view()["lease"]["expires_at"])
+
+
+def test_renewed_lease_ends_after_the_requested_time_and_a_shorter_one_changes_nothing(
+    running: RunningAllocation,
+) -> None:
+    before = running.view()["lease"]
+
+    assert renew(running, 100_000)["status"] == 200
+
+    after, now = running.view()["lease"], datetime.now(UTC)
+    assert after["granted_at"] == before["granted_at"]
+    assert abs(end_of_lease(running) - now - timedelta(seconds=100_000)) < timedelta(seconds=60)
+    assert running.event_types()[-1] == "lease_renewed"
+    shorter = renew(running, 60)
+    assert (shorter["status"], shorter["lease"]) == (200, after)
+    assert running.event_types().count("lease_renewed") == 1
+
+
+def test_timer_of_an_allocation_follows_its_renewed_lease(running: RunningAllocation) -> None:
+    assert renew(running, 200_000)["status"] == 200
+    end = end_of_lease(running)
+    query = "select due_at from work.timer where stream_id = %(stream)s"
+    due = partial(running.plane.rows, query, stream=f"allocation-{running.id}")
+    until(lambda: due() == [(end,)], "the timer is due at the end of the renewed lease")
+
+
+def test_released_allocation_cannot_renew_its_lease(running: RunningAllocation) -> None:
+    assert running.plane.client().delete(f"/allocations/{running.id}").is_success
+    refused = renew(running, 7200)
+    assert refused["status"] == 409
+    assert "wrong_state" in str(refused["reasons"])
