@@ -21,6 +21,7 @@ from bench.harness.measure import Bench, Measurement, show
 from bench.harness.rounds import KeptRounds, kept_file, take_rounds
 from bench.ledger import append, rebuild, replay
 from bench.nodes import boot, drift, interference, node
+from bench.placement import placement
 from bench.watch import watch
 
 BENCHES: Final[dict[str, Bench]] = {
@@ -34,6 +35,7 @@ BENCHES: Final[dict[str, Bench]] = {
         fleet.BENCH,
         interference.BENCH,
         node.BENCH,
+        placement.BENCH,
         rebuild.BENCH,
         redelivery.BENCH,
         replay.BENCH,

@@ -6,6 +6,8 @@ alone. Facts about its ingress rules are defined in `events.ingress`.
 
 from datetime import datetime
 
+import msgspec
+
 from events.entries import SpecifiedAppProfile, SpecifiedImage, SpecifiedSku
 from events.facts import Fact, Reason, Record
 from events.ingress import IngressFact
@@ -56,6 +58,8 @@ class AllocationRequested(Fact, frozen=True, omit_defaults=True):
     """Node that the request named, which provides all slots; absent if placement chose the node."""
     replace_on_failure: bool = True
     """Whether the allocation is placed on another node, once, if its bring-up fails due to a node fault."""
+    apart_from: dict[str, str] = msgspec.field(default_factory=dict)
+    """Labels: no node is used on which another allocation of the project with one of these labels holds a slot."""
     network_id: str | None = None
     """Network that the slices are attached to; absent: the network of their node, isolated from other slices."""
     network_policy_id: str | None = None

@@ -27,6 +27,7 @@ from control_plane.database import reading
 from control_plane.outage import DATABASE_UNAVAILABLE
 from control_plane.programs import SERVER
 from control_plane.queues.redis_nodes import RedisUnavailable, answers
+from control_plane.work.free_slots import FOLLOWER
 from read_models.projections import PROJECTIONS
 
 LONGEST_LAG_SECONDS: Final = 30.0
@@ -36,7 +37,7 @@ FRESH_SECONDS: Final = 1.0
 """Minimum time between two starts of the same check in a process. Requests in between get the previous result."""
 FOLLOWERS: Final[Mapping[str, tuple[str, ...]]] = {
     "dispatcher": ("dispatcher",),
-    "projector": tuple(each.name for each in PROJECTIONS.values() if not each.inline),
+    "projector": (FOLLOWER, *(each.name for each in PROJECTIONS.values() if not each.inline)),
 }
 """Programs that follow the ledger, each with the names of its checkpoints. Of the processes of one program, only one
 leads.

@@ -8,6 +8,7 @@ from enum import IntEnum
 from http import HTTPStatus
 
 from control_plane.cli import hints
+from control_plane.cli.pages.words import outlook
 from control_plane.client import errors
 from control_plane.client.answers import Objection
 
@@ -116,6 +117,8 @@ def failure_of(error: errors.SliceplaneError) -> Failure:
 def _of_problem(error: errors.ApiProblem) -> Failure:
     advice = hints.hints(tuple(each.code for each in error.reasons), error.status, error.problem.hint)
     kind = _class_of(error.status)
+    if error.problem.outlook:
+        advice = (*(f"{name}: {text}" for name, text in outlook(error.problem.outlook)), *advice)
     return kind(error.what, *advice, reasons=error.reasons, request_id=error.request_id or "")
 
 

@@ -107,10 +107,10 @@ def public_address(given: str) -> NodeAddress:
     return NodeAddress(address=address, use="ports", first_port=first, last_port=last)
 
 
-def labels(given: list[str]) -> dict[str, str]:
+def labels(given: list[str], option: str = "--label") -> dict[str, str]:
     pairs = [label.partition("=") for label in given]
     if wrong := [name for name, equals, _ in pairs if not (name and equals)]:
-        raise typer.BadParameter(f"label {wrong[0]!r} is not of the form NAME=VALUE", param_hint="--label")
+        raise typer.BadParameter(f"label {wrong[0]!r} is not of the form NAME=VALUE", param_hint=option)
     return {name: value for name, _, value in pairs}
 
 

@@ -49,9 +49,23 @@ class NodeGroup(Answer, frozen=True):
     sku: str = ""
 
 
+class Nearest(Answer, frozen=True):
+    """A similar request that has a place now."""
+
+    sku: str
+    slot_count: int
+
+
+class Outlook(Answer, frozen=True):
+    """What is possible instead of a refused placement."""
+
+    nearest: Nearest | None = None
+    earliest_possible_at: datetime | None = None
+
+
 class Problem(Answer, frozen=True):
-    """Problem details (RFC 9457), extended by `reasons`, `hint` and `request_id`. `placement` is present if no node is
-    suitable for an allocation.
+    """Problem details (RFC 9457), extended by `reasons`, `hint` and `request_id`. `placement` and `outlook` are present
+    if no node is suitable for an allocation.
     """
 
     title: str
@@ -62,6 +76,7 @@ class Problem(Answer, frozen=True):
     reasons: tuple[Objection, ...] = ()
     request_id: str | None = None
     placement: tuple[NodeGroup, ...] | None = None
+    outlook: Outlook | None = None
 
 
 class Page(Answer, frozen=True):
@@ -219,6 +234,7 @@ class PlacementPreview(Answer, frozen=True):
     sku: str | None = None
     slots: tuple[str, ...] = ()
     reasons: tuple[Objection, ...] = ()
+    outlook: Outlook | None = None
     groups: tuple[NodeGroup, ...] = ()
 
 
@@ -296,6 +312,7 @@ class Allocation(Answer, frozen=True):
     ingress: tuple[Ingress, ...] = ()
     replaced: Replacement | None = None
     labels: dict[str, str] = {}
+    apart_from: dict[str, str] = {}
     conditions: tuple[Condition, ...] | None = None
     generation: int | None = None
     allowed_actions: dict[str, Action] | None = None

@@ -47,6 +47,7 @@ class CreateAllocation(Body, frozen=True):
     ingress: list[OpenIngress] | UnsetType = UNSET
     replace_on_failure: bool | UnsetType = UNSET
     labels: dict[str, str] | UnsetType = UNSET
+    apart_from: dict[str, str] | UnsetType = UNSET
 
 
 class RenewLease(Body, frozen=True):

@@ -18,6 +18,7 @@ from control_plane.decisions.placing.explanation import (
     NO_FREE_SLOT,
     NO_PUBLIC_ADDRESS,
     NO_SLOTS,
+    NOT_APART,
     SLOTS_BLOCKED,
     SUITABLE,
     TOO_FEW_SLOTS,
@@ -125,6 +126,8 @@ def _code(wanted: PlacementRequest, own: sa.FromClause) -> sa.ColumnElement[str]
 
 def _last_needs(wanted: PlacementRequest) -> Iterator[Need]:
     """Yield the conditions that are named only for nodes with enough free slots."""
+    if wanted.apart_nodes:
+        yield Need(nodes.node.c.node_id.not_in(wanted.apart_nodes), sa.literal(NOT_APART))
     for each in has_free_ingress(wanted.ingress_requests):
         yield Need(each, sa.literal(NO_PUBLIC_ADDRESS))
     allowed = wanted.simulated_allowed or wanted.request.node is not None

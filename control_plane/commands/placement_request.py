@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from control_plane.decisions.placing.suitability import Demand
 from control_plane.decisions.public_addresses import IngressRequest
@@ -27,7 +28,13 @@ class NewAllocation:
     app_profile: AppProfileName | None = None
     ingress_rules: Sequence[tuple[IngressId, IngressRequest]] = ()
 
-    def placed_as(self, request: AllocationRequested, demand: Demand) -> "PlacementRequest":
+    def as_sku(self, sku: SkuName) -> AllocationRequested:
+        """Return the request with another SKU."""
+        return replace(self.request, sku=sku)
+
+    def placed_as(
+        self, request: AllocationRequested, demand: Demand, apart_nodes: frozenset[NodeId]
+    ) -> "PlacementRequest":
         """Return the request for slots of the allocation with one of its SKUs, which `request` names."""
         return PlacementRequest(
             request,
@@ -35,6 +42,7 @@ class NewAllocation:
             self.ingress_rules,
             self.unreachable_after,
             simulated_allowed=self.simulated_allowed,
+            apart_nodes=apart_nodes,
         )
 
 
@@ -52,6 +60,8 @@ class PlacementRequest:
     unreachable_after: timedelta
     simulated_allowed: bool
     except_nodes: frozenset[NodeId] = frozenset()
+    apart_nodes: frozenset[NodeId] = frozenset()
+    """Nodes with allocations from which the request keeps apart."""
 
     @property
     def ingress_requests(self) -> list[IngressRequest]:

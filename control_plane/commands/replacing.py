@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from control_plane.commands.loaded import LoadedAllocation
 from control_plane.commands.placement_request import PlacementRequest
-from control_plane.commands.placing import Place, find_place
+from control_plane.commands.searching import Place, apart_nodes, find_place
 from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress
 from control_plane.decisions.allocation_states import Provisioning
@@ -20,7 +20,7 @@ from control_plane.handle import RetryWithoutLocks, Transaction
 from events.allocations import AllocationFact
 from events.facts import Reason
 from events.ledger.append import Change
-from events.values import SlotId, ingress_of, new_uuid, node_of
+from events.values import NodeId, SlotId, ingress_of, new_uuid, node_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Replacing:
     """Handler of a failed bring-up, which places the allocation on another node or fails it.
 
     The handler first skips slots that other transactions have locked. If the remaining slots do not suffice, it runs
-    again in another transaction and waits for the locked ones (see `placing`).
+    again in another transaction and waits for the locked ones (see `searching`).
     """
 
     unreachable_after: timedelta
@@ -49,14 +49,17 @@ class Replacing:
         ):
             return loaded.changes(life.fail_slice(state, slot, reason))
         try:
-            place = await find_place(transaction, self._placement_request(loaded, state))
+            apart = await apart_nodes(transaction.conn, state.request)
+            place = await find_place(transaction, self._placement_request(loaded, state, apart))
         except Conflict as nowhere:
             if not transaction.wait_for_locked:
                 raise RetryWithoutLocks from nowhere
             return loaded.changes(life.fail_slice(state, slot, _both(reason, nowhere)))
         return loaded.changes(_facts(loaded, state, place, reason), *place.claims)
 
-    def _placement_request(self, loaded: LoadedAllocation, state: Provisioning) -> PlacementRequest:
+    def _placement_request(
+        self, loaded: LoadedAllocation, state: Provisioning, apart: frozenset[NodeId]
+    ) -> PlacementRequest:
         held = [each.slot_id for each in state.slots]
         ingress_rules = [
             (ingress_of(new_uuid()), request)
@@ -69,6 +72,7 @@ class Replacing:
             self.unreachable_after,
             simulated_allowed=self.simulated_allowed,
             except_nodes=frozenset(map(node_of, held)),
+            apart_nodes=apart,
         )
 
 

@@ -84,6 +84,8 @@ class Evaluation:
     due_at: datetime | None = None
     command: Command | None = None
     error: str | None = None
+    lease_ends_at: datetime | None = None
+    """When the lease of an allocation ends; None for another stream, and without a lease that runs."""
     final_state: str | None = None
     """The state in which the stream's open rows of `work.task` end, or None if the stream has not ended."""
 
@@ -112,6 +114,9 @@ class Process(Generic[F, D]):
     and for a kind of stream in which only newer orders end earlier ones.
     """
 
+    lease_ends_at: Callable[[tuple[Recorded[F], ...]], datetime | None] = lambda _history: None
+    """Function that returns when the lease of an allocation ends; None if the stream is none, or has no lease that
+    runs."""
     concerns: Callable[[Fact], bool] = lambda _fact: True
     """Function that returns whether a new fact can change what is due; the stream is not evaluated for other facts."""
 
@@ -127,6 +132,7 @@ class Process(Generic[F, D]):
             tuple([_task(each) for each in found_due if isinstance(each, _ORDERS)]),
             _next_due(found_due, now),
             next((each for each in commands if each is not None), None),
+            lease_ends_at=self.lease_ends_at(facts),
             final_state=self.final_state(facts),
         )
 
@@ -210,7 +216,12 @@ def _request(history: Sequence[Recorded[Fact]]) -> TaskRequested | None:
 
 PROCESSES: Final[Mapping[str, AnyProcess]] = MappingProxyType(
     {
-        "allocation": Process(allocation_facts, _allocation_due, _timed_allocation_command),
+        "allocation": Process(
+            allocation_facts,
+            _allocation_due,
+            _timed_allocation_command,
+            lease_ends_at=allocation.lease_ends_at,
+        ),
         "task": Process(task_facts, _task_due, _timed_task_command, _allocation_stream, tasks.over),
         "node": Process(node_facts, _drain_due, _drain_command, concerns=drain.concerns_drain),
     }

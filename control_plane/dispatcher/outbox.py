@@ -18,6 +18,7 @@ it at once may both use the same credit: a node then has up to twice as many tas
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
@@ -34,8 +35,10 @@ from tasks.orders import Token
 
 _FORGET_TIMERS: Final = "delete from work.timer where stream_id = any(%b)"
 _SET_TIMERS: Final = """
-insert into work.timer (stream_id, due_at) select * from unnest(%b::text[], %b::timestamptz[])
-on conflict (stream_id) do update set due_at = excluded.due_at where timer.due_at <> excluded.due_at
+insert into work.timer (stream_id, due_at, lease_ends_at)
+select * from unnest(%b::text[], %b::timestamptz[], %b::timestamptz[])
+on conflict (stream_id) do update set due_at = excluded.due_at, lease_ends_at = excluded.lease_ends_at
+ where (timer.due_at, timer.lease_ends_at) is distinct from (excluded.due_at, excluded.lease_ends_at)
 """
 _HASTEN: Final = (
     "update work.timer set due_at = %(now)s where stream_id = any(%(streams)b) and due_at > %(now)s"
@@ -190,7 +193,10 @@ async def overdue(conn: psycopg.AsyncConnection, now: datetime, limit: int) -> l
 
 async def _write_timers(conn: psycopg.AsyncConnection, found: Sequence[Evaluation]) -> None:
     # Every writer uses one order, so that two writers of the same timers never deadlock.
-    due_times = sorted((each.stream, each.due_at) for each in found if each.due_at is not None)
+    due_times = sorted(
+        ((each.stream, each.due_at, each.lease_ends_at) for each in found if each.due_at is not None),
+        key=itemgetter(0),
+    )
     if never := sorted(each.stream for each in found if each.due_at is None):
         await conn.execute(_FORGET_TIMERS, [never], prepare=True)
     if due_times:

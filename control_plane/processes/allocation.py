@@ -125,6 +125,15 @@ def due(history: Sequence[Recorded[AllocationFact]], now: datetime) -> tuple[Due
     return *_orders(state, history, unconfirmed), _wait(state, ingress_deadline)
 
 
+def lease_ends_at(history: Sequence[Recorded[AllocationFact]]) -> datetime | None:
+    """Return when the lease of an allocation ends; None if it has no lease that runs."""
+    match fold(tuple(recorded.fact for recorded in history)):
+        case (Active() | Starting() | Stopping() | Stopped()) as leased:
+            return end_of_lease(leased)
+        case _:
+            return None
+
+
 def _timed_command(
     state: Unfinished, ingress_deadline: datetime | None, now: datetime
 ) -> Expire | MissDeadline | None:

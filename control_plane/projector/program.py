@@ -1,4 +1,5 @@
-"""The projector program: keep read models up to date with the ledger, and run requested rebuilds and verifications.
+"""The projector program: keep read models and the numbers of free slots up to date with the ledger, and run requested
+rebuilds and verifications.
 
 One projector process leads: its database session holds an advisory lock, for which other processes wait. Two processes
 that act as leader at the same time do no damage, because checkpoints are advanced by compare-and-set. Requests run one
@@ -14,6 +15,7 @@ import structlog
 from control_plane.commands.projections import projection_history
 from control_plane.decisions.projections import fold
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
+from control_plane.following.follow import Follower, follow
 from control_plane.following.leading import lead
 from control_plane.following.wake import Waiter, listen
 from control_plane.outage import DATABASE_UNAVAILABLE, rest
@@ -21,12 +23,20 @@ from control_plane.projector.live import keep_live
 from control_plane.projector.rebuild import Rebuild
 from control_plane.projector.verifications import Verifications
 from control_plane.wiring import Plane
+from control_plane.work.free_slots import FOLLOWER, changed_nodes, count_again
 from events.ledger.tail import Tail
 from read_models.checkpoints import CheckpointSuperseded
 from read_models.projections import PROJECTIONS, Projection
 
 log = structlog.get_logger()
 POLL_SECONDS: Final = 0.5
+
+
+async def _committed(*, more: bool) -> None:
+    """Do nothing: placement reads `work.free_slots` when it needs it."""
+
+
+_FREE_SLOTS: Final = Follower(FOLLOWER, changed_nodes, count_again, _committed)
 
 
 async def run_projector(plane: Plane) -> None:
@@ -36,7 +46,7 @@ async def run_projector(plane: Plane) -> None:
 
 async def _project(plane: Plane) -> None:
     live = [each for each in PROJECTIONS.values() if not each.inline]
-    waiters = {each.name: Waiter() for each in live}
+    waiters = {name: Waiter() for name in (FOLLOWER, *(each.name for each in live))}
     log.info("projector_started")
     async with AsyncExitStack() as opened, asyncio.TaskGroup() as group:
         tails = {name: Tail(ledger_dsn(plane), name) for name in ("rebuild", *waiters)}
@@ -46,6 +56,7 @@ async def _project(plane: Plane) -> None:
         for each in live:
             group.create_task(keep_live(plane.engine, tails[each.name], waiters[each.name], each))
         group.create_task(_run_requests(plane, tails["rebuild"]))
+        group.create_task(follow(plane.engine, tails[FOLLOWER], waiters[FOLLOWER], _FREE_SLOTS))
 
 
 async def _run_requests(plane: Plane, tail: Tail) -> None:

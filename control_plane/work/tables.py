@@ -95,6 +95,7 @@ timer = sa.Table(
     metadata,
     sa.Column("stream_id", sa.Text, primary_key=True),
     sa.Column("due_at", sa.DateTime(timezone=True), nullable=False, index=True),
+    sa.Column("lease_ends_at", sa.DateTime(timezone=True)),
     schema="work",
 )
 parked = sa.Table(

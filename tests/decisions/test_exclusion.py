@@ -1,5 +1,6 @@
 """Exclusion of a slot or node from placement after failed starts of slices, and its readmission."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -24,7 +25,7 @@ from events.facts import FailedBringUp, Reason
 from events.nodes import NodeBringUpFailed, NodeBringUpSucceeded, NodeExcluded, NodeReadmitted
 from events.offers import Locality
 from events.slots import SlotBringUpFailed, SlotBringUpSucceeded, SlotExcluded, SlotReadmitted
-from events.values import SkuName, SlotId, node_id, slot_id
+from events.values import SkuName, SlotId, node_id, node_of, slot_id
 from tasks.reasons import SliceFailureCode, codes
 from tests.decisions.histories import ID, NOW
 
@@ -127,7 +128,8 @@ def test_placement_prefers_slots_in_which_the_last_slice_did_not_fail_to_start()
 
     def chosen(count: int, failures: Mapping[SlotId, int]) -> tuple[SlotId, ...]:
         suited = Suited(0, 0, Locality.ROOT_PORT)
-        return choose({slot: Candidate(suited, number) for slot, number in failures.items()}, count, demand)
+        candidates = {slot: Candidate(suited, number) for slot, number in failures.items()}
+        return choose(candidates, Counter(map(node_of, failures)), count, demand)
 
     assert chosen(2, {S0: 0, S1: 0, S2: 0}) == (S0, S1)
     assert chosen(2, {S0: 1, S1: 0, S2: 0}) == (S1, S2)

@@ -22,8 +22,9 @@ from read_models.projections import PROJECTIONS
 from tests.servers.plane import RunningPlane, running
 from tests.waiting import until
 
-_FOLLOWERS: Final = 1 + sum(not each.inline for each in PROJECTIONS.values())
-"""Followers of the ledger with a checkpoint: the dispatcher, and the projector with each of its read models."""
+_FOLLOWERS: Final = 2 + sum(not each.inline for each in PROJECTIONS.values())
+"""Followers of the ledger with a checkpoint: the dispatcher, and the projector with each of its read models and the
+numbers of free slots."""
 _UP_TO_DATE: Final = """
 select count(*) from read.checkpoint where position >= (select max(position) from ledger.event)
 """

@@ -59,12 +59,32 @@ create unlogged table work.progress (
 );
 
 -- When the dispatcher processes each stream next, if it must do so without a new event.
+-- `lease_ends_at` is the end of the lease of an allocation that has one.
 create table work.timer (
   stream_id text not null,
   due_at timestamptz not null,
+  lease_ends_at timestamptz,
   primary key (stream_id)
 );
 create index ix_work_timer_due_at on work.timer (due_at);
+
+-- Labels from which requests keep apart. A request locks the rows of its labels until its slots are claimed.
+create table work.label_lock (
+  project text not null,
+  label text not null,
+  value text not null,
+  primary key (project, label, value)
+);
+
+-- How many usable free slots a node has, of each class and in total. It may be a moment older than the slots.
+create table work.free_slots (
+  node_id text not null,
+  class text not null,
+  free integer not null,
+  free_on_node integer not null,
+  primary key (node_id, class)
+);
+create index free_slots_by_number on work.free_slots (class, free_on_node, node_id);
 
 -- Streams that the dispatcher cannot process because of an error. It retries each of them at the time in `timer`.
 create table work.parked (

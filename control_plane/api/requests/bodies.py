@@ -161,6 +161,9 @@ class NodeAddresses(Body):
         return self
 
 
+Labels = dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]]
+
+
 class CreateAllocation(Body):
     """Request body of `POST /v1/allocations`."""
 
@@ -185,9 +188,9 @@ class CreateAllocation(Body):
     ingress: list[OpenIngress] = Field(default=[], max_length=MOST_MAPPINGS)
     replace_on_failure: bool = True
     """Whether the allocation is placed on another node, once, if its bring-up fails due to a node fault."""
-    labels: dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]] = Field(
-        default={}, max_length=32
-    )
+    labels: Labels = Field(default={}, max_length=32)
+    apart_from: Labels = Field(default={}, max_length=8)
+    """Labels: no node is used on which another allocation of the project with one of these labels holds a slot."""
 
     @model_validator(mode="after")
     def _names_each_sku_once(self) -> Self:

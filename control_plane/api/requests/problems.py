@@ -29,7 +29,7 @@ from control_plane.api.requests.problem_types import (
     ProblemType,
 )
 from control_plane.api.requests.request_checks import escaped_text
-from control_plane.api.views.placement_views import NodeGroupView, group_views
+from control_plane.api.views.placement_views import NodeGroupView, OutlookView, group_views, outlook_view
 from control_plane.decisions.misplaced_secrets import without_encoded_secrets, without_secrets
 from control_plane.decisions.placing.explanation import Unplaced
 from control_plane.decisions.refusals import (
@@ -62,8 +62,9 @@ class ReasonBody(BaseModel):
 
 class Problem(BaseModel):
     """Problem details (RFC 9457), extended by `reasons`, `hint` (what the caller can do) and `request_id`. `type` is
-    the path of a page on this server that describes the problem. `placement` is present if no node is suitable for an
-    allocation: every registered node that the request permits, in exactly one group.
+    the path of a page on this server that describes the problem. Two more members are present if no node is suitable
+    for an allocation: `placement` has every registered node that the request permits, in exactly one group for each
+    SKU, and `outlook` what is possible instead.
     """
 
     type: str
@@ -74,6 +75,7 @@ class Problem(BaseModel):
     reasons: list[ReasonBody]
     request_id: str
     placement: list[NodeGroupView] | None = None
+    outlook: OutlookView | None = None
 
 
 def _response(kinds: Iterable[ProblemType]) -> dict[str, Any]:
@@ -99,11 +101,11 @@ def problem(
     kind: ProblemType,
     objections: Iterable[Objection],
     *,
-    placement: list[NodeGroupView] | None = None,
+    unplaced: Unplaced | None = None,
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> JSONResponse:
-    """Build the problem response of a refused or failed request, and log it. `placement` explains a request for which
-    no node is suitable.
+    """Build the problem response of a refused or failed request, and log it. `unplaced` is the refusal of a request for
+    which no node is suitable.
 
     The problem lists the first `MOST_REASONS` objections. If there are more, its `detail` states that.
     """
@@ -120,7 +122,8 @@ def problem(
         hint=kind.fix,
         reasons=reasons,
         request_id=request.state.request_id,
-        placement=placement or None,
+        placement=None if unplaced is None else group_views(unplaced.groups),
+        outlook=None if unplaced is None else outlook_view(unplaced.outlook),
     )
     if kind is KINDS[Unauthorised]:
         headers = {**headers, "WWW-Authenticate": "Bearer"}
@@ -131,7 +134,10 @@ def problem(
     entry.route = entry.route or getattr(request.scope.get("route"), "path", None)
     log.info("request_refused", status=kind.status, reasons=[reason.code for reason in reasons])
     return JSONResponse(
-        body.model_dump(exclude=None if placement else {"placement"}), kind.status, headers, MEDIA_TYPE
+        body.model_dump(mode="json", exclude={"placement", "outlook"} if unplaced is None else None),
+        kind.status,
+        headers,
+        MEDIA_TYPE,
     )
 
 
@@ -240,8 +246,8 @@ def _refusal(request: Request, refusals: list[Refused]) -> JSONResponse:
     objections = [objection for refusal in refusals for objection in refusal.objections]
     waits = [refusal.retry_after for refusal in refusals if isinstance(refusal, Throttled)]
     headers = {"Retry-After": str(max(waits))} if waits else {}
-    groups = [group for refusal in refusals if isinstance(refusal, Unplaced) for group in refusal.groups]
-    return problem(request, KINDS[worst], objections, placement=group_views(groups), headers=headers)
+    unplaced = next((refusal for refusal in refusals if isinstance(refusal, Unplaced)), None)
+    return problem(request, KINDS[worst], objections, unplaced=unplaced, headers=headers)
 
 
 def _kind_of(refusal: Refused) -> type[Refused]:

@@ -18,7 +18,12 @@ from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.api.views.allocation_views import AllocationView, allocation_view
 from control_plane.api.views.conditions import with_conditions
 from control_plane.api.views.past_views import allocations_then, view_of_history
-from control_plane.api.views.placement_views import ObjectionView, PlacementPreview, group_views
+from control_plane.api.views.placement_views import (
+    ObjectionView,
+    PlacementPreview,
+    group_views,
+    outlook_view,
+)
 from control_plane.commands.allocations import (
     release_allocation,
     renew_lease,
@@ -28,8 +33,8 @@ from control_plane.commands.allocations import (
 from control_plane.commands.placement_request import NewAllocation
 from control_plane.commands.placing import create_allocation, preview_placement
 from control_plane.decisions.access import Principal, Scope, project_of, within
-from control_plane.decisions.placing.explanation import Group
-from control_plane.decisions.refusals import Malformed, Objection, UnknownName
+from control_plane.decisions.placing.explanation import Group, Unplaced
+from control_plane.decisions.refusals import Conflict, Malformed, Objection, UnknownName
 from control_plane.decisions.requests import network_mode_offered
 from control_plane.handle import Command
 from control_plane.histories import allocation_history, histories
@@ -106,11 +111,19 @@ async def preview(request: Request, principal: Caller, body: CreateAllocation) -
     def render(
         sku: SkuName | None,
         slots: Sequence[SlotId],
-        reasons: Sequence[Objection],
+        refusal: Conflict | None,
         groups: Sequence[Group],
     ) -> str:
-        against = [ObjectionView(code=each.code, message=each.message, field=each.field) for each in reasons]
-        shown = PlacementPreview(sku=sku, slots=list(slots), reasons=against, groups=group_views(groups))
+        against = () if refusal is None else refusal.objections
+        shown = PlacementPreview(
+            sku=sku,
+            slots=list(slots),
+            reasons=[
+                ObjectionView(code=each.code, message=each.message, field=each.field) for each in against
+            ],
+            outlook=outlook_view(refusal.outlook) if isinstance(refusal, Unplaced) else None,
+            groups=group_views(groups),
+        )
         return shown.model_dump_json()
 
     command = preview_placement(*_new(request, principal, body), render)
@@ -143,6 +156,7 @@ def _request(allocation: AllocationId, body: CreateAllocation, project: ProjectI
         lease_seconds=body.lease_seconds,
         slot_count=body.slot_count,
         labels=dict(body.labels),
+        apart_from=dict(body.apart_from),
         node=None if body.node is None else NodeId(body.node),
         replace_on_failure=body.replace_on_failure,
     )

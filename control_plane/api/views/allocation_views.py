@@ -169,6 +169,8 @@ class AllocationView(BaseModel):
     replace_on_failure: bool
     replaced: ReplacementView | None
     labels: dict[str, str]
+    apart_from: dict[str, str]
+    """Labels: no node was used on which another allocation of the project with one of these labels held a slot."""
     conditions: list[ConditionView] | None = None
     """Empty if no condition applies; null in views of the past, because heartbeats are not events."""
     version: int
@@ -209,6 +211,7 @@ def allocation_view(
         replace_on_failure=request.replace_on_failure,
         replaced=_replacement(facts),
         labels=request.labels,
+        apart_from=request.apart_from,
         version=len(facts),
         generation=_generation(facts),
         requested_at=requested_at,

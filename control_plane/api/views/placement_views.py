@@ -1,10 +1,11 @@
 """Views of a placement: the chosen slots, and the reason of every node, in groups."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from pydantic import BaseModel
 
-from control_plane.decisions.placing.explanation import Group, meaning_of, obstacle_of
+from control_plane.decisions.placing.explanation import Group, Outlook, meaning_of, obstacle_of
 
 
 class NodeGroupView(BaseModel):
@@ -32,6 +33,24 @@ class ObjectionView(BaseModel):
     field: str | None = None
 
 
+class NearestView(BaseModel):
+    """A similar request that has a place now."""
+
+    sku: str
+    slot_count: int
+
+
+class OutlookView(BaseModel):
+    """What is possible instead of a refused placement."""
+
+    nearest: NearestView | None
+    """The most similar request that has a place now: fewer slots of the same SKU, else another SKU; null if none was
+    found."""
+    earliest_possible_at: datetime | None
+    """When the request may have a place at the earliest: the end of the last lease that has to end before. Null if the
+    ends of leases do not help."""
+
+
 class PlacementPreview(BaseModel):
     """Result of a placement that was tried and not made. Another request may claim the slots in the meantime."""
 
@@ -42,9 +61,19 @@ class PlacementPreview(BaseModel):
     """Slots that the allocation would get; empty if it would be refused."""
     reasons: list[ObjectionView]
     """Reasons why it would be refused; empty if it would be placed."""
+    outlook: OutlookView | None
+    """What is possible instead; null if it would be placed, and if no placement can help."""
     groups: list[NodeGroupView]
     """Every registered node that the request permits, in exactly one group for each SKU of the request; the groups of a
     SKU that are closest to suitable come first."""
+
+
+def outlook_view(outlook: Outlook) -> OutlookView:
+    nearest = outlook.nearest
+    return OutlookView(
+        nearest=None if nearest is None else NearestView(sku=nearest.sku, slot_count=nearest.slot_count),
+        earliest_possible_at=outlook.earliest_possible_at,
+    )
 
 
 def group_views(groups: Sequence[Group]) -> list[NodeGroupView]:

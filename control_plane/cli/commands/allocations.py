@@ -81,6 +81,14 @@ def create(
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Label; repeatable.", show_default=False)
     ] = None,
+    apart_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Use no node on which an allocation of the project with this label has a slot; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     replace: Annotated[
         bool,
         typer.Option(
@@ -116,6 +124,7 @@ def create(
             ingress=ingresses or UNSET,
             replace_on_failure=UNSET if replace else False,
             labels=labelled,
+            apart_from=labels(apart_from or [], "--apart-from") or UNSET,
         )
         if explain:
             current.screen.one(current.send(calls.preview_placement(body)), placements.preview)

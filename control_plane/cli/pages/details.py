@@ -86,7 +86,9 @@ def _allocation(item: Allocation, simulated: Collection[str], now: datetime | No
     yield "requested", _requested(item)
     yield "at", f"{words.clock(item.requested_at)} ({words.since(item.requested_at, now)})"
     if item.labels:
-        yield "labels", ", ".join(f"{name}={value}" for name, value in sorted(item.labels.items()))
+        yield "labels", _labels(item.labels)
+    if item.apart_from:
+        yield "apart from", _labels(item.apart_from)
     yield "slot" if len(item.slots) == 1 else "slots", _slots(item)
     if item.replaced:
         reason = (
@@ -372,3 +374,7 @@ def _registered(item: RegisteredNode) -> Iterator[Row]:
     yield "token", Text(item.enrolment_token, "bold")
     expiry = f"{words.clock(item.token_expires_at)} ({words.until(item.token_expires_at)})"
     yield "valid", f"the token can be used once, until {expiry}"
+
+
+def _labels(given: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(given.items()))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 
+from control_plane.cli.pages import words
 from control_plane.cli.pages.details import Row, page
 from control_plane.cli.pages.tables import nothing, table
 from control_plane.client.answers import PlacementPreview
@@ -26,3 +27,5 @@ def _result(item: PlacementPreview) -> Iterator[Row]:
     yield "slots", ", ".join(item.slots) or "none: the request would be refused"
     for reason in item.reasons:
         yield "reason", f"{reason.message} [{reason.code}]"
+    if item.outlook:
+        yield from words.outlook(item.outlook)

@@ -1,10 +1,12 @@
 """Display format of times, amounts and states."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
 from rich.text import Text
+
+from control_plane.client.answers import Outlook
 
 _UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 _COLOURS: Final = {
@@ -98,3 +100,15 @@ def rate(mbit: int | None) -> str:
 def step(name: str, number: int, of: int | None) -> str:
     """Format a progress step as `port (3 of 7)`, or as `boot (4)` while the number of steps is unknown."""
     return f"{name} ({number} of {of})" if of else f"{name} ({number})"
+
+
+def outlook(item: Outlook) -> Iterator[tuple[str, str]]:
+    """Yield a row for each thing that is possible instead of a refused placement."""
+    if item.nearest:
+        slots = "1 slot" if item.nearest.slot_count == 1 else f"{item.nearest.slot_count} slots"
+        yield "possible", f"{slots} of SKU {item.nearest.sku} now"
+    if item.earliest_possible_at:
+        yield (
+            "earliest",
+            f"{clock(item.earliest_possible_at)}, when the leases of other allocations end",
+        )

@@ -31,8 +31,12 @@ def fits(candidates: Collection[SlotId], count: int) -> bool:
     return max(map(len, _by_node(candidates).values()), default=0) >= count
 
 
-def choose(candidates: Mapping[SlotId, Candidate], count: int, demand: Demand) -> tuple[SlotId, ...]:
-    """Choose `count` of the candidates on one node. Raises `Conflict` if no node has enough."""
+def choose(
+    candidates: Mapping[SlotId, Candidate], free: Mapping[NodeId, int], count: int, demand: Demand
+) -> tuple[SlotId, ...]:
+    """Choose `count` of the candidates on one node. `free` is the number of usable free slots of each node, also of
+    those that are no candidates. Raises `Conflict` if no node has enough candidates.
+    """
     enough = {host: slots for host, slots in _by_node(candidates).items() if len(slots) >= count}
     if not enough:
         lacking = f"no schedulable node has {free_slots(count, demand)}"
@@ -47,9 +51,8 @@ def choose(candidates: Mapping[SlotId, Candidate], count: int, demand: Demand) -
         return sorted(slots, key=rank)[:count]
 
     def rank(host: NodeId) -> tuple[object, ...]:
-        suited = [candidates[slot].suited for slot in best_of(enough[host])]
-        worst = [max(values) for values in zip(*suited, strict=True)]
-        return *worst, -len(enough[host]) if spreads else len(enough[host]), min(enough[host])
+        worst = max(candidates[slot].suited for slot in best_of(enough[host]))
+        return worst, -free[host] if spreads else free[host], host
 
     return tuple(sorted(best_of(enough[min(enough, key=rank)])))
 

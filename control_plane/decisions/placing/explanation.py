@@ -6,6 +6,7 @@ of its slots.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from enum import IntEnum
 from typing import Final, NamedTuple, assert_never
 
@@ -23,6 +24,7 @@ UNSUPPORTED: Final = "unsupported_by_agent"
 SLOTS_BLOCKED: Final = "slots_blocked"
 NO_FREE_SLOT: Final = "no_free_slot"
 NO_PUBLIC_ADDRESS: Final = "no_public_address"
+NOT_APART: Final = "not_apart"
 SIMULATED: Final = "simulated"
 _MOST_GROUPS: Final = 8
 """Number of groups that the message of a refusal names."""
@@ -74,6 +76,7 @@ _HEALTH: Final[Mapping[str, str]] = {
 }
 _USE: Final[Mapping[str, str]] = {
     NO_FREE_SLOT: "too few free slots",
+    NOT_APART: "an allocation from which the request keeps apart has a slot there",
     NO_PUBLIC_ADDRESS: "no public address or port is free",
     SIMULATED: "the node is simulated, and is used only for requests that name it",
 }
@@ -101,12 +104,41 @@ def ordered(groups: Sequence[Group]) -> tuple[Group, ...]:
     return tuple(sorted(groups, key=lambda group: (-obstacle_of(group.code), -group.nodes, group.code)))
 
 
+class Nearest(NamedTuple):
+    """A SKU and a number of slots that a similar request can have now."""
+
+    sku: SkuName
+    slot_count: int
+
+
+class Outlook(NamedTuple):
+    """What is possible instead of a refused request.
+
+    `nearest` is the most similar request that has a place now: fewer slots of the same SKU, else another SKU of the
+    catalogue. `earliest_possible_at` is when the request may have a place at the earliest, according to the ends of the
+    leases of other allocations. Each is None if it is not known.
+    """
+
+    nearest: Nearest | None = None
+    earliest_possible_at: datetime | None = None
+
+
+UNKNOWN: Final = Outlook()
+"""The outlook of a request for which it was not determined."""
+
+
 class Unplaced(Conflict):
     """No node is suitable for a request. `groups` contain every node with its reason, for each SKU of the request."""
 
-    def __init__(self, objections: Sequence[Objection], groups: Sequence[Group]) -> None:
+    def __init__(
+        self, objections: Sequence[Objection], groups: Sequence[Group], outlook: Outlook = UNKNOWN
+    ) -> None:
         super().__init__(*objections)
-        self.groups = tuple(groups)
+        self.groups, self.outlook = tuple(groups), outlook
+
+    def with_outlook(self, outlook: Outlook) -> "Unplaced":
+        """Return the same refusal with an outlook."""
+        return Unplaced(self.objections, self.groups, outlook)
 
 
 def unplaced(

@@ -5,6 +5,7 @@ slot is free now.
 """
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -115,6 +116,20 @@ def suggested(
 def skus_among(entries: Iterable[Entry]) -> list[tuple[SkuName, SkuContent]]:
     """Return names and contents of the SKUs among entries of the catalogue."""
     return [(SkuName(each.name), each.content) for each in entries if isinstance(each.content, SkuContent)]
+
+
+def closeness(wanted: SkuContent, other: SkuContent) -> tuple[object, ...]:
+    """Return how similar another SKU is to the wanted one, for a sort in which the most similar comes first: by GPU
+    model, number of GPUs, fabric, memory, processors and price.
+    """
+    return (
+        other.gpu_model != wanted.gpu_model,
+        abs(other.gpu_count - wanted.gpu_count),
+        other.fabric != wanted.fabric,
+        abs(other.memory_mib - wanted.memory_mib),
+        abs(other.vcpus - wanted.vcpus),
+        abs(Decimal(other.price_per_hour) - Decimal(wanted.price_per_hour)),
+    )
 
 
 def _has_gpus(sku: SkuContent, offer: Offer) -> bool:

@@ -6,13 +6,13 @@ from itertools import count
 import pytest
 from pydantic import ValidationError
 
-from control_plane.commands.placing import CANDIDATES
+from control_plane.commands.searching import CANDIDATES
 from control_plane.decisions.fleet.macs import derived_macs
 from control_plane.settings import Settings
 from deploy.embedded.postgres import PostgresServer
 from events.values import MAX_SLOTS, MacAddress, NodeId, SlotId, SlotIndex, slot_of
 from read_models import slots
-from tests.api.node import admit, allocate
+from tests.api.node import BEAT, admit, allocate
 from tests.api.nodes.test_heartbeats import SETTINGS
 from tests.servers.plane import RunningPlane, running
 from tests.waiting import until
@@ -113,15 +113,19 @@ def test_placement_in_a_large_fleet_reads_a_bounded_number_of_slots(emptied_plan
 def test_placement_between_nodes_with_many_free_slots_picks_the_first_by_name(
     emptied_plane: RunningPlane,
 ) -> None:
-    for name in ("a", "b"):
-        admit(emptied_plane, name, slots=40)
+    for node in [admit(emptied_plane, name, slots=40) for name in ("a", "b")]:
+        assert node.post("/heartbeat", json=BEAT).is_success
+    count = "select sum(free) from work.free_slots"
+    until(lambda: emptied_plane.rows(count) == [(80,)], "the free slots are counted")
     [slot] = allocate(emptied_plane).json()["slots"]
     assert slot["node_id"] == "a"
 
 
 def test_request_for_every_slot_of_a_free_node_is_placed(emptied_plane: RunningPlane) -> None:
-    admit(emptied_plane, "a", slots=MAX_SLOTS)
-    assert allocate(emptied_plane, slot_count=MAX_SLOTS).is_success
+    node = admit(emptied_plane, "a", slots=MAX_SLOTS)
+    assert node.post("/heartbeat", json=BEAT).is_success
+    made = allocate(emptied_plane, slot_count=MAX_SLOTS)
+    assert made.is_success, made.text
 
 
 def nodes_with_equal_mac() -> tuple[NodeId, NodeId]:

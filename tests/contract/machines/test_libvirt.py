@@ -128,7 +128,7 @@ def test_hung_libvirtd_makes_the_host_unreadable_within_the_timeout_until_it_con
     with hung(node):
         began = monotonic()
         for _ in range(3):
-            with pytest.raises(HostUnreadable, match="no answer within"):
+            with pytest.raises(HostUnreadable, match="did not return within"):
                 with_short_timeout.domains()
         assert monotonic() - began < 2 * 3
     eventually(lambda: readable(with_short_timeout.domains))

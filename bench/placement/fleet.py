@@ -1,0 +1,79 @@
+"""Fleets for the placement benchmark: rows of nodes and slots as the projections would write them, without events."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from events.offers import Offer, encoded
+from events.values import ImageName, SkuName
+
+SLOTS_PER_NODE: Final = 8
+PLAIN, CONSTRAINED = SkuName("plain"), SkuName("h200.ib")
+"""SKU without constraints, and SKU with a GPU model, InfiniBand and one NUMA node. Every slot is offered under both
+or under the plain one."""
+GPU_MODEL: Final = "NVIDIA H200 SXM 141GB"
+IMAGE: Final = ImageName("lab-guest")
+VCPUS, MEMORY_MIB = 24, 245_760
+OFFERS: Final = (
+    Offer(GPU_MODEL, 1, "ib", numa_nodes=1),
+    Offer(GPU_MODEL, 1, "roce", numa_nodes=1),
+    Offer(None, 0, "ethernet", numa_nodes=1),
+)
+"""Hardware of the nodes in turn; only slots with the first one suit the constrained SKU."""
+_FOREVER: Final = timedelta(days=3650)
+_NODES: Final = """
+insert into read.node (node_id, version, state, subnet, l2_domain, token_sha256, token_expires_at, key_thumbprint,
+                       images, missing, simulated)
+select 'n' || lpad(number::text, 6, '0'), 1, 'enrolled', '10.0.0.0/24', 'default', '', now(), 'key',
+       array[%(image)s], '{}', false
+  from generate_series(1, %(nodes)s) number
+"""
+_SEEN: Final = """
+insert into work.node_seen (node_id, agent_version, spooled_reports, resynced, seen_at)
+select node_id, '1', 0, true, %(seen_at)s from read.node
+"""
+_SLOTS: Final = """
+insert into read.slot (slot_id, node_id, slot_index, version, state, vcpus, memory_mib, network_device, offer, skus,
+                       l2_domain, mac_address, private_ip, subnet, gateway, bridge)
+select 'n' || lpad(number::text, 6, '0') || '/' || index, 'n' || lpad(number::text, 6, '0'), index, 1,
+       case when random() < %(full)s then 'claimed' else 'free' end, %(vcpus)s, %(memory)s, 'slice' || index,
+       (%(offers)s::text[])[1 + number %% %(kinds)s], %(skus)s,
+       'default', 'x', 'x', 'x', 'x', 'br-slice'
+  from generate_series(1, %(nodes)s) number cross join generate_series(0, %(last)s) index
+"""
+_FREE: Final = """
+insert into work.free_slots (node_id, class, free, free_on_node)
+select node_id, class, count(*), sum(count(*)) over (partition by node_id)
+  from read.slot where state = 'free' group by node_id, class
+"""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A fleet to be written: its number of nodes, and the share of its slots that are in use."""
+
+    nodes: int
+    full: float
+
+    def write(self, dsn: str) -> None:
+        """Write the rows of the fleet to an empty database, with the rights of its owner."""
+        parameters = {
+            "image": IMAGE,
+            "nodes": self.nodes,
+            "seen_at": datetime.now(UTC) + _FOREVER,
+            "full": self.full,
+            "vcpus": VCPUS,
+            "memory": MEMORY_MIB,
+            "offers": [encoded(each) for each in OFFERS],
+            "kinds": len(OFFERS),
+            "skus": Jsonb([CONSTRAINED, PLAIN]),
+            "last": SLOTS_PER_NODE - 1,
+        }
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute("select setseed(0.5)")
+            for query in (_NODES, _SEEN, _SLOTS, _FREE):
+                conn.execute(query, parameters)
+            conn.execute("vacuum analyze")

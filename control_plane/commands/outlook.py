@@ -1,0 +1,105 @@
+"""What a caller can do after the refusal of a placement: which similar request has a place now, and when the refused
+one may have a place at the earliest.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.commands.catalogue import specification
+from control_plane.commands.placement_request import NewAllocation, PlacementRequest
+from control_plane.commands.searching import first_hosts, on_fit_node, suitable_classes
+from control_plane.decisions.placing.explanation import Nearest, Outlook
+from control_plane.decisions.placing.suitability import closeness, demand_of, skus_among
+from control_plane.work import placeable, tables
+from control_plane.work.free_slots import free_slots
+from events.allocations import AllocationSpecified
+from events.slot_states import Claimed, Free, slot_state_name
+from events.values import AllocationId
+from read_models import catalogue, slots
+
+MOST_SKUS: Final = 16
+"""Number of other SKUs that are tried, the most similar ones first."""
+
+
+async def outlook_of(
+    conn: AsyncConnection, new: NewAllocation, refused: Sequence[PlacementRequest]
+) -> Outlook:
+    """Return the outlook of a request. `refused` is the request with each of its SKUs; none of them has a place now."""
+    ends = [end for each in refused if (end := await _earliest(conn, each)) is not None]
+    nearest = await _with_fewer_slots(conn, refused) or await _with_another_sku(conn, new, refused)
+    return Outlook(nearest, min(ends, default=None))
+
+
+async def _with_fewer_slots(conn: AsyncConnection, refused: Sequence[PlacementRequest]) -> Nearest | None:
+    """Return the request with the largest number of slots that one node has free now; None if no node has any."""
+    if refused[0].request.slot_count == 1:
+        return None
+    for each in refused:
+        keys = [*await suitable_classes(conn, each.demand)]
+        total, node = sa.func.sum(free_slots.c.free), free_slots.c.node_id
+        found = await conn.scalar(
+            sa.select(total)
+            .where(free_slots.c["class"].in_(keys), *on_fit_node(each, node))
+            .group_by(node)
+            .order_by(total.desc())
+            .limit(1)
+        )
+        if found:
+            return Nearest(each.demand.name, min(found, each.request.slot_count - 1))
+    return None
+
+
+async def _with_another_sku(
+    conn: AsyncConnection, new: NewAllocation, refused: Sequence[PlacementRequest]
+) -> Nearest | None:
+    """Return the request with the most similar SKU of the catalogue for which a node has enough free slots now."""
+    wanted, tried = refused[0].demand.sku, {each.demand.name for each in refused}
+    others = [
+        (name, content)
+        for name, content in skus_among(await catalogue.offered(conn, "sku"))
+        if name not in tried
+    ]
+    for name, _ in sorted(others, key=lambda each: (closeness(wanted, each[1]), each[0]))[:MOST_SKUS]:
+        specified = await specification(conn, new.as_sku(name), new.app_profile)
+        if not isinstance(specified, AllocationSpecified):
+            continue
+        placed = new.placed_as(new.as_sku(name), demand_of(specified), refused[0].apart_nodes)
+        keys = [*await suitable_classes(conn, placed.demand)]
+        if keys and await first_hosts(conn, placed, keys, []):
+            return Nearest(name, new.request.slot_count)
+    return None
+
+
+async def _earliest(conn: AsyncConnection, wanted: PlacementRequest) -> datetime | None:
+    """Return when enough slots of one node are free, if each allocation that has one of them is released at the end of
+    its lease, and no other one gets them; None if the known ends of leases do not suffice.
+    """
+    keys = [*await suitable_classes(conn, wanted.demand)]
+    slot, timer = slots.slot, tables.timer
+    stream = sa.literal("allocation-") + slot.c.allocation_id
+    is_free = slot.c.state == slot_state_name(Free())
+    is_claimed = slot.c.state == slot_state_name(Claimed(AllocationId("")))
+    free_at = sa.case((is_free, sa.func.now()), else_=timer.c.lease_ends_at)
+    each = (
+        sa.select(
+            free_at.label("free_at"),
+            sa.func.row_number().over(partition_by=slot.c.node_id, order_by=free_at).label("number"),
+        )
+        .select_from(slot.outerjoin(timer, sa.and_(timer.c.stream_id == stream, is_claimed)))
+        .where(*_of_slots(wanted, keys), sa.or_(is_free, timer.c.lease_ends_at.is_not(None)))
+        .subquery()
+    )
+    enough = sa.select(sa.func.min(each.c.free_at)).where(each.c.number == wanted.request.slot_count)
+    found: datetime | None = await conn.scalar(enough)
+    return found
+
+
+def _of_slots(wanted: PlacementRequest, keys: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the SQL conditions of slots that suit the request, on nodes that do so now."""
+    yield slots.slot.c["class"].in_(keys)
+    yield placeable.all_hold(placeable.SLOT)
+    yield from on_fit_node(wanted, slots.slot.c.node_id)

@@ -1,0 +1,357 @@
+"""Search free slots for a request, all on one node, and lock their rows.
+
+It locks rows of free slots and skips rows that other transactions have locked, so that many callers do not wait for
+each other. A skipped slot stays free if the transaction that locked its row rolls back, so the command waits for such
+rows before it refuses a request for lack of capacity. It waits in a new transaction that has no locks yet: if it had
+locked rows that the other transaction needs, both would wait for each other.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.commands.explaining import groups_of
+from control_plane.commands.ingress import has_free_ingress, reserve
+from control_plane.commands.placement_request import PlacementRequest
+from control_plane.decisions.fleet.slots import claim
+from control_plane.decisions.placing.choice import (
+    Candidate,
+    choose,
+    fits,
+    unknown_node,
+)
+from control_plane.decisions.placing.explanation import unplaced
+from control_plane.decisions.placing.suitability import Demand, Suited, compare
+from control_plane.decisions.refusals import Conflict
+from control_plane.handle import Transaction
+from control_plane.work import free_slots, placeable, tables
+from control_plane.work.label_locks import lock_labels, nodes_with_labels
+from events.allocations import (
+    AllocationRequested,
+    PlacedSlot,
+)
+from events.ingress import IngressReserved
+from events.ledger.append import Change
+from events.slot_states import Free, slot_state_name
+from events.values import (
+    MAX_SLOTS,
+    NodeId,
+    SlotId,
+    node_of,
+    stream_of_slot,
+)
+from read_models import nodes, slots
+from read_models.slots import SlotRow
+
+CANDIDATES: Final = MAX_SLOTS + 1
+"""Number of rows read for one request in the slots of all nodes; more than the slots of any node."""
+HOSTS: Final = 4
+"""Number of nodes of which a request locks the free slots at a time."""
+MOST_TRIED: Final = 32
+"""Number of nodes that a request tries by their numbers of free slots."""
+_NAMED: Final = 5
+"""Number of excluded nodes and slots that a refusal names."""
+_FREE: Final[sa.ColumnClause[str]] = sa.literal_column(f"'{slot_state_name(Free())}'")
+"""Not a parameter: the partial index of free slots is for this constant, and a generic plan could not use it."""
+
+
+class _Lock(Enum):
+    """What a query for free slots does with their rows."""
+
+    NONE = "none"
+    SKIP = "skip"
+    """Lock them, and skip rows that another transaction has locked."""
+    WAIT = "wait"
+    """Lock them, and wait for other transactions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Free slots of one node with locked rows, the changes that claim them, and the ingress rules on that node."""
+
+    slots: tuple[PlacedSlot, ...]
+    claims: tuple[Change, ...]
+    reserved: tuple[IngressReserved, ...]
+
+
+async def find_place(transaction: Transaction, wanted: PlacementRequest) -> Place:
+    """Find and lock free slots for a request, all on one node. Raises `Conflict` or `UnknownName` if there are none.
+
+    With `Transaction.wait_for_locked`, the query waits for rows that other transactions have locked; else it skips
+    them.
+    """
+    conn, wait_for_locked, request = transaction.conn, transaction.wait_for_locked, wanted.request
+    suitable = await suitable_classes(conn, wanted.demand)
+    rows, free = await _best_by_numbers(conn, wanted, suitable)
+    if not fits(rows, request.slot_count):
+        # The numbers may be out of date, or other transactions may have locked the slots: read the slots of all nodes.
+        lock = _Lock.WAIT if wait_for_locked else _Lock.SKIP
+        rows = await _first_that_fits(conn, wanted, suitable, lock)
+        free = Counter(map(node_of, rows))
+    if wait_for_locked and not fits(rows, request.slot_count):
+        await _refuse(conn, wanted)
+    candidates = {name: Candidate(suitable[row.class_], len(row.failures)) for name, row in rows.items()}
+    chosen, reserved = await _chosen(conn, candidates, free, wanted)
+    claims = (
+        Change(stream_of_slot(slot), rows[slot].version, (claim(slot, request.allocation_id),))
+        for slot in chosen
+    )
+    return Place(tuple(_placed(rows[slot]) for slot in chosen), tuple(claims), reserved)
+
+
+async def apart_nodes(conn: AsyncConnection, request: AllocationRequested) -> frozenset[NodeId]:
+    """Return the nodes with allocations from which a request keeps apart. Until the transaction ends, no other request
+    that keeps apart from one of the same labels is placed.
+    """
+    await lock_labels(conn, request.project, request.apart_from)
+    return await nodes_with_labels(conn, request.project, request.apart_from)
+
+
+async def suitable_classes(conn: AsyncConnection, demand: Demand) -> dict[str, Suited]:
+    """Return the classes of slots that suit a demand, by key."""
+    found = {key: compare(demand, each) for key, each in (await slots.classes(conn)).items()}
+    return {key: suited for key, suited in found.items() if isinstance(suited, Suited)}
+
+
+async def _best_by_numbers(
+    conn: AsyncConnection, wanted: PlacementRequest, suitable: Mapping[str, Suited]
+) -> tuple[dict[SlotId, SlotRow], dict[NodeId, int]]:
+    """Return free slots with locked rows of the nodes that come first in the placement order of the whole fleet, and
+    the number of usable free slots of each of these nodes, according to `work.free_slots`; nothing if no node has
+    enough unlocked ones.
+
+    Locks on rows of other nodes are released: the transaction may wait for locks afterwards.
+    """
+    tried = list[NodeId]()
+    for level in sorted({*suitable.values()}):
+        keys = [key for key, suited in suitable.items() if suited <= level]
+        while len(tried) < MOST_TRIED:
+            hosts = await first_hosts(conn, wanted, keys, tried)
+            if not hosts:
+                break
+            attempt = await conn.begin_nested()
+            rows = await _free_slots(conn, wanted, keys, _Lock.SKIP, hosts)
+            if fits(rows, wanted.request.slot_count):
+                await attempt.commit()
+                return rows, hosts
+            await attempt.rollback()
+            tried += hosts
+    return {}, {}
+
+
+async def first_hosts(
+    conn: AsyncConnection, wanted: PlacementRequest, keys: Sequence[str], tried: Collection[NodeId]
+) -> dict[NodeId, int]:
+    """Return the next nodes in placement order that are fit for placement and have enough free slots of the classes
+    `keys`, without those that were tried, and the number of usable free slots of each.
+
+    The nodes of each class are read from the index in this order, and the first of all classes are returned.
+    """
+    counted, spreads = free_slots.free_slots, wanted.demand.sku.placement == "spread"
+
+    alike = counted.alias("alike")
+    of_keys = (
+        sa.select(sa.func.sum(alike.c.free))
+        .where(alike.c.node_id == counted.c.node_id, alike.c["class"].in_(keys))
+        .scalar_subquery()
+    )
+
+    def first(found: sa.FromClause, query: sa.Select[Any]) -> sa.Select[Any]:
+        free = found.c.free_on_node.desc() if spreads else found.c.free_on_node
+        return query.order_by(free, found.c.node_id).limit(HOSTS)
+
+    wanted_class = _keys(keys).table_valued("key", name="wanted_class").render_derived()
+    which = [counted.c["class"] == wanted_class.c.key, of_keys >= wanted.request.slot_count]
+    if tried:
+        which.append(counted.c.node_id.not_in(tried))
+    of_class = sa.select(counted.c.node_id, counted.c.free_on_node).where(
+        *which, *on_fit_node(wanted, counted.c.node_id)
+    )
+    found = first(counted, of_class).lateral("found")
+    every = sa.select(found).distinct().select_from(sa.join(wanted_class, found, sa.true()))
+    return {NodeId(row.node_id): row.free_on_node for row in await conn.execute(first(found, every))}
+
+
+async def _first_that_fits(
+    conn: AsyncConnection, wanted: PlacementRequest, suitable: Mapping[str, Suited], lock: _Lock
+) -> dict[SlotId, SlotRow]:
+    """Return free slots with the most preferred fabric of which a node has enough, else with any accepted fabric."""
+    by_fabric = sorted({suited.fabric for suited in suitable.values()})
+    groups = [[key for key, suited in suitable.items() if suited.fabric == each] for each in by_fabric]
+    if len(groups) > 1:
+        groups.append([*suitable])
+    rows: dict[SlotId, SlotRow] = {}
+    for keys in groups:
+        rows = await _free_slots(conn, wanted, keys, lock)
+        if fits(rows, wanted.request.slot_count):
+            return rows
+    return rows
+
+
+async def _refuse(conn: AsyncConnection, wanted: PlacementRequest) -> None:
+    """Raise the refusal of a request for which no node has enough free slots, with the reasons of all nodes."""
+    found, node = await groups_of(conn, wanted), wanted.request.node
+    if node is not None and not found:
+        raise unknown_node(node)
+    row = None if node is None else await nodes.find(conn, node)
+    cordoned = None if row is None else row.cordoned
+    raise unplaced(found, wanted.demand, wanted.request.slot_count, node, cordoned)
+
+
+async def _chosen(
+    conn: AsyncConnection,
+    candidates: Mapping[SlotId, Candidate],
+    free: Mapping[NodeId, int],
+    wanted: PlacementRequest,
+) -> tuple[tuple[SlotId, ...], tuple[IngressReserved, ...]]:
+    """Choose slots on the first node, in placement order, that is not cordoned and also has the requested public
+    addresses and ports free.
+
+    Raises `Conflict` if there is no such node.
+    """
+    request, left, refusal = wanted.request, dict(candidates), None
+    while True:
+        try:
+            chosen = choose(left, free, request.slot_count, wanted.demand)
+        except Conflict as nothing:
+            raise (refusal or nothing) from None
+        host = node_of(chosen[0])
+        # The statement that chose the slots may have a snapshot older than a cordon of the node.
+        if not await placeable.hold_open(conn, host):
+            left = {slot: each for slot, each in left.items() if node_of(slot) != host}
+            continue
+        if not wanted.ingress_rules:
+            return chosen, ()
+        node = await nodes.held(conn, host)
+        ingress_requests = [(name, chosen[rule.slot], rule) for name, rule in wanted.ingress_rules]
+        try:
+            return chosen, await reserve(conn, node, ingress_requests, request.allocation_id)
+        except Conflict as lacking:
+            refusal = lacking
+            left = {slot: each for slot, each in left.items() if node_of(slot) != host}
+
+
+def _placed(row: SlotRow) -> PlacedSlot:
+    assert row.network is not None, "a free slot must have the network that its approval set"
+    return PlacedSlot(row.slot_id, row.network)
+
+
+async def _free_slots(
+    conn: AsyncConnection,
+    wanted: PlacementRequest,
+    keys: Collection[str],
+    lock: _Lock,
+    hosts: Collection[NodeId] | None = None,
+) -> dict[SlotId, SlotRow]:
+    """Return free slots of the classes `keys` on suitable nodes, in the order of nodes: all of a node, or none. With
+    `hosts`, only slots of these nodes.
+    """
+    query = _candidates(wanted, keys, lock, hosts)
+    found = [SlotRow(row) for row in (await conn.execute(query)).mappings()]
+    return {row.slot_id: row for row in (_of_whole_nodes(found) if hosts is None else found)}
+
+
+def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
+    """Omit the slots of the last node if the query reached its row limit, which may have cut off slots of that node."""
+    cut = found[-1].node_id if len(found) == CANDIDATES else None
+    return (row for row in found if row.node_id != cut)
+
+
+def _candidates(
+    wanted: PlacementRequest, keys: Collection[str], lock: _Lock, hosts: Collection[NodeId] | None
+) -> sa.Select[tuple[object, ...]]:
+    """Return the query for free slots of the classes `keys` on nodes that are reachable, fit for placement, and have
+    the requested image and public addresses free.
+
+    Rows are ordered by node and slot. Each class is read in this order from the index of free slots, so that the query
+    needs no sort of all free slots. Conditions on the node are scalar subqueries: the planner would turn an `exists`
+    into joins over all slots and nodes.
+    """
+    wanted_class = _keys(keys).table_valued("key", name="wanted_class").render_derived()
+    slot = slots.slot
+    which = [
+        *_is_free(slot),
+        slot.c["class"] == wanted_class.c.key,
+        placeable.all_hold(placeable.SLOT),
+        *on_fit_node(wanted, slot.c.node_id),
+    ]
+    limit = CANDIDATES
+    if hosts is not None:
+        which.append(slot.c.node_id.in_(hosts))
+        limit = HOSTS * MAX_SLOTS
+    elif wanted.request.slot_count > 1:
+        # Otherwise all rows within the limit could be of nodes with too few free slots, followed by a suitable node.
+        which.append(_free_beside(keys) >= wanted.request.slot_count)
+    of_class = sa.select(slot).where(*which).order_by(slot.c.node_id, slot.c.slot_index).limit(limit)
+    if lock is not _Lock.NONE:
+        of_class = of_class.with_for_update(skip_locked=lock is _Lock.SKIP, of=slot)
+    found = of_class.lateral("found")
+    return (
+        sa.select(found)
+        .select_from(sa.join(wanted_class, found, sa.true()))
+        .order_by(found.c.node_id, found.c.slot_index)
+        .limit(limit)
+    )
+
+
+def on_fit_node(wanted: PlacementRequest, node_id: sa.ColumnElement[str]) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the SQL conditions on the node with the id `node_id`: the request permits it, and it is reachable, fit for
+    placement, and has an agent that supports the request.
+    """
+    if wanted.request.node is not None:
+        yield node_id == wanted.request.node
+    if wanted.except_nodes:
+        yield node_id.not_in(wanted.except_nodes)
+    if wanted.apart_nodes:
+        yield node_id.not_in(wanted.apart_nodes)
+    yield _reachable(wanted.unreachable_after, node_id)
+    yield _fit(wanted, node_id)
+    yield from wanted.support_of(node_id)
+
+
+def _reachable(unreachable_after: timedelta, node_id: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    seen = tables.node_seen
+    reachable = placeable.all_hold(placeable.heartbeat(unreachable_after))
+    return sa.select(reachable).where(seen.c.node_id == node_id).scalar_subquery()
+
+
+def _fit(wanted: PlacementRequest, node_id: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    node, request = nodes.node, wanted.request
+    simulated_allowed = wanted.simulated_allowed or request.node is not None
+    fit = sa.and_(
+        placeable.all_hold((*placeable.HOST, placeable.kind(simulated_allowed=simulated_allowed))),
+        node.c.images.any_() == request.image,
+        *has_free_ingress(wanted.ingress_requests),
+    )
+    return sa.select(fit).where(node.c.node_id == node_id).scalar_subquery()
+
+
+def _keys(keys: Collection[str]) -> sa.Function[Any]:
+    return sa.func.unnest(sa.cast([*keys], ARRAY(sa.Text)))
+
+
+def _is_free(slot: sa.FromClause) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the SQL conditions of a free slot."""
+    yield slot.c.state == _FREE
+
+
+def _free_beside(keys: Collection[str]) -> sa.ScalarSelect[int]:
+    """Return a subquery that counts the usable free slots of the classes `keys` on the node of a slot, including this
+    slot.
+    """
+    free = slots.slot.alias("free")
+    alike = sa.and_(
+        free.c.node_id == slots.slot.c.node_id,
+        *_is_free(free),
+        free.c["class"] == sa.any_(sa.cast([*keys], ARRAY(sa.Text))),
+        sa.not_(free.c.blocked),
+        free.c.excluded.is_(None),
+    )
+    return sa.select(sa.func.count()).select_from(free).where(alike).scalar_subquery()

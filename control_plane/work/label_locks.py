@@ -1,0 +1,57 @@
+"""Labels that keep allocations apart: on which nodes a project has allocations with a label, and a lock on the label.
+
+Two requests that keep apart from the same label take turns. Otherwise both could choose the same node, because neither
+sees the slots that the other has not committed yet. The application's role may take no advisory locks, so the lock is
+that of a row.
+"""
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.ledger.tables import event, metadata
+from events.values import NodeId, ProjectId
+from read_models import slots
+
+label_lock = sa.Table(
+    "label_lock",
+    metadata,
+    sa.Column("project", sa.Text, primary_key=True),
+    sa.Column("label", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, primary_key=True),
+    schema="work",
+)
+
+
+async def lock_labels(conn: AsyncConnection, project: ProjectId, labels: Mapping[str, str]) -> None:
+    """Wait for other requests of the project that lock one of these labels, and let later ones wait until the
+    transaction ends. Labels are locked in their order, before rows of slots.
+    """
+    for label, value in sorted(labels.items()):
+        row = {"project": project, "label": label, "value": value}
+        await conn.execute(insert(label_lock).values(row).on_conflict_do_nothing())
+        await conn.execute(sa.select(label_lock).filter_by(**row).with_for_update())
+
+
+async def nodes_with_labels(
+    conn: AsyncConnection, project: ProjectId, labels: Mapping[str, str]
+) -> frozenset[NodeId]:
+    """Return the nodes with a slot that an allocation of the project with one of these labels holds. A slot that is
+    being released is still held.
+    """
+    if not labels:
+        return frozenset()
+    slot = slots.slot
+    stream = sa.literal("allocation-") + slot.c.allocation_id
+    first = sa.and_(event.c.stream_id == stream, event.c.version == 1, event.c.project == project)
+    given = sa.cast(event.c.data, JSONB)["labels"]
+    alike = sa.or_(*(given[label].as_string() == value for label, value in labels.items()))
+    query = (
+        sa.select(slot.c.node_id)
+        .distinct()
+        .select_from(sa.join(slot, event, first))
+        .where(slot.c.allocation_id.is_not(None), alike)
+    )
+    return frozenset(NodeId(name) for name in await conn.scalars(query))

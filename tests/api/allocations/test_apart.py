@@ -1,0 +1,54 @@
+"""A request can keep apart from allocations with a label: they never share a node, not even if they are requested at
+the same time (ALC-6).
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.api.access.principals import create_project
+from tests.api.node import admit, allocate
+from tests.servers.plane import RunningPlane
+
+DB = {"role": "db"}
+NODES = 3
+
+
+def nodes_of(plane: RunningPlane) -> list[str]:
+    listed = plane.client().get("/allocations").json()["items"]
+    return sorted(slot["node_id"] for each in listed for slot in each["slots"])
+
+
+def test_allocations_that_keep_apart_from_a_label_are_on_different_nodes_and_one_too_many_is_refused(
+    emptied_plane: RunningPlane,
+) -> None:
+    for name in ("n1", "n2"):
+        admit(emptied_plane, name, slots=2)
+    made = [allocate(emptied_plane, labels=DB, apart_from=DB) for _ in range(3)]
+    assert [each.status_code for each in made] == [202, 202, 409]
+    assert made[0].json()["apart_from"] == DB
+    assert nodes_of(emptied_plane) == ["n1", "n2"]
+    problem = made[2].json()
+    assert [each["code"] for each in problem["reasons"]] == ["no_capacity"]
+    assert [(each["code"], each["nodes"]) for each in problem["placement"]] == [("not_apart", 2)]
+    assert allocate(emptied_plane, labels=DB).status_code == 202
+
+
+def test_labels_of_another_project_keep_no_allocation_away(emptied_plane: RunningPlane) -> None:
+    admit(emptied_plane, "n1", slots=2)
+    create_project(emptied_plane, "other")
+    assert allocate(emptied_plane, labels=DB, project="other").status_code == 202
+    assert allocate(emptied_plane, labels=DB, apart_from=DB).status_code == 202
+
+
+def test_concurrent_requests_that_keep_apart_from_each_other_share_no_node(
+    emptied_plane: RunningPlane,
+) -> None:
+    for number in range(NODES):
+        admit(emptied_plane, f"n{number}", slots=3)
+    with ThreadPoolExecutor(3 * NODES) as pool:
+        answers = list(
+            pool.map(
+                lambda _: allocate(emptied_plane, labels=DB, apart_from=DB).status_code, range(3 * NODES)
+            )
+        )
+    assert sorted(answers) == [202] * NODES + [409] * 2 * NODES
+    assert nodes_of(emptied_plane) == [f"n{number}" for number in range(NODES)]

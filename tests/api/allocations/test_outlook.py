@@ -1,0 +1,82 @@
+"""The refusal of a placement states which similar request has a place now, and when the refused one may have one."""
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.api.node import KEY, admit, allocate
+from tests.api.reporting import RunningAllocation
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+
+HOUR = timedelta(hours=1)
+
+
+def refused(plane: RunningPlane, **fields: object) -> dict[str, Any]:
+    """Request an allocation that must be refused, check that the preview has the same outlook, and return it."""
+    answer = allocate(plane, **fields)
+    assert answer.status_code == 409, answer.text
+    outlook = answer.json()["outlook"]
+    body = {"sku": "lab.small", "ssh_authorized_keys": [KEY], **fields}
+    assert plane.client().post("/placements/preview", json=body).json()["outlook"] == outlook
+    return dict(outlook)
+
+
+def counted(plane: RunningPlane, number: int) -> None:
+    """Wait until the numbers of free slots have this sum."""
+    query = "select coalesce(sum(free), 0) from work.free_slots"
+    until(lambda: plane.rows(query) == [(number,)], "the free slots are counted")
+
+
+def test_request_of_more_slots_than_any_node_has_names_the_largest_possible_number(
+    emptied_plane: RunningPlane,
+) -> None:
+    admit(emptied_plane, "n1", slots=2)
+    admit(emptied_plane, "n2")
+    counted(emptied_plane, 3)
+    assert refused(emptied_plane, slot_count=4) == {
+        "nearest": {"sku": "lab.small", "slot_count": 2},
+        "earliest_possible_at": None,
+    }
+
+
+def test_request_of_a_sku_without_slots_names_the_most_similar_sku_with_a_free_slot(
+    emptied_plane: RunningPlane,
+) -> None:
+    admit(emptied_plane, "n1")
+    counted(emptied_plane, 1)
+    assert refused(emptied_plane, sku="lab.medium")["nearest"] == {"sku": "lab.small", "slot_count": 1}
+
+
+def test_refused_request_names_the_end_of_the_lease_that_holds_the_slot(emptied_plane: RunningPlane) -> None:
+    running = RunningAllocation(emptied_plane, admit(emptied_plane, "n1"), lease_seconds=7200)
+    until(lambda: running.view()["state"] == "active", "the allocation is active")
+    end = datetime.fromisoformat(running.view()["lease"]["expires_at"])
+    counted(emptied_plane, 0)
+    query = "select count(*) from work.timer where lease_ends_at = %(end)s"
+    until(lambda: emptied_plane.rows(query, end=end) == [(1,)], "the timer has the end of the lease")
+    found = refused(emptied_plane)
+    assert found["nearest"] is None
+    assert datetime.fromisoformat(found["earliest_possible_at"]) == end
+
+
+@pytest.mark.parametrize(("count", "hours"), [(1, 1), (2, 3), (3, None)])
+def test_request_of_several_slots_waits_for_the_last_lease_that_must_end_on_one_node(
+    emptied_plane: RunningPlane, count: int, hours: int | None
+) -> None:
+    now = datetime.now(UTC)
+    # On n1 leases end after 1 and 4 hours, on n2 after 2 and 3 hours.
+    ends = {"n1/0": 1, "n1/1": 4, "n2/0": 2, "n2/1": 3}
+    for node in ("n1", "n2"):
+        admit(emptied_plane, node, slots=2)
+    made = [allocate(emptied_plane).json() for _ in ends]
+    counted(emptied_plane, 0)
+    for each in made:
+        end = now + ends[each["slots"][0]["slot_id"]] * HOUR
+        query = "update work.timer set lease_ends_at = %(end)s where stream_id = %(stream)s returning 1"
+        set_end = partial(emptied_plane.rows, query, end=end, stream=f"allocation-{each['id']}")
+        until(lambda: bool(set_end()), "the allocation has a timer")  # noqa: B023 (called in this turn only)
+    found = refused(emptied_plane, slot_count=count)["earliest_possible_at"]
+    assert (found and datetime.fromisoformat(found)) == (hours and now + hours * HOUR)
