@@ -23,7 +23,7 @@ OFFERS: Final = (
     Offer(None, 0, "ethernet", numa_nodes=1),
 )
 """Hardware of the nodes in turn; only slots with the first one suit the constrained SKU."""
-_FOREVER: Final = timedelta(days=3650)
+_LATER: Final = timedelta(days=3650)
 _NODES: Final = """
 insert into read.node (node_id, version, state, subnet, l2_domain, token_sha256, token_expires_at, key_thumbprint,
                        images, missing, simulated)
@@ -44,10 +44,11 @@ select 'n' || lpad(number::text, 6, '0') || '/' || index, 'n' || lpad(number::te
        'default', 'x', 'x', 'x', 'x', 'br-slice'
   from generate_series(1, %(nodes)s) number cross join generate_series(0, %(last)s) index
 """
-_FREE: Final = """
-insert into work.free_slots (node_id, class, free, free_on_node)
-select node_id, class, count(*), sum(count(*)) over (partition by node_id)
-  from read.slot where state = 'free' group by node_id, class
+_COUNTS: Final = """
+insert into work.slot_counts (node_id, class, slots, fit, idle, free, free_on_node)
+select node_id, class, count(*), count(*), count(*) filter (where state = 'free'),
+       count(*) filter (where state = 'free'), count(*) filter (where state = 'free')
+  from read.slot group by node_id, class
 """
 
 
@@ -63,7 +64,7 @@ class Fleet:
         parameters = {
             "image": IMAGE,
             "nodes": self.nodes,
-            "seen_at": datetime.now(UTC) + _FOREVER,
+            "seen_at": datetime.now(UTC) + _LATER,
             "full": self.full,
             "vcpus": VCPUS,
             "memory": MEMORY_MIB,
@@ -74,6 +75,6 @@ class Fleet:
         }
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute("select setseed(0.5)")
-            for query in (_NODES, _SEEN, _SLOTS, _FREE):
+            for query in (_NODES, _SEEN, _SLOTS, _COUNTS):
                 conn.execute(query, parameters)
             conn.execute("vacuum analyze")

@@ -27,7 +27,7 @@ from control_plane.database import reading
 from control_plane.outage import DATABASE_UNAVAILABLE
 from control_plane.programs import SERVER
 from control_plane.queues.redis_nodes import RedisUnavailable, answers
-from control_plane.work.free_slots import FOLLOWER
+from control_plane.work.slot_counts import FOLLOWER
 from read_models.projections import PROJECTIONS
 
 LONGEST_LAG_SECONDS: Final = 30.0

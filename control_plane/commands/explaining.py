@@ -1,7 +1,8 @@
 """The query that explains a placement: the reason of every registered node, in groups of nodes with the same reason.
 
-The classes of slots are compared with the request once each, outside of the database. The query counts the slots of
-each class on every node, so that its cost is one pass over the slots, however many classes and reasons there are.
+The classes of slots are compared with the request once each, outside of the database. The query reads the numbers of
+slots of each class on every node, so that its cost is one pass over the nodes, however many slots and reasons there
+are.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ from control_plane.decisions.placing.explanation import (
 from control_plane.decisions.placing.suitability import Mismatch, Suited, compare
 from control_plane.work import placeable, tables
 from control_plane.work.placeable import Need
-from events.slot_states import Free, slot_state_name
+from control_plane.work.slot_counts import counts_now
 from events.values import NodeId
 from read_models import nodes, slots
 
@@ -77,25 +78,24 @@ def _slots_by_node(ranks: Mapping[str, int]) -> sa.Select[tuple[object, ...]]:
     fit for placement (`fit`), those that no allocation holds (`idle`), and those that are both (`free`). `closest` is
     the highest rank of the node's slots.
     """
-    slot = slots.slot
     keys, numbers = sa.cast([*ranks], ARRAY(sa.Text)), sa.cast([*ranks.values()], ARRAY(sa.Integer))
     rank = sa.func.unnest(keys, numbers).table_valued("key", "rank", name="ranked").render_derived()
-    suited = rank.c.rank == _SUITED
-    fit = sa.and_(suited, placeable.all_hold(placeable.SLOT))
-    idle = sa.and_(suited, slot.c.state == slot_state_name(Free()))
-    free = sa.and_(fit, idle)
-    count = sa.func.count()
+    counts, suited = counts_now(), rank.c.rank == _SUITED
+
+    def total(number: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+        return sa.func.coalesce(sa.func.sum(number).filter(suited), 0)
+
     return (
         sa.select(
-            slot.c.node_id,
+            counts.c.node_id,
             sa.func.max(rank.c.rank).label("closest"),
-            count.filter(suited).label("suited"),
-            count.filter(fit).label("fit"),
-            count.filter(idle).label("idle"),
-            count.filter(free).label("free"),
+            total(counts.c.slots).label("suited"),
+            total(counts.c.fit).label("fit"),
+            total(counts.c.idle).label("idle"),
+            total(counts.c.free).label("free"),
         )
-        .select_from(sa.join(slot, rank, slot.c["class"] == rank.c.key))
-        .group_by(slot.c.node_id)
+        .select_from(sa.join(counts, rank, counts.c["class"] == rank.c.key))
+        .group_by(counts.c.node_id)
     )
 
 

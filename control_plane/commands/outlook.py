@@ -15,7 +15,6 @@ from control_plane.commands.searching import first_hosts, on_fit_node, suitable_
 from control_plane.decisions.placing.explanation import Nearest, Outlook
 from control_plane.decisions.placing.suitability import closeness, demand_of, skus_among
 from control_plane.work import placeable, tables
-from control_plane.work.free_slots import free_slots
 from events.allocations import AllocationSpecified
 from events.slot_states import Claimed, Free, slot_state_name
 from events.values import AllocationId
@@ -40,10 +39,10 @@ async def _with_fewer_slots(conn: AsyncConnection, refused: Sequence[PlacementRe
         return None
     for each in refused:
         keys = [*await suitable_classes(conn, each.demand)]
-        total, node = sa.func.sum(free_slots.c.free), free_slots.c.node_id
+        total, node = sa.func.sum(tables.slot_counts.c.free), tables.slot_counts.c.node_id
         found = await conn.scalar(
             sa.select(total)
-            .where(free_slots.c["class"].in_(keys), *on_fit_node(each, node))
+            .where(tables.slot_counts.c["class"].in_(keys), *on_fit_node(each, node))
             .group_by(node)
             .order_by(total.desc())
             .limit(1)

@@ -31,7 +31,7 @@ from control_plane.decisions.placing.explanation import unplaced
 from control_plane.decisions.placing.suitability import Demand, Suited, compare
 from control_plane.decisions.refusals import Conflict
 from control_plane.handle import Transaction
-from control_plane.work import free_slots, placeable, tables
+from control_plane.work import placeable, tables
 from control_plane.work.label_locks import lock_labels, nodes_with_labels
 from events.allocations import (
     AllocationRequested,
@@ -124,7 +124,7 @@ async def _best_by_numbers(
     conn: AsyncConnection, wanted: PlacementRequest, suitable: Mapping[str, Suited]
 ) -> tuple[dict[SlotId, SlotRow], dict[NodeId, int]]:
     """Return free slots with locked rows of the nodes that come first in the placement order of the whole fleet, and
-    the number of usable free slots of each of these nodes, according to `work.free_slots`; nothing if no node has
+    the number of usable free slots of each of these nodes, according to `work.slot_counts`; nothing if no node has
     enough unlocked ones.
 
     Locks on rows of other nodes are released: the transaction may wait for locks afterwards.
@@ -154,7 +154,7 @@ async def first_hosts(
 
     The nodes of each class are read from the index in this order, and the first of all classes are returned.
     """
-    counted, spreads = free_slots.free_slots, wanted.demand.sku.placement == "spread"
+    counted, spreads = tables.slot_counts, wanted.demand.sku.placement == "spread"
 
     alike = counted.alias("alike")
     of_keys = (
@@ -168,7 +168,11 @@ async def first_hosts(
         return query.order_by(free, found.c.node_id).limit(HOSTS)
 
     wanted_class = _keys(keys).table_valued("key", name="wanted_class").render_derived()
-    which = [counted.c["class"] == wanted_class.c.key, of_keys >= wanted.request.slot_count]
+    which = [
+        counted.c["class"] == wanted_class.c.key,
+        counted.c.free > sa.literal_column("0"),  # not a parameter: the partial index has this condition
+        of_keys >= wanted.request.slot_count,
+    ]
     if tried:
         which.append(counted.c.node_id.not_in(tried))
     of_class = sa.select(counted.c.node_id, counted.c.free_on_node).where(

@@ -23,7 +23,7 @@ from control_plane.projector.live import keep_live
 from control_plane.projector.rebuild import Rebuild
 from control_plane.projector.verifications import Verifications
 from control_plane.wiring import Plane
-from control_plane.work.free_slots import FOLLOWER, changed_nodes, count_again
+from control_plane.work.slot_counts import FOLLOWER, changed_nodes, count_again
 from events.ledger.tail import Tail
 from read_models.checkpoints import CheckpointSuperseded
 from read_models.projections import PROJECTIONS, Projection
@@ -33,10 +33,10 @@ POLL_SECONDS: Final = 0.5
 
 
 async def _committed(*, more: bool) -> None:
-    """Do nothing: placement reads `work.free_slots` when it needs it."""
+    """Do nothing: placement reads `work.slot_counts` when it needs it."""
 
 
-_FREE_SLOTS: Final = Follower(FOLLOWER, changed_nodes, count_again, _committed)
+_SLOT_COUNTS: Final = Follower(FOLLOWER, changed_nodes, count_again, _committed)
 
 
 async def run_projector(plane: Plane) -> None:
@@ -56,7 +56,7 @@ async def _project(plane: Plane) -> None:
         for each in live:
             group.create_task(keep_live(plane.engine, tails[each.name], waiters[each.name], each))
         group.create_task(_run_requests(plane, tails["rebuild"]))
-        group.create_task(follow(plane.engine, tails[FOLLOWER], waiters[FOLLOWER], _FREE_SLOTS))
+        group.create_task(follow(plane.engine, tails[FOLLOWER], waiters[FOLLOWER], _SLOT_COUNTS))
 
 
 async def _run_requests(plane: Plane, tail: Tail) -> None:

@@ -11,18 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.ledger.tables import event, metadata
+from control_plane.work.tables import label_lock
+from events.ledger.tables import event
 from events.values import NodeId, ProjectId
 from read_models import slots
-
-label_lock = sa.Table(
-    "label_lock",
-    metadata,
-    sa.Column("project", sa.Text, primary_key=True),
-    sa.Column("label", sa.Text, primary_key=True),
-    sa.Column("value", sa.Text, primary_key=True),
-    schema="work",
-)
 
 
 async def lock_labels(conn: AsyncConnection, project: ProjectId, labels: Mapping[str, str]) -> None:

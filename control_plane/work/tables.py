@@ -98,6 +98,27 @@ timer = sa.Table(
     sa.Column("lease_ends_at", sa.DateTime(timezone=True)),
     schema="work",
 )
+slot_counts = sa.Table(
+    "slot_counts",
+    metadata,
+    sa.Column("node_id", sa.Text, primary_key=True),
+    sa.Column("class", sa.Text, primary_key=True),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("fit", sa.Integer, nullable=False),
+    sa.Column("idle", sa.Integer, nullable=False),
+    sa.Column("free", sa.Integer, nullable=False),
+    sa.Column("free_on_node", sa.Integer, nullable=False),
+    sa.Index("slot_counts_free", "class", "free_on_node", "node_id", postgresql_where=sa.text("free > 0")),
+    schema="work",
+)
+label_lock = sa.Table(
+    "label_lock",
+    metadata,
+    sa.Column("project", sa.Text, primary_key=True),
+    sa.Column("label", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, primary_key=True),
+    schema="work",
+)
 parked = sa.Table(
     "parked",
     metadata,

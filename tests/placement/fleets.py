@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.placement_request import PlacementRequest
 from control_plane.decisions.placing.suitability import Demand
-from control_plane.work import free_slots, tables
+from control_plane.work import slot_counts, tables
 from deploy.embedded.lab_catalogue import SMALL
 from events.entries import SkuContent
 from events.offers import encoded, offer_of
@@ -238,10 +238,10 @@ def usable(host: HostModel, demand: Demand) -> list[SlotModel]:
 
 
 async def write(conn: AsyncConnection, hosts: Sequence[HostModel], *, counted: int) -> None:
-    """Replace the rows of all nodes and slots by those of a fleet. The numbers of free slots are those of the first
-    `counted` hosts only, as if the other hosts had no free slots when they were counted.
+    """Replace the rows of all nodes and slots by those of a fleet. Only the slots of the first `counted` hosts are
+    counted, as if the other hosts had been found later.
     """
-    for table in (slots.slot, nodes.node, tables.node_seen, free_slots.free_slots):
+    for table in (slots.slot, nodes.node, tables.node_seen, tables.slot_counts):
         await conn.execute(sa.delete(table))
     if not hosts:
         return
@@ -253,7 +253,7 @@ async def write(conn: AsyncConnection, hosts: Sequence[HostModel], *, counted: i
         await conn.execute(sa.insert(tables.node_seen).values(seen_at=seen_at, **row))
     if rows := [_slot_row(slot) for host in hosts for slot in host.slots]:
         await conn.execute(sa.insert(slots.slot), rows)
-    await free_slots.count_again(conn, frozenset(NodeId(host.name) for host in hosts[:counted]))
+    await slot_counts.count_again(conn, frozenset(NodeId(host.name) for host in hosts[:counted]))
 
 
 def _node_row(host: HostModel) -> dict[str, Any]:

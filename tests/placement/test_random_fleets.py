@@ -13,9 +13,10 @@ from control_plane.database import engine_of
 from control_plane.decisions.placing.suitability import Mismatch, Suited, compare
 from control_plane.decisions.refusals import Conflict
 from control_plane.handle import Transaction
+from control_plane.work.slot_counts import count_again
 from deploy.embedded.stack import sqlalchemy_url
 from events.offers import SlotClass, offer_of
-from events.values import SkuName, SlotId, node_of
+from events.values import NodeId, SkuName, SlotId, node_of
 from tests.placement import fleets
 from tests.placement.fleets import NOW, Case, HostModel, SlotModel, expected_code, random_case, usable
 from tests.servers.postgres import Database
@@ -56,6 +57,13 @@ def check_order(case: Case, chosen: tuple[SlotId, ...]) -> None:
 
     suitable = [host for host in case.hosts if expected_code(host, case) == "suitable"]
     assert node_of(chosen[0]) == min(suitable, key=rank).name
+    by_id = {slot.id: slot for host in suitable for slot in host.slots}
+    best = min(
+        sorted(_preference(case, slot) for slot in usable(host, case.demand))[case.count - 1]
+        for host in suitable
+    )
+    worst = max(_preference(case, by_id[slot]) for slot in chosen)
+    assert worst == best, "another host has slots with a fabric that is preferred"
 
 
 def suits(case: Case, slot: SlotModel) -> Suited | Mismatch:
@@ -74,11 +82,7 @@ def check_slots(case: Case, chosen: tuple[SlotId, ...]) -> None:
         return
     assert len({*chosen}) == len(chosen) == case.count
     [host] = {node_of(slot) for slot in chosen}
-    by_id = {slot.id: slot for slot in suitable[host]}
-    worst = max(_preference(case, by_id[slot]) for slot in chosen)
-    uniform = [each for slots in suitable.values() if (each := _best_uniform(case, slots)) is not None]
-    if uniform:
-        assert worst == min(uniform), "another host has slots with a fabric that is preferred"
+    assert {*chosen} <= {slot.id for slot in suitable[host]}
 
 
 def _preference(case: Case, slot: SlotModel) -> int:
@@ -86,17 +90,11 @@ def _preference(case: Case, slot: SlotModel) -> int:
     return fabrics.index(slot.fabric if slot.fabric in fabrics and not slot.is_down else "none")
 
 
-def _best_uniform(case: Case, slots: list[SlotModel]) -> int | None:
-    """Return the best place among the accepted fabrics of which there are enough slots."""
-    numbers = Counter(_preference(case, slot) for slot in slots)
-    return min((place for place, number in numbers.items() if number >= case.count), default=None)
-
-
 async def test_placement_in_random_fleets_chooses_suitable_slots_and_refuses_only_what_no_node_can_serve(
     conn: AsyncConnection,
 ) -> None:
     random, outcomes = Random(seed()), Counter[bool]()
-    for number in range(count(CASES, 100)):
+    for number in range(count(CASES, 400)):
         case = random_case(random)
         # Numbers that are out of date may change the order of hosts, and never what is possible.
         counted = random.choice((len(case.hosts), len(case.hosts), random.randint(0, len(case.hosts))))
@@ -105,6 +103,7 @@ async def test_placement_in_random_fleets_chooses_suitable_slots_and_refuses_onl
         check_slots(case, chosen)
         if chosen and counted == len(case.hosts):
             check_order(case, chosen)
+        await count_again(conn, frozenset(NodeId(host.name) for host in case.hosts))
         groups = await groups_of(conn, case.wanted)
         expected = Counter(expected_code(host, case) for host in case.hosts)
         assert {group.code: group.nodes for group in groups} == expected, f"case {number}"

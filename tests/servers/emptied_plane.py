@@ -24,7 +24,7 @@ from tests.waiting import until
 
 _FOLLOWERS: Final = 2 + sum(not each.inline for each in PROJECTIONS.values())
 """Followers of the ledger with a checkpoint: the dispatcher, and the projector with each of its read models and the
-numbers of free slots."""
+numbers of slots."""
 _UP_TO_DATE: Final = """
 select count(*) from read.checkpoint where position >= (select max(position) from ledger.event)
 """

@@ -76,15 +76,19 @@ create table work.label_lock (
   primary key (project, label, value)
 );
 
--- How many usable free slots a node has, of each class and in total. It may be a moment older than the slots.
-create table work.free_slots (
+-- How many slots of each class a node has, how many of them are fit for placement (`fit`), held by no allocation (`idle`) or
+-- both (`free`), and how many are free on the node. It may be a moment older than the slots.
+create table work.slot_counts (
   node_id text not null,
   class text not null,
+  slots integer not null,
+  fit integer not null,
+  idle integer not null,
   free integer not null,
   free_on_node integer not null,
   primary key (node_id, class)
 );
-create index free_slots_by_number on work.free_slots (class, free_on_node, node_id);
+create index slot_counts_free on work.slot_counts (class, free_on_node, node_id) where free > 0;
 
 -- Streams that the dispatcher cannot process because of an error. It retries each of them at the time in `timer`.
 create table work.parked (

@@ -26,7 +26,7 @@ def refused(plane: RunningPlane, **fields: object) -> dict[str, Any]:
 
 def counted(plane: RunningPlane, number: int) -> None:
     """Wait until the numbers of free slots have this sum."""
-    query = "select coalesce(sum(free), 0) from work.free_slots"
+    query = "select coalesce(sum(free), 0) from work.slot_counts"
     until(lambda: plane.rows(query) == [(number,)], "the free slots are counted")
 
 

@@ -115,7 +115,7 @@ def test_placement_between_nodes_with_many_free_slots_picks_the_first_by_name(
 ) -> None:
     for node in [admit(emptied_plane, name, slots=40) for name in ("a", "b")]:
         assert node.post("/heartbeat", json=BEAT).is_success
-    count = "select sum(free) from work.free_slots"
+    count = "select sum(free) from work.slot_counts"
     until(lambda: emptied_plane.rows(count) == [(80,)], "the free slots are counted")
     [slot] = allocate(emptied_plane).json()["slots"]
     assert slot["node_id"] == "a"

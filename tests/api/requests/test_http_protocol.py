@@ -196,7 +196,7 @@ def test_openapi_document_describes_the_problem_body_of_every_error_response(
 ) -> None:
     document = httpx.get(f"{shared_plane.url}/openapi.json", verify=TLS_CONTEXT).json()
     problem = document["components"]["schemas"]["Problem"]
-    assert {"type", "title", "status", "detail", "hint", "reasons", "request_id", "placement"} == {
+    assert {"type", "title", "status", "detail", "hint", "reasons", "request_id", "placement", "outlook"} == {
         *problem["properties"]
     }
     assert "ReasonBody" in document["components"]["schemas"]

@@ -1,0 +1,81 @@
+"""`work.slot_counts`: how many slots of each class a node has, and how many of them are fit for placement and free.
+
+Placement reads the nodes in the order of their free slots from an index, so that the cost of finding the fullest or
+emptiest node does not grow with the fleet. The explanation of a placement reads one row for each class of a node
+instead of all slots. The projector counts the slots of a node again after each event of one of them. So the table may
+be a moment older than the slots: `counts_now` counts the slots of the nodes with later events itself.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.work.placeable import SLOT, all_hold
+from control_plane.work.tables import slot_counts
+from events.envelope import Recorded
+from events.facts import Fact
+from events.ledger.tables import event
+from events.slot_states import Free, slot_state_name
+from events.slots import SlotFact
+from events.values import NodeId, node_of
+from read_models import slots
+from read_models.checkpoints import checkpoint
+
+FOLLOWER = "slot_counts"
+"""Name of the checkpoint of the follower that keeps the table up to date."""
+_NUMBERS = ("slots", "fit", "idle", "free")
+
+
+async def changed_nodes(batch: Sequence[Recorded[Fact]], _now: datetime) -> frozenset[NodeId]:
+    """Return the nodes of all slots that these events concern."""
+    return frozenset(node_of(each.fact.slot_id) for each in batch if isinstance(each.fact, SlotFact))
+
+
+async def count_again(conn: AsyncConnection, changed: frozenset[NodeId]) -> None:
+    """Count the slots of these nodes, and store the numbers."""
+    if not changed:
+        return
+    counted = _counted(slots.slot.c.node_id.in_(changed)).subquery()
+    on_node = sa.cast(sa.func.sum(counted.c.free).over(partition_by=counted.c.node_id), sa.Integer)
+    rows = sa.select(*counted.c, on_node)
+    await conn.execute(sa.delete(slot_counts).where(slot_counts.c.node_id.in_(changed)))
+    await conn.execute(insert(slot_counts).from_select([*slot_counts.c], rows))
+
+
+def counts_now() -> sa.Subquery:
+    """Return the query for the numbers of all nodes by class, as they are in the snapshot of the statement: those of
+    the table, except for nodes of slots with events behind the checkpoint of the table, which are counted.
+    """
+    known = sa.select(checkpoint.c.position).where(checkpoint.c.name == FOLLOWER).scalar_subquery()
+    node = sa.func.split_part(sa.func.substr(event.c.stream_id, len("slot-") + 1), "/", 1)
+    later = event.c.position > sa.func.coalesce(known, 0)
+    changed = sa.select(node).where(later, event.c.stream_id.like("slot-%"))
+    columns = [slot_counts.c[name] for name in ("node_id", "class", *_NUMBERS)]
+    return sa.union_all(
+        sa.select(*columns).where(slot_counts.c.node_id.not_in(changed)),
+        _counted(slots.slot.c.node_id.in_(changed)),
+    ).subquery("counts_now")
+
+
+def _counted(which: sa.ColumnElement[bool]) -> sa.Select[tuple[Any, ...]]:
+    """Return the query that counts slots by node and class: all of them (`slots`), those that are fit for placement
+    (`fit`), those that no allocation holds (`idle`), and those that are both (`free`).
+    """
+    slot, count = slots.slot, sa.func.count()
+    fit, idle = all_hold(SLOT), slot.c.state == slot_state_name(Free())
+    return (
+        sa.select(
+            slot.c.node_id,
+            slot.c["class"],
+            count.label("slots"),
+            count.filter(fit).label("fit"),
+            count.filter(idle).label("idle"),
+            count.filter(sa.and_(fit, idle)).label("free"),
+        )
+        .where(which)
+        .group_by(slot.c.node_id, slot.c["class"])
+    )
