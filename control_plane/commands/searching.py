@@ -65,7 +65,6 @@ _FREE: Final[sa.ColumnClause[str]] = sa.literal_column(f"'{slot_state_name(Free(
 class _Lock(Enum):
     """What a query for free slots does with their rows."""
 
-    NONE = "none"
     SKIP = "skip"
     """Lock them, and skip rows that another transaction has locked."""
     WAIT = "wait"
@@ -137,7 +136,7 @@ async def _best_by_numbers(
             if not hosts:
                 break
             attempt = await conn.begin_nested()
-            rows = await _free_slots(conn, wanted, keys, _Lock.SKIP, hosts)
+            rows = await _free_slots_of(conn, wanted, keys, hosts)
             if fits(rows, wanted.request.slot_count):
                 await attempt.commit()
                 return rows, hosts
@@ -167,7 +166,7 @@ async def first_hosts(
         free = found.c.free_on_node.desc() if spreads else found.c.free_on_node
         return query.order_by(free, found.c.node_id).limit(HOSTS)
 
-    wanted_class = _keys(keys).table_valued("key", name="wanted_class").render_derived()
+    wanted_class = _texts(keys).table_valued("key", name="wanted_class").render_derived()
     which = [
         counted.c["class"] == wanted_class.c.key,
         counted.c.free > sa.literal_column("0"),  # not a parameter: the partial index has this condition
@@ -247,19 +246,41 @@ def _placed(row: SlotRow) -> PlacedSlot:
     return PlacedSlot(row.slot_id, row.network)
 
 
-async def _free_slots(
-    conn: AsyncConnection,
-    wanted: PlacementRequest,
-    keys: Collection[str],
-    lock: _Lock,
-    hosts: Collection[NodeId] | None = None,
+async def _free_slots_of(
+    conn: AsyncConnection, wanted: PlacementRequest, keys: Collection[str], hosts: Collection[NodeId]
 ) -> dict[SlotId, SlotRow]:
-    """Return free slots of the classes `keys` on suitable nodes, in the order of nodes: all of a node, or none. With
-    `hosts`, only slots of these nodes.
+    """Return free slots of the classes `keys` on those of these nodes that are suitable, and lock their rows. Rows that
+    another transaction has locked are left out.
+
+    The slots of each node are read by its id: a condition on several ids could make the planner read the free slots of
+    all nodes in their order.
     """
-    query = _candidates(wanted, keys, lock, hosts)
+    slot = slots.slot
+    host = _texts(hosts).table_valued("node", name="host").render_derived()
+    of_host = (
+        sa.select(slot)
+        .where(
+            slot.c.node_id == host.c.node,
+            slot.c["class"].in_(keys),
+            *_is_free(slot),
+            placeable.all_hold(placeable.SLOT),
+            *on_fit_node(wanted, slot.c.node_id),
+        )
+        .order_by(slot.c.slot_index)
+        .with_for_update(skip_locked=True, of=slot)
+        .lateral("found")
+    )
+    query = sa.select(of_host).select_from(sa.join(host, of_host, sa.true()))
+    return {row.slot_id: row for row in map(SlotRow, (await conn.execute(query)).mappings())}
+
+
+async def _free_slots(
+    conn: AsyncConnection, wanted: PlacementRequest, keys: Collection[str], lock: _Lock
+) -> dict[SlotId, SlotRow]:
+    """Return free slots of the classes `keys` on suitable nodes, in the order of nodes: all of a node, or none."""
+    query = _candidates(wanted, keys, lock)
     found = [SlotRow(row) for row in (await conn.execute(query)).mappings()]
-    return {row.slot_id: row for row in (_of_whole_nodes(found) if hosts is None else found)}
+    return {row.slot_id: row for row in _of_whole_nodes(found)}
 
 
 def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
@@ -269,7 +290,7 @@ def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
 
 
 def _candidates(
-    wanted: PlacementRequest, keys: Collection[str], lock: _Lock, hosts: Collection[NodeId] | None
+    wanted: PlacementRequest, keys: Collection[str], lock: _Lock
 ) -> sa.Select[tuple[object, ...]]:
     """Return the query for free slots of the classes `keys` on nodes that are reachable, fit for placement, and have
     the requested image and public addresses free.
@@ -278,7 +299,7 @@ def _candidates(
     needs no sort of all free slots. Conditions on the node are scalar subqueries: the planner would turn an `exists`
     into joins over all slots and nodes.
     """
-    wanted_class = _keys(keys).table_valued("key", name="wanted_class").render_derived()
+    wanted_class = _texts(keys).table_valued("key", name="wanted_class").render_derived()
     slot = slots.slot
     which = [
         *_is_free(slot),
@@ -286,22 +307,16 @@ def _candidates(
         placeable.all_hold(placeable.SLOT),
         *on_fit_node(wanted, slot.c.node_id),
     ]
-    limit = CANDIDATES
-    if hosts is not None:
-        which.append(slot.c.node_id.in_(hosts))
-        limit = HOSTS * MAX_SLOTS
-    elif wanted.request.slot_count > 1:
+    if wanted.request.slot_count > 1:
         # Otherwise all rows within the limit could be of nodes with too few free slots, followed by a suitable node.
         which.append(_free_beside(keys) >= wanted.request.slot_count)
-    of_class = sa.select(slot).where(*which).order_by(slot.c.node_id, slot.c.slot_index).limit(limit)
-    if lock is not _Lock.NONE:
-        of_class = of_class.with_for_update(skip_locked=lock is _Lock.SKIP, of=slot)
-    found = of_class.lateral("found")
+    of_class = sa.select(slot).where(*which).order_by(slot.c.node_id, slot.c.slot_index).limit(CANDIDATES)
+    found = of_class.with_for_update(skip_locked=lock is _Lock.SKIP, of=slot).lateral("found")
     return (
         sa.select(found)
         .select_from(sa.join(wanted_class, found, sa.true()))
         .order_by(found.c.node_id, found.c.slot_index)
-        .limit(limit)
+        .limit(CANDIDATES)
     )
 
 
@@ -337,8 +352,8 @@ def _fit(wanted: PlacementRequest, node_id: sa.ColumnElement[str]) -> sa.ColumnE
     return sa.select(fit).where(node.c.node_id == node_id).scalar_subquery()
 
 
-def _keys(keys: Collection[str]) -> sa.Function[Any]:
-    return sa.func.unnest(sa.cast([*keys], ARRAY(sa.Text)))
+def _texts(values: Collection[str]) -> sa.Function[Any]:
+    return sa.func.unnest(sa.cast([*values], ARRAY(sa.Text)))
 
 
 def _is_free(slot: sa.FromClause) -> Iterator[sa.ColumnElement[bool]]:

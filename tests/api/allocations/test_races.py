@@ -27,6 +27,8 @@ CROWD = (
          from work.node_seen w, generate_series(1, 80) as number where w.node_id = 'z1' returning 1""",
     """insert into work.node_session select (jsonb_populate_record(w, jsonb_build_object('node_id', 'a' || nth))).*
          from work.node_session w, generate_series(1, 80) as nth where w.node_id = 'z1' returning 1""",
+    """insert into work.slot_counts select node_id, class, 1, 1, 1, 1, 1 from read.slot where node_id like 'a%%'
+         returning 1""",
 )
 """Statements that add eighty copies of node z1, which precede it by name, with one free slot each."""
 
