@@ -21,7 +21,7 @@ from bench.harness.servers import bench_folder, migrated_postgres, sqlalchemy_ur
 from bench.placement.fleet import CONSTRAINED, GPU_MODEL, IMAGE, PLAIN, Fleet
 from control_plane.commands.explaining import groups_of
 from control_plane.commands.placement_request import PlacementRequest
-from control_plane.commands.searching import find_place
+from control_plane.commands.searching import find_slots
 from control_plane.database import engine_of
 from control_plane.decisions.placing.suitability import Demand
 from control_plane.handle import Transaction
@@ -61,7 +61,7 @@ def _wanted(demand: Demand) -> PlacementRequest:
 async def _place(conn: AsyncConnection, wanted: PlacementRequest) -> float:
     """Return the milliseconds that it takes to find and lock the slots of a request."""
     began = time.perf_counter()
-    await find_place(Transaction(conn, datetime.now(UTC), wait_for_locked=False), wanted)
+    await find_slots(Transaction(conn, datetime.now(UTC), wait_for_locked=False), wanted)
     spent = time.perf_counter() - began
     await conn.rollback()
     return spent * 1000

@@ -50,7 +50,7 @@ class NodeGroup(Answer, frozen=True):
 
 
 class Nearest(Answer, frozen=True):
-    """A similar request that has a place now."""
+    """A similar request that could be placed now."""
 
     sku: str
     slot_count: int

@@ -1,5 +1,5 @@
-"""What a caller can do after the refusal of a placement: which similar request has a place now, and when the refused
-one may have a place at the earliest.
+"""What a caller can do after the refusal of a placement: which similar request could be placed now, and when the
+refused one may be placed at the earliest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from control_plane.commands.catalogue import specification
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
 from control_plane.commands.searching import first_hosts, on_fit_node, suitable_classes
 from control_plane.decisions.placing.explanation import Nearest, Outlook
-from control_plane.decisions.placing.suitability import closeness, demand_of, skus_among
+from control_plane.decisions.placing.suitability import difference, skus_among
 from control_plane.work import placeable, tables
 from events.allocations import AllocationSpecified
 from events.slot_states import Claimed, Free, slot_state_name
@@ -27,7 +27,9 @@ MOST_SKUS: Final = 16
 async def outlook_of(
     conn: AsyncConnection, new: NewAllocation, refused: Sequence[PlacementRequest]
 ) -> Outlook:
-    """Return the outlook of a request. `refused` is the request with each of its SKUs; none of them has a place now."""
+    """Return what is possible instead of a request that cannot be placed now. `refused` contains the request once for
+    each of its SKUs.
+    """
     ends = [end for each in refused if (end := await _earliest(conn, each)) is not None]
     nearest = await _with_fewer_slots(conn, refused) or await _with_another_sku(conn, new, refused)
     return Outlook(nearest, min(ends, default=None))
@@ -62,11 +64,11 @@ async def _with_another_sku(
         for name, content in skus_among(await catalogue.offered(conn, "sku"))
         if name not in tried
     ]
-    for name, _ in sorted(others, key=lambda each: (closeness(wanted, each[1]), each[0]))[:MOST_SKUS]:
+    for name, _ in sorted(others, key=lambda each: (difference(wanted, each[1]), each[0]))[:MOST_SKUS]:
         specified = await specification(conn, new.as_sku(name), new.app_profile)
         if not isinstance(specified, AllocationSpecified):
             continue
-        placed = new.placed_as(new.as_sku(name), demand_of(specified), refused[0].apart_nodes)
+        placed = new.placed_as(specified, refused[0].apart_nodes)
         keys = [*await suitable_classes(conn, placed.demand)]
         if keys and await first_hosts(conn, placed, keys, []):
             return Nearest(name, new.request.slot_count)
@@ -89,7 +91,7 @@ async def _earliest(conn: AsyncConnection, wanted: PlacementRequest) -> datetime
             sa.func.row_number().over(partition_by=slot.c.node_id, order_by=free_at).label("number"),
         )
         .select_from(slot.outerjoin(timer, sa.and_(timer.c.stream_id == stream, is_claimed)))
-        .where(*_of_slots(wanted, keys), sa.or_(is_free, timer.c.lease_ends_at.is_not(None)))
+        .where(*_is_suitable(wanted, keys), sa.or_(is_free, timer.c.lease_ends_at.is_not(None)))
         .subquery()
     )
     enough = sa.select(sa.func.min(each.c.free_at)).where(each.c.number == wanted.request.slot_count)
@@ -97,8 +99,8 @@ async def _earliest(conn: AsyncConnection, wanted: PlacementRequest) -> datetime
     return found
 
 
-def _of_slots(wanted: PlacementRequest, keys: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield the SQL conditions of slots that suit the request, on nodes that do so now."""
+def _is_suitable(wanted: PlacementRequest, keys: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the SQL conditions of a slot, free or not, whose class and node suit the request now."""
     yield slots.slot.c["class"].in_(keys)
     yield placeable.all_hold(placeable.SLOT)
     yield from on_fit_node(wanted, slots.slot.c.node_id)

@@ -7,10 +7,10 @@ from datetime import timedelta
 import sqlalchemy as sa
 from msgspec.structs import replace
 
-from control_plane.decisions.placing.suitability import Demand
+from control_plane.decisions.placing.suitability import Demand, demand_of
 from control_plane.decisions.public_addresses import IngressRequest
 from control_plane.identity.sessions import supports
-from events.allocations import AllocationRequested
+from events.allocations import AllocationRequested, AllocationSpecified
 from events.values import AppProfileName, IngressId, NodeId, SkuName
 from tasks.catalogue import INGRESS, RATE
 
@@ -32,13 +32,11 @@ class NewAllocation:
         """Return the request with another SKU."""
         return replace(self.request, sku=sku)
 
-    def placed_as(
-        self, request: AllocationRequested, demand: Demand, apart_nodes: frozenset[NodeId]
-    ) -> "PlacementRequest":
-        """Return the request for slots of the allocation with one of its SKUs, which `request` names."""
+    def placed_as(self, specified: AllocationSpecified, apart_nodes: frozenset[NodeId]) -> "PlacementRequest":
+        """Return the request for slots of the allocation with the SKU of `specified`."""
         return PlacementRequest(
-            request,
-            demand,
+            self.as_sku(specified.sku.name),
+            demand_of(specified),
             self.ingress_rules,
             self.unreachable_after,
             simulated_allowed=self.simulated_allowed,

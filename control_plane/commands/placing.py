@@ -11,17 +11,15 @@ from control_plane.commands.explaining import groups_of
 from control_plane.commands.outlook import outlook_of
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
 from control_plane.commands.projects import against_project
-from control_plane.commands.searching import Place, apart_nodes, find_place
+from control_plane.commands.searching import FoundSlots, apart_nodes, find_slots
 from control_plane.decisions.deadlines import ready_within
 from control_plane.decisions.placing.explanation import Group, Unplaced, field_of_sku, unplaced_with_any
-from control_plane.decisions.placing.suitability import demand_of
 from control_plane.decisions.refusals import Conflict, refuse_if
 from control_plane.handle import Command, Decision, RetryWithoutLocks, Transaction
 from control_plane.origin import Origin
 from events.allocations import (
     AllocationFact,
     AllocationPlaced,
-    AllocationRequested,
     AllocationSpecified,
 )
 from events.ledger.append import Change
@@ -46,7 +44,7 @@ def create_allocation(
     async def command(transaction: Transaction) -> Decision:
         options = await _options(transaction.conn, new)
         try:
-            option, found = await _find_first_place(transaction, options)
+            option, found = await _find_slots_for_any(transaction, options)
         except Conflict as nothing:
             if not transaction.wait_for_locked:
                 raise RetryWithoutLocks from nothing
@@ -86,7 +84,7 @@ def preview_placement(
         options = await _options(transaction.conn, new)
         groups = [group for each in options for group in await groups_of(transaction.conn, each.wanted)]
         try:
-            option, found = await _find_first_place(transaction, options)
+            option, found = await _find_slots_for_any(transaction, options)
         except Conflict as nothing:
             if not transaction.wait_for_locked:
                 raise RetryWithoutLocks from nothing
@@ -107,41 +105,39 @@ class _Option(NamedTuple):
     wanted: PlacementRequest
 
 
-_Found = tuple[AllocationRequested, AllocationSpecified]
-
-
 async def _options(conn: AsyncConnection, new: NewAllocation) -> list[_Option]:
     """Return an option for each SKU of a new allocation, in the order of preference. Raises `UnknownName` or `Conflict`
     with every objection to its project and to its entries of the catalogue.
     """
-    against, found = await against_project(conn, new.request.project, "/project"), list[_Found]()
+    against, found = await against_project(conn, new.request.project, "/project"), list[AllocationSpecified]()
     for place, sku in enumerate((new.request.sku, *new.alternative_skus)):
-        request = new.as_sku(sku)
-        specified = await specification(conn, request, new.app_profile)
+        specified = await specification(conn, new.as_sku(sku), new.app_profile)
         if isinstance(specified, AllocationSpecified):
-            found.append((request, specified))
+            found.append(specified)
         else:
             field = field_of_sku(place)
             against += (each._replace(field=field) if each.field == "/sku" else each for each in specified)
     refuse_if([*dict.fromkeys(against)])
     apart = await apart_nodes(conn, new.request)
-    return [_Option(each, new.placed_as(request, demand_of(each), apart)) for request, each in found]
+    return [_Option(each, new.placed_as(each, apart)) for each in found]
 
 
-async def _find_first_place(transaction: Transaction, options: Sequence[_Option]) -> "tuple[_Option, Place]":
-    """Return the first option for which there is a place, with this place. Raises `Conflict` with the refusals of all
-    options.
+async def _find_slots_for_any(
+    transaction: Transaction, options: Sequence[_Option]
+) -> "tuple[_Option, FoundSlots]":
+    """Return the first option for which a node has free slots, and these slots. Raises `Conflict` with the refusals of
+    all options.
 
-    The locks of an option without place are released before the next one is tried: the transaction may wait for rows of
+    The row locks taken for an option are released before the next one is tried: the transaction may wait for rows of
     the next one, while others wait for those of the first.
     """
     refusals: list[Conflict] = []
     for each in options:
         try:
             if len(options) == 1:
-                return each, await find_place(transaction, each.wanted)
+                return each, await find_slots(transaction, each.wanted)
             async with transaction.conn.begin_nested():
-                return each, await find_place(transaction, each.wanted)
+                return each, await find_slots(transaction, each.wanted)
         except Conflict as nothing:
             refusals.append(nothing)
     raise unplaced_with_any(refusals)

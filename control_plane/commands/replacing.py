@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from control_plane.commands.loaded import LoadedAllocation
 from control_plane.commands.placement_request import PlacementRequest
-from control_plane.commands.searching import Place, apart_nodes, find_place
+from control_plane.commands.searching import FoundSlots, apart_nodes, find_slots
 from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress
 from control_plane.decisions.allocation_states import Provisioning
@@ -50,7 +50,7 @@ class Replacing:
             return loaded.changes(life.fail_slice(state, slot, reason))
         try:
             apart = await apart_nodes(transaction.conn, state.request)
-            place = await find_place(transaction, self._placement_request(loaded, state, apart))
+            place = await find_slots(transaction, self._placement_request(loaded, state, apart))
         except Conflict as nowhere:
             if not transaction.wait_for_locked:
                 raise RetryWithoutLocks from nowhere
@@ -77,7 +77,7 @@ class Replacing:
 
 
 def _facts(
-    loaded: LoadedAllocation, state: Provisioning, place: Place, reason: Reason
+    loaded: LoadedAllocation, state: Provisioning, place: FoundSlots, reason: Reason
 ) -> tuple[AllocationFact, ...]:
     replaced = life.replace_slots(state, place.slots, reason)
     message = f"the allocation was moved to node {node_of(place.slots[0].slot_id)} after this failure: {reason.message}"

@@ -56,8 +56,6 @@ HOSTS: Final = 4
 """Number of nodes of which a request locks the free slots at a time."""
 MOST_TRIED: Final = 32
 """Number of nodes that a request tries by their numbers of free slots."""
-_NAMED: Final = 5
-"""Number of excluded nodes and slots that a refusal names."""
 _FREE: Final[sa.ColumnClause[str]] = sa.literal_column(f"'{slot_state_name(Free())}'")
 """Not a parameter: the partial index of free slots is for this constant, and a generic plan could not use it."""
 
@@ -72,7 +70,7 @@ class _Lock(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FoundSlots:
     """Free slots of one node with locked rows, the changes that claim them, and the ingress rules on that node."""
 
     slots: tuple[PlacedSlot, ...]
@@ -80,7 +78,7 @@ class Place:
     reserved: tuple[IngressReserved, ...]
 
 
-async def find_place(transaction: Transaction, wanted: PlacementRequest) -> Place:
+async def find_slots(transaction: Transaction, wanted: PlacementRequest) -> FoundSlots:
     """Find and lock free slots for a request, all on one node. Raises `Conflict` or `UnknownName` if there are none.
 
     With `Transaction.wait_for_locked`, the query waits for rows that other transactions have locked; else it skips
@@ -88,7 +86,7 @@ async def find_place(transaction: Transaction, wanted: PlacementRequest) -> Plac
     """
     conn, wait_for_locked, request = transaction.conn, transaction.wait_for_locked, wanted.request
     suitable = await suitable_classes(conn, wanted.demand)
-    rows, free = await _best_by_numbers(conn, wanted, suitable)
+    rows, free = await _free_slots_in_placement_order(conn, wanted, suitable)
     if not fits(rows, request.slot_count):
         # The numbers may be out of date, or other transactions may have locked the slots: read the slots of all nodes.
         lock = _Lock.WAIT if wait_for_locked else _Lock.SKIP
@@ -102,7 +100,7 @@ async def find_place(transaction: Transaction, wanted: PlacementRequest) -> Plac
         Change(stream_of_slot(slot), rows[slot].version, (claim(slot, request.allocation_id),))
         for slot in chosen
     )
-    return Place(tuple(_placed(rows[slot]) for slot in chosen), tuple(claims), reserved)
+    return FoundSlots(tuple(_placed(rows[slot]) for slot in chosen), tuple(claims), reserved)
 
 
 async def apart_nodes(conn: AsyncConnection, request: AllocationRequested) -> frozenset[NodeId]:
@@ -114,12 +112,12 @@ async def apart_nodes(conn: AsyncConnection, request: AllocationRequested) -> fr
 
 
 async def suitable_classes(conn: AsyncConnection, demand: Demand) -> dict[str, Suited]:
-    """Return the classes of slots that suit a demand, by key."""
+    """Return how well each suitable class of slots suits a demand, by the key of the class."""
     found = {key: compare(demand, each) for key, each in (await slots.classes(conn)).items()}
     return {key: suited for key, suited in found.items() if isinstance(suited, Suited)}
 
 
-async def _best_by_numbers(
+async def _free_slots_in_placement_order(
     conn: AsyncConnection, wanted: PlacementRequest, suitable: Mapping[str, Suited]
 ) -> tuple[dict[SlotId, SlotRow], dict[NodeId, int]]:
     """Return free slots with locked rows of the nodes that come first in the placement order of the whole fleet, and

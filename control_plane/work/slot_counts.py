@@ -62,8 +62,9 @@ def counts_now() -> sa.Subquery:
 
 
 def _counted(which: sa.ColumnElement[bool]) -> sa.Select[tuple[Any, ...]]:
-    """Return the query that counts slots by node and class: all of them (`slots`), those that are fit for placement
-    (`fit`), those that no allocation holds (`idle`), and those that are both (`free`).
+    """Return the query with one row for each class of slots of a node, for the slots with the condition `which`: the
+    number of all slots (`slots`), of those that are fit for placement (`fit`), of those that no allocation holds
+    (`idle`), and of those to which both applies (`free`).
     """
     slot, count = slots.slot, sa.func.count()
     fit, idle = all_hold(SLOT), slot.c.state == slot_state_name(Free())

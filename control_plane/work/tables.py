@@ -108,7 +108,14 @@ slot_counts = sa.Table(
     sa.Column("idle", sa.Integer, nullable=False),
     sa.Column("free", sa.Integer, nullable=False),
     sa.Column("free_on_node", sa.Integer, nullable=False),
-    sa.Index("slot_counts_free", "class", "free_on_node", "node_id", postgresql_where=sa.text("free > 0")),
+    sa.Index("slot_counts_pack", "class", "free_on_node", "node_id", postgresql_where=sa.text("free > 0")),
+    sa.Index(
+        "slot_counts_spread",
+        "class",
+        sa.text("free_on_node desc"),
+        "node_id",
+        postgresql_where=sa.text("free > 0"),
+    ),
     schema="work",
 )
 label_lock = sa.Table(

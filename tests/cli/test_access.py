@@ -56,7 +56,7 @@ def test_issued_key_works_until_it_is_revoked(admin: Run, monkeypatch: pytest.Mo
         assert "[key_revoked]" in refused.err
 
 
-def test_principals_revoke_accepts_the_principal_of_an_api_key_and_refuses_a_user_of_an_unknown_issuer(
+def test_principals_revoke_accepts_an_api_key_as_principal_and_refuses_a_user_of_an_unknown_issuer(
     admin: Run,
 ) -> None:
     key = json.loads(admin("keys", "issue", "ops", "--role", "auditor", "-o", "json").out)

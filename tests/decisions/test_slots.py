@@ -150,7 +150,9 @@ def test_addresses_of_all_slots_of_a_node_are_different_and_within_its_subnet() 
     assert {ipaddress.IPv4Address(each) for each in found} <= {*list(subnet.hosts())[1:]}
 
 
-def test_reprovisioned_slot_gets_a_mac_that_is_not_taken_and_is_refused_if_all_are_taken() -> None:
+def test_reprovisioned_slot_gets_the_first_mac_that_no_other_slot_uses_or_is_refused_if_there_is_none() -> (
+    None
+):
     macs = derived_macs(A)
     network = network_of(A, Ipv4Subnet("10.100.1.0/24"), DERIVED)
     assert reprovision(A, Free(), network, DERIVED, macs[:3], reason="leaked").network.mac_address == macs[3]

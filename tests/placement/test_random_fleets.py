@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.explaining import groups_of
-from control_plane.commands.searching import find_place
+from control_plane.commands.searching import find_slots
 from control_plane.database import engine_of
 from control_plane.decisions.placing.suitability import Mismatch, Suited, compare
 from control_plane.decisions.refusals import Conflict
@@ -36,7 +36,7 @@ async def conn(database: Database) -> AsyncIterator[AsyncConnection]:
 async def placed(conn: AsyncConnection, case: Case) -> tuple[SlotId, ...]:
     """Return the slots that placement chooses; none if it refuses the request."""
     try:
-        place = await find_place(Transaction(conn, NOW, wait_for_locked=True), case.wanted)
+        place = await find_slots(Transaction(conn, NOW, wait_for_locked=True), case.wanted)
     except Conflict:
         return ()
     return tuple(each.slot_id for each in place.slots)

@@ -17,10 +17,12 @@ class Statements:
         self._kept: psycopg.Connection | None = None
 
     def rows(self, query: str, values: dict[str, object]) -> list[TupleRow]:
-        """Run a query in a transaction of its own and return its rows. `values` fill `%(name)s` in the query."""
+        """Run a statement in a transaction of its own and return its rows; none if it has no result. `values` fill
+        `%(name)s` in the statement.
+        """
         if not self._turn.acquire(blocking=False):
             with self._open() as conn:
-                return conn.execute(query, values or None).fetchall()
+                return _fetched(conn.execute(query, values or None))
         try:
             return self._run(query, values)
         finally:
@@ -34,14 +36,18 @@ class Statements:
         try:
             if self._kept is None or self._kept.closed:
                 self._kept = self._open()
-            return self._kept.execute(query, values or None).fetchall()
+            return _fetched(self._kept.execute(query, values or None))
         except psycopg.OperationalError:
             # The test or its server ended the kept connection since the last query.
             if self._kept is None or not self._kept.closed:
                 raise
         self._kept = self._open()
-        return self._kept.execute(query, values or None).fetchall()
+        return _fetched(self._kept.execute(query, values or None))
 
     def _open(self) -> psycopg.Connection:
         # Without prepared statements, which would become invalid if a test alters a table.
         return psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None)
+
+
+def _fetched(cursor: psycopg.Cursor) -> list[TupleRow]:
+    return [] if cursor.description is None else cursor.fetchall()

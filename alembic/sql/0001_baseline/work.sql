@@ -88,7 +88,9 @@ create table work.slot_counts (
   free_on_node integer not null,
   primary key (node_id, class)
 );
-create index slot_counts_free on work.slot_counts (class, free_on_node, node_id) where free > 0;
+-- The nodes in placement order: those with the fewest free slots first (`pack`), and those with the most (`spread`).
+create index slot_counts_pack on work.slot_counts (class, free_on_node, node_id) where free > 0;
+create index slot_counts_spread on work.slot_counts (class, free_on_node desc, node_id) where free > 0;
 
 -- Streams that the dispatcher cannot process because of an error. It retries each of them at the time in `timer`.
 create table work.parked (

@@ -118,7 +118,7 @@ async def revoke(request: Request, principal: Caller, node: str, body: ReasonOnl
 
 @router.post("/nodes/{node}/readmit", dependencies=[IF_MATCH], openapi_extra=access(Scope.FLEET_WRITE))
 async def readmit_node(request: Request, principal: Caller, node: str, body: ReasonOnly) -> NodeDetail:
-    """ReasonOnly a node that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
+    """Readmit a node that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
     name = node_named(node)
     command = readmit_node_to_placement(name, body.reason, origin_of(request, principal))
     await execute(request, command, stream_of_node(name))

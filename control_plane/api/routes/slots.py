@@ -1,5 +1,6 @@
 """`/v1/slots`, `/v1/nodes/{node}/slots`: the slots of nodes."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
@@ -26,8 +27,10 @@ from control_plane.api.views.views import (
 )
 from control_plane.commands.bring_ups import readmit_slot_to_placement
 from control_plane.commands.slots import approve_slot, force_release, reprovision_slot, retire_slot
-from control_plane.decisions.access import Scope
+from control_plane.decisions.access import Principal, Scope
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
+from control_plane.handle import Command
+from control_plane.origin import Origin
 from control_plane.work.placeable import slots_blocked
 from events.slot_states import SlotStateName
 from events.values import (
@@ -148,10 +151,7 @@ async def force_release_slot(
     """Force-release a slot that its node has not proved empty: it can be claimed again at once. The ledger
     records the caller and the reason.
     """
-    slot = _slot(node, index)
-    command = force_release(slot, body.reason, origin_of(request, principal))
-    await execute(request, command, stream_of_slot(slot))
-    return await _slot_shown(request, slot)
+    return await _commanded(request, principal, _slot(node, index), force_release, body)
 
 
 @router.post(
@@ -160,11 +160,8 @@ async def force_release_slot(
 async def readmit_slot(
     request: Request, principal: Caller, node: str, index: str, body: ReasonOnly
 ) -> SlotView:
-    """ReasonOnly a slot that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
-    slot = _slot(node, index)
-    command = readmit_slot_to_placement(slot, body.reason, origin_of(request, principal))
-    await execute(request, command, stream_of_slot(slot))
-    return await _slot_shown(request, slot)
+    """Readmit a slot that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
+    return await _commanded(request, principal, _slot(node, index), readmit_slot_to_placement, body)
 
 
 @router.post(
@@ -177,10 +174,7 @@ async def retire_slot_of_node(
 
     The slot keeps its MAC and IP addresses. Its PCI functions can be granted to another slot.
     """
-    slot = _slot(node, index)
-    command = retire_slot(slot, body.reason, origin_of(request, principal))
-    await execute(request, command, stream_of_slot(slot))
-    return await _slot_shown(request, slot)
+    return await _commanded(request, principal, _slot(node, index), retire_slot, body)
 
 
 @router.post(
@@ -192,9 +186,18 @@ async def reprovision_slot_of_node(
     request: Request, principal: Caller, node: str, index: str, body: ReasonOnly
 ) -> SlotView:
     """Give a free slot another MAC and another IP address. The reservation of the previous ones ends."""
-    slot = _slot(node, index)
-    command = reprovision_slot(slot, body.reason, origin_of(request, principal))
-    await execute(request, command, stream_of_slot(slot))
+    return await _commanded(request, principal, _slot(node, index), reprovision_slot, body)
+
+
+async def _commanded(
+    request: Request,
+    principal: Principal,
+    slot: SlotId,
+    command: Callable[[SlotId, str, Origin], Command],
+    body: ReasonOnly,
+) -> SlotView:
+    """Run a command on a slot with the caller's reason, and return the slot."""
+    await execute(request, command(slot, body.reason, origin_of(request, principal)), stream_of_slot(slot))
     return await _slot_shown(request, slot)
 
 

@@ -34,7 +34,7 @@ class ObjectionView(BaseModel):
 
 
 class NearestView(BaseModel):
-    """A similar request that has a place now."""
+    """A similar request that could be placed now."""
 
     sku: str
     slot_count: int
@@ -44,10 +44,10 @@ class OutlookView(BaseModel):
     """What is possible instead of a refused placement."""
 
     nearest: NearestView | None
-    """The most similar request that has a place now: fewer slots of the same SKU, else another SKU; null if none was
-    found."""
+    """The most similar request that could be placed now: fewer slots of the same SKU, else another SKU; null if none
+    was found."""
     earliest_possible_at: datetime | None
-    """When the request may have a place at the earliest: the end of the last lease that has to end before. Null if the
+    """When the request may be placed at the earliest: the end of the last lease that has to end before. Null if the
     ends of leases do not help."""
 
 

@@ -27,7 +27,10 @@ def candidate_macs(slot: SlotId, pool: MacPool | None) -> Sequence[MacAddress]:
 
 
 def derived_macs(slot: SlotId) -> tuple[MacAddress, ...]:
-    """Return the candidate MACs of a slot: 52:54:00 and each successive three bytes of SHA-256 over its id (ALC-3)."""
+    """Return the MACs derived from the id of a slot, in the order in which they are tried (ALC-3). Each is 52:54:00
+    followed by three bytes of the SHA-256 of the id: the first three bytes for the first MAC, the next three for the
+    second one, and so on.
+    """
     digest = sha256(slot.encode()).digest()
     return tuple(
         mac_address("52:54:00:" + digest[start : start + _TAIL].hex(":"))
@@ -51,7 +54,7 @@ def pool_macs(slot: SlotId, pool: MacPool) -> Sequence[MacAddress]:
 
 
 def no_mac_left(slot: SlotId, l2_domain: str, pool: MacPool | None) -> Conflict:
-    """Return the refusal of a slot for which no MAC is free."""
+    """Return the refusal to approve or reprovision a slot because all MACs that it may have are in use."""
     if pool is None:
         reason = f"every MAC derived for slot {slot} is in use in L2 domain {l2_domain}"
         return Conflict(Objection("mac_taken", reason))

@@ -44,7 +44,9 @@ class Obstacle(IntEnum):
 
 
 class Group(NamedTuple):
-    """Nodes for which the same reason applies to a request of a SKU. `example` is the first of them by name."""
+    """Number of nodes (`nodes`) that are or are not suitable for a SKU of a request for the same reason (`code`).
+    `example` is the first of these nodes by name.
+    """
 
     sku: SkuName
     code: str
@@ -105,7 +107,7 @@ def ordered(groups: Sequence[Group]) -> tuple[Group, ...]:
 
 
 class Nearest(NamedTuple):
-    """A SKU and a number of slots that a similar request can have now."""
+    """SKU and number of slots of a similar request that could be placed now."""
 
     sku: SkuName
     slot_count: int
@@ -114,9 +116,9 @@ class Nearest(NamedTuple):
 class Outlook(NamedTuple):
     """What is possible instead of a refused request.
 
-    `nearest` is the most similar request that has a place now: fewer slots of the same SKU, else another SKU of the
-    catalogue. `earliest_possible_at` is when the request may have a place at the earliest, according to the ends of the
-    leases of other allocations. Each is None if it is not known.
+    `nearest` is the most similar request that could be placed now: fewer slots of the same SKU, else another SKU of
+    the catalogue. `earliest_possible_at` is when the request may be placed at the earliest, according to the ends of
+    the leases of other allocations. Each is None if it is not known.
     """
 
     nearest: Nearest | None = None
@@ -128,7 +130,9 @@ UNKNOWN: Final = Outlook()
 
 
 class Unplaced(Conflict):
-    """No node is suitable for a request. `groups` contain every node with its reason, for each SKU of the request."""
+    """Refusal: no node is suitable for a request. For each SKU of the request, every node is counted in one of the
+    `groups`, by the reason why it is not suitable.
+    """
 
     def __init__(
         self, objections: Sequence[Objection], groups: Sequence[Group], outlook: Outlook = UNKNOWN

@@ -118,9 +118,9 @@ def skus_among(entries: Iterable[Entry]) -> list[tuple[SkuName, SkuContent]]:
     return [(SkuName(each.name), each.content) for each in entries if isinstance(each.content, SkuContent)]
 
 
-def closeness(wanted: SkuContent, other: SkuContent) -> tuple[object, ...]:
-    """Return how similar another SKU is to the wanted one, for a sort in which the most similar comes first: by GPU
-    model, number of GPUs, fabric, memory, processors and price.
+def difference(wanted: SkuContent, other: SkuContent) -> tuple[object, ...]:
+    """Return how much another SKU differs from the wanted one, as a sort key: the most similar SKU sorts first. GPU
+    model, number of GPUs, fabric, memory, processors and price are compared, in this order.
     """
     return (
         other.gpu_model != wanted.gpu_model,

@@ -1,7 +1,6 @@
-"""The refusal of a placement states which similar request has a place now, and when the refused one may have one."""
+"""The refusal of a placement states which similar request could be placed now, and when the refused one may be."""
 
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +27,13 @@ def counted(plane: RunningPlane, number: int) -> None:
     """Wait until the numbers of free slots have this sum."""
     query = "select coalesce(sum(free), 0) from work.slot_counts"
     until(lambda: plane.rows(query) == [(number,)], "the free slots are counted")
+
+
+def end_lease_at(plane: RunningPlane, allocation: str, end: datetime) -> None:
+    """Set the end of a lease in the timers of the control plane, as soon as the allocation has a timer."""
+    query = "update work.timer set lease_ends_at = %(end)s where stream_id = %(stream)s returning 1"
+    stream = f"allocation-{allocation}"
+    until(lambda: bool(plane.rows(query, end=end, stream=stream)), "the allocation has a timer")
 
 
 def test_request_of_more_slots_than_any_node_has_names_the_largest_possible_number(
@@ -74,9 +80,6 @@ def test_request_of_several_slots_waits_for_the_last_lease_that_must_end_on_one_
     made = [allocate(emptied_plane).json() for _ in ends]
     counted(emptied_plane, 0)
     for each in made:
-        end = now + ends[each["slots"][0]["slot_id"]] * HOUR
-        query = "update work.timer set lease_ends_at = %(end)s where stream_id = %(stream)s returning 1"
-        set_end = partial(emptied_plane.rows, query, end=end, stream=f"allocation-{each['id']}")
-        until(lambda: bool(set_end()), "the allocation has a timer")  # noqa: B023 (called in this turn only)
+        end_lease_at(emptied_plane, each["id"], now + ends[each["slots"][0]["slot_id"]] * HOUR)
     found = refused(emptied_plane, slot_count=count)["earliest_possible_at"]
     assert (found and datetime.fromisoformat(found)) == (hours and now + hours * HOUR)
