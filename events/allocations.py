@@ -60,6 +60,8 @@ class AllocationRequested(Fact, frozen=True, omit_defaults=True):
     """Whether the allocation is placed on another node, once, if its bring-up fails due to a node fault."""
     apart_from: dict[str, str] = msgspec.field(default_factory=dict)
     """Labels: no node is used on which another allocation of the project with one of these labels holds a slot."""
+    user_data: str | None = None
+    """User-data that cloud-init runs at the first boot of the slices; absent: none."""
     network_id: str | None = None
     """Network that the slices are attached to; absent: the network of their node, isolated from other slices."""
     network_policy_id: str | None = None

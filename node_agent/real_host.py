@@ -19,6 +19,7 @@ from node_agent.drivers.device_files import HostDeviceFiles
 from node_agent.drivers.dhcp.dhcp import DnsmasqLeases
 from node_agent.drivers.machines.disks import DisksFolder
 from node_agent.drivers.machines.libvirt import LibvirtHypervisor
+from node_agent.drivers.machines.root_disks import NoRootDisks, RootDisksFolder
 from node_agent.drivers.network.host_routing import NetlinkRouting
 from node_agent.drivers.network.links import NetlinkLinks
 from node_agent.drivers.network.nat import Nftables
@@ -111,10 +112,12 @@ def _machines(
     *,
     is_plugged: Callable[[str], bool],
 ) -> Machines:
+    root_disks = NoRootDisks() if settings.root_disks is None else RootDisksFolder(settings.root_disks)
     # Userspace OVS forwards frames without filling in their checksums, so a guest must not offload them there.
     return Machines(
         hypervisor,
         disks,
+        root_disks,
         images,
         settings.accelerator,
         offload=settings.datapath_type == "system",

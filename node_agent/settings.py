@@ -85,6 +85,24 @@ class SlotSettings(Wire):
         )
 
 
+class RootDiskSettings(Wire):
+    """Settings of a node that creates root disks from disk images."""
+
+    folder: Path
+    """Folder for the cached disk images and the root disks. It must survive a reboot of the host, be on one file
+    system that overwrites files in place, such as ext4, and be accessible to QEMU's user."""
+    store: str | None = Field(default=None, pattern=r"^https://")
+    """URL below which each disk image can be downloaded as `sha256/DIGEST`; None: only images that an operator placed
+    in the cache are used."""
+    store_ca_file: Path | None = None
+    """CA bundle (PEM) that verifies the image store; None: the CAs of the system."""
+    cache_gib: int = Field(default=200, ge=1)
+    """Maximum total size of the cached disk images. Those that were not used for the longest time are deleted first;
+    an image that a root disk uses is never deleted."""
+    ovmf_folder: Path = Path("/usr/share/OVMF")
+    """Folder with the UEFI firmware: `OVMF_CODE_4M.fd` and `OVMF_VARS_4M.fd`."""
+
+
 class SimulatedImage(Wire):
     """An image of a simulated host, and the one TCP port on which its guests answer after boot."""
 
@@ -136,6 +154,8 @@ class Settings(Wire):
     """Root of procfs, in which the NVIDIA driver shows its GPUs."""
     ovs_folder: Path = Path("/run/openvswitch")
     accelerator: Accelerator = "qemu"
+    root_disks: RootDiskSettings | None = None
+    """Whether and how the node creates root disks; None: it runs only images of the format `kernel`."""
     slots: tuple[SlotSettings, ...] = Field(min_length=1, max_length=64)
     survey_seconds: float = Field(default=10, gt=0)
     """Seconds between two surveys. Drift that causes no event must be found within 15 s, survey included (P17)."""

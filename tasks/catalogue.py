@@ -269,8 +269,10 @@ INGRESS: Final = "slice.apply/1+ingress"
 """Identifier by which a node announces that its agent supports ingress rules in orders."""
 RATE: Final = "slice.apply/1+rate"
 """Identifier by which a node announces that its agent supports rate limits in orders."""
-ANNOUNCED: Final = (*(type_.announced for type_ in TYPES), INGRESS, RATE)
-"""All task types and versions, and all other features, that a node of this release announces as supported."""
+ROOT_DISK: Final = "slice.apply/1+root_disk"
+"""Identifier by which a node announces that it can create root disks from disk images."""
+ANNOUNCED: Final = (*(type_.announced for type_ in TYPES), INGRESS, RATE, ROOT_DISK)
+"""All task types and versions, and all other features, that a node of this release can announce as supported."""
 
 
 def type_of(kind: str) -> TaskType:

@@ -15,6 +15,7 @@ from pydantic import Field
 from events.values import NetworkMode
 from tasks.fields import (
     AllocationId,
+    ImageDigest,
     ImageName,
     IngressId,
     InterfaceName,
@@ -62,6 +63,25 @@ class SliceNetwork(Wire):
     """Rate limit in each direction, in Mbit/s (NOD-3); null: no limit. Only orders of the kind `slice.apply` use it."""
 
 
+MOST_USER_DATA_BYTES: Final = 16 * 1024
+"""Maximum size of the user-data of a slice in UTF-8."""
+
+
+class RootDisk(Wire):
+    """The root disk of a slice, which is created from a disk image and keeps its content until the slice is removed."""
+
+    digest: ImageDigest
+    """Digest of the disk image; the node verifies it after the download."""
+    format: Literal["qcow2", "raw"]
+    """Format of the disk image."""
+    image_bytes: int = Field(ge=1, le=2**50)
+    """Size of the disk image, which the node never exceeds when it downloads the image."""
+    size_gib: int = Field(ge=1, le=65536)
+    """Size of the root disk."""
+    firmware: Literal["uefi", "bios"]
+    """Firmware that boots the disk."""
+
+
 class Machine(Wire):
     """The virtual machine of a slice: sizes, image, and data for its first boot."""
 
@@ -75,6 +95,11 @@ class Machine(Wire):
     """Host name of the guest."""
     ssh_authorized_keys: tuple[SshPublicKey, ...] = Field(min_length=1, max_length=16)
     """Public keys that may log in, as OpenSSH `authorized_keys` lines."""
+    # Omitted if null: an agent without support for root disks refuses the unknown field.
+    root_disk: RootDisk | None = Field(default=None, exclude_if=is_none)
+    """Root disk; null: the guest boots the kernel of `image` and has no root disk."""
+    user_data: str | None = Field(default=None, max_length=MOST_USER_DATA_BYTES, exclude_if=is_none)
+    """User-data that cloud-init runs at the first boot of the guest; null: none."""
 
 
 LONGEST_BANNER: Final = 64

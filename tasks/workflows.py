@@ -61,6 +61,7 @@ StepName = Literal[
     "port.add", "port.set_meters", "port.set_flows", "port.delete_flows", "port.delete_meters", "port.delete",
     "translation.set_rules", "translation.map", "translation.unmap",
     "translation.delete_rules", "translation.flush_connections",
+    "machine.fetch_image", "machine.make_root_disk", "machine.wipe_root_disk",
     "machine.write_seed", "machine.start", "machine.resume",
     "machine.check_devices", "machine.note_device", "machine.pin",
     "machine.shut_down", "machine.destroy", "machine.end_stray", "machine.reset_device",

@@ -38,15 +38,7 @@ def ssh_keys(files: list[Path], note: Callable[[str], None], *, create: bool) ->
 
 
 def _keys_in(file: Path) -> list[str]:
-    try:
-        text = file.read_text()
-    except FileNotFoundError:
-        raise WrongUsage(
-            f"--ssh-key: the file {file} does not exist", *_advice_on_missing_key(file)
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
-        raise WrongUsage(f"--ssh-key: cannot read {file}: {reason}") from error
+    text = text_in(file, "--ssh-key", _advice_on_missing_key(file))
     if "PRIVATE KEY" in text:
         raise WrongUsage(
             f"{file} is a private key, which must not be sent",
@@ -58,6 +50,17 @@ def _keys_in(file: Path) -> list[str]:
             f"the file {file} contains no SSH key", "specify a file with public keys: --ssh-key FILE"
         )
     return keys
+
+
+def text_in(file: Path, option: str, advice_if_missing: tuple[str, ...] = ()) -> str:
+    """Return the text in a file that `option` names. Raises `WrongUsage` if it cannot be read."""
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        raise WrongUsage(f"{option}: the file {file} does not exist", *advice_if_missing) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise WrongUsage(f"{option}: cannot read {file}: {reason}") from error
 
 
 def _advice_on_missing_key(file: Path) -> tuple[str, ...]:

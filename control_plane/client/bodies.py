@@ -48,6 +48,7 @@ class CreateAllocation(Body, frozen=True):
     replace_on_failure: bool | UnsetType = UNSET
     labels: dict[str, str] | UnsetType = UNSET
     apart_from: dict[str, str] | UnsetType = UNSET
+    user_data: str | UnsetType = UNSET
 
 
 class RenewLease(Body, frozen=True):

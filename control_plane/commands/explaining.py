@@ -113,7 +113,7 @@ def _code(wanted: PlacementRequest, own: sa.FromClause) -> sa.ColumnElement[str]
         access,
         *placeable.heartbeat(wanted.unreachable_after),
         *sound,
-        Need(nodes.node.c.images.any_() == wanted.request.image, sa.literal(IMAGE_MISSING)),
+        Need(wanted.has_image(), sa.literal(IMAGE_MISSING)),
         *(Need(each, sa.literal(UNSUPPORTED)) for each in wanted.support_of(nodes.node.c.node_id)),
         # A repair is sufficient if enough slots are idle, even if others that are fit are in use.
         Need(own.c.fit >= count, sa.literal(SLOTS_BLOCKED)),

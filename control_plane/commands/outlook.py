@@ -100,7 +100,7 @@ async def _earliest(conn: AsyncConnection, wanted: PlacementRequest) -> datetime
 
 
 def _is_suitable(wanted: PlacementRequest, keys: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield the SQL conditions of a slot, free or not, whose class and node suit the request now."""
+    """Yield the SQL conditions of a slot, free or not, that suits the request by its class and its node."""
     yield slots.slot.c["class"].in_(keys)
     yield placeable.all_hold(placeable.SLOT)
     yield from on_fit_node(wanted, slots.slot.c.node_id)

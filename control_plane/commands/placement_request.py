@@ -12,7 +12,8 @@ from control_plane.decisions.public_addresses import IngressRequest
 from control_plane.identity.sessions import supports
 from events.allocations import AllocationRequested, AllocationSpecified
 from events.values import AppProfileName, IngressId, NodeId, SkuName
-from tasks.catalogue import INGRESS, RATE
+from read_models import nodes
+from tasks.catalogue import INGRESS, RATE, ROOT_DISK
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class NewAllocation:
             self.ingress_rules,
             self.unreachable_after,
             simulated_allowed=self.simulated_allowed,
+            needs_root_disk=needs_root_disk(specified),
             apart_nodes=apart_nodes,
         )
 
@@ -57,6 +59,8 @@ class PlacementRequest:
     ingress_rules: Sequence[tuple[IngressId, IngressRequest]]
     unreachable_after: timedelta
     simulated_allowed: bool
+    needs_root_disk: bool = False
+    """Whether the slices have a root disk that is created from a disk image."""
     except_nodes: frozenset[NodeId] = frozenset()
     apart_nodes: frozenset[NodeId] = frozenset()
     """Nodes with allocations from which the request keeps apart."""
@@ -66,9 +70,26 @@ class PlacementRequest:
         """The requested ingress rules without their ids."""
         return [rule for _, rule in self.ingress_rules]
 
+    def has_image(self) -> sa.ColumnElement[bool]:
+        """Return the SQL condition on a row of `read.node` for a node that can boot the image of the request. A node
+        downloads disk images, and must have the others.
+        """
+        if self.needs_root_disk:
+            return sa.true()
+        return nodes.node.c.images.any_() == self.request.image
+
     def support_of(self, node_id: sa.ColumnElement[str]) -> Iterator[sa.ColumnElement[bool]]:
         """Yield SQL conditions for a node with an agent that supports everything that the request needs. Another agent
         would refuse the order.
         """
-        needed = {RATE: self.demand.sku.rate_mbit is not None, INGRESS: bool(self.ingress_rules)}
+        needed = {
+            RATE: self.demand.sku.rate_mbit is not None,
+            INGRESS: bool(self.ingress_rules),
+            ROOT_DISK: self.needs_root_disk,
+        }
         yield from (supports(node_id, announced) for announced, is_needed in needed.items() if is_needed)
+
+
+def needs_root_disk(specified: AllocationSpecified) -> bool:
+    """Return whether the slices of an allocation have a root disk: all except those that boot a kernel directly."""
+    return specified.image.content.format != "kernel"

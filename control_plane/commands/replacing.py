@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from control_plane.commands.loaded import LoadedAllocation
-from control_plane.commands.placement_request import PlacementRequest
+from control_plane.commands.placement_request import PlacementRequest, needs_root_disk
 from control_plane.commands.searching import FoundSlots, apart_nodes, find_slots
 from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress
@@ -71,6 +71,7 @@ class Replacing:
             ingress_rules,
             self.unreachable_after,
             simulated_allowed=self.simulated_allowed,
+            needs_root_disk=needs_root_disk(state.specification),
             except_nodes=frozenset(map(node_of, held)),
             apart_nodes=apart,
         )

@@ -344,7 +344,7 @@ def _fit(wanted: PlacementRequest, node_id: sa.ColumnElement[str]) -> sa.ColumnE
     simulated_allowed = wanted.simulated_allowed or request.node is not None
     fit = sa.and_(
         placeable.all_hold((*placeable.HOST, placeable.kind(simulated_allowed=simulated_allowed))),
-        node.c.images.any_() == request.image,
+        wanted.has_image(),
         *has_free_ingress(wanted.ingress_requests),
     )
     return sa.select(fit).where(node.c.node_id == node_id).scalar_subquery()

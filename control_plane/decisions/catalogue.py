@@ -109,7 +109,8 @@ def _against_mode(mode: NetworkMode, sku: SpecifiedSku) -> list[Objection]:
 
 
 def _against_disk(sku: SpecifiedSku, image: SpecifiedImage) -> list[Objection]:
-    needed, size = image.content.minimum_disk_gib, sku.content.disk_gib
+    least = 0 if image.content.format == "kernel" else 1
+    needed, size = max(least, image.content.minimum_disk_gib), sku.content.disk_gib
     if needed <= size:
         return []
     reason = (

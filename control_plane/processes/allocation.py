@@ -51,6 +51,7 @@ from events.allocations import (
     PlacedSlot,
     SliceRemovalRetried,
 )
+from events.entries import ImageContent, SkuContent
 from events.envelope import Recorded
 from events.ingress import IngressReserved, IngressWithdrawn
 from events.traces import continued
@@ -64,6 +65,7 @@ from tasks.orders import (
     PortMapping,
     Readiness,
     RemoveSlice,
+    RootDisk,
     SliceNetwork,
     StopSlice,
     Token,
@@ -327,9 +329,25 @@ def _apply(state: Placed, slot: PlacedSlot, ingress_rules: tuple[IngressReserved
             image=image.name,
             hostname=request.allocation_id,
             ssh_authorized_keys=request.ssh_authorized_keys,
+            root_disk=_root_disk(sku, image.content),
+            user_data=request.user_data,
         ),
         readiness=Readiness(port=check.port, banner=check.banner, deadline_seconds=sku.provisioning_seconds),
         ingress=_mappings(request.network_mode, ingress_rules),
+    )
+
+
+def _root_disk(sku: SkuContent, image: ImageContent) -> RootDisk | None:
+    if image.format == "kernel":
+        return None
+    assert image.digest is not None, "a disk image has a digest"
+    assert image.firmware is not None, "a disk image has a firmware"
+    return RootDisk(
+        digest=image.digest,
+        format=image.format,
+        image_bytes=image.size_bytes,
+        size_gib=sku.disk_gib,
+        firmware=image.firmware,
     )
 
 

@@ -17,6 +17,7 @@ from deploy.embedded.ssh_key import ensure_key_pair
 from events.values import ImageName
 
 if TYPE_CHECKING:
+    from node_agent.lab.lab import LabNode
     from node_agent.lab.namespaces import LabHost
 
 NEEDED: Final = (
@@ -133,9 +134,8 @@ class LabNodes:
 
     def _start_agent(self, name: str) -> None:
         node = self.lab.node(name)
-        path = write_configuration(
-            self._layout, name, self._api_url, node.folder, {"datapath_type": "netdev"}
-        )
+        host = {"datapath_type": "netdev", "root_disks": {"folder": str(_root_disks(node))}}
+        path = write_configuration(self._layout, name, self._api_url, node.folder, host)
         node.start_daemon("agent", installed_program("sliceplane-agent", str(path)), {})
 
     def public_address(self, name: str) -> str:
@@ -192,6 +192,7 @@ class LabNodes:
         return [
             *("--pid", str(node.pid)),
             *("--disks", str(run / "disks")),
+            *("--root-disks", str(_root_disks(node) / "slots")),
             *("--dhcp-hosts", str(run / "dhcp" / "hosts")),
             *("--dhcp-leases", str(run / "dhcp" / "leases")),
             *("--redis-url-file", str(self._layout.redis_url_file)),
@@ -208,6 +209,11 @@ class LabNodes:
 
     def stop(self) -> None:
         self.lab.stop()
+
+
+def _root_disks(node: "LabNode") -> Path:
+    """Return the folder for disk images and root disks of a lab node."""
+    return node.folder / "root-disks"
 
 
 class SimulatedNodes:

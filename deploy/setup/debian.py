@@ -1,6 +1,6 @@
 """Debian packages for real nodes, installed as root without starting a server or installing a kernel.
 
-Order: find missing packages by one file each (15 stat calls, cheap enough for every run), simulate the installation
+Order: find missing packages by one file each (20 stat calls, cheap enough for every run), simulate the installation
 with apt, refuse if it includes a kernel, deny service starts, install, and disable the installed servers at boot. The
 product starts its own servers; the distribution's must never run on the user's host. If apt is killed, the mark file
 keeps the names of the packages being installed; the next run lets dpkg finish them.
@@ -25,6 +25,8 @@ NODE_PACKAGES: Final[Mapping[str, str]] = {
     "libvirt-daemon-driver-qemu": "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_qemu.so",
     "libvirt-clients": "/usr/bin/virsh",
     "qemu-system-x86": "/usr/bin/qemu-system-x86_64",
+    "qemu-utils": "/usr/bin/qemu-img",
+    "ovmf": "/usr/share/OVMF/OVMF_CODE_4M.fd",
     "postgresql": "/usr/lib/postgresql/15/bin/postgres",
     "redis-server": "/usr/bin/redis-server",
     "openssh-client": "/usr/bin/ssh",

@@ -5,7 +5,8 @@ from typing import Protocol
 from uuid import UUID
 
 from node_agent.aspects.machine_plans import FoundDomain, FoundProcess
-from node_agent.host.guests import Guest, Hosting
+from node_agent.host.guests import DiskBoot, Guest, Hosting
+from tasks.orders import RootDisk
 
 
 class Hypervisor(Protocol):
@@ -82,4 +83,42 @@ class Disks(Protocol):
 
     def wipe(self, slot: str) -> None:
         """Delete a slot's folder and everything in it; do nothing if the folder does not exist."""
+        ...
+
+
+class RootDisks(Protocol):
+    """Disk images that the node has cached, and one folder per slot with the root disk of the slot's machine.
+
+    The names of folders and files, such as `slice0/root-UUID.qcow2`, are relative to the common parent of these
+    folders. Unlike the files of `Disks`, they survive a reboot of the host.
+    """
+
+    def found(self, slot: str) -> tuple[str, ...]:
+        """Return the names of a slot's folder and everything in it; empty if the folder does not exist."""
+        ...
+
+    def fetch(self, disk: RootDisk) -> None:
+        """Make sure that the image of a root disk is cached: download it, and verify its size and digest.
+
+        Raises `HostRefused` if the image cannot be used, and `HostUnreadable` while it is incomplete: a call ends after
+        some seconds, and the next one continues the download.
+        """
+        ...
+
+    def make(self, name: str, disk: RootDisk) -> None:
+        """Create the file `name` in a slot's folder: a root disk on top of the cached image. Raises `HostRefused` if
+        the image is not cached or is larger than the disk.
+        """
+        ...
+
+    def wipe(self, slot: str) -> None:
+        """Overwrite and delete the root disk of a slot; do nothing if its folder does not exist.
+
+        Raises `HostUnreadable` while the disk is not completely overwritten: a call ends after some seconds, and the
+        next one continues.
+        """
+        ...
+
+    def boot(self, name: str, disk: RootDisk) -> DiskBoot:
+        """Return the files from which a guest with the root disk `name` boots."""
         ...

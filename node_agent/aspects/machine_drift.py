@@ -101,7 +101,9 @@ def describe_process(process: FoundProcess) -> str:
 
 
 def _describe_guest(guest: Guest) -> str:
-    size = f"{guest.vcpus} vcpus, {guest.memory_mib} MiB, {guest.image}"
+    disk = guest.root_disk
+    root = "" if disk is None else f", root disk of {disk.size_gib} GiB from {disk.digest} by {disk.firmware}"
+    size = f"{guest.vcpus} vcpus, {guest.memory_mib} MiB, {guest.image}{root}"
     whole = f"{size}, {guest.mac} on {guest.tap}{_describe_place(guest.place)}"
     # Foreign settings come first, because a long text is truncated at its end.
     strange = f" with {', '.join(guest.strange)}" if guest.strange else ""

@@ -52,6 +52,9 @@ class FoundProcess:
 class Found:
     """Observed state of the machine of one slot.
 
+    `files` are the slot's folder of disks and its files, which a reboot deletes; `root_disk_files` are the slot's
+    folder of root disks and its files, which survive it.
+
     `domains` contains a foreign domain only if it has the slot's name; `Machines.remains` also reports foreign domains
     that use the slot's tap. `plugged` is False if no process has the tap open. `process` is the QEMU process of the
     slot's own machine.
@@ -62,6 +65,7 @@ class Found:
     files: tuple[str, ...]
     plugged: bool = True
     process: FoundProcess | None = None
+    root_disk_files: tuple[str, ...] = ()
 
     @property
     def intact(self) -> bool:
@@ -98,6 +102,27 @@ class WipeDisks:
     """Planned change: wipe and delete the slot's folder, which contains the machine's files."""
 
     slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class WipeRootDisk:
+    """Planned change: overwrite and delete the root disk of a slot."""
+
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class FetchImage:
+    """Planned change: download the image of a guest's root disk, unless the node has it."""
+
+    guest: Guest
+
+
+@dataclass(frozen=True, slots=True)
+class MakeRootDisk:
+    """Planned change: create the root disk of a guest."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +176,19 @@ class Pin:
     pins: tuple[str, ...]
 
 
-Removal = Destroy | EndStray | ResetDevice | WipeDisks
-Change = Removal | WriteSeed | CheckDevices | NoteDevice | Start | Resume | Continue | Pin
+Removal = Destroy | EndStray | ResetDevice | WipeDisks | WipeRootDisk
+Change = (
+    Removal
+    | FetchImage
+    | MakeRootDisk
+    | WriteSeed
+    | CheckDevices
+    | NoteDevice
+    | Start
+    | Resume
+    | Continue
+    | Pin
+)
 
 
 def note_name(slot: str, address: PciAddress) -> str:
@@ -171,6 +207,11 @@ def noted(files: tuple[str, ...]) -> tuple[PciAddress, ...]:
 def seed_name(guest: Guest) -> str:
     """Return the name of the guest's seed file, which identifies the guest and its first-boot data."""
     return f"{guest.name}/seed-{guest.uuid}-{guest.first_boot[:12]}.iso"
+
+
+def root_disk_name(guest: Guest) -> str:
+    """Return the name of the file with the guest's root disk."""
+    return f"{guest.name}/root-{guest.uuid}.qcow2"
 
 
 def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
@@ -194,6 +235,8 @@ def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
             changes += _emptying(wanted.name, files)
             files = ()
         changes.append(WriteSeed(seed_name(wanted)))
+    if kept is None:
+        changes += _root_disk(wanted, found.root_disk_files)
     if kept is None and wanted.place.devices:
         changes.append(CheckDevices(wanted))
     notes = {note_name(wanted.name, each.address): each.address for each in wanted.place.devices}
@@ -213,6 +256,17 @@ def _running(wanted: Guest, kept: FoundDomain | None, process: FoundProcess | No
     pins = wanted.place.pins
     if pins and kept.guest is not None and kept.guest.place.pins != pins:
         yield Pin(kept, pins)
+
+
+def _root_disk(wanted: Guest, files: tuple[str, ...]) -> Iterator[Change]:
+    """Yield the changes that give a machine its root disk, and delete that of another tenant or an incomplete one."""
+    if wanted.root_disk is not None and root_disk_name(wanted) in files:
+        return
+    if files:
+        yield WipeRootDisk(wanted.name)
+    if wanted.root_disk is not None:
+        yield FetchImage(wanted)
+        yield MakeRootDisk(root_disk_name(wanted))
 
 
 def _emptying(slot: str, files: tuple[str, ...]) -> tuple[Removal, ...]:
@@ -244,4 +298,5 @@ def plan_removal(slot: str, found: Found) -> tuple[Removal, ...]:
 
     The files are deleted last, because a running guest would keep deleted files open.
     """
-    return (*plan_stop(found), *(_emptying(slot, found.files) if found.files else ()))
+    root_disk = (WipeRootDisk(slot),) if found.root_disk_files else ()
+    return (*plan_stop(found), *root_disk, *(_emptying(slot, found.files) if found.files else ()))

@@ -1,6 +1,9 @@
 """The machine aspect: one libvirt domain per slice, and the folder with the files that the domain boots from.
 
 A domain is transient. After a reboot of the host the agent creates it again; it keeps running without the agent.
+The root disk is on a file system that survives a reboot of the host, and is created before the domain starts. Its name
+contains the guest's UUID too. A machine that is stopped and started, or lost by a reboot, gets its root disk again.
+
 The seed is written before the domain starts, and its name contains the guest's UUID, so that the folder of a slot
 identifies its tenant: a folder without the desired seed is another tenant's or incomplete, and is wiped first.
 
@@ -20,7 +23,7 @@ from uuid import UUID
 import structlog
 
 from events.values import PciAddress
-from node_agent.aspects.hypervisors import Disks, Hypervisor
+from node_agent.aspects.hypervisors import Disks, Hypervisor, RootDisks
 from node_agent.aspects.machine_drift import describe_domain, describe_process, difference
 from node_agent.aspects.machine_plans import (
     Change,
@@ -28,9 +31,11 @@ from node_agent.aspects.machine_plans import (
     Continue,
     Destroy,
     EndStray,
+    FetchImage,
     Found,
     FoundDomain,
     FoundProcess,
+    MakeRootDisk,
     NoteDevice,
     Pin,
     Removal,
@@ -38,10 +43,12 @@ from node_agent.aspects.machine_plans import (
     Resume,
     Start,
     WipeDisks,
+    WipeRootDisk,
     WriteSeed,
     plan,
     plan_removal,
     plan_stop,
+    root_disk_name,
     seed_name,
 )
 from node_agent.aspects.passthrough import PciBus, devices_in_use, numa_mismatches, objections, reset
@@ -52,6 +59,7 @@ from node_agent.host.host_resources import ANYWHERE, Place, Places, place_for
 from node_agent.host.images import Images
 from node_agent.host.slices import Difference, HostRefused, Slice, SliceNetwork, Step
 from node_agent.host.snapshots import StartedRead, invalidate_reads, look, start_reading
+from tasks.orders import RootDisk
 
 log = structlog.get_logger(__name__)
 
@@ -100,6 +108,7 @@ class Machines:
         self,
         hypervisor: Hypervisor,
         disks: Disks,
+        root_disks: RootDisks,
         images: Images,
         accelerator: Accelerator,
         *,
@@ -110,6 +119,7 @@ class Machines:
     ) -> None:
         self._bus, self._places = bus, places
         self._hypervisor, self._disks, self._images = hypervisor, disks, images
+        self._root_disks = root_disks
         self._domains_key = (hypervisor, "domains")
         self._is_plugged = is_plugged
         self._accelerator, self._offload = accelerator, offload
@@ -178,12 +188,18 @@ class Machines:
             *self.still_on(gone),
             *self._devices_held(gone),
             *(f"file {name}" for name in self._disks.found(gone.tap)),
+            *(f"root disk file {name}" for name in self._root_disks.found(gone.tap)),
         )
 
-    def hosting(self, guest: Guest) -> Hosting:
+    def hosting(self, guest: Guest, root_disk: RootDisk | None = None) -> Hosting:
         """Return the guest's files and settings on this node. Raises `HostRefused` if the node lacks its image."""
+        boot = (
+            self._images.find(guest.image)
+            if root_disk is None
+            else self._root_disks.boot(root_disk_name(guest), root_disk)
+        )
         return Hosting(
-            image=self._images.find(guest.image),
+            boot=boot,
             seed=self._disks.path(seed_name(guest)),
             console=self._disks.path(f"{guest.name}/console.log"),
             accelerator=self._accelerator,
@@ -203,6 +219,7 @@ class Machines:
             files=self._disks.found(network.tap),
             plugged=self._place(network).vf is not None or self._is_plugged(network.tap),
             process=self._process(network),
+            root_disk_files=self._root_disks.found(network.tap),
         )
 
     def _process(self, network: SliceNetwork) -> FoundProcess | None:
@@ -237,6 +254,9 @@ class Machines:
         invalidate_reads(self._bus)
         reset(address, self._bus, self._hypervisor.domains())
 
+    def _start(self, guest: Guest, wanted: Slice) -> None:
+        self._hypervisor.start(guest, self.hosting(guest, wanted.machine.root_disk))
+
     def _domains(self) -> Domains:
         return look((self._hypervisor, "domains by name"), lambda: Domains(self._all_domains()))
 
@@ -258,10 +278,10 @@ class Machines:
         match change:
             case WriteSeed(name):
                 return Step("machine.write_seed", lambda: self._disks.write(name, _seed(wanted)), drift)
+            case FetchImage() | MakeRootDisk():
+                return self._root_disk_step(change, _disk_of(wanted), drift)
             case Start(guest):
-                return Step(
-                    "machine.start", lambda: self._hypervisor.start(guest, self.hosting(guest)), drift
-                )
+                return Step("machine.start", lambda: self._start(guest, wanted), drift)
             case Resume(domain):
                 return Step("machine.resume", lambda: self._hypervisor.resume(domain.uuid), drift)
             case Continue(process):
@@ -272,8 +292,17 @@ class Machines:
                 return Step("machine.note_device", lambda: self._disks.write(name, address.encode()), drift)
             case Pin(domain, pins):
                 return Step("machine.pin", lambda: self._hypervisor.pin(domain.uuid, pins), drift)
-            case Destroy() | EndStray() | ResetDevice() | WipeDisks():
+            case Destroy() | EndStray() | ResetDevice() | WipeDisks() | WipeRootDisk():
                 return self._removal_step(change, drift)
+            case _:
+                assert_never(change)
+
+    def _root_disk_step(self, change: FetchImage | MakeRootDisk, disk: RootDisk, drift: Difference) -> Step:
+        match change:
+            case FetchImage():
+                return Step("machine.fetch_image", lambda: self._root_disks.fetch(disk), drift)
+            case MakeRootDisk(name):
+                return Step("machine.make_root_disk", lambda: self._root_disks.make(name, disk), drift)
             case _:
                 assert_never(change)
 
@@ -287,13 +316,22 @@ class Machines:
                 return Step("machine.reset_device", lambda: self._reset(address), drift)
             case WipeDisks(slot):
                 return Step("machine.wipe_disks", lambda: self._disks.wipe(slot), drift)
+            case WipeRootDisk(slot):
+                return Step("machine.wipe_root_disk", lambda: self._root_disks.wipe(slot), drift)
             case _:
                 assert_never(change)
 
 
 def _seed(wanted: Slice) -> bytes:
     machine = wanted.machine
-    return seed_image(machine.hostname, machine.ssh_authorized_keys, str(guest_for(wanted).uuid))
+    instance = str(guest_for(wanted).uuid)
+    return seed_image(machine.hostname, machine.ssh_authorized_keys, instance, machine.user_data)
+
+
+def _disk_of(wanted: Slice) -> RootDisk:
+    disk = wanted.machine.root_disk
+    assert disk is not None, "the plan of a guest without a root disk must not create one"
+    return disk
 
 
 def _touches(domain: FoundDomain, network: SliceNetwork) -> bool:

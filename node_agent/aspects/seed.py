@@ -1,6 +1,7 @@
-"""The NoCloud seed: a small disk image that gives a guest its hostname and authorized SSH keys (cloud-init, "NoCloud").
+"""The NoCloud seed: a small disk image with the first-boot data of a guest, as cloud-init reads it ("NoCloud").
 
-The seed is an ISO 9660 image labelled CIDATA with `user-data` and `meta-data`, as real cloud images read it. It
+The seed is an ISO 9660 image labelled CIDATA. `meta-data` has the hostname and the authorized SSH keys, `user-data` is
+that of the allocation, and `vendor-data` has the settings of Sliceplane, which user-data may replace. The image
 contains only the arguments of `seed_image`, so that equal arguments give an equal guest. Each key is on a line of its
 own, because the lab's guest reads this layout with a shell script.
 """
@@ -12,14 +13,18 @@ from typing import Final
 import pycdlib
 
 LABEL: Final = "CIDATA"
-_SHORT_NAMES: Final = {"user-data": "/USERDATA.;1", "meta-data": "/METADATA.;1"}
+_NO_USER_DATA: Final = "#cloud-config\n{}\n"
+_VENDOR_DATA: Final = "#cloud-config\ndisable_root: false\nssh_pwauth: false\n"
 
 
-def seed_image(hostname: str, authorized_keys: Sequence[str], instance_id: str) -> bytes:
-    """Return a guest's seed image. `hostname` is a DNS label, `authorized_keys` are OpenSSH public key lines.
+def seed_image(
+    hostname: str, authorized_keys: Sequence[str], instance_id: str, user_data: str | None = None
+) -> bytes:
+    """Return a guest's seed image. `hostname` is a DNS label, `authorized_keys` are OpenSSH public key lines,
+    `user_data` is a cloud-config or a script.
 
-    A new `instance_id` makes cloud-init run as on a first boot. Raises `ValueError` if a value contains a line break
-    or another unprintable character.
+    A new `instance_id` makes cloud-init run as on a first boot. Raises `ValueError` if a value except `user_data`
+    contains a line break or another unprintable character.
     """
     for line in (hostname, instance_id, *authorized_keys):
         if not line.isprintable():
@@ -29,22 +34,24 @@ def seed_image(hostname: str, authorized_keys: Sequence[str], instance_id: str) 
     iso = pycdlib.PyCdlib()
     iso.new(interchange_level=3, vol_ident=LABEL, joliet=3, rock_ridge="1.09")
     texts = {
-        "user-data": _user_data(hostname, authorized_keys),
-        "meta-data": f"instance-id: {instance_id}\nlocal-hostname: {hostname}\n",
+        "user-data": _NO_USER_DATA if user_data is None else user_data,
+        "meta-data": _meta_data(hostname, authorized_keys, instance_id),
+        "vendor-data": _VENDOR_DATA,
     }
     for name, text in texts.items():
         content = text.encode()
-        iso.add_fp(BytesIO(content), len(content), _SHORT_NAMES[name], rr_name=name, joliet_path=f"/{name}")
+        short = f"/{name.replace('-', '').upper()[:8]}.;1"
+        iso.add_fp(BytesIO(content), len(content), short, rr_name=name, joliet_path=f"/{name}")
     image = BytesIO()
     iso.write_fp(image)
     iso.close()
     return image.getvalue()
 
 
-def _user_data(hostname: str, authorized_keys: Sequence[str]) -> str:
+def _meta_data(hostname: str, authorized_keys: Sequence[str], instance_id: str) -> str:
     keys = "".join(f"  - {_quoted(key)}\n" for key in authorized_keys)
-    listed = f"ssh_authorized_keys:\n{keys}" if keys else "ssh_authorized_keys: []\n"
-    return f"#cloud-config\nhostname: {hostname}\ndisable_root: false\nssh_pwauth: false\n{listed}"
+    listed = f"public-keys:\n{keys}" if keys else "public-keys: []\n"
+    return f"instance-id: {instance_id}\nlocal-hostname: {hostname}\n{listed}"
 
 
 def _quoted(text: str) -> str:

@@ -26,6 +26,15 @@ Accelerator = Literal["qemu", "kvm"]
 
 
 @dataclass(frozen=True, slots=True)
+class GuestDisk:
+    """Root disk of a guest: the digest of its image, its size, and the firmware that boots it."""
+
+    digest: str
+    size_gib: int
+    firmware: Literal["uefi", "bios"]
+
+
+@dataclass(frozen=True, slots=True)
 class Guest:
     """Identity and parameters of a guest.
 
@@ -44,6 +53,19 @@ class Guest:
     mac: MacAddress
     place: Place = ANYWHERE
     strange: tuple[str, ...] = ()
+    root_disk: GuestDisk | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskBoot:
+    """Files from which a guest with a root disk boots. `loader` and `variables` are the UEFI firmware and the template
+    of its variables, which libvirt copies to `nvram` at the first start; None: the guest boots by BIOS.
+    """
+
+    root_disk: Path
+    loader: Path | None = None
+    variables: Path | None = None
+    nvram: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +77,7 @@ class Hosting:
     such packets.
     """
 
-    image: Image
+    boot: Image | DiskBoot
     seed: Path
     console: Path
     accelerator: Accelerator
@@ -66,6 +88,7 @@ def guest_for(desired: Slice, place: Place = ANYWHERE) -> Guest:
     """Return the desired guest of a slice. `place` describes the host resources that are reserved for the guest
     (`node_agent.host.host_resources.place_for`)."""
     machine, network = desired.machine, desired.network
+    disk = machine.root_disk
     return Guest(
         name=network.tap,
         uuid=uuid5(correlation_of(desired.allocation_id), network.tap),
@@ -77,6 +100,7 @@ def guest_for(desired: Slice, place: Place = ANYWHERE) -> Guest:
         tap=network.tap,
         mac=network.mac,
         place=place,
+        root_disk=None if disk is None else GuestDisk(disk.digest, disk.size_gib, disk.firmware),
     )
 
 
@@ -85,5 +109,6 @@ def first_boot_of(machine: Machine) -> str:
 
     The digest covers the values and not the disk image, because the image's bytes depend on the library that writes it.
     """
-    configuration = json.dumps([machine.hostname, *machine.ssh_authorized_keys])
+    user_data = () if machine.user_data is None else ({"user_data": machine.user_data},)
+    configuration = json.dumps([machine.hostname, *machine.ssh_authorized_keys, *user_data])
     return hashlib.sha256(configuration.encode()).hexdigest()

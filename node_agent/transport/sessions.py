@@ -33,7 +33,7 @@ from tasks.agent_api import (
     RenewalClaims,
     SessionGrant,
 )
-from tasks.catalogue import ANNOUNCED
+from tasks.catalogue import ANNOUNCED, ROOT_DISK
 from tasks.failpoints import failpoint
 from tasks.fields import Wire
 from tasks.signing import Signer, new_private_key
@@ -189,6 +189,13 @@ class Session:
         return kept
 
 
+def capabilities_of(settings: Settings) -> tuple[str, ...]:
+    """Return the task types and features that a node with these settings supports. A simulated node supports all."""
+    if settings.root_disks is None and settings.simulated is None:
+        return tuple(each for each in ANNOUNCED if each != ROOT_DISK)
+    return ANNOUNCED
+
+
 def renewed(settings: Settings, files: SessionFiles, kept: StoredSession) -> StoredSession:
     """Renew the node's session with one request, and store the new session.
 
@@ -202,7 +209,7 @@ def renewed(settings: Settings, files: SessionFiles, kept: StoredSession) -> Sto
         presented_sha256=_digest(kept.secrets.credential),
         credential_sha256=_digest(requested.credential),
         queue_password_sha256=_digest(requested.queue_password),
-        capabilities=ANNOUNCED,
+        capabilities=capabilities_of(settings),
     )
     proof = kept.secrets.signer.sign("session+jws", claims.model_dump_json().encode())
     granted = request_session(settings, Renewal(node_id=settings.node_id, proof=proof))
@@ -227,7 +234,7 @@ def enrolled(
         credential_sha256=_digest(requested.credential),
         queue_password_sha256=_digest(requested.queue_password),
         agent_version=agent_version(),
-        capabilities=ANNOUNCED,
+        capabilities=capabilities_of(settings),
     )
     proof = requested.signer.sign("session+jws", claims.model_dump_json().encode())
     granted = enrol(settings, Enrolment(token=token, public_key=requested.signer.public, proof=proof))

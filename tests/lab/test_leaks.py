@@ -54,7 +54,7 @@ Plant = Callable[[Site], None]
 @pytest.fixture(scope="module")
 def site(lab: Lab, guest_image: GuestImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     node, folder = lab.node("lab-b"), tmp_path_factory.mktemp("leaks")
-    for name in ("disks", "hosts"):
+    for name in ("disks", "root-disks", "hosts"):
         (folder / name).mkdir()
     with ExitStack() as stack:
         server = stack.enter_context(running_redis(stack.enter_context(server_folder())))
@@ -68,6 +68,7 @@ def site(lab: Lab, guest_image: GuestImage, tmp_path_factory: pytest.TempPathFac
             slices="10.98.0.0/16",
             redis_url_file=str(folder / "redis-url"),
             namespace=f"ctl:{node.name}",
+            root_disks=str(folder / "root-disks"),
         )
         yield Site(node, folder, server, target, guest_image)
 
@@ -200,6 +201,7 @@ LEAKS: dict[str, tuple[tuple[Plant, Plant], str]] = {
         "left",
     ),
     "disk": (file("disks/left.img", "a tenant's data"), "left.img"),
+    "root disk": (file("root-disks/left.qcow2", "a tenant's data"), "left.qcow2"),
     "redis key": (
         (
             queue(lambda client: client.hset("ctl:lab-b:slices.messages", "left-order", "x")),
@@ -282,6 +284,7 @@ def snapshot(site: Site, out: Path, **changes: str) -> subprocess.CompletedProce
     options = {
         "pid": str(site.target.pid),
         "disks": site.target.disks,
+        "root-disks": str(site.target.root_disks),
         "dhcp-hosts": site.target.dhcp_hosts,
         "dhcp-leases": site.target.dhcp_leases,
         "slices": site.target.slices,

@@ -34,11 +34,12 @@ from events.nodes import DEFAULT_BRIDGE, DEFAULT_L2_DOMAIN, MacPool
 from events.ssh_keys import ssh_public_key
 from events.values import InvalidValue
 from tasks.catalogue import bounds_of
-from tasks.orders import MOST_MAPPINGS
+from tasks.orders import MOST_MAPPINGS, MOST_USER_DATA_BYTES
 
+_SPACE: Final = 0x20
 MAX_KEYS_BYTES: Final = bounds_of("slice.apply").payload_bytes * 3 // 8
-"""Upper limit of all SSH keys of a request together, so that they fit into an order: JSON may escape each byte as
-two.
+"""Upper limit of all SSH keys and the user-data of a request together, so that they fit into an order: JSON may escape
+each byte as two.
 """
 MAX_LEASE_SECONDS: Final = 365 * 24 * 3600
 MAX_KEY_SECONDS: Final = 10 * 365 * 24 * 3600
@@ -73,6 +74,20 @@ def _fit_into_an_order(keys: list[str]) -> list[str]:
             "total size of the SSH public keys in bytes", size, f"use at most {MAX_KEYS_BYTES} bytes"
         )
     return keys
+
+
+def _is_user_data(text: str) -> str:
+    size = len(text.encode())
+    if size > MOST_USER_DATA_BYTES:
+        raise InvalidValue(
+            "size of the user-data in bytes", size, f"use at most {MOST_USER_DATA_BYTES} bytes"
+        )
+    if not text.startswith(("#cloud-config", "#!")):
+        raise InvalidValue("user-data", text[:20], "begin with '#cloud-config' or '#!'")
+    # Each of these characters has six bytes in an order, which is a message of bounded size.
+    if unusual := sorted({each for each in text if ord(each) < _SPACE and each not in "\t\n\r"}):
+        raise InvalidValue("control character of the user-data", unusual[0], "use tabs and line breaks only")
+    return text
 
 
 class Body(BaseModel):
@@ -181,6 +196,9 @@ class CreateAllocation(Body):
         Field(min_length=1, max_length=16),
         AfterValidator(_fit_into_an_order),
     ]
+    user_data: Annotated[str, AfterValidator(_is_user_data)] | None = None
+    """User-data that cloud-init runs at the first boot of the slices: a cloud-config (`#cloud-config`) or a script
+    (`#!`), at most 16 KiB in UTF-8. It is recorded in the ledger, so it must not contain secrets. Null: none."""
     lease_seconds: int = Field(default=3600, ge=60, le=MAX_LEASE_SECONDS)
     slot_count: int = Field(default=1, ge=1, le=values.MAX_SLOTS)
     node: Annotated[str, AfterValidator(values.node_id)] | None = None
@@ -191,6 +209,14 @@ class CreateAllocation(Body):
     labels: Labels = Field(default={}, max_length=32)
     apart_from: Labels = Field(default={}, max_length=8)
     """Labels: no node is used on which another allocation of the project with one of these labels holds a slot."""
+
+    @model_validator(mode="after")
+    def _fits_into_an_order(self) -> Self:
+        texts = [*self.ssh_authorized_keys, self.user_data or ""]
+        if (size := sum(len(each.encode()) for each in texts)) > MAX_KEYS_BYTES:
+            reason = f"the SSH keys and the user-data have {size} bytes together; use at most {MAX_KEYS_BYTES} bytes"
+            raise _misfit("too_much_user_data", "user_data", reason)
+        return self
 
     @model_validator(mode="after")
     def _names_each_sku_once(self) -> Self:

@@ -159,6 +159,7 @@ def _request(allocation: AllocationId, body: CreateAllocation, project: ProjectI
         apart_from=dict(body.apart_from),
         node=None if body.node is None else NodeId(body.node),
         replace_on_failure=body.replace_on_failure,
+        user_data=body.user_data,
     )
 
 

@@ -11,7 +11,7 @@ from control_plane.cli.commands.events import show_events
 from control_plane.cli.failures import NotReached
 from control_plane.cli.options import After, AllocationId, AllProjects, Output, Timeout
 from control_plane.cli.pages import details, event_line, placements, tables
-from control_plane.cli.request import ingress_request, labels, seconds, ssh_keys
+from control_plane.cli.request import ingress_request, labels, seconds, ssh_keys, text_in
 from control_plane.cli.screen import Format
 from control_plane.cli.session import Session, session
 from control_plane.cli.times import At, counted_from
@@ -56,6 +56,12 @@ def create(
         typer.Option(
             help="Public key file that may log in; repeatable.",
             show_default="the keys in ~/.ssh; a key is created if there is none",
+        ),
+    ] = None,
+    user_data: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with user-data for cloud-init: a cloud-config or a script.", show_default=False
         ),
     ] = None,
     lease: Annotated[
@@ -125,6 +131,7 @@ def create(
             replace_on_failure=UNSET if replace else False,
             labels=labelled,
             apart_from=labels(apart_from or [], "--apart-from") or UNSET,
+            user_data=UNSET if user_data is None else text_in(user_data, "--user-data"),
         )
         if explain:
             current.screen.one(current.send(calls.preview_placement(body)), placements.preview)

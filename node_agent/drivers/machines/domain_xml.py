@@ -7,12 +7,13 @@ agent.
 """
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 from events.values import PciAddress, allocation_id, image_name, mac_address
 from node_agent.drivers.machines.elements import element
-from node_agent.drivers.machines.foreign_domain_settings import boot_digest, foreign_settings_in
+from node_agent.drivers.machines.foreign_domain_settings import boot_digest, disk_names, foreign_settings_in
 from node_agent.drivers.machines.host_resources_xml import (
     cpuset,
     devices,
@@ -21,7 +22,7 @@ from node_agent.drivers.machines.host_resources_xml import (
     tuning,
     vf_interface,
 )
-from node_agent.host.guests import Guest, Hosting
+from node_agent.host.guests import DiskBoot, Guest, GuestDisk, Hosting
 from node_agent.host.host_resources import Place
 from node_agent.host.images import Image
 
@@ -38,7 +39,8 @@ class NotAGuest(ValueError):
 
 
 def domain_xml(guest: Guest, hosting: Hosting) -> str:
-    """Return the XML of a guest's domain: direct boot, one interface, and a display that listens on no address.
+    """Return the XML of a guest's domain: boot of a kernel or a root disk, one interface, and a display that listens on
+    no address.
 
     The interface is a virtio device on a tap that already exists, or the PCI virtual function of the guest's resources.
     """
@@ -51,7 +53,7 @@ def domain_xml(guest: Guest, hosting: Hosting) -> str:
         element("memory", str(guest.memory_mib), unit="MiB"),
         element("vcpu", str(guest.vcpus), **cpuset(guest.place)),
         *tuning(guest.place, hosting.accelerator),
-        _boot(hosting.image),
+        _boot(hosting.boot),
         element("features", element("acpi"), element("apic")),
         # A guest that suspends itself would count as running and not answer.
         element("pm", *(element(f"suspend-to-{kind}", enabled="no") for kind in ("mem", "disk"))),
@@ -60,7 +62,7 @@ def domain_xml(guest: Guest, hosting: Hosting) -> str:
         element("on_crash", "destroy"),
         element(
             "devices",
-            _seed(hosting),
+            *_disks(hosting),
             _interface(guest, hosting),
             *_console(hosting),
             *_common_devices(),
@@ -68,7 +70,7 @@ def domain_xml(guest: Guest, hosting: Hosting) -> str:
         ),
         type=hosting.accelerator,
     )
-    marks.set("boot", boot_digest(domain))
+    marks.set("boot", boot_digest(domain, _disk_names(hosting)))
     return ET.tostring(domain, encoding="unicode")
 
 
@@ -91,7 +93,8 @@ def guest_in(xml: str) -> Guest:
             tap=_tap(domain, place),
             mac=mac_address(_first(domain, "devices/interface/mac").get("address", "")),
             place=place,
-            strange=foreign_settings_in(domain, marks.get("boot")),
+            strange=foreign_settings_in(domain, marks.get("boot"), has_root_disk="root-disk" in marks.attrib),
+            root_disk=_root_disk(marks.get("root-disk")),
         )
     except ValueError as error:
         raise NotAGuest(str(error)) from error
@@ -113,26 +116,55 @@ def pci_devices_in(xml: str) -> tuple[PciAddress, ...]:
 
 def _marks(guest: Guest) -> ET.Element:
     marks = {"allocation": guest.allocation_id, "image": guest.image, "first-boot": guest.first_boot}
+    if (disk := guest.root_disk) is not None:
+        marks["root-disk"] = f"{disk.digest} {disk.size_gib} {disk.firmware}"
     return ET.Element(f"{{{_NAMESPACE}}}guest", marks)
 
 
-def _boot(image: Image) -> ET.Element:
+def _root_disk(mark: str | None) -> GuestDisk | None:
+    if mark is None:
+        return None
+    match mark.split():
+        case [digest, size, "uefi" | "bios" as firmware]:
+            return GuestDisk(digest, int(size), firmware)
+        case _:
+            raise ValueError(f"the mark of the root disk, {mark!r}, is not a digest, a size and a firmware")
+
+
+def _boot(boot: Image | DiskBoot) -> ET.Element:
+    kind = element("type", "hvm", arch="x86_64", machine="q35")
+    if isinstance(boot, Image):
+        files = {"kernel": str(boot.kernel), "initrd": str(boot.initrd), "cmdline": boot.cmdline}
+        return element("os", kind, *(element(name, text) for name, text in files.items()))
+    if boot.loader is None:
+        return element("os", kind)
     return element(
         "os",
-        element("type", "hvm", arch="x86_64", machine="q35"),
-        element("kernel", str(image.kernel)),
-        element("initrd", str(image.initrd)),
-        element("cmdline", image.cmdline),
+        kind,
+        element("loader", str(boot.loader), readonly="yes", type="pflash"),
+        element("nvram", str(boot.nvram), template=str(boot.variables)),
     )
 
 
-def _seed(hosting: Hosting) -> ET.Element:
+def _disks(hosting: Hosting) -> tuple[ET.Element, ...]:
+    root, seed = _disk_names(hosting)
+    disks = (_disk(hosting.seed, "raw", seed, element("readonly")),)
+    if not isinstance(hosting.boot, DiskBoot):
+        return disks
+    return (_disk(hosting.boot.root_disk, "qcow2", root, element("boot", order="1")), *disks)
+
+
+def _disk_names(hosting: Hosting) -> tuple[str, str]:
+    return disk_names(has_root_disk=isinstance(hosting.boot, DiskBoot))
+
+
+def _disk(file: Path, format_: str, name: str, *more: ET.Element) -> ET.Element:
     return element(
         "disk",
-        element("driver", name="qemu", type="raw"),
-        element("source", file=str(hosting.seed)),
-        element("target", dev="vda", bus="virtio"),
-        element("readonly"),
+        element("driver", name="qemu", type=format_),
+        element("source", file=str(file)),
+        element("target", dev=name, bus="virtio"),
+        *more,
         type="file",
         device="disk",
     )

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Final
 
 _QEMU: Final = "{http://libvirt.org/schemas/domain/qemu/1.0}"
-_SEED: Final = "vda"
 _WRITTEN_ONCE: Final = {"interface": 1, "serial": 1, "console": 1, "rng": 1, "graphics": 1}
 """Maximum number of each device element that this program writes once into a guest's domain. The console is one of
 them, because libvirt lists the serial port as a console too."""
@@ -40,25 +39,37 @@ _PINNING: Final = frozenset({"vcpupin", "emulatorpin", "iothreadpin"})
 _HOST_INPUTS: Final = frozenset({"evdev", "passthrough"})
 
 
-def boot_digest(domain: ET.Element) -> str:
-    """Return the SHA-256 (hex) of the boot configuration: kernel, initrd, kernel command line and seed."""
+def disk_names(*, has_root_disk: bool) -> tuple[str, str]:
+    """Return the names of a guest's root disk and seed disk: the root disk, if there is one, is the first disk."""
+    return ("vda", "vdb") if has_root_disk else ("", "vda")
+
+
+def boot_digest(domain: ET.Element, disks: tuple[str, str]) -> str:
+    """Return the SHA-256 (hex) of the boot configuration: the files and the kernel command line that the guest boots
+    from, and the files of its `disks`, as `disk_names` returns them.
+    """
+    return hashlib.sha256(json.dumps(_boot_files(domain, disks)).encode()).hexdigest()
+
+
+def _boot_files(domain: ET.Element, disks: tuple[str, str]) -> list[str]:
     boot = [_line(domain, f"os/{part}") for part in ("kernel", "initrd", "cmdline")]
-    return hashlib.sha256(json.dumps([*boot, _seed(domain)]).encode()).hexdigest()
+    firmware = [line for part in ("loader", "nvram") if (line := _line(domain, f"os/{part}"))]
+    return [*boot, *firmware, *_sources(domain, disks)]
 
 
-def foreign_settings_in(domain: ET.Element, boot: str | None) -> tuple[str, ...]:
+def foreign_settings_in(domain: ET.Element, boot: str | None, *, has_root_disk: bool) -> tuple[str, ...]:
     """Describe the foreign settings of a domain.
 
     `boot` is the digest of the boot configuration in the domain's metadata; None if the metadata have no digest yet.
     """
-    return tuple(_foreign_settings(domain, boot))
+    return tuple(_foreign_settings(domain, boot, disk_names(has_root_disk=has_root_disk)))
 
 
-def _foreign_settings(domain: ET.Element, boot: str | None) -> Iterator[str]:
-    if boot is not None and boot != boot_digest(domain):
-        kernel, initrd, seed = _line(domain, "os/kernel"), _line(domain, "os/initrd"), _seed(domain)
-        cmdline = _line(domain, "os/cmdline")
-        yield f"another boot configuration: {kernel}, {initrd}, {seed or 'no seed'}, command line {cmdline!r}"
+def _foreign_settings(domain: ET.Element, boot: str | None, disks: tuple[str, str]) -> Iterator[str]:
+    if boot is not None and boot != boot_digest(domain, disks):
+        kernel, initrd, cmdline, *files = _boot_files(domain, disks)
+        described = ", ".join(each for each in (kernel, initrd, *files) if each)
+        yield f"another boot configuration: {described or 'no file'}, command line {cmdline!r}"
     for argument in domain:
         if argument.tag.startswith(_QEMU):
             yield f"qemu {argument.tag.removeprefix(_QEMU)}"
@@ -75,14 +86,14 @@ def _foreign_settings(domain: ET.Element, boot: str | None) -> Iterator[str]:
         if seen.get(device.tag, 0) > _WRITTEN_ONCE.get(device.tag, 0):
             yield f"another {device.tag}"
         else:
-            yield from _in_device(device)
+            yield from _in_device(device, disks)
 
 
-def _in_device(device: ET.Element) -> Iterator[str]:
+def _in_device(device: ET.Element, disks: tuple[str, str]) -> Iterator[str]:
     type_ = device.get("type", "")
     match device.tag:
         case "disk":
-            yield from _in_disk(device)
+            yield from _in_disk(device, *disks)
         case "interface":
             yield from _in_interface(device)
         case "graphics":
@@ -101,11 +112,11 @@ def _in_device(device: ET.Element) -> Iterator[str]:
             pass
 
 
-def _in_disk(disk: ET.Element) -> Iterator[str]:
+def _in_disk(disk: ET.Element, root: str, seed: str) -> Iterator[str]:
     name = _attribute(disk, "target", "dev")
-    if name != _SEED:
+    if name not in {root, seed}:
         yield f"disk {name}"
-    elif disk.find("readonly") is None:
+    elif name == seed and disk.find("readonly") is None:
         yield f"writable disk {name}"
     elif disk.find("iotune") is not None:
         yield f"I/O limit (iotune) of disk {name}"
@@ -127,10 +138,15 @@ def _in_display(display: ET.Element) -> Iterator[str]:
         yield f"display {display.get('type')} on {', '.join(places) or 'no address'}"
 
 
-def _seed(domain: ET.Element) -> str:
-    disks = domain.iterfind("devices/disk")
-    seed = next((each for each in disks if _attribute(each, "target", "dev") == _SEED), None)
-    return _attribute(seed, "source", "file") if seed is not None else ""
+def _sources(domain: ET.Element, disks: tuple[str, str]) -> list[str]:
+    """Return the files of the guest's own disks, ordered by the names of the disks; empty for a disk that is missing.
+    Foreign disks are reported separately.
+    """
+    files = {
+        _attribute(each, "target", "dev"): _attribute(each, "source", "file")
+        for each in domain.iterfind("devices/disk")
+    }
+    return [files.get(name, "") for name in disks if name]
 
 
 def _attribute(element: ET.Element, path: str, name: str) -> str:

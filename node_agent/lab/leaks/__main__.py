@@ -78,6 +78,7 @@ def _target(arguments: argparse.Namespace) -> Target:
         slices=arguments.slices,
         redis_url_file=arguments.redis_url_file,
         namespace=arguments.namespace,
+        root_disks=arguments.root_disks,
     )
 
 
@@ -89,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     snapshot.add_argument("--simulated", type=Path, help="state file of a simulated host, instead of --pid")
     snapshot.add_argument("--pid", type=int, help="id of a process in the host's namespaces")
     snapshot.add_argument("--disks", help="folder with the disks of the slices' machines")
+    snapshot.add_argument("--root-disks", help="folder with the root disks of the slices' machines")
     snapshot.add_argument("--dhcp-hosts", help="folder with dnsmasq's reservations")
     snapshot.add_argument("--dhcp-leases", help="dnsmasq's lease file")
     snapshot.add_argument(

@@ -23,6 +23,11 @@ def disks(host: HostTarget) -> Iterator[str]:
     return iter(host.files(host.disks))
 
 
+def root_disks(host: HostTarget) -> Iterator[str]:
+    """Return every file below the folder with the root disks of a host's slices; none without such a folder."""
+    return iter(()) if host.root_disks is None else iter(host.files(host.root_disks))
+
+
 def processes(host: HostTarget) -> Iterator[str]:
     """Yield the processes of a host that serve slices: QEMU with the name of its guest, and DHCP servers."""
     try:

@@ -20,6 +20,7 @@ class SimulatedState(msgspec.Struct, frozen=True):
     taps: list[msgspec.Raw]
     domains: list[msgspec.Raw]
     disks: list[msgspec.Raw]
+    root_disks: list[msgspec.Raw]
     connections: list[msgspec.Raw]
 
 

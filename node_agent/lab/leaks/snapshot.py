@@ -32,6 +32,7 @@ HOST_KINDS: Final[dict[str, Callable[[HostTarget], Iterable[str]]]] = {
     "dhcp lease": leases.leases,
     "domain": machines.domains,
     "disk": machines.disks,
+    "root disk": machines.root_disks,
     "process": machines.processes,
     "redis key": queue.keys,
 }
@@ -45,6 +46,7 @@ SIMULATED_KINDS: Final = {
     "dhcp lease": "leases",
     "domain": "domains",
     "disk": "disks",
+    "root disk": "root_disks",
     "tracked connection": "connections",
 }
 _EXPIRING: Final = frozenset({"tracked connection"})

@@ -34,6 +34,7 @@ class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=
     slices: str
     redis_url_file: str
     namespace: str
+    root_disks: str | None = None
 
     def read(self, *argv: str) -> str:
         """Run a command in the namespaces of the checked host and return its output. Raises `TargetUnreadable`."""

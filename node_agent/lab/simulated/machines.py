@@ -13,13 +13,14 @@ from uuid import UUID
 
 from events.values import Ipv4Address
 from node_agent.aspects.machine_plans import DomainState, FoundDomain, FoundProcess
-from node_agent.host.guests import Guest, Hosting
+from node_agent.host.guests import DiskBoot, Guest, Hosting
 from node_agent.host.host import Answered, NotYet
 from node_agent.host.slices import HostRefused, HostUnreadable
 from node_agent.host.snapshots import look
 from node_agent.lab.simulated.dhcp import ask_for_lease
 from node_agent.lab.simulated.host import SimulatedHost, State
 from node_agent.settings import SimulatedImage
+from tasks.orders import RootDisk
 
 
 class SimulatedHypervisor:
@@ -174,6 +175,37 @@ class SimulatedDisks:
             state.disks = [name for name in state.disks if name.partition("/")[0] != slot]
 
 
+class SimulatedRootDisks:
+    """Simulated implementation of `node_agent.aspects.hypervisors.RootDisks`, which stores only the names of files. Its
+    image store has every image except those of an injected fault.
+    """
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self._host = host
+
+    def found(self, slot: str) -> tuple[str, ...]:
+        with self._host.look() as state:
+            inside = [name for name in state.root_disks if name.partition("/")[0] == slot]
+        return (slot, *inside) if inside else ()
+
+    def fetch(self, disk: RootDisk) -> None:
+        with self._host.look() as state:
+            if disk.digest in state.absent_images:
+                raise HostRefused(f"the image store does not have image {disk.digest}")
+
+    def make(self, name: str, disk: RootDisk) -> None:
+        self.fetch(disk)
+        with self._host.change("root_disk.make", name) as state:
+            state.root_disks = sorted({*state.root_disks, name})
+
+    def wipe(self, slot: str) -> None:
+        with self._host.change("root_disk.wipe", slot) as state:
+            state.root_disks = [name for name in state.root_disks if name.partition("/")[0] != slot]
+
+    def boot(self, name: str, disk: RootDisk) -> DiskBoot:
+        return DiskBoot(Path(name))
+
+
 class SimulatedProbe:
     """Simulated implementation of `node_agent.host.host.Probe`.
 
@@ -190,8 +222,8 @@ class SimulatedProbe:
         booted = [
             domain.guest for domain in self._hypervisor.domains() if self._hypervisor.has_booted(domain)
         ]
-        leased = {ask_for_lease(self._host, guest.mac): guest.image for guest in booted if guest is not None}
-        image = self._images.get(leased[address]) if address in leased else None
+        leased = {ask_for_lease(self._host, guest.mac): guest for guest in booted if guest is not None}
+        image = self._image_of(leased[address]) if address in leased else None
         if image is None:
             return NotYet(f"port {port} did not answer")
         if image.port != port:
@@ -199,6 +231,11 @@ class SimulatedProbe:
         if not image.banner.startswith(banner):
             return NotYet(f"the readiness port answered {image.banner!r}, not {banner!r}")
         return Answered(image.banner if banner else "")
+
+    def _image_of(self, guest: Guest) -> SimulatedImage | None:
+        """Return how a guest answers. A guest with a root disk answers SSH, unless its image is configured."""
+        usual = None if guest.root_disk is None else SimulatedImage(name=guest.image)
+        return self._images.get(guest.image, usual)
 
 
 def _refusal(state: State, guest: Guest, hosting: Hosting) -> str | None:
@@ -210,6 +247,8 @@ def _refusal(state: State, guest: Guest, hosting: Hosting) -> str | None:
         return f"UUID {guest.uuid} belongs to another domain"
     if str(hosting.seed) not in state.disks:
         return f"file {hosting.seed} does not exist"
+    if isinstance(hosting.boot, DiskBoot) and str(hosting.boot.root_disk) not in state.root_disks:
+        return f"file {hosting.boot.root_disk} does not exist"
     return _tap_refused(state, guest) or _devices_refused(state, guest)
 
 

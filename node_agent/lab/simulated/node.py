@@ -23,7 +23,12 @@ from node_agent.host.images import FixedImages, Image
 from node_agent.lab.simulated.dhcp import SimulatedLeases
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
-from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor, SimulatedProbe
+from node_agent.lab.simulated.machines import (
+    SimulatedDisks,
+    SimulatedHypervisor,
+    SimulatedProbe,
+    SimulatedRootDisks,
+)
 from node_agent.lab.simulated.nat import SimulatedFilter
 from node_agent.lab.simulated.ovs import SimulatedSwitch
 from node_agent.lab.simulated.pci import SimulatedPci, add_pci_devices
@@ -100,6 +105,7 @@ def _machines(
     return Machines(
         hypervisor,
         SimulatedDisks(host),
+        SimulatedRootDisks(host),
         images,
         "qemu",
         offload=True,

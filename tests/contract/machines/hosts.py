@@ -13,13 +13,14 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from events.values import PciAddress
-from node_agent.aspects.hypervisors import Disks, Hypervisor
+from node_agent.aspects.hypervisors import Disks, Hypervisor, RootDisks
 from node_agent.aspects.links import Tap
 from node_agent.aspects.machine_plans import FoundDomain
 from node_agent.aspects.machines import Machines
 from node_agent.aspects.passthrough import PciBus
 from node_agent.drivers.machines.disks import DisksFolder
 from node_agent.drivers.machines.domain_xml import domain_xml
+from node_agent.drivers.machines.root_disks import RootDisksFolder
 from node_agent.drivers.sysfs import SysfsPci
 from node_agent.host.guests import Hosting, guest_for
 from node_agent.host.host_resources import NO_PLACES, HostDevice, Place, Places
@@ -29,11 +30,14 @@ from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import LabNode
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
-from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor
+from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor, SimulatedRootDisks
 from node_agent.lab.simulated.pci import SimulatedPci
+from node_agent.settings import RootDiskSettings
+from tasks.orders import RootDisk
 from tests.node.guests import IMAGE, slice_on
 from tests.node.images import LAB_GUEST
 from tests.node.pci_trees import lay_out
+from tests.servers.image_store import root_disk
 
 HOSTING: Final = Hosting(
     LAB_GUEST, Path("/disks/slice0/seed.iso"), Path("/disks/slice0/console.log"), "qemu", offload=False
@@ -120,6 +124,7 @@ class Host(Protocol):
 
     hypervisor: Hypervisor
     disks: Disks
+    root_disks: RootDisks
     images: Images
     bus: PciBus
     changed: threading.Event
@@ -130,6 +135,14 @@ class Host(Protocol):
 
     def is_plugged(self, tap: str) -> bool:
         """Return whether a process holds the tap device open."""
+        ...
+
+    def place_image(self, content: bytes) -> None:
+        """Make a disk image available to the node."""
+        ...
+
+    def lose_image(self, disk: RootDisk) -> None:
+        """Make the image of a root disk unavailable."""
         ...
 
     def pause(self, domain: FoundDomain) -> None: ...
@@ -172,6 +185,7 @@ class Simulated:
         self._hypervisor = SimulatedHypervisor(self._host, self.changed.set, boot_seconds=0)
         self.hypervisor: Hypervisor = self._hypervisor
         self.disks: Disks = SimulatedDisks(self._host)
+        self.root_disks: RootDisks = SimulatedRootDisks(self._host)
         self.images: Images = FixedImages((LAB_GUEST,))
         self.bus: PciBus = SimulatedPci(self._host)
 
@@ -195,6 +209,14 @@ class Simulated:
 
     def is_plugged(self, tap: str) -> bool:
         return self._links.is_in_use(tap)
+
+    def place_image(self, content: bytes) -> None:
+        with self._host.change() as state:
+            state.absent_images = []
+
+    def lose_image(self, disk: RootDisk) -> None:
+        with self._host.change() as state:
+            state.absent_images = [disk.digest]
 
     def pause(self, domain: FoundDomain) -> None:
         self._hypervisor.pause(domain.uuid)
@@ -231,11 +253,13 @@ class Real:
 
         self._node, self.changed = node, threading.Event()
         socket = f"/proc/{node.pid}/root/run/libvirt/libvirt-sock"
+        self._root_disks_folder = folder / "root-disks"
         self._hypervisor = LibvirtHypervisor(
             f"qemu:///system?socket={socket}", self.changed.set, processes=QemuProcesses(node.pid)
         )
         self.hypervisor: Hypervisor = self._hypervisor
         self.disks: Disks = DisksFolder(folder / "disks")
+        self.root_disks: RootDisks = RootDisksFolder(RootDiskSettings(folder=self._root_disks_folder))
         self.images: Images = ImagesFolder(folder / "images")
         self.bus: PciBus = SysfsPci(Path("/sys"))
 
@@ -251,6 +275,16 @@ class Real:
     def is_plugged(self, tap: str) -> bool:
         found = self._node.run(["ip", "-json", "link", "show", tap], check=False).stdout
         return "LOWER_UP" in found
+
+    def place_image(self, content: bytes) -> None:
+        self._image(root_disk(content)).parent.mkdir(parents=True, exist_ok=True)
+        self._image(root_disk(content)).write_bytes(content)
+
+    def lose_image(self, disk: RootDisk) -> None:
+        self._image(disk).unlink()
+
+    def _image(self, disk: RootDisk) -> Path:
+        return self._root_disks_folder / "cache" / disk.digest.removeprefix("sha256:")
 
     def pause(self, domain: FoundDomain) -> None:
         self.virsh("suspend", str(domain.uuid))
@@ -310,6 +344,7 @@ class Real:
         for slot in ("slice0", "slice1"):
             self._node.run(["ip", "link", "del", slot], check=False)
             self.disks.wipe(slot)
+            self.root_disks.wipe(slot)
         self._hypervisor.close()
 
     def list_domains(self) -> StartedRead:
@@ -321,7 +356,7 @@ class Real:
 
 def machines_of(host: Host, places: Places = NO_PLACES) -> Machines:
     """Return the object by which the agent manages the virtual machines of slots, with the drivers of this host."""
-    drivers = host.hypervisor, host.disks, host.images
+    drivers = host.hypervisor, host.disks, host.root_disks, host.images
     return Machines(*drivers, "qemu", offload=False, is_plugged=host.is_plugged, bus=host.bus, places=places)
 
 

@@ -111,5 +111,5 @@ def test_start_of_a_virtual_machine_that_exits_at_once_is_refused_with_its_error
 
 def with_invalid_kernel(guest: Guest, machines: Machines, host: Real) -> Hosting:
     host.disks.write(f"{guest.name}/kernel", b"none")
-    hosting = machines.hosting(guest)
-    return replace(hosting, image=replace(hosting.image, kernel=host.disks.path(f"{guest.name}/kernel")))
+    image = replace(host.images.find(guest.image), kernel=host.disks.path(f"{guest.name}/kernel"))
+    return replace(machines.hosting(guest), boot=image)

@@ -28,7 +28,7 @@ from tests.node.places import PLACES
 
 GUEST: Final = guest_for(slice_on(0))
 HOSTING: Final = Hosting(
-    image=Image(IMAGE, Path("/images/vmlinuz"), Path("/images/initrd.gz"), "console=ttyS0"),
+    boot=Image(IMAGE, Path("/images/vmlinuz"), Path("/images/initrd.gz"), "console=ttyS0"),
     seed=Path("/disks/slice0/seed.iso"),
     console=Path("/disks/slice0/console.log"),
     accelerator="qemu",

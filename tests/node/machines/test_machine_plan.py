@@ -38,7 +38,7 @@ from node_agent.host.host_resources import NO_PLACES, HostDevice, Place, Places
 from node_agent.host.images import FixedImages
 from node_agent.host.slices import Difference
 from node_agent.lab.simulated.host import SimulatedHost
-from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor
+from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor, SimulatedRootDisks
 from node_agent.lab.simulated.pci import SimulatedPci, add_pci_devices
 from tests.node.guests import IMAGE, SECOND, network_on, slice_on
 from tests.node.images import LAB_GUEST
@@ -173,6 +173,7 @@ def machines_on(host: SimulatedHost, places: Places = NO_PLACES) -> Machines:
     return Machines(
         hypervisor,
         SimulatedDisks(host),
+        SimulatedRootDisks(host),
         FixedImages((LAB_GUEST,)),
         "qemu",
         offload=True,

@@ -1,0 +1,201 @@
+"""Slices with a root disk on a real node: the disk image is downloaded and boots by BIOS and UEFI, the data survives a
+restart, and a release leaves none of it on the node's disk. The usual run boots the lab's guest; the full run also
+boots Debian.
+"""
+
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import pytest
+from redis.asyncio import Redis
+
+from node_agent.lab.disk_images.debian import MINIMUM_DISK_GIB, ensure_debian
+from node_agent.lab.disk_images.lab_guest import ensure_guest_disk
+from node_agent.lab.guest import GuestImage
+from node_agent.lab.lab import Lab
+from node_agent.lab.login import login
+from node_agent.settings import RootDiskSettings, Settings
+from tasks.orders import ApplySlice, Order
+from tests import matrix
+from tests.agent.control_plane import FakeControlPlane
+from tests.agent.eventually import eventually_async
+from tests.agent.orders import apply, network, remove, stop
+from tests.agent.queue import await_enrolment, send
+from tests.agent.real_node import RealNode, control_of, guest_images, real_node
+from tests.servers.image_store import ImageStore, image_store
+from tests.servers.lab import kept_folder
+
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(1800)]
+MARKER: Final = "written-by-the-tenant"
+USER_DATA: Final = "#!/bin/sh\necho ran > /root/user-data\n"
+FOLDER: Final = "/mnt/root-disks"
+"""Mount point on the node of the file system with the root disks."""
+
+
+@dataclass(frozen=True)
+class Case:
+    system: Literal["lab-guest", "debian"]
+    firmware: Literal["bios", "uefi"]
+
+    def __str__(self) -> str:
+        return f"{self.system}-{self.firmware}"
+
+    @property
+    def boot_seconds(self) -> int:
+        return 120 if self.system == "lab-guest" else 900
+
+    @property
+    def marking(self) -> str:
+        """Command that writes the marker to the root disk."""
+        if self.system == "debian":
+            return f"echo {MARKER} > /root/marker; sync"
+        return f"echo {MARKER} | dd of=/dev/vda bs=1M seek=500 conv=notrunc; sync"
+
+    @property
+    def reading(self) -> str:
+        """Command that reads the marker."""
+        if self.system == "debian":
+            return "cat /root/marker"
+        return "dd if=/dev/vda bs=1M skip=500 count=1 2>/dev/null | head -n 1"
+
+
+LAB_GUEST: Final = [Case("lab-guest", "bios"), Case("lab-guest", "uefi")]
+CASES: Final = [*LAB_GUEST, Case("debian", "bios"), Case("debian", "uefi")]
+
+
+@pytest.fixture
+async def control(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
+    async with control_of(lab, plane) as client:
+        yield client
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a node needs for root disks. `device` is the file with the blocks of the ext4 file system that the node
+    mounts for them.
+    """
+
+    lab: Lab
+    store: ImageStore
+    device: Path
+    key: Path
+    guest_image: GuestImage
+
+
+@pytest.fixture
+def site(lab: Lab, guest_image: GuestImage, tmp_path: Path) -> Iterator[Site]:
+    device, key, node = tmp_path / "device", tmp_path / "key", lab.node("lab-a")
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(device), "12G"], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    node.run(["sh", "-ec", f"mkdir -p {FOLDER}; mount -o loop {device} {FOLDER}"])
+    with image_store(tmp_path / "store", lab.gateway_address) as store:
+        yield Site(lab, store, device, key, guest_image)
+    node.run(["umount", FOLDER])
+
+
+@contextmanager
+def node_with_store(lab: Lab, plane: FakeControlPlane, store: ImageStore) -> Iterator[RealNode]:
+    root_disks = RootDiskSettings(folder=Path(FOLDER), store=store.url, store_ca_file=store.ca_file)
+
+    def change(settings: Settings) -> Settings:
+        return settings.model_copy(update={"root_disks": root_disks})
+
+    with real_node(lab, plane, guest_images(), change) as node:
+        yield node
+
+
+def ordered(position: int, case: Case, site: Site) -> Order:
+    """Return an order for a slice with a root disk; its image is in the store."""
+    of_debian = case.system == "debian"
+    image = (
+        ensure_debian(kept_folder() / "debian", print).path
+        if of_debian
+        else ensure_guest_disk(kept_folder() / "guest-disks", site.guest_image)
+    )
+    content = image.read_bytes()
+    disk = site.store.add(
+        content, format_="qcow2" if of_debian else "raw", size_gib=MINIMUM_DISK_GIB if of_debian else 1
+    ).model_copy(update={"firmware": case.firmware})
+    plain = apply(
+        position,
+        memory=512 if of_debian else 256,
+        deadline=case.boot_seconds,
+        image="disk",
+        key=site.key.with_suffix(".pub").read_text().strip(),
+    )
+    assert isinstance(plain.body, ApplySlice)
+    machine = plain.body.machine.model_copy(
+        update={"root_disk": disk, "user_data": USER_DATA if of_debian else None}
+    )
+    return plain.model_copy(update={"body": plain.body.model_copy(update={"machine": machine})})
+
+
+@matrix.cases("ALC-5", CASES, few=1, among=LAB_GUEST)
+async def test_slice_boots_from_its_root_disk_keeps_its_data_over_a_restart_and_leaves_none_after_its_release(
+    site: Site, plane: FakeControlPlane, control: Redis, case: Case
+) -> None:
+    store, device = site.store, site.device
+    with node_with_store(site.lab, plane, store) as node:
+
+        def guest(command: str) -> str:
+            return login(node.lab, network().private_ip, site.key, [command], seconds=60).stdout.strip()
+
+        async def is_ready(times: int) -> None:
+            await eventually_async(
+                lambda: plane.kinds().count("slice.ready") == times or "slice.failed" in plane.kinds(),
+                case.boot_seconds + 30,
+                node.log,
+            )
+            assert plane.kinds().count("slice.ready") == times, node.log()
+
+        node.start()
+        await await_enrolment(plane)
+        first = ordered(7, case, site)
+        await send(control, first)
+        await is_ready(1)
+        assert isinstance(first.body, ApplySlice)
+        disk = first.body.machine.root_disk
+        assert disk is not None
+        assert int(guest("cat /sys/block/vda/size")) * 512 == disk.size_gib * 2**30
+        if case.system == "debian":
+            # cloud-init runs user-data after the SSH server has started.
+            await eventually_async(
+                lambda: guest("cat /root/user-data 2>/dev/null") == "ran", case.boot_seconds, node.log
+            )
+            assert int(guest("df --output=size -B1 / | tail -1")) > disk.size_gib * 2**30 * 0.9
+        guest(case.marking)
+        assert guest(case.reading) == MARKER
+
+        await send(control, stop(8, grace=60))
+        await eventually_async(lambda: "slice.stopped" in plane.kinds(), 120, node.log)
+        assert is_on(device)
+        await send(control, ordered(9, case, site))
+        await is_ready(2)
+        assert guest(case.reading) == MARKER
+        assert len(store.served) == 1
+
+        await send(control, remove(10))
+        await eventually_async(lambda: "slice.removed" in plane.kinds(), 120, node.log)
+        assert not is_on(device)
+        assert node.do(f"find {FOLDER}/slots") == f"{FOLDER}/slots\n"
+
+
+def is_on(device: Path) -> bool:
+    """Return whether the marker is anywhere in the blocks of the file system."""
+    os.sync()
+    position, before = 0, b""
+    with device.open("rb") as blocks:
+        while True:
+            try:
+                position = os.lseek(blocks.fileno(), position, os.SEEK_DATA)
+            except OSError:
+                return False
+            piece = os.pread(blocks.fileno(), 2**20, position)
+            if MARKER.encode() in before + piece:
+                return True
+            position, before = position + len(piece), piece[-len(MARKER) :]
