@@ -77,6 +77,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "slot.releasing": Shape(1, slots.SlotReleasing),
     "slot.quarantined": Shape(1, slots.SlotQuarantined),
     "slot.released": Shape(1, slots.SlotReleased),
+    "slot.devices_checked": Shape(1, slots.SlotDevicesChecked),
     "slot.force_released": Shape(1, slots.SlotForceReleased),
     "slot.degraded": Shape(1, slots.SlotDegraded),
     "slot.recovered": Shape(1, slots.SlotRecovered),

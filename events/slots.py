@@ -164,6 +164,35 @@ class ApprovedHardware(Record, frozen=True):
     """PCI functions of the slot, ordered by address."""
 
 
+class CheckedDevice(Record, frozen=True):
+    """What a PCI function reported about its health after a release, and the faults that follow from it. A value is
+    null if the node does not report it.
+    """
+
+    address: PciAddress
+    """PCI address."""
+    faults: tuple[str, ...] = ()
+    """Faults of the function, one sentence each; empty if it has none."""
+    responds: bool | None = None
+    """False if each byte of the function's configuration space reads as 0xFF."""
+    link_mtps: int | None = None
+    """Speed of the PCIe link, in million transfers per second."""
+    link_width: int | None = None
+    """Number of lanes that the link uses."""
+    most_link_mtps: int | None = None
+    """Highest speed that both ends of the link support."""
+    most_link_width: int | None = None
+    """Largest number of lanes that both ends of the link support."""
+    bars: tuple[int, ...] = ()
+    """Sizes of the BARs in bytes."""
+    fatal_errors: int | None = None
+    """Number of uncorrectable fatal errors since the node started (PCIe AER)."""
+    nonfatal_errors: int | None = None
+    """Number of uncorrectable nonfatal errors since the node started (PCIe AER)."""
+    unreadable: str | None = None
+    """Reason why the function could not be read."""
+
+
 class SlotDiscovered(Fact, frozen=True):
     """A node reported a slot for the first time. The slot waits for an admin's approval."""
 
@@ -293,6 +322,18 @@ class SlotReleased(Fact, frozen=True):
     """Kinds of objects, one word each."""
 
 
+class SlotDevicesChecked(Fact, frozen=True):
+    """The node read the health of the slot's PCI functions after the slot was emptied and the functions were reset. A
+    fault excludes the slot from placement.
+    """
+
+    slot_id: SlotId
+    allocation_id: AllocationId
+    """Allocation that had the functions before."""
+    devices: tuple[CheckedDevice, ...]
+    """All PCI functions of the slot."""
+
+
 class SlotForceReleased(Fact, frozen=True):
     """An admin force-released the slot (ALC-11): it may be claimed again, although its node did not prove it empty."""
 
@@ -347,14 +388,14 @@ class SlotBringUpSucceeded(Fact, frozen=True):
 
 
 class SlotExcluded(Fact, frozen=True):
-    """The slot was excluded from placement, because consecutive bring-ups failed in it. No slice is placed in the
-    slot until it is readmitted.
+    """The slot was excluded from placement, because consecutive bring-ups failed in it, a PCI function has a fault, or
+    a caller reported a fault. No slice is placed in the slot until it is readmitted.
     """
 
     slot_id: SlotId
     reason: Reason
     failures: tuple[FailedBringUp, ...]
-    """The failures that caused the exclusion, oldest first."""
+    """The failures that caused the exclusion, oldest first; empty for a fault."""
 
 
 class SlotReadmitted(Fact, frozen=True):
@@ -379,6 +420,7 @@ SlotFact = (
     | SlotReleasing
     | SlotQuarantined
     | SlotReleased
+    | SlotDevicesChecked
     | SlotForceReleased
     | SlotDegraded
     | SlotRecovered

@@ -6,7 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from events.values import Ipv4Subnet
-from node_agent.aspects.devices import absent_devices_of, describe_devices_of, devices_of, pci_devices_of
+from node_agent.aspects.devices import (
+    absent_devices_of,
+    describe_devices_of,
+    devices_of,
+    pci_devices_of,
+    read_health_of,
+)
 from node_agent.aspects.gateway import Gateway, node_network
 from node_agent.aspects.hypervisors import Disks, Hypervisor
 from node_agent.aspects.leases import LeaseAspect
@@ -93,6 +99,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         absent_devices=absent_devices_of(settings, links),
         pci_devices=pci_devices_of(places, bus),
         describe_devices=describe_devices_of(places, device_files),
+        read_device_health=read_health_of(places, bus, device_files),
         check_machines=machines.check,
         inspect_machine=machines.inspect,
         runs=machines.runs,

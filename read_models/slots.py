@@ -19,12 +19,14 @@ from events.offers import SlotClass, decoded, encoded, offer_of
 from events.slot_states import SlotStateName, holder_of, reason_of, slot_state
 from events.slots import (
     ApprovedHardware,
+    CheckedDevice,
     SlotApproved,
     SlotBringUpFailed,
     SlotBringUpSucceeded,
     SlotClaimed,
     SlotDegraded,
     SlotDevice,
+    SlotDevicesChecked,
     SlotDevicesDescribed,
     SlotDevicesGranted,
     SlotDiscovered,
@@ -84,6 +86,7 @@ slot = sa.Table(
     sa.Column("reason", JSONB(none_as_null=True)),
     sa.Column("drift", JSONB(none_as_null=True)),
     sa.Column("blocked", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("device_check", JSONB(none_as_null=True)),
     *bring_up_columns(),
     sa.Index("slot_by_node", "node_id", "slot_index"),
     sa.Index(
@@ -103,6 +106,13 @@ RETIRED: Final = "retired_by_admin"
 _NETWORK: Final = SlotNetwork.__struct_fields__
 
 
+class DeviceCheck(msgspec.Struct, frozen=True):
+    """The newest check of the PCI functions of a slot, which followed the release by an allocation."""
+
+    allocation_id: AllocationId
+    devices: tuple[CheckedDevice, ...]
+
+
 class SlotRow:
     """The row of a slot in `read.slot`; `drift` is the open drift of the slot.
 
@@ -110,6 +120,7 @@ class SlotRow:
     placement, and `granted` are the functions that an admin approved. `approved_hardware` is the hardware that the
     slot is bound to, and None before its approval. The slot is offered under `skus`, which is empty
     before its approval.
+    `device_check` is the newest check of the functions after a release; None before the first one.
     `failures` are the failed starts of slices (bring-ups) in the slot since the last success; `excluded` is the reason
     why it is excluded from placement.
     """
@@ -138,6 +149,8 @@ class SlotRow:
         self.reason = reason_of(self.state)
         self.drift = drift_in(row["drift"])
         self.failures, self.excluded = failures_in(row["failures"]), excluded_in(row["excluded"])
+        check = row["device_check"]
+        self.device_check = None if check is None else msgspec.convert(check, DeviceCheck)
         self.network = SlotNetwork(*(row[name] for name in _NETWORK)) if row["mac_address"] else None
 
 
@@ -155,23 +168,33 @@ def patch(version: int, fact: SlotFact) -> Patch:
             return Patch(slot_id, described, born)
         case SlotApproved() | SlotRetired() | SlotReinstated() | SlotReprovisioned():
             return Patch(fact.slot_id, {"version": version, **_approval_columns(fact)})
-        case SlotSkusChanged() | SlotDevicesDescribed() | SlotDevicesGranted() | SlotHardwareApproved():
+        case SlotSkusChanged() | SlotDevicesDescribed() | SlotDevicesGranted():
             return Patch(fact.slot_id, {"version": version, **_offer_columns(fact)})
-        case SlotClaimed(allocation_id=allocation):
-            return Patch(fact.slot_id, {"version": version, **_named("claimed"), "allocation_id": allocation})
-        case SlotReleasing():
-            return Patch(fact.slot_id, {"version": version, **_named("releasing")})
-        case SlotQuarantined(reason=reason):
-            details = {"code": reason.code, "message": reason.message}
-            return Patch(fact.slot_id, {"version": version, **_named("quarantined"), "reason": details})
-        case SlotReleased() | SlotForceReleased():
-            freed = {"version": version, **_named("free"), "allocation_id": None, "reason": None}
-            return Patch(fact.slot_id, freed)
+        case SlotHardwareApproved() | SlotDevicesChecked():
+            return Patch(fact.slot_id, {"version": version, **_hardware_columns(fact)})
+        case SlotClaimed() | SlotReleasing() | SlotQuarantined() | SlotReleased() | SlotForceReleased():
+            return Patch(fact.slot_id, {"version": version, **_holder_columns(fact)})
         case SlotDegraded() | SlotRecovered() | SlotRepaired():
             open_ = {} if isinstance(fact, SlotRepaired) else drift_columns(_open_drift(fact))
             return Patch(fact.slot_id, {"version": version, **open_})
         case SlotBringUpFailed() | SlotBringUpSucceeded() | SlotExcluded() | SlotReadmitted():
             return Patch(fact.slot_id, {"version": version, **bring_up_values(fact)})
+        case _:
+            assert_never(fact)
+
+
+def _holder_columns(
+    fact: SlotClaimed | SlotReleasing | SlotQuarantined | SlotReleased | SlotForceReleased,
+) -> dict[str, object]:
+    match fact:
+        case SlotClaimed(allocation_id=allocation):
+            return {**_named("claimed"), "allocation_id": allocation}
+        case SlotReleasing():
+            return _named("releasing")
+        case SlotQuarantined(reason=reason):
+            return {**_named("quarantined"), "reason": {"code": reason.code, "message": reason.message}}
+        case SlotReleased() | SlotForceReleased():
+            return {**_named("free"), "allocation_id": None, "reason": None}
         case _:
             assert_never(fact)
 
@@ -205,7 +228,7 @@ def _open_drift(fact: SlotDegraded | SlotRecovered) -> tuple[OpenDrift, ...]:
 
 
 def _offer_columns(
-    fact: SlotSkusChanged | SlotDevicesDescribed | SlotDevicesGranted | SlotHardwareApproved,
+    fact: SlotSkusChanged | SlotDevicesDescribed | SlotDevicesGranted,
 ) -> dict[str, object]:
     match fact:
         case SlotSkusChanged(skus=skus):
@@ -215,8 +238,16 @@ def _offer_columns(
             return {"devices": msgspec.to_builtins(devices), "numa_node": node, "offer": offer}
         case SlotDevicesGranted(devices=granted):
             return {"granted": list(granted)}
+        case _:
+            assert_never(fact)
+
+
+def _hardware_columns(fact: SlotHardwareApproved | SlotDevicesChecked) -> dict[str, object]:
+    match fact:
         case SlotHardwareApproved(hardware=hardware):
             return {"approved_hardware": msgspec.to_builtins(hardware)}
+        case SlotDevicesChecked(allocation_id=allocation, devices=devices):
+            return {"device_check": {"allocation_id": allocation, "devices": msgspec.to_builtins(devices)}}
         case _:
             assert_never(fact)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from tasks.fields import Count, PciAddress, Sentence, Whole, Wire, Word, is_empty, is_none
+from tasks.fields import Count, Flag, PciAddress, Sentence, Whole, Wire, Word, is_empty, is_none
 
 MOST_EVIDENCE: Final = 32
 LinkLayer = Literal["infiniband", "ethernet"]
@@ -92,3 +92,33 @@ class FoundDevice(Wire):
     """Connection of a network function to its fabric: link layer, states and rate of the port; null for a GPU."""
     evidence: tuple[FoundEvidence, ...] = Field(default=(), max_length=MOST_EVIDENCE, exclude_if=is_empty)
     """Files from which the other fields were read, with their contents, ordered by path."""
+
+
+class DeviceReading(Wire):
+    """What a PCI function reported about its health after a slice was removed. A value is null if the host does not
+    report it.
+    """
+
+    # Absent fields are omitted.
+    address: PciAddress
+    """PCI address, from the node's settings."""
+    responds: Flag | None = Field(default=None, exclude_if=is_none)
+    """False if each byte of the function's configuration space reads as 0xFF: the function does not respond."""
+    link_mtps: Count | None = Field(default=None, exclude_if=is_none)
+    """Speed of the function's PCIe link, in million transfers per second."""
+    link_width: Count | None = Field(default=None, exclude_if=is_none)
+    """Number of lanes that the link uses."""
+    most_link_mtps: Count | None = Field(default=None, exclude_if=is_none)
+    """Highest speed that both ends of the link support."""
+    most_link_width: Count | None = Field(default=None, exclude_if=is_none)
+    """Largest number of lanes that both ends of the link support."""
+    bars: tuple[Annotated[Whole, Field(ge=0, lt=2**63)], ...] = Field(
+        default=(), max_length=6, exclude_if=is_empty
+    )
+    """Sizes of the BARs in bytes."""
+    fatal_errors: Count | None = Field(default=None, exclude_if=is_none)
+    """Number of uncorrectable fatal errors since the host started (PCIe AER)."""
+    nonfatal_errors: Count | None = Field(default=None, exclude_if=is_none)
+    """Number of uncorrectable nonfatal errors since the host started (PCIe AER)."""
+    unreadable: Sentence | None = Field(default=None, exclude_if=is_none)
+    """Reason why the function could not be read."""

@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import Field
 
 from tasks import operations
-from tasks.devices import FoundDevice
+from tasks.devices import DeviceReading, FoundDevice
 from tasks.drift import LocatedEvidence, TimedEvidence
 from tasks.fields import (
     AllocationId,
@@ -171,6 +171,9 @@ class SliceRemoved(_OfSlice):
     kind: Literal["slice.removed"] = "slice.removed"
     absent: tuple[Line, ...] = Field(min_length=1, max_length=64)
     """Kinds of objects that were searched for: `link`, `lease`, `port`, `translation` and `machine`."""
+    # Omitted if empty, as in most reports.
+    devices: tuple[DeviceReading, ...] = Field(default=(), max_length=64, exclude_if=is_empty)
+    """Health of the slot's PCI functions after their reset."""
 
 
 class SliceNotRemoved(_OfSlice):

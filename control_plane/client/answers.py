@@ -208,6 +208,29 @@ class SlotDevice(Answer, frozen=True):
     granted: bool = False
 
 
+class CheckedDevice(Answer, frozen=True):
+    """What a PCI function reported about its health after a release; `faults` are sentences."""
+
+    address: str
+    faults: tuple[str, ...] = ()
+    responds: bool | None = None
+    link_mtps: int | None = None
+    link_width: int | None = None
+    most_link_mtps: int | None = None
+    most_link_width: int | None = None
+    bars: tuple[int, ...] = ()
+    fatal_errors: int | None = None
+    nonfatal_errors: int | None = None
+    unreadable: str | None = None
+
+
+class DeviceCheck(Answer, frozen=True):
+    """A check of the PCI functions of a slot after the release by an allocation."""
+
+    allocation_id: str
+    devices: tuple[CheckedDevice, ...] = ()
+
+
 class Slot(Answer, frozen=True):
     id: str
     node_id: str
@@ -224,6 +247,7 @@ class Slot(Answer, frozen=True):
     allocation_id: str | None = None
     reason: Reason | None = None
     drift: tuple[Drift, ...] = ()
+    device_check: DeviceCheck | None = None
     excluded: Reason | None = None
     failures: tuple[Failure, ...] = ()
     blocked_by: str | None = None

@@ -51,6 +51,13 @@ class CreateAllocation(Body, frozen=True):
     user_data: str | UnsetType = UNSET
 
 
+class ReportFault(Body, frozen=True):
+    """Body of `POST /v1/allocations/{allocation}/fault`."""
+
+    fault: str
+    """What is wrong with the hardware, in one line."""
+
+
 class RenewLease(Body, frozen=True):
     """Body of `POST /v1/allocations/{allocation}/lease`."""
 

@@ -98,6 +98,12 @@ def release_allocation(name: str) -> Call[Allocation]:
     return Call("DELETE", allocation_path(name), Allocation)
 
 
+def report_fault(name: str, fault: str) -> Call[Allocation]:
+    """Release an allocation and report a fault of its hardware, which excludes its slots from placement."""
+    body = bodies.ReportFault(fault=fault)
+    return Call("POST", allocation_path(name, "fault"), Allocation, body=body)
+
+
 def allocation_events(name: str) -> ListCall[Event]:
     """List the timeline of an allocation, oldest first."""
     return ListCall(allocation_path(name, "events"), Event)

@@ -9,7 +9,9 @@ from control_plane.commands.bring_ups import failure_changes, merged_by_stream
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load
 from control_plane.decisions import allocation as life
 from control_plane.decisions.deadlines import STOP_WITHIN, ready_within
+from control_plane.decisions.fleet.device_health import exclude_for
 from control_plane.decisions.ingress import withdraw_overdue
+from control_plane.decisions.refusals import refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.processes.allocation import last_placement_fact
@@ -30,6 +32,26 @@ def release_allocation(allocation: AllocationId, origin: Origin, reason: Reason)
         loaded = await load(transaction.conn, allocation)
         cause = origin.at(transaction.now)
         return Decision(loaded.changes(life.release(loaded.state, reason)), cause)
+
+    return command
+
+
+def release_with_fault(allocation: AllocationId, origin: Origin, fault: str) -> Command:
+    """Begin the release of an allocation with a fault of its hardware: the slots that it holds are excluded from
+    placement until an admin readmits them. Raises `Conflict` if it holds no slot any more.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        loaded = await load(transaction.conn, allocation)
+        refuse_if(life.against_reporting_fault(loaded.state))
+        facts = life.release_with_fault(loaded.state, fault)
+        excluded = [
+            change
+            for slot in sorted(life.slots_held(loaded.state))
+            for change in loaded.slot_change(slot, exclude_for(slot, fault, loaded.rows[slot].excluded))
+        ]
+        changes = merged_by_stream(loaded.changes(facts, *excluded))
+        return Decision(changes, origin.at(transaction.now))
 
     return command
 

@@ -24,6 +24,7 @@ from control_plane.decisions.allocation_states import (
     slot_ids,
     state_name,
 )
+from control_plane.decisions.fleet.device_health import FAULT_REPORTED
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from events.allocations import (
     AllocationActivated,
@@ -69,6 +70,33 @@ def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
             raise AssertionError("one append must record an allocation request together with its placement")
         case _:
             assert_never(state)
+
+
+def release_with_fault(state: Allocation, fault: str) -> tuple[AllocationFact, ...]:
+    """Release the allocation because of a fault that its caller reports; return no facts if it is ending already."""
+    match state:
+        case Failed() | Releasing() | Released():
+            return ()
+        case _:
+            return release(state, Reason(FAULT_REPORTED, f"released with the fault: {fault}"))
+
+
+def slots_held(state: Allocation) -> frozenset[SlotId]:
+    """Return the slots that no other allocation can have yet: those of the allocation, and those that it has left and
+    that are not proved empty.
+    """
+    match state:
+        case Provisioning() | Active() | Starting() | Stopping() | Stopped():
+            return slot_ids(state.slots) | awaiting_proof(state)
+        case _:
+            return awaiting_proof(state)
+
+
+def against_reporting_fault(state: Allocation) -> list[Objection]:
+    """Return the reason why no fault can be reported for the allocation; an empty list if it can."""
+    if slots_held(state):
+        return []
+    return [Objection("no_slot_held", "the allocation holds no slot any more; report the fault to an admin")]
 
 
 def against_releasing(state: Allocation) -> list[Objection]:

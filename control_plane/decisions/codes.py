@@ -140,6 +140,7 @@ _UNAVAILABLE: Final = {
     "app_profile_exists": "An app profile with this name exists already.",
     "app_profile_retired": "The app profile is retired; new allocations cannot use it.",
     "already_failed": "The allocation has failed; its slots are released automatically.",
+    "no_slot_held": "The allocation holds no slot any more, so no fault can be reported for it.",
     "already_ending": "The allocation is being released, or has ended.",
     "cursor_expired": "The cursor is permanently invalid, because the ledger was restored; begin again without it.",
     "idempotency_key_in_use": "Another request with this idempotency key is in progress.",

@@ -17,6 +17,7 @@ from control_plane.commands.replacing import Replacing
 from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress, task_states
 from control_plane.decisions.deadlines import ready_within
+from control_plane.decisions.fleet.device_health import checked
 from control_plane.decisions.fleet.exclusion import is_of_node
 from control_plane.decisions.fleet.slots import free, quarantine
 from control_plane.decisions.refusals import UnknownName
@@ -28,8 +29,10 @@ from events import allocations as facts
 from events.envelope import Cause
 from events.facts import FailedBringUp, Reason
 from events.ledger.append import Change
+from events.slots import CheckedDevice
 from events.traces import continued, report_id
 from events.values import NodeId, new_uuid, node_of
+from read_models.slots import SlotRow
 from tasks import reports
 from tasks.reports import Report
 
@@ -210,7 +213,10 @@ def _ended(
             removed = life.slice_removed(state, slot)
             if not removed:
                 return ()
-            freed = free(slot, row.state, allocation, body.absent)
+            freed = (
+                *free(slot, row.state, allocation, body.absent),
+                *checked(slot, allocation, body.devices, _last_check(row), row.excluded),
+            )
             return loaded.changes(
                 (*ingress.emptied(ingress_rules, slot), *removed), *loaded.slot_change(slot, freed)
             )
@@ -223,6 +229,10 @@ def _ended(
             return loaded.changes(remaining, *loaded.slot_change(slot, held))
         case _:
             assert_never(body)
+
+
+def _last_check(row: SlotRow) -> tuple[CheckedDevice, ...]:
+    return () if row.device_check is None else row.device_check.devices
 
 
 def _reason(reason: reports.Reason) -> Reason:

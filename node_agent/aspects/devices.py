@@ -11,12 +11,13 @@ from events.values import PciAddress, SlotIndex
 from node_agent.aspects.links import Links
 from node_agent.aspects.passthrough import PciBus, device_problems, lost, numa_mismatches
 from node_agent.host.device_facts import FactsUnread, Files, describe_device
+from node_agent.host.device_health import reading_of
 from node_agent.host.host import Prerequisite
-from node_agent.host.host_resources import Places, Use
+from node_agent.host.host_resources import ANYWHERE, Places, Use
 from node_agent.host.pci import PciDevices
 from node_agent.host.slices import Difference, HostUnreadable
 from node_agent.settings import Settings
-from tasks.devices import FoundDevice
+from tasks.devices import DeviceReading, FoundDevice
 
 NOT_CONFIGURATION: Final = "not configured"
 
@@ -28,6 +29,10 @@ class DeviceFiles(Protocol):
         """Return, for each of these PCI functions, the files about the function itself, and the files of its physical
         function about RDMA and network links.
         """
+        ...
+
+    def read_health(self, addresses: Iterable[PciAddress]) -> Mapping[PciAddress, Files | FactsUnread]:
+        """Return, for each of these PCI functions, the files about its health."""
         ...
 
 
@@ -79,6 +84,27 @@ def describe_devices_of(
         }
 
     return describe
+
+
+def read_health_of(
+    places: Places, bus: PciBus, files: DeviceFiles
+) -> Callable[[SlotIndex], tuple[DeviceReading, ...]]:
+    """Return a function that reads the health of the PCI functions of a slot. It raises no exception: a function that
+    cannot be read has a reading with the reason.
+    """
+
+    def read(slot: SlotIndex) -> tuple[DeviceReading, ...]:
+        addresses = [each.address for each in places.get(slot, ANYWHERE).devices]
+        if not addresses:
+            return ()
+        try:
+            present = [each for each in addresses if bus.devices().find(each) is not None]
+        except HostUnreadable as error:
+            return tuple(reading_of(each, FactsUnread(str(error))) for each in addresses)
+        found, absent = files.read_health(present), FactsUnread("there is no PCI function at this address")
+        return tuple(reading_of(each, found.get(each, absent)) for each in addresses)
+
+    return read
 
 
 def lost_devices(places: Places, devices: PciDevices) -> dict[SlotIndex, tuple[Difference, ...]]:

@@ -7,13 +7,14 @@ A read of an RDMA port's state is a command to the firmware of its card, which m
 are read within a deadline, and while a read of a function's files hangs, no other read of that function's files starts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from events.values import InvalidValue, PciAddress, pci_address
 from node_agent.drivers.deadlines import Call, DeadlineExceeded, Deadlines
 from node_agent.host.device_facts import NVIDIA_FOLDER, PCI_FOLDER, FactsUnread, Files
+from node_agent.host.device_health import CONFIG, HEALTH_FILES
 
 READ_SECONDS: Final = 2.0
 _MOST_HUNG: Final = 256
@@ -26,6 +27,8 @@ _PORT_FILES: Final = (
     *(f"infiniband/*/ports/*/{name}" for name in ("link_layer", "state", "phys_state", "rate")),
     *(f"net/*/{name}" for name in ("mtu", "address", "operstate", "speed")),
 )
+_CONFIG_BYTES: Final = 64
+"""Size of the standard header of the configuration space."""
 _LARGEST_FILE: Final = 16 * 1024
 
 
@@ -40,17 +43,42 @@ class HostDeviceFiles:
         self._hung: dict[PciAddress, Call[Files]] = {}
 
     def read(self, addresses: Iterable[PciAddress]) -> Mapping[PciAddress, Files | FactsUnread]:
+        return self._read(addresses, self._files)
+
+    def read_health(self, addresses: Iterable[PciAddress]) -> Mapping[PciAddress, Files | FactsUnread]:
+        return self._read(addresses, self._health_files)
+
+    def _read(
+        self, addresses: Iterable[PciAddress], files_of: Callable[[PciAddress], Files]
+    ) -> Mapping[PciAddress, Files | FactsUnread]:
         # All reads start before the first is awaited, so that many functions of one hung card delay a survey only once.
-        started = {address: self._started(address) for address in addresses}
+        started = {address: self._started(address, files_of) for address in addresses}
         return {address: self._result(address, call) for address, call in started.items()}
 
-    def _started(self, address: PciAddress) -> Call[Files] | FactsUnread:
+    def _health_files(self, address: PciAddress) -> Files:
+        folder, shown = self._sysfs / "bus" / "pci" / "devices" / address, f"{PCI_FOLDER}/{address}"
+        found = dict(self._config(folder, f"{shown}/{CONFIG}"))
+        for name in HEALTH_FILES:
+            # The folder is a link, which `..` would not follow.
+            found |= dict(_text(folder.resolve() / name, f"{shown}/{name}"))
+        return found
+
+    def _config(self, folder: Path, shown: str) -> Iterator[tuple[str, str]]:
+        try:
+            with (folder / CONFIG).open("rb") as file:
+                yield shown, file.read(_CONFIG_BYTES).hex()
+        except OSError:
+            return
+
+    def _started(
+        self, address: PciAddress, files_of: Callable[[PciAddress], Files]
+    ) -> Call[Files] | FactsUnread:
         if (hung := self._hung.get(address)) is not None:
             if not hung.outcome.done():
                 return FactsUnread("an earlier read of the files of the PCI function has not returned")
             del self._hung[address]
         try:
-            return self._deadlines.begin(self._read_seconds, lambda: self._files(address))
+            return self._deadlines.begin(self._read_seconds, lambda: files_of(address))
         except DeadlineExceeded as overdue:
             return FactsUnread(f"cannot read the files of the PCI function: {overdue}")
 

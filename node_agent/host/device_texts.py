@@ -59,6 +59,21 @@ def _bars(lines: list[str]) -> Iterator[int]:
         yield end - start + 1 if flags & _PREFETCHABLE_64 == _PREFETCHABLE_64 and end > start else 0
 
 
+def bar_sizes(resource: str) -> tuple[int, ...]:
+    """Return the sizes in bytes of a function's BARs from its `resource`, in the order of their numbers and without
+    those that it does not have.
+    """
+    sizes = []
+    for line in resource.splitlines()[:_STANDARD_BARS]:
+        try:
+            start, end, _ = (int(word, 16) for word in line.split())
+        except ValueError:
+            continue
+        if end > start:
+            sizes.append(end - start + 1)
+    return tuple(sizes)
+
+
 def nvidia_fields(information: str) -> dict[str, str]:
     """Return the fields of an NVIDIA driver's `information` file, without those that the driver does not know yet.
 

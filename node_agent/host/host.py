@@ -9,7 +9,7 @@ from node_agent.host.host_resources import Use
 from node_agent.host.pci import PciDevices
 from node_agent.host.reachability import Findings
 from node_agent.host.slices import Aspect, Difference, Slice, SliceNetwork, Step
-from tasks.devices import FoundDevice
+from tasks.devices import DeviceReading, FoundDevice
 
 LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
 
@@ -139,6 +139,7 @@ class Host:
     pci_devices: Callable[[], PciDevices]
     """Return the host's PCI functions; none if the settings give no slot a PCI function. Raises `HostUnreadable`."""
     describe_devices: Callable[[PciDevices], Mapping[tuple[Use, PciAddress], FoundDevice]]
+    read_device_health: Callable[[SlotIndex], tuple[DeviceReading, ...]]
     """Return the descriptions of the PCI functions in the slots' settings, by use and address."""
     check_machines: Callable[[], None]
     """Raise `HostUnreadable` if the hypervisor does not answer."""

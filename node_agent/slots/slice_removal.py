@@ -6,6 +6,7 @@ The proof is that the host, read again, has no object of the slot; a list of del
 import time
 from typing import Final
 
+from events.values import index_of
 from node_agent.host.desired_slice import network_of
 from node_agent.host.host import Host
 from node_agent.host.slices import HostUnreadable, SliceNetwork
@@ -41,7 +42,10 @@ def remains(order: Order, left: tuple[str, ...]) -> SliceNotRemoved:
 def removed(order: Order, host: Host) -> SliceRemoved:
     """Return the outcome `SliceRemoved` of an order that removed its slice."""
     kinds = tuple(aspect.name for aspect in host.aspects)
-    return SliceRemoved(slot_id=order.slot_id, allocation_id=order.allocation_id, absent=kinds)
+    health = host.read_device_health(index_of(order.slot_id))
+    return SliceRemoved(
+        slot_id=order.slot_id, allocation_id=order.allocation_id, absent=kinds, devices=health
+    )
 
 
 def _remove(gone: SliceNetwork, host: Host, halt: Halt) -> tuple[str, ...]:

@@ -93,6 +93,7 @@ class Toy:
             devices=lambda: (),
             absent_devices=lambda: (),
             pci_devices=self.pci_devices,
+            read_device_health=lambda _: (),
             describe_devices=lambda found: {
                 ("gpu", each.address): describe_device("gpu", each.address, found, {}) for each in found
             },

@@ -25,6 +25,7 @@ EXAMPLES: Final[dict[str, Any]] = {
         "set_public_addresses": bodies.NodeAddresses(addresses=[]),
         "drain_node": bodies.DrainNode(reason="r"),
         "renew_lease": bodies.RenewLease(lease_seconds=60),
+        "report_fault": bodies.ReportFault(fault="f"),
         "configure_node": bodies.ConfigureNode(bridge="b", l2_domain="d"),
         "request_task": bodies.RequestTask(kind="node.verify", node_id="n"),
         "skip_event": bodies.SkipEvent(position=1, reason="r"),

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from control_plane.decisions.fleet.device_health import DEVICE_FAULT, FAULT_REPORTED
 from control_plane.decisions.fleet.exclusion import (
     KEPT,
     LIMIT,
@@ -111,6 +112,13 @@ def test_slice_that_becomes_ready_after_failures_resets_the_failure_count_and_en
     assert isinstance(on_node[1], NodeReadmitted)
     assert in_slot[1].reason == on_node[1].reason
     assert in_slot[1].reason.code == "bring_up_succeeded"
+
+
+def test_slice_that_becomes_ready_does_not_end_the_exclusion_of_a_slot_with_a_fault() -> None:
+    succeeded = (SlotBringUpSucceeded(S0, ID),)
+    for code in (DEVICE_FAULT, FAULT_REPORTED):
+        assert slot_succeeded(S0, ID, (failure(S0),), Reason(code, "a GPU does not respond")) == succeeded
+        assert slot_succeeded(S0, ID, (), Reason(code, "a GPU does not respond")) == ()
 
 
 def test_readmission_without_an_exclusion_is_a_conflict() -> None:

@@ -176,6 +176,7 @@ create table slot (
   reason jsonb,
   drift jsonb,
   blocked boolean not null default false,
+  device_check jsonb,
   failures jsonb,
   excluded jsonb,
   primary key (slot_id)

@@ -250,6 +250,13 @@ class ReasonOnly(Body):
     reason: Why
 
 
+class ReportFault(Body):
+    """Request body of `POST /v1/allocations/{allocation}/fault`."""
+
+    fault: Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+    """What is wrong with the hardware, in one line. It is recorded in the ledger and shown to admins."""
+
+
 class RenewLease(Body):
     """Request body of `POST /v1/allocations/{allocation}/lease`."""
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from control_plane.api.catalogue.naming_route import NamingRoute
 from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
-from control_plane.api.requests.bodies import CreateAllocation, RenewLease
+from control_plane.api.requests.bodies import CreateAllocation, RenewLease, ReportFault
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, position_of
@@ -26,6 +26,7 @@ from control_plane.api.views.placement_views import (
 )
 from control_plane.commands.allocations import (
     release_allocation,
+    release_with_fault,
     renew_lease,
     start_allocation,
     stop_allocation,
@@ -301,6 +302,22 @@ async def release(request: Request, principal: Caller, allocation: str) -> Alloc
     """Release the allocation. Its slots can be claimed again once their node has proved them empty."""
     reason = Reason("released_by_caller", f"release was requested by {principal.actor}")
     return await _execute(release_allocation, request, principal, allocation, reason)
+
+
+@router.post(
+    "/{allocation}/fault",
+    status_code=202,
+    dependencies=[IF_MATCH],
+    openapi_extra=access(Scope.ALLOCATIONS_WRITE),
+)
+async def report_fault(
+    request: Request, principal: Caller, allocation: str, body: ReportFault
+) -> AllocationView:
+    """Release the allocation and report a fault of its hardware.
+
+    No slice is placed in its slots until an admin has readmitted them, even when their nodes have proved them empty.
+    """
+    return await _execute(release_with_fault, request, principal, allocation, body.fault)
 
 
 async def _execute(

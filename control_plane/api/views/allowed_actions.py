@@ -92,6 +92,7 @@ def actions_on_allocation(
         "start": life.against_starting(state),
         "stop": life.against_stopping(state),
         "release": life.against_releasing(state),
+        "report_fault": life.against_reporting_fault(state),
         "renew_lease": life.against_renewing(state),
         "open_ingress": opening,
     }

@@ -21,7 +21,7 @@ from events.slot_states import slot_state_name
 from events.slots import SlotDevice
 from events.values import NodeId, PciAddress, SlotId
 from read_models.nodes import NodeRow
-from read_models.slots import SlotRow
+from read_models.slots import DeviceCheck, SlotRow
 from tasks.drift import Scope
 
 
@@ -236,6 +236,42 @@ class SlotDeviceView(BaseModel):
     granted: bool
 
 
+class CheckedDeviceView(BaseModel):
+    """What a PCI function reported about its health after a release. A value is null if the node does not report
+    it.
+    """
+
+    address: str
+    faults: list[str]
+    """Faults of the function, one sentence each; empty if it has none."""
+    responds: bool | None
+    """False if each byte of the function's configuration space reads as 0xFF."""
+    link_mtps: int | None
+    """Speed of the PCIe link, in million transfers per second."""
+    link_width: int | None
+    """Number of lanes that the link uses."""
+    most_link_mtps: int | None
+    """Highest speed that both ends of the link support."""
+    most_link_width: int | None
+    """Largest number of lanes that both ends of the link support."""
+    bars: list[int]
+    """Sizes of the BARs in bytes."""
+    fatal_errors: int | None
+    """Number of uncorrectable fatal errors since the node started (PCIe AER)."""
+    nonfatal_errors: int | None
+    """Number of uncorrectable nonfatal errors since the node started (PCIe AER)."""
+    unreadable: str | None
+    """Reason why the function could not be read."""
+
+
+class DeviceCheckView(BaseModel):
+    """A check of the PCI functions of a slot after a release."""
+
+    allocation_id: str
+    """Allocation that had the functions before."""
+    devices: list[CheckedDeviceView]
+
+
 class SlotView(BaseModel):
     """A slot. `excluded` and `failures` are the same fields as in the view of a node, but concern this slot only.
 
@@ -259,6 +295,8 @@ class SlotView(BaseModel):
     allocation_id: str | None
     reason: ReasonView | None
     drift: list[DriftView]
+    device_check: DeviceCheckView | None
+    """Health of the PCI functions after the newest release of the slot; null before the first one."""
     excluded: ReasonView | None
     failures: list[FailureView]
     blocked_by: str | None
@@ -413,11 +451,16 @@ def slot_view(
         allocation_id=slot.allocation_id,
         reason=reason_view(slot.reason),
         drift=[drift_view(slot.node_id, slot.slot_id, each) for each in slot.drift],
+        device_check=_device_check_view(slot.device_check),
         excluded=reason_view(slot.excluded),
         failures=[_failure_view(each) for each in slot.failures],
         blocked_by=blocked_by,
         allowed_actions=allowed_actions,
     )
+
+
+def _device_check_view(check: DeviceCheck | None) -> DeviceCheckView | None:
+    return None if check is None else DeviceCheckView.model_validate(msgspec.to_builtins(check))
 
 
 def _failure_view(failure: FailedBringUp) -> FailureView:

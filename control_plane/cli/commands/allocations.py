@@ -273,13 +273,21 @@ def release(
     context: typer.Context,
     *,
     allocation: AllocationId,
+    fault: Annotated[
+        str | None,
+        typer.Option(
+            help="What is wrong with the hardware. No slice is placed in its slots until an admin readmits them.",
+            show_default=False,
+        ),
+    ] = None,
     wait_for_it: Annotated[bool, typer.Option(_WAIT, help="Wait until the slots are proved empty.")] = False,
     timeout: Timeout = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Release an allocation."""
     with session(context, output) as current:
-        reply = current.send(calls.release_allocation(allocation))
+        released = calls.release_allocation(allocation)
+        reply = current.send(released if fault is None else calls.report_fault(allocation, fault))
         if wait_for_it:
             since = reply.value.version
             wait(current, allocation, lambda found: found.over, since=since, releasing=True, timeout=timeout)

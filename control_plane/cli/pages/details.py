@@ -15,6 +15,7 @@ from control_plane.client.answers import (
     Action,
     AllocatedSlot,
     Allocation,
+    CheckedDevice,
     Condition,
     Drain,
     Drift,
@@ -305,9 +306,20 @@ def _slot_rows(item: Slot, now: datetime | None) -> Iterator[Row]:
         yield device.use, _device(device)
         yield from (("", fact) for fact in _device_facts(device))
     yield "allocation", item.allocation_id or "none"
+    if item.device_check:
+        yield "checked", f"after the release of {item.device_check.allocation_id}"
+        yield from (("", _health(each)) for each in item.device_check.devices)
     yield from _exclusion(item.excluded, item.failures, now)
     yield from actions(item.allowed_actions)
     yield from _drift(item.drift, item.id, now)
+
+
+def _health(device: CheckedDevice) -> Text:
+    if device.faults:
+        return Text.assemble(f"{device.address}  ", ("; ".join(device.faults), "red"))
+    link = "" if device.link_width is None else f", {device.link_width} lanes"
+    speed = "" if device.link_mtps is None else f" at {device.link_mtps / 1000:g} GT/s"
+    return Text(f"{device.address}  no fault{link}{speed}")
 
 
 def _device(device: SlotDevice) -> str:

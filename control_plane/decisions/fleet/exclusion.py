@@ -98,10 +98,11 @@ def slot_succeeded(
     slot: SlotId, allocation: AllocationId, before: Sequence[FailedBringUp], excluded: Reason | None
 ) -> tuple[SlotFact, ...]:
     """Return the facts that reset the failures of a slot in which a slice came up; none if no failure preceded."""
-    if not before and excluded is None:
+    if not before:
         return ()
     succeeded = SlotBringUpSucceeded(slot, allocation)
-    if excluded is None:
+    if excluded is None or excluded.code != EXCLUDED:
+        # A slice may come up although a PCI function has a fault: only an admin readmits such a slot.
         return (succeeded,)
     return succeeded, SlotReadmitted(slot, _came_up(slot, allocation))
 

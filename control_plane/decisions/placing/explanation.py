@@ -67,7 +67,7 @@ _HARDWARE: Final[Mapping[str, str]] = {
 _HEALTH: Final[Mapping[str, str]] = {
     Mismatch.FABRIC_DOWN: "the fabric port carries no traffic",
     UNSUPPORTED: "the agent does not support a part of the request",
-    SLOTS_BLOCKED: "suitable slots are blocked by drift or excluded after failed bring-ups",
+    SLOTS_BLOCKED: "suitable slots are blocked by drift, or excluded after failed bring-ups or a fault",
     "unreachable": "unreachable",
     "resyncing": "the agent has not compared all slots with their desired state yet",
     CORDONED: "cordoned",

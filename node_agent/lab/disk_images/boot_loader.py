@@ -94,7 +94,7 @@ def _first_sector(tools: Path, esp: int, root_bytes: int) -> bytes:
 
 def _partition(start: int, size: int, kind: int, flags: int) -> bytes:
     """Return an entry of an MBR partition table; `start` and `size` are in bytes."""
-    # The positions in cylinders, heads and sectors are the highest ones, which means that only the sector numbers count.
+    # The positions in cylinders, heads and sectors are the highest ones: only the sector numbers count.
     return struct.pack(
         "<B3sB3sII", flags, b"\xfe\xff\xff", kind, b"\xfe\xff\xff", start // _SECTOR, size // _SECTOR
     )

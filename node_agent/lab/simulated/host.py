@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from events.values import Ipv4Address
+from events.values import Ipv4Address, PciAddress
 from node_agent.aspects.flows import Flow
 from node_agent.aspects.gateway import Bridge, GatewayLink, NodeNetwork, Uplink
 from node_agent.aspects.ingress_rules import Connection
@@ -78,7 +78,8 @@ class State(msgspec.Struct):
 
     `starts` counts all machine starts per name, so that tests can detect a double start; leak checks ignore it.
     `refuses_starts` is an injected fault: the reason with which the hypervisor refuses every start, or None.
-    `absent_images` is an injected fault too: the digests of the images that the image store does not have.
+    `absent_images` and `broken_devices` are injected faults too: the digests of the images that the image store does
+    not have, and the PCI functions that do not respond.
     """
 
     taps: list[Tap] = []
@@ -100,6 +101,7 @@ class State(msgspec.Struct):
     root_disks: list[str] = []
     absent_images: list[str] = []
     pci: list[PciDevice] = []
+    broken_devices: list[PciAddress] = []
     chains: list[Chain] = []
     bridges: list[Bridge] = []
     managers: list[str] = []

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from events.values import Ipv4Subnet, image_name
-from node_agent.aspects.devices import absent_devices_of, describe_devices_of, devices_of, pci_devices_of
+from node_agent.aspects.devices import (
+    absent_devices_of,
+    describe_devices_of,
+    devices_of,
+    pci_devices_of,
+    read_health_of,
+)
 from node_agent.aspects.gateway import Gateway, node_network
 from node_agent.aspects.leases import LeaseAspect
 from node_agent.aspects.links import LinkAspect
@@ -85,6 +91,7 @@ def assemble_simulated_host(
         absent_devices=absent_devices_of(settings, links),
         pci_devices=pci_devices_of(places, bus),
         describe_devices=describe_devices_of(places, bus),
+        read_device_health=read_health_of(places, bus, bus),
         check_machines=machines.check,
         inspect_machine=machines.inspect,
         runs=machines.runs,

@@ -6,6 +6,7 @@ from typing import Final
 from events.values import PciAddress
 from node_agent.aspects.links import Representor
 from node_agent.host.device_facts import PCI_FOLDER, Files
+from node_agent.host.device_health import CONFIG
 from node_agent.host.host_resources import HostDevice, Place
 from node_agent.host.pci import Netdev, PciDevice, PciDevices
 from node_agent.host.slices import HostRefused
@@ -45,6 +46,13 @@ class SimulatedPci:
         found = {address: devices.find(address) for address in addresses}
         return {address: dict(_files(each)) for address, each in found.items() if each is not None}
 
+    def read_health(self, addresses: Iterable[PciAddress]) -> Mapping[PciAddress, Files]:
+        with self._host.look() as state:
+            broken = set(state.broken_devices)
+        return {
+            address: dict(_health_files(address, responds=address not in broken)) for address in addresses
+        }
+
     def reset(self, address: PciAddress) -> None:
         with self._host.change("machine.reset", address) as state:
             if not any(each.address == address and each.reset_methods for each in state.pci):
@@ -79,6 +87,17 @@ def _files(device: PciDevice) -> Iterator[tuple[str, str]]:
     if device.physical_function is not None:
         port = f"{PCI_FOLDER}/{device.physical_function}/infiniband/mlx5_0/ports/1"
         yield from ((f"{port}/{name}", text) for name, text in _SIMULATED_PORT.items())
+
+
+def _health_files(address: PciAddress, *, responds: bool) -> Iterator[tuple[str, str]]:
+    folder = f"{PCI_FOLDER}/{address}"
+    yield f"{folder}/{CONFIG}", ("de10" if responds else "ffff").ljust(128, "0" if responds else "f")
+    for end in ("current", "max", "../max"):
+        yield f"{folder}/{end}_link_speed", "32.0 GT/s PCIe"
+        yield f"{folder}/{end}_link_width", "16"
+    yield f"{folder}/resource", _GPU_RESOURCE
+    yield f"{folder}/aer_dev_fatal", "TOTAL_ERR_FATAL 0"
+    yield f"{folder}/aer_dev_nonfatal", "TOTAL_ERR_NONFATAL 0"
 
 
 def _switching(functions: tuple[PciAddress, ...]) -> PciDevice:

@@ -68,6 +68,7 @@ def allocation(made: View) -> Subject:
         "start": ("POST", "/start", None),
         "stop": ("POST", "/stop", None),
         "release": ("DELETE", "", None),
+        "report_fault": ("POST", "/fault", {"fault": "a GPU fell off the bus"}),
         "renew_lease": ("POST", "/lease", {"lease_seconds": 7200}),
         "open_ingress": ("POST", "/ingress", {"port": 80}),
     }
@@ -337,7 +338,10 @@ def callers(shared_plane: RunningPlane) -> Iterator[list[Caller]]:
 
 
 KINDS: Final = {
-    "allocations": (States.allocations, {"wrong_state", "already_failed", "ingress_needs_public_nat"}),
+    "allocations": (
+        States.allocations,
+        {"wrong_state", "already_failed", "ingress_needs_public_nat", "no_slot_held"},
+    ),
     "ingresses": (States.ingresses, set()),
     "projects": (States.projects, {"project_archived"}),
     "entries of the catalogue": (States.entries, set()),

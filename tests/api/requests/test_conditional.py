@@ -19,6 +19,7 @@ CHANGED: Final = '"999.0000000000000000"'
 BODIES: Final[dict[str, Any]] = {
     "/v1/allocations/{allocation}/ingress": {"port": 22},
     "/v1/allocations/{allocation}/lease": {"lease_seconds": 60},
+    "/v1/allocations/{allocation}/fault": {"fault": "a GPU fell off the bus"},
     "/v1/keys/{key}/revoke": {"reason": "lost"},
     "/v1/keys/{key}/rotate": {},
     "/v1/nodes/{node}/public-addresses": {"addresses": []},

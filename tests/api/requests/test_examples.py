@@ -217,6 +217,7 @@ PREPARED: Final[Mapping[str, Callable[[World], Names]]] = {
     "POST /v1/allocations/{allocation}/stop": World.running,
     "POST /v1/allocations/{allocation}/start": World.stopped,
     "POST /v1/allocations/{allocation}/lease": World.running,
+    "POST /v1/allocations/{allocation}/fault": World.running,
     "POST /v1/allocations/{allocation}/ingress": World.public,
     "DELETE /v1/allocations/{allocation}/ingress/{ingress}": World.open_ingress,
     "DELETE /v1/nodes/{node}": World.registered,

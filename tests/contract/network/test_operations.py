@@ -89,6 +89,7 @@ def node(host: Host, tmp_path: Path) -> Node:
         devices=lambda: (Prerequisite("vf", ok=True, detail="not configured"),),
         absent_devices=lambda: (),
         pci_devices=lambda: PciDevices(()),
+        read_device_health=lambda _: (),
         describe_devices=lambda _: {},
         check_machines=lambda: None,
         inspect_machine=lambda _: None,
