@@ -20,7 +20,7 @@ from node_agent.lab.simulated.host import HeldFlow, HeldNeighbour, State
 from node_agent.packets.routing import Neighbour
 from tasks.workflows import FAILPOINTS, Declared, Process
 from tests.connections import outbound
-from tests.faults.system import NODE, ON_CARDS, System
+from tests.faults.system import DISK_IMAGE, NODE, ON_CARDS, WITH_ROOT_DISK, System
 from tests.waiting import until
 
 
@@ -55,6 +55,8 @@ class Situation:
     """Whether the old allocation has an ingress rule."""
     card: bool = False
     """Whether the machines have virtual functions for their cards."""
+    root_disk: bool = False
+    """Whether the machines have root disks."""
     ask: Callable[[System, Load], None] | None = None
     """A request that is sent while the agent is down, beside the load."""
     starts: int = 0
@@ -196,6 +198,9 @@ SITUATIONS: Final[dict[tuple[str, Process | None], Situation]] = {
     ("link.set_tap", None): Situation(keep=True, disturb=tap_muted),
     ("link.take", None): Situation(card=True),
     ("link.give_back", None): Situation(card=True),
+    ("machine.fetch_image", None): Situation(root_disk=True),
+    ("machine.make_root_disk", None): Situation(root_disk=True),
+    ("machine.wipe_root_disk", None): Situation(root_disk=True),
     ("machine.shut_down", None): Situation(stop=True),
     ("machine.pin", None): Situation(keep=True, disturb=machine_moved),
     ("machine.resume", None): Situation(keep=True, disturb=paused),
@@ -241,14 +246,16 @@ def begin(system: System, load: Load, situation: Situation) -> None:
     """Prepare a fault case: create an active allocation, with or without an ingress rule, stop the agent, and queue the
     order of a new allocation.
     """
-    sku = ON_CARDS if situation.card else system.sku
-    load.old = system.create(network_mode="public-nat", sku=sku)
+    fields: dict[str, object] = {"sku": ON_CARDS if situation.card else system.sku}
+    if situation.root_disk:
+        fields = {"sku": WITH_ROOT_DISK, "image": DISK_IMAGE}
+    load.old = system.create(network_mode="public-nat", **fields)
     until(lambda: system.is_active(load.old), "the first allocation is active")
     if situation.ingress:
         ingress_created(system, load)
         until(lambda: system.is_reachable(load.old), "the first allocation is reachable from outside")
     system.take_down(system.node.agent)
-    load.new = system.create(sku=sku)
+    load.new = system.create(**fields)
     until(lambda: system.in_queue() > 0, "an order is in the queue")
 
 

@@ -39,6 +39,10 @@ DEATH_SECONDS: Final = 60.0
 REPLICAS: Final = 2
 ON_CARDS: Final = SkuName("lab.small")
 """The SKU of the slots with virtual functions as cards."""
+WITH_ROOT_DISK: Final = SkuName("disk.medium")
+"""An additional SKU of the other slots, with a root disk."""
+DISK_IMAGE: Final = "disk"
+"""A disk image, which needs a SKU with a root disk."""
 
 
 @dataclass
@@ -211,6 +215,14 @@ class System(Caller):
         agent.start()
         return self.nodes[name]
 
+    def publish_root_disks(self) -> None:
+        """Publish a disk image, and a SKU with a root disk that is otherwise the usual one."""
+        usual = SKUS[SkuName(self.sku)]
+        sku = {**_room_for(usual), "rate_mbit": usual.rate_mbit, "disk_gib": 1, "price_per_hour": "0.01"}
+        self.call("POST", "/skus", {"name": WITH_ROOT_DISK, **sku})
+        image = {"format": "raw", "digest": f"sha256:{'5a' * 32}", "size_bytes": 1, "firmware": "bios"}
+        self.call("POST", "/images", {"name": DISK_IMAGE, **image})
+
     def seen_at(self, name: str) -> str:
         """Return the time of the node's last report, by the database's clock."""
         return str(self.call("GET", f"/nodes/{name}")["seen_at"])
@@ -247,8 +259,12 @@ def running_system(boot_seconds: float = 0.2) -> Iterator[System]:
             system.key = stack.ensure_key()
             system.add_node(NODE)
             until(system.is_settled, "the node is settled", 60)
+            system.publish_root_disks()
             for slot in system.call("GET", "/slots")["items"]:
-                system.call("POST", f"/nodes/{NODE}/slots/{slot['index']}/approve")
+                path = f"/nodes/{NODE}/slots/{slot['index']}/approve"
+                system.call("POST", path)
+                if slot["devices"][0]["use"] == "gpu":
+                    system.call("POST", path, {"skus": [system.sku, WITH_ROOT_DISK]})
             public = {"address": "203.0.113.7", "use": "ports"}
             system.call("PUT", f"/nodes/{NODE}/public-addresses", {"addresses": [public]})
             yield system
