@@ -50,7 +50,8 @@ from node_agent.slots.readiness import BannerProbe
 def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]) -> Host:
     """Return the real host, with drivers that are not connected: each connects at its first use, and again if needed.
 
-    Raises `SettingsRefused` if the DHCP server and QEMU, which run as other users, cannot access their files.
+    Raises `SettingsRefused` if the DHCP server and QEMU, which run as other users, cannot access their files, or if the
+    settings of the root disks cannot be used.
     """
     network = node_network(settings, subnet)
     switch, filter_ = OpenVSwitch(settings.ovs_folder), Nftables()

@@ -20,7 +20,7 @@ from node_agent.operations.running_operations import RunningOperations
 from node_agent.runtime.halt import Halt
 from node_agent.runtime.single_agent import single_agent_lock
 from node_agent.runtime.thread_pool import ThreadPool
-from node_agent.runtime.timetable import Timetable
+from node_agent.runtime.timetable import Timetable, Trigger
 from node_agent.settings import Settings
 from node_agent.slots.accept import Acceptance
 from node_agent.slots.dead_letters import DeadLetterHandler
@@ -78,10 +78,12 @@ class Agent:
         self._files = FenceFiles(settings.state_folder / "fence", self._trust.verify_stored)
         indexes = (slot.index for slot in settings.slots)
         network = node_network(settings, granted.subnet)
-        slots = Slots(settings.node_id, network, indexes, self._files, self._wake_survey)
+        # The host and the slots may report changes before the survey exists.
+        self._survey_due, self._description_due = Trigger(), Trigger()
+        slots = Slots(settings.node_id, network, indexes, self._files, self._survey_due.wake)
         self._watches_changes = settings.watch_changes
         self._host = build_host(settings, granted.subnet, self._something_changed)
-        self._drifts = Drifts(reporter.report, self._control_plane_link.clock.now, self._drift_moved)
+        self._drifts = Drifts(reporter.report, self._control_plane_link.clock.now, self._description_due.wake)
         work = SlotWork(self._host, Outcomes(reporter), self._drifts, progress)
         self._acceptance = Acceptance(slots, work, reporter)
         self._operations = Operations(
@@ -133,6 +135,8 @@ class Agent:
             link.gate,
             self._look_after,
             seconds=settings.survey_seconds,
+            survey_due=self._survey_due,
+            description_due=self._description_due,
         )
 
     def start(self, halt: Halt) -> None:
@@ -208,14 +212,7 @@ class Agent:
 
     def _something_changed(self) -> None:
         if self._watches_changes:
-            self._wake_survey()
-
-    def _wake_survey(self) -> None:
-        self._survey.wake()
-
-    def _drift_moved(self) -> None:
-        # The node's description contains the open drift.
-        self._survey.report()
+            self._survey_due.wake()
 
 
 def host_builder(settings: Settings) -> BuildHost:

@@ -68,6 +68,31 @@ class Entry:
         return self.ended.wait(timeout)
 
 
+class Trigger:
+    """Wakes an entry of a timetable that is created later. Thread-safe.
+
+    A call before the entry exists wakes the entry when it is connected. So parts that report changes can be created,
+    and can report changes, before the part with the job exists.
+    """
+
+    def __init__(self) -> None:
+        self._woken = False
+        self._entry: Entry | None = None
+
+    def wake(self) -> None:
+        """Run the job of the entry at once."""
+        # This sets the flag before it reads the entry, and `connect` does the opposite, so no call is lost.
+        self._woken = True
+        if self._entry is not None:
+            self._entry.wake()
+
+    def connect(self, entry: Entry) -> None:
+        """Set the entry to wake, and wake it if `wake` was called before."""
+        self._entry = entry
+        if self._woken:
+            entry.wake()
+
+
 class Timetable:
     """Scheduler of the jobs of one process. It starts its threads when they are needed.
 

@@ -2,8 +2,8 @@
 order or event arrived.
 
 One job reads the node and all slots, and caches its reads of the host (`host_snapshot`). If work on a slot is due, the
-survey starts the slot's own work, which reads the host again, as for an order. `wake` starts the next survey at once:
-drivers call it when an event indicates that the host may have changed.
+survey starts the slot's own work, which reads the host again, as for an order. The trigger `survey_due` starts the next
+survey at once: drivers wake it when an event indicates that the host may have changed.
 
 The pause after a survey is a multiple of its duration, which limits the load on a host that changes all the time. No
 event is lost: an event that arrives during a survey or a pause starts another survey afterwards.
@@ -11,7 +11,8 @@ event is lost: an event that arrives during a survey or a pause starts another s
 While no report can be spooled, the node's own network is repaired nevertheless, because guests renew their DHCP leases
 through it.
 
-Drift that a slot's own work finds is reported at once, without waiting for the next survey.
+Drift that a slot's own work finds is reported at once, without waiting for the next survey: the work wakes the trigger
+`description_due`.
 """
 
 import time
@@ -22,7 +23,7 @@ import structlog
 
 from node_agent.host.snapshots import host_snapshot
 from node_agent.runtime.halt import Halt, Halted
-from node_agent.runtime.timetable import Entry, Rest, Timetable
+from node_agent.runtime.timetable import Entry, Rest, Timetable, Trigger
 from node_agent.slots.accept import Acceptance
 from node_agent.slots.inspection import Inspection
 from node_agent.slots.slots import Slot
@@ -48,41 +49,29 @@ class Survey:
         reconcile_slot: Callable[[Slot], None],
         *,
         seconds: float,
+        survey_due: Trigger,
+        description_due: Trigger,
     ) -> None:
         self._acceptance, self._inspection, self._gate = acceptance, inspection, gate
         self._look_after = reconcile_slot
         self._seconds = seconds
+        self._survey_due, self._description_due = survey_due, description_due
         self._halt = Halt()
-        self._woken = False
-        self._entry: Entry | None = None
-        self._description_entry: Entry | None = None
+        self._entries: tuple[Entry, ...] = ()
 
     def start(self, timetable: Timetable) -> None:
-        self._entry = timetable.enter(self._run, name="survey", after=self._seconds)
-        self._description_entry = timetable.enter(self._describe, name="description", after=None)
-        # Wake the entry only once it is set: drift that is found before is not reported otherwise.
-        self._description_entry.wake()
-        if self._woken:
-            self._entry.wake()
-
-    def wake(self) -> None:
-        """Start the next survey at once."""
-        # This sets the flag before it reads the entry, and `start` does the opposite, so no wake-up is lost.
-        self._woken = True
-        if self._entry is not None:
-            self._entry.wake()
-
-    def report(self) -> None:
-        """Report the open drift of the node to the control plane without waiting for the next survey."""
-        # Before `start` there is no entry; `start` itself reports the drift.
-        if self._description_entry is not None:
-            self._description_entry.wake()
+        survey = timetable.enter(self._run, name="survey", after=self._seconds)
+        description = timetable.enter(self._describe, name="description", after=None)
+        self._entries = survey, description
+        self._survey_due.connect(survey)
+        self._description_due.connect(description)
+        # Drift that was found before the start is reported now.
+        description.wake()
 
     def stop(self, timeout: float) -> None:
         self._halt.request()
-        for entry in (self._entry, self._description_entry):
-            if entry is not None:
-                entry.cancel(timeout)
+        for entry in self._entries:
+            entry.cancel(timeout)
 
     def survey_host(self) -> None:
         """Compare the host once with the orders of all slots.

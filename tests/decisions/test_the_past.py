@@ -70,6 +70,7 @@ device = st.builds(
     fabric_metadata=st.none() | st.builds(slots.FabricMetadata, link_layer=word, rate_mbit=number),
     evidence=st.lists(st.builds(slots.DeviceEvidence, word, word), max_size=2).map(tuple),
 )
+checked = st.builds(slots.CheckedDevice, word.map(PciAddress), words, st.none() | st.booleans())
 approved_hardware = st.builds(
     slots.ApprovedHardware,
     number,
@@ -108,6 +109,7 @@ of_slot: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(slots.SlotReleasing, st.just(SLOT), allocation),
     st.builds(slots.SlotQuarantined, st.just(SLOT), allocation, reason, words),
     st.builds(slots.SlotReleased, st.just(SLOT), allocation, words),
+    st.builds(slots.SlotDevicesChecked, st.just(SLOT), allocation, st.lists(checked, max_size=2).map(tuple)),
     st.builds(slots.SlotForceReleased, st.just(SLOT), allocation, word, words),
     st.builds(slots.SlotDegraded, st.just(SLOT), drift),
     st.builds(slots.SlotRecovered, st.just(SLOT)),

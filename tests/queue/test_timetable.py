@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from node_agent.runtime.timetable import Job, Rest, Timetable
+from node_agent.runtime.timetable import Job, Rest, Timetable, Trigger
 from tests.queue.node import eventually
 
 Runs = SimpleQueue[float]
@@ -52,6 +52,17 @@ def test_timetable_job_runs_again_after_the_seconds_that_it_returns(timetable: T
     pauses = [later - sooner for sooner, later in pairwise(times)]
     assert pauses[0] >= 0.1
     assert all(pause >= 0.05 for pause in pauses[1:])
+
+
+def test_trigger_that_was_woken_before_its_entry_existed_runs_the_job_when_it_is_connected(
+    timetable: Timetable, runs: Runs
+) -> None:
+    trigger = Trigger()
+    trigger.wake()
+    trigger.connect(timetable.enter(recording(runs, None), name="job", after=None))
+    runs.get(timeout=10)
+    trigger.wake()
+    runs.get(timeout=10)
 
 
 def test_timetable_job_that_returns_none_runs_again_only_when_woken(

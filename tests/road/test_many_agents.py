@@ -4,7 +4,7 @@ another.
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,9 @@ import pytest
 import redis
 from dramatiq.worker import ConsumerThread
 
+from events.values import Ipv4Subnet
+from node_agent.host.host import Host
+from node_agent.lab.simulated.node import simulated_host
 from node_agent.runtime.halt import Halt
 from node_agent.runtime.timetable import Timetable
 from node_agent.settings import Settings
@@ -123,3 +126,21 @@ def test_agent_continues_after_the_other_agents_of_its_process_end(
     client = emptied_plane.client()
     task = client.post("/tasks", json={"kind": "node.verify", "node_id": last}).json()["id"]
     until(lambda: client.get(f"/tasks/{task}").json()["state"] == "done", f"{last} has finished the task")
+
+
+def test_agent_starts_although_its_host_reports_a_change_before_the_agent_is_complete(
+    emptied_plane: RunningPlane, tmp_path: Path
+) -> None:
+    settings, halt = settings_of(emptied_plane, tmp_path / "sim-0", "sim-0"), Halt()
+
+    def changing_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]) -> Host:
+        something_changed()
+        return simulated_host(settings, subnet, something_changed)
+
+    with Timetable() as timetable:
+        agent = Agent(settings, enrol_or_resume(settings, halt), changing_host, timetable)
+        try:
+            agent.start(halt)
+            approve(emptied_plane, "sim-0")
+        finally:
+            agent.stop()

@@ -22,7 +22,7 @@ from node_agent.drivers.machines.image_cache import ImageCache, hexadecimal
 from node_agent.drivers.programs import reason
 from node_agent.host.guests import DiskBoot
 from node_agent.host.slices import HostRefused, HostUnreadable
-from node_agent.settings import RootDiskSettings
+from node_agent.settings import RootDiskSettings, SettingsRefused
 from tasks.orders import RootDisk
 
 GIB: Final = 2**30
@@ -39,12 +39,19 @@ _NONE: Final = (
 class RootDisksFolder:
     """Cached images and root disks below the folder of `settings`. Implements
     `node_agent.aspects.hypervisors.RootDisks`.
+
+    Raises `SettingsRefused` if the folder cannot be created, or if the CA of the image store cannot be used.
     """
 
     def __init__(self, settings: RootDiskSettings, call_seconds: float = CALL_SECONDS) -> None:
         self._settings, self._seconds = settings, call_seconds
         self._slots = settings.folder / "slots"
         self._cache = ImageCache(settings, call_seconds)
+        try:
+            # QEMU's user needs to traverse the folders.
+            self._slots.mkdir(mode=0o711, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsRefused(f"cannot create root_disks.folder {settings.folder}: {error.strerror}") from error
 
     def found(self, slot: str) -> tuple[str, ...]:
         folder = self._slots / slot

@@ -17,7 +17,7 @@ from node_agent.host.host_resources import HostDevice, Place
 from node_agent.host.pci import PciDevice
 from node_agent.host.slices import Difference
 from node_agent.runtime.clock import NodeClock
-from node_agent.runtime.timetable import Timetable
+from node_agent.runtime.timetable import Timetable, Trigger
 from node_agent.settings import SlotSettings
 from node_agent.slots.accept import Acceptance
 from node_agent.slots.fence import FenceFiles
@@ -57,7 +57,8 @@ class SurveyedNode:
         clock, host = NodeClock(), self._host()
         self.spool = Spool(self.folder / "spool")
         reporter = Reporter(self.spool, clock)
-        self.drifts = Drifts(reporter.report, clock.now, self._on_drift_change)
+        self.survey_due, description_due = Trigger(), Trigger()
+        self.drifts = Drifts(reporter.report, clock.now, description_due.wake)
         files = FenceFiles(self.folder / "fence", trust().verify_stored)
         slots = Slots(NODE, NETWORK, (SlotIndex(0),), files, lambda: None)
         acceptance = Acceptance(slots, SlotWork(host, Outcomes(reporter), self.drifts), reporter)
@@ -66,7 +67,15 @@ class SurveyedNode:
         settings.state_folder.mkdir(exist_ok=True)
         inspection = Inspection(settings, host, reporter, self.drifts, lambda: "token")
         gate = Gate(self.spool, clock)
-        self.survey = Survey(acceptance, inspection, gate, lambda _slot: None, seconds=3600)
+        self.survey = Survey(
+            acceptance,
+            inspection,
+            gate,
+            lambda _slot: None,
+            seconds=3600,
+            survey_due=self.survey_due,
+            description_due=description_due,
+        )
         self.survey.start(self.timetable)
 
     def _host(self) -> Host:
@@ -79,9 +88,6 @@ class SurveyedNode:
             pci_devices=SysfsPci(self.tree.sysfs).devices,
             describe_devices=describe_devices_of(places, files),
         )
-
-    def _on_drift_change(self) -> None:
-        self.survey.report()
 
     def survey_reports(self) -> list[NodeSurveyed]:
         bodies = (report.body for report in self.spool._waiting)
@@ -113,7 +119,7 @@ def surveyed(tmp_path: Path, toy: Toy) -> Iterator[SurveyedNode]:
 
 def test_new_open_drift_is_reported_at_once_while_a_survey_hangs(surveyed: SurveyedNode, toy: Toy) -> None:
     toy.gateway_read_blocks_until = threading.Event()
-    surveyed.survey.wake()
+    surveyed.survey_due.wake()
     assert toy.hangs.wait(10)
     surveyed.drifts.record(SlotIndex(0), left=[PORT])
     eventually(lambda: surveyed.open() == ["port.absent"])
@@ -166,6 +172,6 @@ def test_survey_of_a_host_reads_the_host_state_once_even_if_the_spool_is_full(
     surveyed: SurveyedNode, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Spool, "full", property(lambda _: True))
-    surveyed.survey.wake()
+    surveyed.survey_due.wake()
     eventually(lambda: toy.reads_per_snapshot != [])
     assert toy.reads_per_snapshot == [1]

@@ -11,7 +11,7 @@ import pytest
 
 from node_agent.drivers.machines.root_disks import RootDisksFolder
 from node_agent.host.slices import HostRefused, HostUnreadable
-from node_agent.settings import RootDiskSettings
+from node_agent.settings import RootDiskSettings, SettingsRefused
 from tests.servers.image_store import ImageStore, image_store, root_disk
 
 CONTENT = os.urandom(3 * 2**20)
@@ -133,6 +133,13 @@ def test_image_store_with_a_certificate_of_another_ca_is_not_trusted(
         with pytest.raises(HostUnreadable, match="certificate verify failed"):
             disks.fetch(disk)
         assert other.served == []
+
+
+def test_root_disk_folder_that_cannot_be_created_is_refused_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SettingsRefused, match=r"cannot create root_disks\.folder .*: Not a directory"):
+        RootDisksFolder(settings_of(file / "root-disks"))
 
 
 def test_node_without_image_store_uses_an_image_that_an_operator_placed_in_its_cache(tmp_path: Path) -> None:
