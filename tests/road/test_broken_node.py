@@ -41,11 +41,18 @@ class TwoNodes:
         self.site.node.agent.send(SIGKILL)
         until(lambda: self.site.node.agent.status == -SIGKILL, "the agent is dead")
         disturb(self.site, change)
-        rows = self.site.plane.rows
-        [(dead_at,)] = rows("select clock_timestamp()")
+        rows, log = self.site.plane.rows, self.site.node.agent.log
+        started = log.read_text().count("agent_started")
         self.site.node.agent.start()
+        until(
+            lambda: log.read_text().count("agent_started") > started, "the new agent has compared all slots"
+        )
+        # The last heartbeat of the dead agent may have been recorded after its death.
+        [(started_at,)] = rows("select clock_timestamp()")
         since = "select 1 from work.node_seen where node_id = 'sim-a' and resynced and seen_at > %(since)s"
-        until(lambda: bool(rows(since, since=dead_at)), "the new agent has compared all slots")
+        until(
+            lambda: bool(rows(since, since=started_at)), "the control plane has a heartbeat of the new agent"
+        )
 
     def first(self) -> dict[str, Any]:
         return dict(self.site.plane.client().get("/nodes/sim-a").json())

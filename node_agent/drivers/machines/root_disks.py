@@ -51,7 +51,9 @@ class RootDisksFolder:
             # QEMU's user needs to traverse the folders.
             self._slots.mkdir(mode=0o711, parents=True, exist_ok=True)
         except OSError as error:
-            raise SettingsRefused(f"cannot create root_disks.folder {settings.folder}: {error.strerror}") from error
+            raise SettingsRefused(
+                f"cannot create root_disks.folder {settings.folder}: {error.strerror}"
+            ) from error
 
     def found(self, slot: str) -> tuple[str, ...]:
         folder = self._slots / slot
