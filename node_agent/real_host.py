@@ -14,6 +14,7 @@ from node_agent.aspects.devices import (
     read_health_of,
 )
 from node_agent.aspects.gateway import Gateway, node_network
+from node_agent.aspects.gpu_partitions import NoFabricManager
 from node_agent.aspects.hypervisors import Disks, Hypervisor
 from node_agent.aspects.leases import LeaseAspect
 from node_agent.aspects.links import LinkAspect
@@ -132,6 +133,7 @@ def _machines(
         is_plugged=is_plugged,
         bus=bus,
         places=settings.places,
+        fabric_manager=NoFabricManager(),
     )
 
 

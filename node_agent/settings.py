@@ -112,6 +112,13 @@ class SimulatedImage(Wire):
     """The line that the guest sends to each client that connects; empty: none."""
 
 
+class SimulatedPartition(Wire):
+    """A partition of the simulated fabric manager: its number, and the GPUs that it connects."""
+
+    number: int = Field(ge=0)
+    gpus: tuple[PciAddress, ...] = Field(min_length=1, max_length=16)
+
+
 class SimulatedHostSettings(Wire):
     """Settings of a simulated host, which exists in memory. With `host_file`, the simulated host survives a restart of
     its agent.
@@ -121,6 +128,8 @@ class SimulatedHostSettings(Wire):
     host_file: Path | None = None
     images: tuple[SimulatedImage, ...] = ()
     """Images in addition to those of the lab, which every simulated host has."""
+    gpu_partitions: tuple[SimulatedPartition, ...] = ()
+    """Partitions that the host's fabric manager supports; empty: the host has no board of connected GPUs."""
 
 
 class Settings(Wire):

@@ -64,6 +64,7 @@ StepName = Literal[
     "machine.fetch_image", "machine.make_root_disk", "machine.wipe_root_disk",
     "machine.write_seed", "machine.start", "machine.resume",
     "machine.check_devices", "machine.note_device", "machine.pin",
+    "machine.activate_partition", "machine.deactivate_partition",
     "machine.shut_down", "machine.destroy", "machine.end_stray", "machine.reset_device",
     "machine.wipe_disks",
     "gateway.set_bridge", "gateway.remove_foreign_flows", "gateway.set_rules",

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from uuid import UUID
 
 from events.values import PciAddress
+from node_agent.aspects.gpu_partitions import GpuPartition, active_with, is_partitioned
 from node_agent.host.guests import Guest
 
 _NOTE: Final = "device-"
@@ -57,7 +58,8 @@ class Found:
 
     `domains` contains a foreign domain only if it has the slot's name; `Machines.remains` also reports foreign domains
     that use the slot's tap. `plugged` is False if no process has the tap open. `process` is the QEMU process of the
-    slot's own machine.
+    slot's own machine. `partitions` are those of the fabric manager that contain a GPU of the slot, or one that its
+    machine may have used.
     """
 
     domains: tuple[FoundDomain, ...]
@@ -66,6 +68,7 @@ class Found:
     plugged: bool = True
     process: FoundProcess | None = None
     root_disk_files: tuple[str, ...] = ()
+    partitions: tuple[GpuPartition, ...] = ()
 
     @property
     def intact(self) -> bool:
@@ -148,6 +151,20 @@ class NoteDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class ActivatePartition:
+    """Planned change: activate the partition of the fabric manager that has exactly the guest's GPUs."""
+
+    guest: Guest
+
+
+@dataclass(frozen=True, slots=True)
+class DeactivatePartition:
+    """Planned change: deactivate a partition of the fabric manager that has a GPU of the slot."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """Planned change: start a guest."""
 
@@ -176,7 +193,7 @@ class Pin:
     pins: tuple[str, ...]
 
 
-Removal = Destroy | EndStray | ResetDevice | WipeDisks | WipeRootDisk
+Removal = Destroy | EndStray | DeactivatePartition | ResetDevice | WipeDisks | WipeRootDisk
 Change = (
     Removal
     | FetchImage
@@ -184,6 +201,7 @@ Change = (
     | WriteSeed
     | CheckDevices
     | NoteDevice
+    | ActivatePartition
     | Start
     | Resume
     | Continue
@@ -228,6 +246,11 @@ def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
     kept = next(matching, None) if found.intact else None
     changes: list[Change] = [Destroy(domain) for domain in found.domains if domain is not kept]
     changes += [EndStray(process) for process in found.strays]
+    gpus = frozenset(wanted.place.of("gpu"))
+    active = active_with(gpus, found.partitions)
+    has_partition = [each.gpus for each in active] == [gpus]
+    if kept is None and not has_partition:
+        changes += [DeactivatePartition(each.number) for each in active]
     files = found.files
     if seed_name(wanted) not in files:
         # An empty folder is wiped under a running guest too: no data is lost, and the path may not be a folder.
@@ -241,6 +264,8 @@ def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
         changes.append(CheckDevices(wanted))
     notes = {note_name(wanted.name, each.address): each.address for each in wanted.place.devices}
     changes += [NoteDevice(name, address) for name, address in notes.items() if name not in files]
+    if kept is None and is_partitioned(gpus, found.partitions) and not has_partition:
+        changes.append(ActivatePartition(wanted))
     return (*changes, *_running(wanted, kept, found.process))
 
 
@@ -290,7 +315,8 @@ def matches_desired(found: Guest | None, wanted: Guest) -> bool:
 
 def plan_stop(found: Found) -> tuple[Removal, ...]:
     """Return the changes that end every machine of a slot."""
-    return (*map(Destroy, found.domains), *map(EndStray, found.strays))
+    active = (DeactivatePartition(each.number) for each in found.partitions if each.active)
+    return (*map(Destroy, found.domains), *map(EndStray, found.strays), *active)
 
 
 def plan_removal(slot: str, found: Found) -> tuple[Removal, ...]:

@@ -23,12 +23,15 @@ from uuid import UUID
 import structlog
 
 from events.values import PciAddress
+from node_agent.aspects.gpu_partitions import FabricManager, GpuPartition, partition_of
 from node_agent.aspects.hypervisors import Disks, Hypervisor, RootDisks
 from node_agent.aspects.machine_drift import describe_domain, describe_process, difference
 from node_agent.aspects.machine_plans import (
+    ActivatePartition,
     Change,
     CheckDevices,
     Continue,
+    DeactivatePartition,
     Destroy,
     EndStray,
     FetchImage,
@@ -45,6 +48,7 @@ from node_agent.aspects.machine_plans import (
     WipeDisks,
     WipeRootDisk,
     WriteSeed,
+    noted,
     plan,
     plan_removal,
     plan_stop,
@@ -116,8 +120,10 @@ class Machines:
         is_plugged: Callable[[str], bool],
         bus: PciBus,
         places: Places,
+        fabric_manager: FabricManager,
     ) -> None:
         self._bus, self._places = bus, places
+        self._fabric_manager = fabric_manager
         self._hypervisor, self._disks, self._images = hypervisor, disks, images
         self._root_disks = root_disks
         self._domains_key = (hypervisor, "domains")
@@ -177,6 +183,11 @@ class Machines:
         return (
             *map(describe_domain, domains),
             *map(describe_process, processes),
+            *(
+                f"partition {each.number} of the fabric manager"
+                for each in self._partitions(stopped)
+                if each.active
+            ),
         )
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
@@ -204,6 +215,7 @@ class Machines:
             console=self._disks.path(f"{guest.name}/console.log"),
             accelerator=self._accelerator,
             offload=self._offload,
+            bars=self._bus.bars(guest.place.addresses),
         )
 
     def _find(self, network: SliceNetwork, uuid: UUID | None = None) -> Found:
@@ -220,7 +232,16 @@ class Machines:
             plugged=self._place(network).vf is not None or self._is_plugged(network.tap),
             process=self._process(network),
             root_disk_files=self._root_disks.found(network.tap),
+            partitions=self._partitions(network),
         )
+
+    def _partitions(self, network: SliceNetwork) -> tuple[GpuPartition, ...]:
+        """Return the partitions with a GPU of the slot, or with one that its machine may have used."""
+        gpus = {*self._place(network).of("gpu"), *noted(self._disks.found(network.tap))}
+        if not gpus:
+            return ()
+        every = look((self._fabric_manager, "partitions"), self._fabric_manager.partitions)
+        return tuple(each for each in every if not each.gpus.isdisjoint(gpus))
 
     def _process(self, network: SliceNetwork) -> FoundProcess | None:
         """Return the QEMU process of the slot's own machine, or None if the machine does not run."""
@@ -254,6 +275,10 @@ class Machines:
         invalidate_reads(self._bus)
         reset(address, self._bus, self._hypervisor.domains())
 
+    def _activate_partition(self, guest: Guest) -> None:
+        partitions = self._fabric_manager.partitions()
+        self._fabric_manager.activate(partition_of(guest.place.of("gpu"), partitions).number)
+
     def _start(self, guest: Guest, wanted: Slice) -> None:
         self._hypervisor.start(guest, self.hosting(guest, wanted.machine.root_disk))
 
@@ -286,14 +311,25 @@ class Machines:
                 return Step("machine.resume", lambda: self._hypervisor.resume(domain.uuid), drift)
             case Continue(process):
                 return Step("machine.resume", lambda: self._hypervisor.continue_process(process), drift)
+            case CheckDevices() | NoteDevice() | ActivatePartition():
+                return self._device_step(change, drift)
+            case Pin(domain, pins):
+                return Step("machine.pin", lambda: self._hypervisor.pin(domain.uuid, pins), drift)
+            case (
+                Destroy() | EndStray() | DeactivatePartition() | ResetDevice() | WipeDisks() | WipeRootDisk()
+            ):
+                return self._removal_step(change, drift)
+            case _:
+                assert_never(change)
+
+    def _device_step(self, change: CheckDevices | NoteDevice | ActivatePartition, drift: Difference) -> Step:
+        match change:
             case CheckDevices(guest):
                 return Step("machine.check_devices", lambda: self._check(guest), drift)
             case NoteDevice(name, address):
                 return Step("machine.note_device", lambda: self._disks.write(name, address.encode()), drift)
-            case Pin(domain, pins):
-                return Step("machine.pin", lambda: self._hypervisor.pin(domain.uuid, pins), drift)
-            case Destroy() | EndStray() | ResetDevice() | WipeDisks() | WipeRootDisk():
-                return self._removal_step(change, drift)
+            case ActivatePartition(guest):
+                return Step("machine.activate_partition", lambda: self._activate_partition(guest), drift)
             case _:
                 assert_never(change)
 
@@ -312,6 +348,9 @@ class Machines:
                 return Step("machine.destroy", lambda: self._hypervisor.destroy(domain.uuid), drift)
             case EndStray(process):
                 return Step("machine.end_stray", lambda: self._hypervisor.end(process), drift)
+            case DeactivatePartition(number):
+                deactivate = self._fabric_manager.deactivate
+                return Step("machine.deactivate_partition", lambda: deactivate(number), drift)
             case ResetDevice(address):
                 return Step("machine.reset_device", lambda: self._reset(address), drift)
             case WipeDisks(slot):

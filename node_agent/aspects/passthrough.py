@@ -37,6 +37,12 @@ class PciBus(Protocol):
         """Return all PCI functions of the host. Raises `HostUnreadable`."""
         ...
 
+    def bars(self, addresses: Iterable[PciAddress]) -> tuple[int, ...]:
+        """Return the sizes in bytes of all prefetchable 64-bit BARs of these PCI functions; a function that does not
+        exist has none. Raises `HostUnreadable`.
+        """
+        ...
+
     def reset(self, address: PciAddress) -> None:
         """Reset a PCI function to its power-on state by its own reset method. Raises `HostRefused`."""
         ...

@@ -7,7 +7,7 @@ namespace in which sysfs was mounted.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from errno import ENODEV, ENOENT
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Final
 
 from events.values import InvalidValue, PciAddress, pci_address
 from node_agent.drivers.deadlines import DeadlineExceeded, Deadlines
+from node_agent.host.device_texts import prefetchable_bars
 from node_agent.host.pci import Netdev, PciDevice, PciDevices
 from node_agent.host.slices import HostRefused, HostUnreadable
 from node_agent.host.snapshots import invalidate_reads, look
@@ -37,6 +38,18 @@ class SysfsPci:
 
     def devices(self) -> PciDevices:
         return look((self, "PCI devices"), lambda: PciDevices(self._found()))
+
+    def bars(self, addresses: Iterable[PciAddress]) -> tuple[int, ...]:
+        sizes: list[int] = []
+        for address in addresses:
+            try:
+                sizes += prefetchable_bars((self._folder / address / "resource").read_text())
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                reason = f"cannot read the BARs of PCI device {address}: {error.strerror}"
+                raise HostUnreadable(reason) from error
+        return tuple(sizes)
 
     def reset(self, address: PciAddress) -> None:
         invalidate_reads()

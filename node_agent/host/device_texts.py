@@ -49,6 +49,13 @@ def largest_bar(resource: str) -> tuple[int, int] | None:
     return (number, size // _MIB) if size else None
 
 
+def prefetchable_bars(resource: str) -> tuple[int, ...]:
+    """Return the sizes in bytes of a function's prefetchable 64-bit BARs from its `resource`. Firmware places only
+    these above 4 GiB.
+    """
+    return tuple(size for size in _bars(resource.splitlines()[:_STANDARD_BARS]) if size)
+
+
 def _bars(lines: list[str]) -> Iterator[int]:
     for line in lines:
         try:

@@ -74,7 +74,7 @@ class Hosting:
 
     The guest reads `seed` as a disk; `console` is a log file that virtlogd writes and limits in size. `offload` leaves
     checksums and segmentation to the host, which works with the kernel's datapath of OVS; the userspace datapath loses
-    such packets.
+    such packets. `bars` are the sizes in bytes of the prefetchable 64-bit BARs of the guest's PCI functions.
     """
 
     boot: Image | DiskBoot
@@ -82,6 +82,7 @@ class Hosting:
     console: Path
     accelerator: Accelerator
     offload: bool
+    bars: tuple[int, ...] = ()
 
 
 def guest_for(desired: Slice, place: Place = ANYWHERE) -> Guest:

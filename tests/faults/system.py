@@ -192,7 +192,11 @@ class System(Caller):
         host = host_file(self.layout, name)
         slot = _room_for(SKUS[SkuName(self.sku)])
         simulated = {
-            "simulated": {"boot_seconds": self.boot_seconds, "host_file": str(host)},
+            "simulated": {
+                "boot_seconds": self.boot_seconds,
+                "host_file": str(host),
+                "gpu_partitions": [{"number": index, "gpus": [f"0000:1b:{index:02x}.0"]} for index in (0, 1)],
+            },
             "survey_seconds": 2,
             # Each has something that a machine may have to itself, so that every kind of step makes and ends slices.
             "slots": [

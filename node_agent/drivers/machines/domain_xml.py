@@ -66,7 +66,7 @@ def domain_xml(guest: Guest, hosting: Hosting) -> str:
             _interface(guest, hosting),
             *_console(hosting),
             *_common_devices(),
-            *devices(guest.place),
+            *devices(guest.place, hosting.bars),
         ),
         type=hosting.accelerator,
     )

@@ -6,7 +6,7 @@ root port for each function itself, as for every PCI Express device of a q35 mac
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 from events.values import MacAddress, PciAddress, pci_address
@@ -17,9 +17,9 @@ _PASSED: Final[tuple[Use, ...]] = ("gpu", "fabric")
 """Uses of PCI functions that become `hostdev` elements. A function with the use `card` becomes an `interface` element,
 because libvirt then sets its MAC address."""
 _ALIAS: Final = re.compile(r"ua-(?P<use>gpu|fabric)\d+")
-_GPU_WINDOW_KIB: Final = 256 * 1024 * 1024
-"""Size of the largest BAR of a GPU, in KiB (256 GiB). Only guest address space of this size is reserved per GPU, not
-memory."""
+_EMULATED_WINDOW: Final = 32 * 1024**3
+"""Guest address space in bytes that QEMU reserves by default for 64-bit BARs (`pci-hole64-size` of q35). It is kept for
+the emulated devices."""
 
 
 def tuning(place: Place, accelerator: Literal["qemu", "kvm"]) -> tuple[ET.Element, ...]:
@@ -32,14 +32,14 @@ def cpuset(place: Place) -> dict[str, str]:
     return {"cpuset": ",".join(place.pins)} if place.pins else {}
 
 
-def devices(place: Place) -> tuple[ET.Element, ...]:
-    """Return one XML element per passed-through PCI function, and one element that reserves guest address space for the
-    BARs of the GPUs.
+def devices(place: Place, bars: Sequence[int]) -> tuple[ET.Element, ...]:
+    """Return one XML element per passed-through PCI function, and one element that reserves guest address space for
+    their prefetchable 64-bit BARs, which have the sizes `bars`, in bytes.
     """
     passed = (
         _hostdev(use, number, address) for use in _PASSED for number, address in enumerate(place.of(use))
     )
-    return (*_window(place), *passed)
+    return (*_window(bars), *passed)
 
 
 def vf_interface(vf: PciAddress, mac: MacAddress) -> ET.Element:
@@ -93,10 +93,12 @@ def _physical_addresses(place: Place, accelerator: str) -> Iterator[ET.Element]:
         yield element("cpu", element("maxphysaddr", mode="passthrough"), mode="host-passthrough")
 
 
-def _window(place: Place) -> Iterator[ET.Element]:
-    if gpus := place.of("gpu"):
-        # The window has room for one more BAR than there are GPUs, because a BAR starts at a multiple of its size.
-        hole = element("pcihole64", str(_GPU_WINDOW_KIB * (len(gpus) + 1)), unit="KiB")
+def _window(bars: Sequence[int]) -> Iterator[ET.Element]:
+    if bars:
+        # A BAR starts at a multiple of its size, and each size is a power of two. So if the BARs are placed in the
+        # order of their sizes, only the space before the largest one is lost.
+        size = _EMULATED_WINDOW + sum(bars) + max(bars)
+        hole = element("pcihole64", str(size // 1024), unit="KiB")
         yield element("controller", hole, type="pci", index="0", model="pcie-root")
 
 

@@ -22,6 +22,7 @@ class SimulatedState(msgspec.Struct, frozen=True):
     disks: list[msgspec.Raw]
     root_disks: list[msgspec.Raw]
     connections: list[msgspec.Raw]
+    partitions: list[msgspec.Raw]
 
 
 def objects(target: SimulatedTarget, kind: str) -> Iterator[str]:

@@ -48,6 +48,7 @@ SIMULATED_KINDS: Final = {
     "disk": "disks",
     "root disk": "root_disks",
     "tracked connection": "connections",
+    "gpu partition": "partitions",
 }
 _EXPIRING: Final = frozenset({"tracked connection"})
 """Kinds of objects that expire by themselves, so that their disappearance is not a difference."""

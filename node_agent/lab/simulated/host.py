@@ -17,6 +17,7 @@ import msgspec
 from events.values import Ipv4Address, PciAddress
 from node_agent.aspects.flows import Flow
 from node_agent.aspects.gateway import Bridge, GatewayLink, NodeNetwork, Uplink
+from node_agent.aspects.gpu_partitions import GpuPartition
 from node_agent.aspects.ingress_rules import Connection
 from node_agent.aspects.leases import ObservedLease, Reservation
 from node_agent.aspects.links import DEFAULT_MTU, OtherLink, Representor, Tap
@@ -101,6 +102,7 @@ class State(msgspec.Struct):
     root_disks: list[str] = []
     absent_images: list[str] = []
     pci: list[PciDevice] = []
+    partitions: list[GpuPartition] = []
     broken_devices: list[PciAddress] = []
     chains: list[Chain] = []
     bridges: list[Bridge] = []

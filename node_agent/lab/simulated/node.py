@@ -27,6 +27,7 @@ from node_agent.host.host import Host
 from node_agent.host.host_resources import Places
 from node_agent.host.images import FixedImages, Image
 from node_agent.lab.simulated.dhcp import SimulatedLeases
+from node_agent.lab.simulated.gpu_partitions import SimulatedFabricManager, add_partitions
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.machines import (
@@ -71,6 +72,7 @@ def assemble_simulated_host(
     images = FixedImages(tuple(Image(each.name, Path("kernel"), Path("initrd"), "") for each in described))
     bus, places = SimulatedPci(host), settings.places
     add_pci_devices(host, places.values())
+    add_partitions(host, simulated.gpu_partitions)
     machines = _machines(host, hypervisor, images, links, places)
     return Host(
         aspects=(
@@ -119,4 +121,5 @@ def _machines(
         is_plugged=links.is_in_use,
         bus=SimulatedPci(host),
         places=places,
+        fabric_manager=SimulatedFabricManager(host),
     )

@@ -7,6 +7,7 @@ from events.values import PciAddress
 from node_agent.aspects.links import Representor
 from node_agent.host.device_facts import PCI_FOLDER, Files
 from node_agent.host.device_health import CONFIG
+from node_agent.host.device_texts import prefetchable_bars
 from node_agent.host.host_resources import HostDevice, Place
 from node_agent.host.pci import Netdev, PciDevice, PciDevices
 from node_agent.host.slices import HostRefused
@@ -52,6 +53,11 @@ class SimulatedPci:
         return {
             address: dict(_health_files(address, responds=address not in broken)) for address in addresses
         }
+
+    def bars(self, addresses: Iterable[PciAddress]) -> tuple[int, ...]:
+        devices = self.devices()
+        gpus = [each for each in map(devices.find, addresses) if each is not None and each.kind == "gpu"]
+        return prefetchable_bars(_GPU_RESOURCE) * len(gpus)
 
     def reset(self, address: PciAddress) -> None:
         with self._host.change("machine.reset", address) as state:

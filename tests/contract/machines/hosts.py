@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from events.values import PciAddress
+from node_agent.aspects.gpu_partitions import NoFabricManager
 from node_agent.aspects.hypervisors import Disks, Hypervisor, RootDisks
 from node_agent.aspects.links import Tap
 from node_agent.aspects.machine_plans import FoundDomain
@@ -357,7 +358,15 @@ class Real:
 def machines_of(host: Host, places: Places = NO_PLACES) -> Machines:
     """Return the object by which the agent manages the virtual machines of slots, with the drivers of this host."""
     drivers = host.hypervisor, host.disks, host.root_disks, host.images
-    return Machines(*drivers, "qemu", offload=False, is_plugged=host.is_plugged, bus=host.bus, places=places)
+    return Machines(
+        *drivers,
+        "qemu",
+        offload=False,
+        is_plugged=host.is_plugged,
+        bus=host.bus,
+        places=places,
+        fabric_manager=NoFabricManager(),
+    )
 
 
 @contextmanager

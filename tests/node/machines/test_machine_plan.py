@@ -37,6 +37,7 @@ from node_agent.host.guests import Guest, guest_for
 from node_agent.host.host_resources import NO_PLACES, HostDevice, Place, Places
 from node_agent.host.images import FixedImages
 from node_agent.host.slices import Difference
+from node_agent.lab.simulated.gpu_partitions import SimulatedFabricManager
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor, SimulatedRootDisks
 from node_agent.lab.simulated.pci import SimulatedPci, add_pci_devices
@@ -180,6 +181,7 @@ def machines_on(host: SimulatedHost, places: Places = NO_PLACES) -> Machines:
         is_plugged=lambda _: True,
         bus=SimulatedPci(host),
         places=places,
+        fabric_manager=SimulatedFabricManager(host),
     )
 
 
