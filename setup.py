@@ -17,6 +17,7 @@ setup(
         **{each: ["py.typed"] for each in PRODUCT},
         "control_plane.migrations": ["versions/*.py", "sql/**/*.sql"],
         "node_agent.lab.initramfs": ["files/*"],
+        "node_agent.lab.nested": ["files/*"],
     },
     include_package_data=False,
 )

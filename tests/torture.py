@@ -75,6 +75,7 @@ PROMISES: Final = {
     "P29": ("tests/faults/test_stopped_appender.py",),
     "P30": ("tests/api/requests/test_idempotency.py",),
     "P31": ("tests/api/access/test_access_completeness.py",),
+    "NOD-1": ("tests/passthrough",),
     "ALC-5": ("tests/agent/lab_nodes/test_root_disks.py",),
     "ALC-6": ("tests/placement/test_random_fleets.py",),
 }

@@ -48,10 +48,8 @@ def login(
 
     The guest's shell parses the joined words of `command`, as usual for ssh(1). Raises `LoginFailed`.
     """
-    options = [*(f"-o{name}={value}" for name, value in OPTIONS.items()), "-p", str(port)]
-    ssh = ["ssh", "-F", "none", "-n", "-T", *options, "-i", str(private_key), f"root@{address}", *command]
     done = subprocess.run(
-        ["nsenter", f"--target={host.pid}", "--net", "--", *ssh],
+        ["nsenter", f"--target={host.pid}", "--net", "--", *ssh(address, private_key, command, port)],
         check=False,
         capture_output=True,
         text=True,
@@ -60,3 +58,9 @@ def login(
     if done.returncode == _SSH_FAILED:
         raise LoginFailed(address, done.stderr)
     return done
+
+
+def ssh(address: str, private_key: Path, command: Sequence[str], port: int = 22) -> list[str]:
+    """Return the command line that runs `command` as root in the guest at `address`."""
+    options = [*(f"-o{name}={value}" for name, value in OPTIONS.items()), "-p", str(port)]
+    return ["ssh", "-F", "none", "-n", "-T", *options, "-i", str(private_key), f"root@{address}", *command]

@@ -25,7 +25,8 @@ from node_agent.lab.control import Command, Daemon, Event, StartDaemon, StopDaem
 from node_agent.lab.namespace_access import enter, number_inside, processes_in
 
 _UNSHARE: Final = ("unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
-_IMPORT_ROOT: Final = Path(node_agent.__path__[0]).parent
+IMPORT_ROOT: Final = Path(node_agent.__path__[0]).parent
+"""Folder from which Python programs in lab hosts import the packages of the project."""
 _ENVIRONMENT: Final = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -65,7 +66,7 @@ class LabHost:
         (folder / "log").mkdir(parents=True, exist_ok=True)
         self._config = folder / "config.json"
         self._config.write_bytes(msgspec.json.encode(config))
-        self._argv = (*_UNSHARE, sys.executable, "-m", module, str(self._config))
+        self._module = module
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._received = b""
@@ -92,14 +93,18 @@ class LabHost:
         (self.folder / "daemons.json").unlink(missing_ok=True)
         with (self.folder / "log" / "host.log").open("ab") as output:
             self._process = subprocess.Popen(
-                self._argv,
+                self._command(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 start_new_session=True,
-                cwd=_IMPORT_ROOT,
+                cwd=IMPORT_ROOT,
                 env=_ENVIRONMENT,
             )
+
+    def _command(self) -> Sequence[str]:
+        """Return the command that starts the host. Its standard input and output are the control pipe."""
+        return (*_UNSHARE, sys.executable, "-m", self._module, str(self._config))
 
     def await_namespaces(self, seconds: float = 10.0) -> None:
         """Wait until the lab host's namespaces exist and the host accepts commands. Raises `HostFailed`."""
