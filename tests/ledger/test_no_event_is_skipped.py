@@ -20,7 +20,7 @@ import pytest
 from control_plane.schema import migrate
 from deploy.embedded.postgres import PostgresServer, running_postgres
 from events.ledger.tail import Tail
-from tests import torture
+from tests import matrix, torture
 from tests.ledger.skipped_events.crew import FAULTS, Crew, crew
 from tests.ledger.skipped_events.journal import Account
 from tests.ledger.skipped_events.readers import (
@@ -68,7 +68,9 @@ async def test_every_ledger_reader_sees_each_event_once_while_writers_are_killed
     assert_once_and_in_order(seen["early"])
     await assert_accounted_for(database, seen["early"], account)
     assert_sufficient_load(account, writers, count)
-    assert all(lost.values()), f"each of these readers must lose events here: {lost}"
+    subtle = [number for reader, number in lost.items() if reader != "naive"]
+    # With a twentieth of the events, one of the subtle faults may have no effect on a busy machine.
+    assert all(subtle) if matrix.is_full() else any(subtle), f"these readers must lose events here: {lost}"
     assert lost["naive"] > count / 100, "too few events were committed after an event with a higher position"
     assert count <= len(seen["early"]) > 100 * seconds, "the load was too low"
 
