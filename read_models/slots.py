@@ -265,9 +265,11 @@ async def locked(conn: AsyncConnection, slot_ids: Sequence[SlotId]) -> dict[Slot
     return {row.slot_id: row for row in map(SlotRow, (await conn.execute(query)).mappings())}
 
 
-async def classes(conn: AsyncConnection) -> dict[str, SlotClass]:
-    """Return the classes of all slots, by key. There are few, however many slots there are: the query jumps from each
-    class to the next one in the index.
+async def classes(
+    conn: AsyncConnection, past: sa.Select[tuple[Any, ...]] | None = None
+) -> dict[str, SlotClass]:
+    """Return the classes of all slots, by key, and those of the rows of the query `past`. There are few, however many
+    slots there are: the query jumps from each class to the next one in the index.
     """
     key = slot.c["class"]
     least = sa.select(sa.func.min(key).label("key"))
@@ -278,7 +280,11 @@ async def classes(conn: AsyncConnection) -> dict[str, SlotClass]:
     one = sa.select(*shown).where(key == found.c.key).limit(1).lateral("one")
     query = sa.select(found.c.key, one).select_from(sa.join(found, one, sa.true()))
     # For the null at the end, the inner query would read all slots.
-    rows = await conn.execute(query.where(found.c.key.is_not(None)))
+    queries = [query.where(found.c.key.is_not(None))]
+    if past is not None:
+        then = past.subquery().c
+        queries.append(sa.select(then["class"], then.skus, then.vcpus, then.memory_mib, then.offer))
+    rows = await conn.execute(sa.union_all(*queries))
     return {
         row.key: SlotClass(tuple(row.skus or ()), row.vcpus, row.memory_mib, decoded(row.offer))
         for row in rows

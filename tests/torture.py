@@ -76,8 +76,9 @@ PROMISES: Final = {
     "P30": ("tests/api/requests/test_idempotency.py",),
     "P31": ("tests/api/access/test_access_completeness.py",),
     "NOD-1": ("tests/passthrough",),
-    "ALC-5": ("tests/agent/lab_nodes/test_root_disks.py",),
-    "ALC-6": ("tests/placement/test_random_fleets.py",),
+    "ALC-2": ("tests/api/nodes/test_drains.py",),
+    "ALC-5": ("tests/agent/lab_nodes/test_root_disks.py", "tests/road/test_changed_catalogue.py"),
+    "ALC-6": ("tests/placement/test_random_fleets.py", "tests/api/allocations/test_placement.py"),
 }
 
 

@@ -262,6 +262,19 @@ class PlacementPreview(Answer, frozen=True):
     groups: tuple[NodeGroup, ...] = ()
 
 
+class Placement(Answer, frozen=True):
+    """How the slots of an allocation were chosen. `position` is the last one of the ledger before the placement."""
+
+    allocation_id: str
+    attempt: int
+    placed_at: datetime
+    position: int
+    sku: str
+    slots: tuple[str, ...]
+    order: str
+    groups: tuple[NodeGroup, ...]
+
+
 class AllocatedSlot(Answer, frozen=True):
     slot_id: str
     node_id: str

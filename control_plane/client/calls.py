@@ -27,6 +27,7 @@ from control_plane.client.answers import (
     Ingress,
     Node,
     Parked,
+    Placement,
     PlacementPreview,
     ReachPath,
     RegisteredNode,
@@ -65,6 +66,11 @@ def create_allocation(body: bodies.CreateAllocation) -> Call[Allocation]:
 def preview_placement(body: bodies.CreateAllocation) -> Call[PlacementPreview]:
     """Show where an allocation would be placed now, and the reason of every node. Nothing is created."""
     return Call("POST", "/v1/placements/preview", PlacementPreview, body=body)
+
+
+def placement(name: str) -> Call[Placement]:
+    """Explain why an allocation has its slots: the reason of every node just before the placement."""
+    return Call("GET", allocation_path(name, "placement"), Placement)
 
 
 def allocations(*, project: str | None = None, at: str | None = None) -> ListCall[Allocation]:

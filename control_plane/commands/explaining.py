@@ -6,7 +6,7 @@ are.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -31,6 +31,7 @@ from control_plane.decisions.placing.suitability import Mismatch, Suited, compar
 from control_plane.work import placeable, tables
 from control_plane.work.placeable import Need
 from control_plane.work.slot_counts import counts_now
+from events.offers import SlotClass
 from events.values import NodeId
 from read_models import nodes, slots
 
@@ -39,31 +40,48 @@ _SUITED: Final = len(_MISMATCHES)
 """Rank of a class that suits the request. The ranks of the others are the places of their reasons."""
 
 
+class Fleet(NamedTuple):
+    """The nodes, the numbers of their slots by class, and these classes, from which a placement is explained. `node`
+    and `counts` are tables, or queries with the same columns.
+    """
+
+    node: sa.FromClause
+    counts: sa.FromClause
+    classes: Mapping[str, SlotClass]
+    is_past: bool
+    """Whether it is a state of the past. Heartbeats, the abilities of agents and free public addresses are known only
+    of the present state."""
+
+
 async def groups_of(conn: AsyncConnection, wanted: PlacementRequest) -> list[Group]:
     """Return every registered node that the request permits, in groups with the same reason. The groups that are
     closest to suitable come first.
     """
+    now = Fleet(nodes.node, counts_now(), await slots.classes(conn), is_past=False)
+    return await groups_in(conn, wanted, now)
+
+
+async def groups_in(conn: AsyncConnection, wanted: PlacementRequest, fleet: Fleet) -> list[Group]:
+    """Return the groups of nodes like `groups_of`, for a state of the fleet."""
     ranks = {
         key: _SUITED if isinstance(found, Suited) else _MISMATCHES.index(found)
-        for key, each in (await slots.classes(conn)).items()
+        for key, each in fleet.classes.items()
         for found in [compare(wanted.demand, each)]
     }
-    node, own = nodes.node, _slots_by_node(ranks).subquery("own")
-    code = _code(wanted, own)
+    node, own = fleet.node, _slots_by_node(fleet.counts, ranks).subquery("own")
+    code = _code(wanted, fleet, own)
     which = [node.c.state != nodes.REMOVED]
     if wanted.request.node is not None:
         which.append(node.c.node_id == wanted.request.node)
     if wanted.except_nodes:
         which.append(node.c.node_id.not_in(wanted.except_nodes))
-    seen = tables.node_seen
+    with_slots, seen = sa.outerjoin(node, own, own.c.node_id == node.c.node_id), tables.node_seen
     query = (
         sa.select(
             code.label("code"), sa.func.count().label("nodes"), sa.func.min(node.c.node_id).label("example")
         )
         .select_from(
-            node.outerjoin(own, own.c.node_id == node.c.node_id).outerjoin(
-                seen, seen.c.node_id == node.c.node_id
-            )
+            with_slots if fleet.is_past else with_slots.outerjoin(seen, seen.c.node_id == node.c.node_id)
         )
         .where(*which)
         .group_by(sa.literal_column("1"))
@@ -73,14 +91,14 @@ async def groups_of(conn: AsyncConnection, wanted: PlacementRequest) -> list[Gro
     return [*ordered(groups)]
 
 
-def _slots_by_node(ranks: Mapping[str, int]) -> sa.Select[tuple[object, ...]]:
+def _slots_by_node(counts: sa.FromClause, ranks: Mapping[str, int]) -> sa.Select[tuple[object, ...]]:
     """Return the query that counts, for each node, the slots that suit the request (`suited`), those of them that are
     fit for placement (`fit`), those that no allocation holds (`idle`), and those that are both (`free`). `closest` is
     the highest rank of the node's slots.
     """
     keys, numbers = sa.cast([*ranks], ARRAY(sa.Text)), sa.cast([*ranks.values()], ARRAY(sa.Integer))
     rank = sa.func.unnest(keys, numbers).table_valued("key", "rank", name="ranked").render_derived()
-    counts, suited = counts_now(), rank.c.rank == _SUITED
+    suited = rank.c.rank == _SUITED
 
     def total(number: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
         return sa.func.coalesce(sa.func.sum(number).filter(suited), 0)
@@ -99,10 +117,10 @@ def _slots_by_node(ranks: Mapping[str, int]) -> sa.Select[tuple[object, ...]]:
     )
 
 
-def _code(wanted: PlacementRequest, own: sa.FromClause) -> sa.ColumnElement[str]:
+def _code(wanted: PlacementRequest, fleet: Fleet, own: sa.FromClause) -> sa.ColumnElement[str]:
     """Return the first reason why a node is not suitable, in the order hardware, health, use."""
     count = wanted.request.slot_count
-    access, *sound = placeable.HOST
+    access, *sound = placeable.of_host(fleet.node)
     mismatch = sa.case(
         {place: sa.literal(str(each)) for place, each in enumerate(_MISMATCHES)}, value=own.c.closest
     )
@@ -111,24 +129,29 @@ def _code(wanted: PlacementRequest, own: sa.FromClause) -> sa.ColumnElement[str]
         Need(own.c.suited > 0, mismatch),
         Need(own.c.suited >= count, sa.literal(TOO_FEW_SLOTS)),
         access,
-        *placeable.heartbeat(wanted.unreachable_after),
+        *(() if fleet.is_past else placeable.heartbeat(wanted.unreachable_after)),
         *sound,
-        Need(wanted.has_image(), sa.literal(IMAGE_MISSING)),
-        *(Need(each, sa.literal(UNSUPPORTED)) for each in wanted.support_of(nodes.node.c.node_id)),
+        Need(wanted.has_image(fleet.node), sa.literal(IMAGE_MISSING)),
+        *(() if fleet.is_past else _supported(wanted, fleet.node)),
         # A repair is sufficient if enough slots are idle, even if others that are fit are in use.
         Need(own.c.fit >= count, sa.literal(SLOTS_BLOCKED)),
         Need(sa.or_(own.c.free >= count, own.c.idle < count), sa.literal(SLOTS_BLOCKED)),
         Need(own.c.free >= count, sa.literal(NO_FREE_SLOT)),
-        *_last_needs(wanted),
+        *_last_needs(wanted, fleet),
     )
     return sa.func.coalesce(placeable.first_reason(needs), SUITABLE)
 
 
-def _last_needs(wanted: PlacementRequest) -> Iterator[Need]:
+def _supported(wanted: PlacementRequest, node: sa.FromClause) -> Iterator[Need]:
+    return (Need(each, sa.literal(UNSUPPORTED)) for each in wanted.support_of(node.c.node_id))
+
+
+def _last_needs(wanted: PlacementRequest, fleet: Fleet) -> Iterator[Need]:
     """Yield the conditions that are named only for nodes with enough free slots."""
     if wanted.apart_nodes:
-        yield Need(nodes.node.c.node_id.not_in(wanted.apart_nodes), sa.literal(NOT_APART))
-    for each in has_free_ingress(wanted.ingress_requests):
-        yield Need(each, sa.literal(NO_PUBLIC_ADDRESS))
+        yield Need(fleet.node.c.node_id.not_in(wanted.apart_nodes), sa.literal(NOT_APART))
+    if not fleet.is_past:
+        for each in has_free_ingress(wanted.ingress_requests):
+            yield Need(each, sa.literal(NO_PUBLIC_ADDRESS))
     allowed = wanted.simulated_allowed or wanted.request.node is not None
-    yield placeable.kind(simulated_allowed=allowed)
+    yield placeable.kind(fleet.node, simulated_allowed=allowed)

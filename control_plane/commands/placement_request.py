@@ -70,13 +70,13 @@ class PlacementRequest:
         """The requested ingress rules without their ids."""
         return [rule for _, rule in self.ingress_rules]
 
-    def has_image(self) -> sa.ColumnElement[bool]:
-        """Return the SQL condition on a row of `read.node` for a node that can boot the image of the request. A node
-        downloads disk images, and must have the others.
+    def has_image(self, node: sa.FromClause = nodes.node) -> sa.ColumnElement[bool]:
+        """Return the SQL condition on a row of `read.node`, or of a query with its columns, for a node that can boot
+        the image of the request. A node downloads disk images, and must have the others.
         """
         if self.needs_root_disk:
             return sa.true()
-        return nodes.node.c.images.any_() == self.request.image
+        return node.c.images.any_() == self.request.image
 
     def support_of(self, node_id: sa.ColumnElement[str]) -> Iterator[sa.ColumnElement[bool]]:
         """Yield SQL conditions for a node with an agent that supports everything that the request needs. Another agent

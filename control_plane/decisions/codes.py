@@ -204,6 +204,7 @@ _UNAVAILABLE: Final = {
     "unsupported_by_agent": "The agent on the node does not support the task type.",
     "version_changed": "The resource changed since the caller read the version in the header If-Match.",
     "lease_over": "The lease has ended, and the allocation is about to be released.",
+    "placement_too_old": "Too many slots and nodes have changed since the placement to explain it.",
     "wrong_state": "The state of the resource does not permit the request.",
 }
 _UNHEALTHY: Final = {

@@ -28,14 +28,16 @@ async def lock_labels(conn: AsyncConnection, project: ProjectId, labels: Mapping
 
 
 async def nodes_with_labels(
-    conn: AsyncConnection, project: ProjectId, labels: Mapping[str, str]
+    conn: AsyncConnection,
+    project: ProjectId,
+    labels: Mapping[str, str],
+    slot: sa.FromClause = slots.slot,
 ) -> frozenset[NodeId]:
     """Return the nodes with a slot that an allocation of the project with one of these labels holds. A slot that is
-    being released is still held.
+    being released is still held. `slot` is the table of slots, or a query with its columns.
     """
     if not labels:
         return frozenset()
-    slot = slots.slot
     stream = sa.literal("allocation-") + slot.c.allocation_id
     first = sa.and_(event.c.stream_id == stream, event.c.version == 1, event.c.project == project)
     given = sa.cast(event.c.data, JSONB)["labels"]

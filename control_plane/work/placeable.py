@@ -40,21 +40,35 @@ def _code(excluded: sa.ColumnElement[object]) -> sa.ColumnElement[str]:
     return excluded.op("->>")(sa.literal_column("'code'"))
 
 
-HOST: Final = (
-    Need(nodes.node.c.key_thumbprint.is_not(None), nodes.node.c.state),
-    Need(sa.func.cardinality(nodes.node.c.missing) == 0, sa.literal("missing")),
-    Need(sa.not_(nodes.node.c.blocked), _kind_of_blocking(nodes.node.c.drift)),
-    Need(nodes.node.c.cordoned.is_(None), sa.literal(CORDONED)),
-    Need(nodes.node.c.excluded.is_(None), _code(nodes.node.c.excluded)),
-)
-"""Conditions on a node's row: it has access, lacks no capability, has no drift that concerns all of its slots, is not
-cordoned, and is not excluded after failed bring-ups.
-"""
-SLOT: Final = (
-    Need(sa.not_(slots.slot.c.blocked), _kind_of_blocking(slots.slot.c.drift)),
-    Need(slots.slot.c.excluded.is_(None), _code(slots.slot.c.excluded)),
-)
-"""Conditions on a slot's row, in addition to being free."""
+def of_host(node: sa.FromClause) -> tuple[Need, ...]:
+    """Return the conditions on a node's row: it has access, lacks no capability, has no drift that concerns all of its
+    slots, is not cordoned, and is not excluded after failed bring-ups.
+
+    `node` is the table of nodes, or a query with its columns.
+    """
+    return (
+        Need(node.c.key_thumbprint.is_not(None), node.c.state),
+        Need(sa.func.cardinality(node.c.missing) == 0, sa.literal("missing")),
+        Need(sa.not_(node.c.blocked), _kind_of_blocking(node.c.drift)),
+        Need(node.c.cordoned.is_(None), sa.literal(CORDONED)),
+        Need(node.c.excluded.is_(None), _code(node.c.excluded)),
+    )
+
+
+def of_slot(slot: sa.FromClause) -> tuple[Need, ...]:
+    """Return the conditions on a slot's row, in addition to being free. `slot` is the table of slots, or a query with
+    its columns.
+    """
+    return (
+        Need(sa.not_(slot.c.blocked), _kind_of_blocking(slot.c.drift)),
+        Need(slot.c.excluded.is_(None), _code(slot.c.excluded)),
+    )
+
+
+HOST: Final = of_host(nodes.node)
+"""Conditions on the row of a node as it is now."""
+SLOT: Final = of_slot(slots.slot)
+"""Conditions on the row of a slot as it is now."""
 
 
 def heartbeat(unreachable_after: timedelta) -> tuple[Need, ...]:
@@ -66,13 +80,13 @@ def heartbeat(unreachable_after: timedelta) -> tuple[Need, ...]:
     return Need(on_time, sa.literal("unreachable")), Need(seen.c.resynced, sa.literal("resyncing"))
 
 
-def kind(*, simulated_allowed: bool) -> Need:
+def kind(node: sa.FromClause = nodes.node, *, simulated_allowed: bool) -> Need:
     """Return the condition that a node is not simulated.
 
     A deployment can switch the condition off, and a request that names the node skips it. A simulated node accepts
     every order but runs no guest, so its slices are of no use to callers.
     """
-    real = nodes.node.c.simulated.is_not(sa.true())
+    real = node.c.simulated.is_not(sa.true())
     return Need(sa.true() if simulated_allowed else real, sa.literal("simulated"))
 
 

@@ -6,7 +6,7 @@ instead of all slots. The projector counts the slots of a node again after each 
 be a moment older than the slots: `counts_now` counts the slots of the nodes with later events itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.work.placeable import SLOT, all_hold
+from control_plane.work.placeable import all_hold, of_slot
 from control_plane.work.tables import slot_counts
 from events.envelope import Recorded
 from events.facts import Fact
@@ -39,7 +39,7 @@ async def count_again(conn: AsyncConnection, changed: frozenset[NodeId]) -> None
     """Count the slots of these nodes, and store the numbers."""
     if not changed:
         return
-    counted = _counted(slots.slot.c.node_id.in_(changed)).subquery()
+    counted = _counted(slots.slot, slots.slot.c.node_id.in_(changed)).subquery()
     on_node = sa.cast(sa.func.sum(counted.c.free).over(partition_by=counted.c.node_id), sa.Integer)
     rows = sa.select(*counted.c, on_node)
     await conn.execute(sa.delete(slot_counts).where(slot_counts.c.node_id.in_(changed)))
@@ -50,24 +50,42 @@ def counts_now() -> sa.Subquery:
     """Return the query for the numbers of all nodes by class, as they are in the snapshot of the statement: those of
     the table, except for nodes of slots with events behind the checkpoint of the table, which are counted.
     """
-    known = sa.select(checkpoint.c.position).where(checkpoint.c.name == FOLLOWER).scalar_subquery()
     node = sa.func.split_part(sa.func.substr(event.c.stream_id, len("slot-") + 1), "/", 1)
-    later = event.c.position > sa.func.coalesce(known, 0)
+    later = event.c.position > counted_to()
     changed = sa.select(node).where(later, event.c.stream_id.like("slot-%"))
-    columns = [slot_counts.c[name] for name in ("node_id", "class", *_NUMBERS)]
     return sa.union_all(
-        sa.select(*columns).where(slot_counts.c.node_id.not_in(changed)),
-        _counted(slots.slot.c.node_id.in_(changed)),
+        _stored().where(slot_counts.c.node_id.not_in(changed)),
+        _counted(slots.slot, slots.slot.c.node_id.in_(changed)),
     ).subquery("counts_now")
 
 
-def _counted(which: sa.ColumnElement[bool]) -> sa.Select[tuple[Any, ...]]:
+def counted_to() -> sa.Function[int]:
+    """Return the SQL expression of the position up to which the table has the numbers."""
+    known = sa.select(checkpoint.c.position).where(checkpoint.c.name == FOLLOWER)
+    return sa.func.coalesce(known.scalar_subquery(), 0)
+
+
+def counts_with(slot: sa.FromClause, recounted: Collection[NodeId]) -> sa.Subquery:
+    """Return the query for the numbers of all nodes by class: those of the table, except for the nodes `recounted`.
+    The slots of these nodes are counted in `slot`, a query with columns of the table of slots.
+    """
+    return sa.union_all(
+        _stored().where(slot_counts.c.node_id.not_in(recounted)),
+        _counted(slot, slot.c.node_id.in_(recounted)),
+    ).subquery("counts_with")
+
+
+def _stored() -> sa.Select[tuple[Any, ...]]:
+    return sa.select(*(slot_counts.c[name] for name in ("node_id", "class", *_NUMBERS)))
+
+
+def _counted(slot: sa.FromClause, which: sa.ColumnElement[bool]) -> sa.Select[tuple[Any, ...]]:
     """Return the query with one row for each class of slots of a node, for the slots with the condition `which`: the
     number of all slots (`slots`), of those that are fit for placement (`fit`), of those that no allocation holds
     (`idle`), and of those to which both applies (`free`).
     """
-    slot, count = slots.slot, sa.func.count()
-    fit, idle = all_hold(SLOT), slot.c.state == slot_state_name(Free())
+    count = sa.func.count()
+    fit, idle = all_hold(of_slot(slot)), slot.c.state == slot_state_name(Free())
     return (
         sa.select(
             slot.c.node_id,

@@ -55,6 +55,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     answers.Event: views.EventView,
     answers.Node: views.NodeDetail,
     answers.NodeGroup: placement_views.NodeGroupView,
+    answers.Placement: placement_views.PlacementView,
     answers.PlacementPreview: placement_views.PlacementPreview,
     answers.Parked: task_views.ParkedView,
     answers.Problem: problems.Problem,

@@ -21,8 +21,10 @@ from control_plane.api.views.past_views import allocations_then, view_of_history
 from control_plane.api.views.placement_views import (
     ObjectionView,
     PlacementPreview,
+    PlacementView,
     group_views,
     outlook_view,
+    placement_view,
 )
 from control_plane.commands.allocations import (
     release_allocation,
@@ -31,6 +33,7 @@ from control_plane.commands.allocations import (
     start_allocation,
     stop_allocation,
 )
+from control_plane.commands.past_placements import explain_placement, newest_placement
 from control_plane.commands.placement_request import NewAllocation
 from control_plane.commands.placing import create_allocation, preview_placement
 from control_plane.decisions.access import Principal, Scope, project_of, within
@@ -225,6 +228,22 @@ async def show(request: Request, response: Response, allocation: str, at: At = N
         raise UnknownName(Objection("unknown_allocation", reason))
     set_headers(response, place)
     return then[0]
+
+
+@router.get("/{allocation}/placement", openapi_extra=access(Scope.ALLOCATIONS_READ))
+async def show_placement(request: Request, response: Response, allocation: str) -> PlacementView:
+    """Explain why the allocation has its slots: the reason of every node, in the state just before the placement.
+
+    The newest placement is explained. 409 if more than 20,000 slots and nodes have changed since.
+    """
+    placement = newest_placement(await _history(request, allocation))
+    settings, allowed = plane_of(request).settings, plane_of(request).settings.place_on_simulated_nodes
+    async with travel_of(request).to(placement.position) as (conn, [place]):
+        groups = await explain_placement(
+            conn, placement, settings.unreachable_after, simulated_allowed=allowed
+        )
+    set_headers(response, place)
+    return placement_view(placement, groups)
 
 
 def allocation_named(raw: str) -> AllocationId:

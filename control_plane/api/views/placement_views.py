@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Literal
 
 from pydantic import BaseModel
 
+from control_plane.commands.past_placements import Placement
 from control_plane.decisions.placing.explanation import Group, Outlook, meaning_of, obstacle_of
 
 
@@ -68,6 +70,27 @@ class PlacementPreview(BaseModel):
     SKU that are closest to suitable come first."""
 
 
+class PlacementView(BaseModel):
+    """How the slots of an allocation were chosen, and why each node was suitable or not at that time."""
+
+    allocation_id: str
+    attempt: int
+    """Number of this placement of the allocation, counted from 1. An allocation is placed again on another node if its
+    slices cannot be brought up."""
+    placed_at: datetime
+    position: int
+    """Last position of the ledger before the placement: the explanation is of the state there."""
+    sku: str
+    slots: list[str]
+    """The chosen slots, all on one node."""
+    order: Literal["pack", "spread"]
+    """Preference of the SKU among the nodes with the best slots for the request: the one with the fewest (`pack`) or
+    the most (`spread`) free slots; of several, the first by name."""
+    groups: list[NodeGroupView]
+    """Every node that was registered and that the request permitted, in exactly one group. A past state has neither
+    heartbeats nor abilities of agents nor free public addresses: nodes that only lacked these count as suitable."""
+
+
 def outlook_view(outlook: Outlook) -> OutlookView:
     nearest = outlook.nearest
     return OutlookView(
@@ -89,3 +112,18 @@ def group_views(groups: Sequence[Group]) -> list[NodeGroupView]:
         )
         for each in groups
     ]
+
+
+def placement_view(placement: Placement, groups: Sequence[Group]) -> PlacementView:
+    """Return the view of a placement that was made, with the groups of all nodes."""
+    sku = placement.specified.sku
+    return PlacementView(
+        allocation_id=placement.request.allocation_id,
+        attempt=placement.attempt,
+        placed_at=placement.placed_at,
+        position=placement.position,
+        sku=sku.name,
+        slots=[each.slot_id for each in placement.slots],
+        order=sku.content.placement,
+        groups=group_views(groups),
+    )

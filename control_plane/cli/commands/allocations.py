@@ -211,6 +211,13 @@ def show(
 
 
 @commands.command()
+def placement(context: typer.Context, *, allocation: AllocationId, output: Output = Format.TABLE) -> None:
+    """Explain why an allocation has its slots: the reason of every node just before the placement."""
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.placement(allocation)), placements.placement)
+
+
+@commands.command()
 def stop(
     context: typer.Context,
     *,

@@ -610,3 +610,49 @@ def test_configure_replaces_the_network_settings_of_a_node_and_its_page_shows_th
     assert json.loads(plane.received[0].body) == network
     wrong = sliceplane("nodes", "configure", "lab-a", "--mac-pool", "02:00:5e:00:00:00")
     assert "use FIRST-LAST" in " ".join(wrong.err.split())
+
+
+PLACEMENT = {
+    "allocation_id": ALLOCATION,
+    "attempt": 2,
+    "placed_at": "2026-01-02T03:04:05Z",
+    "position": 48213,
+    "sku": "h200.one",
+    "slots": ["rack-2/0", "rack-2/1"],
+    "order": "spread",
+    "groups": [
+        {
+            "sku": "h200.one",
+            "code": "suitable",
+            "message": "suitable",
+            "obstacle": "nothing",
+            "nodes": 9,
+            "example": "rack-2",
+        },
+        {
+            "sku": "h200.one",
+            "code": "other_fabric",
+            "message": "no slot has an accepted fabric",
+            "obstacle": "hardware",
+            "nodes": 3,
+            "example": "rack-7",
+        },
+    ],
+}
+
+
+def test_placement_of_an_allocation_prints_the_choice_and_the_reason_of_every_node(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script(f"GET /v1/allocations/{ALLOCATION}/placement", document(PLACEMENT))
+    out = sliceplane("allocations", "placement", ALLOCATION).out
+    for part in (
+        "rack-2/0, rack-2/1",
+        "after position 48213",
+        "2: the slices could not be brought up on the node before",
+        "the suitable node with the most free slots",
+        "free public addresses of the past are not known",
+    ):
+        assert part in out
+    [other] = [line.split() for line in out.splitlines() if line.startswith("3 ")]
+    assert other == ["3", "no", "slot", "has", "an", "accepted", "fabric", "hardware", "rack-7"]
