@@ -31,7 +31,7 @@ from tests.servers.plane import TLS_CONTEXT, RunningPlane
 PRINCIPALS: Final = ("anonymous", "node", "caller", "admin")
 """The admin is the last one, because it may archive the project of the caller and revoke the credential of the node."""
 _REQUEST_SECONDS: Final = 20
-_STREAM_SECONDS: Final = 0.3
+_STREAM_SECONDS: Final = 0.8
 """Time for which an event stream is read. Longer reading repeats the kinds of messages that it has already sent."""
 _ACCEPTED_REFUSALS: Final = ["2xx", "3xx", "401", "403", "404", "409", "410", "412", "422", "429"]
 """Statuses of requests that match the schema. 422 is one of them: JSON Schema cannot state every rule, such as that an
