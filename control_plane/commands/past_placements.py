@@ -1,7 +1,7 @@
 """Explanation of a placement that was made: the reason of every node in the state of the fleet just before it.
 
-The rows of slots and nodes whose streams have grown since then are computed from the ledger; all others are still as
-they were. So the cost grows with the number of slots and nodes that changed since, and not with their histories.
+The rows of slots and nodes with newer events are computed from the ledger; all others are still as they were. So the
+cost grows with the number of slots and nodes that changed since, and not with their histories.
 
 A past state has neither heartbeats nor abilities of agents nor free public addresses: they are not events of slots and
 nodes. A node that only lacked one of them counts as suitable.
@@ -163,8 +163,8 @@ async def _rows_at(
     prefix: str,
     position: Position,
 ) -> dict[str, Row | None]:
-    """Return the rows at a position of those changed streams whose name has this prefix, by the rest of the name; None
-    for a stream that began later.
+    """Return the rows at a position of those changed streams that have this prefix in their name, by the rest of the
+    name; None for a stream that began later.
     """
     streams = [each for each in changed if each.startswith(prefix)]
     found: dict[str, Row | None] = {each.removeprefix(prefix): None for each in streams}
