@@ -132,6 +132,8 @@ def site(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFacto
             card = f"/sys/bus/pci/devices/{host.address('card')}"
             host.run(["sh", "-ec", f"echo 1 > {card}/sriov_numvfs"])
             start_agent(host, plane, images)
+            # Copies the console of the first slot's guests into the log folder, which outlives the host.
+            host.start_daemon("guest", ["tail", "-n", "+1", "-F", f"{RUN_FOLDER}/disks/slice0/console.log"])
             yield NestedSite(plane, host, key)
         finally:
             host.stop()

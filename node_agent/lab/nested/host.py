@@ -24,7 +24,7 @@ import msgspec
 from events.values import PciAddress, pci_address
 from node_agent.lab.control import LinksAttached
 from node_agent.lab.host import MANAGEMENT, UPLINK, HostConfig
-from node_agent.lab.namespaces import IMPORT_ROOT, CommandFailed, LabHost
+from node_agent.lab.namespaces import IMPORT_ROOT, CommandFailed, HostFailed, LabHost
 from node_agent.lab.nested.command_port import CommandResult, RunCommand
 from node_agent.lab.nested.kernel import NestedKernel
 
@@ -35,6 +35,10 @@ READY_SECONDS: Final = 240.0
 _CONTROL: Final = "control"
 _COMMANDS: Final = "commands"
 _PORTS: Final = Path("/dev/virtio-ports")
+# On a busy machine, the kernel's test of the emulated timer fails and would stop the host.
+_KERNEL_PARAMETERS: Final = (
+    "console=ttyS0 earlyprintk=ttyS0 quiet no_timer_check intel_iommu=on mitigations=off panic=-1"
+)
 # Addresses of QEMU's user network: the host itself, and this machine.
 _ADDRESS: Final = "10.0.2.15/24"
 _THIS_MACHINE: Final = "10.0.2.2"
@@ -149,6 +153,11 @@ class NestedHost(LabHost):
                 if "error" in answer:
                     raise ValueError(f"{name} cannot be removed: {answer['error']}")
 
+    def _failure(self, problem: str) -> HostFailed:
+        console = self.folder / "log" / "console.log"
+        shown = console.read_text(errors="replace")[-1000:] if console.exists() else ""
+        return HostFailed(self.name, f"{problem}; its console: {shown}", super()._failure(problem).log)
+
     def _ask(self, command: RunCommand) -> CommandResult:
         if self._commands is None:
             raise self._failure("is not running")
@@ -167,10 +176,7 @@ class NestedHost(LabHost):
             *("-m", str(MEMORY_MIB), "-nographic", "-nodefaults", "-no-reboot"),
             *_numa(MEMORY_MIB),
             *("-kernel", str(self._kernel.kernel), "-initrd", str(self._kernel.initrd)),
-            *(
-                "-append",
-                f"console=ttyS0 intel_iommu=on quiet mitigations=off panic=-1 folder={self.folder} end",
-            ),
+            *("-append", f"{_KERNEL_PARAMETERS} folder={self.folder} end"),
             *("-serial", f"file:{self.folder / 'log' / 'console.log'}"),
             *("-device", "intel-iommu,intremap=on"),
             *("-device", "virtio-serial-pci,bus=pcie.0"),
