@@ -1,24 +1,24 @@
 """`access`: what authentication and the access log cost a GET of one allocation (throughput of an API process), and
 what a flood of requests by one project costs the callers of others (`bench.access.flood`).
 
-Three API processes serve the same database. One authenticates and records each request, as in a deployment. One
-authenticates and records no reads. One does neither: the dependency that authenticates is replaced by one that permits
-everything, and all else is the same. One client process keeps a number of requests in progress at one of them at a
-time; the turns of a round alternate. None of them limits the rate of requests; the API of the flood does. On two cores,
-the API, Postgres and the client compete with each other, so the processor time of each of them counts.
+One API process serves three kinds of requests (`bench.access.sides`): authenticated and recorded, as in a deployment;
+authenticated, and not recorded; and neither. One client process keeps a number of requests of one kind in progress at a
+time; the turns of a round alternate. The rate of requests is not limited; in the flood it is. On two cores, the API,
+Postgres and the client compete with each other, so the processor time of each of them counts.
 """
 
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from pydantic import SecretStr
 
 from bench.access import flood
 from bench.access.clients import ClientSettings, Turn
-from bench.access.served import API, admin_key, api
+from bench.access.served import admin_key, api
+from bench.access.sides import RECORDED, SIDES, UNAUTHENTICATED, UNRECORDED
 from bench.dispatch.placements import place
 from bench.harness.bench_process import BenchProcess, bench_process
 from bench.harness.measure import Bench, Measurement, Pair, Progress, Round, TakeRound, ratio
@@ -30,23 +30,14 @@ from deploy.embedded.redis import RedisServer, running_redis
 from events.values import allocation_of, new_uuid, node_id
 
 ROUNDS: Final = 10
-SECONDS: Final = 3.0
+SECONDS: Final = 1.0
+REPETITIONS: Final = 4
+"""How often a round measures all sides in both orders: the speed of a machine changes within seconds."""
 CONNECTIONS: Final = 32
 WARM_UP_SECONDS: Final = 2.0
 
 
-class _Side(NamedTuple):
-    """An API process that is measured: the share of reads that it records, and its program."""
-
-    reads: str
-    program: tuple[str, ...]
-
-
-_SIDES: Final = {
-    "recorded": _Side("1", API),
-    "unrecorded": _Side("0", API),
-    "unauthenticated": _Side("0", (sys.executable, "-m", "bench.access.unauthenticated")),
-}
+_API: Final = (sys.executable, "-m", "bench.access.sides")
 
 
 @asynccontextmanager
@@ -62,33 +53,33 @@ async def _running() -> AsyncIterator[TakeRound]:
 
 @asynccontextmanager
 async def _costs() -> AsyncIterator[TakeRound]:
-    """Run the three API processes and their client; yield the function that measures one round."""
+    """Run the API process and its client; yield the function that measures one round."""
     async with AsyncExitStack() as opened:
         folder = opened.enter_context(bench_folder())
         server = opened.enter_context(migrated_postgres(folder))
         redis = opened.enter_context(running_redis(folder / "redis"))
         key, allocation = await _placed(server, redis)
-        ports = {name: opened.enter_context(_side(name, server, redis, folder)) for name in _SIDES}
+        port = opened.enter_context(_api(server, redis, folder))
         client = await opened.enter_async_context(bench_process("bench.access.clients"))
-        settings = ClientSettings("127.0.0.1", CONNECTIONS, key, f"/v1/allocations/{allocation}")
+        settings = ClientSettings("127.0.0.1", port, CONNECTIONS, key, f"/v1/allocations/{allocation}")
         await client.request(settings, type(None))
-        for port in ports.values():
-            await _rate(client, port, WARM_UP_SECONDS)
+        for side in SIDES:
+            await _rate(client, side, WARM_UP_SECONDS)
 
         async def take(_number: int, progress: Progress) -> Round:
-            turns = [*_SIDES, *reversed(_SIDES)]
-            found: dict[str, list[float]] = {name: [] for name in _SIDES}
-            for done, name in enumerate(turns, 1):
-                found[name].append(await _rate(client, ports[name], SECONDS))
+            turns = [*SIDES, *reversed(SIDES)] * REPETITIONS
+            found: dict[str, list[float]] = {side: [] for side in SIDES}
+            for done, side in enumerate(turns, 1):
+                found[side].append(await _rate(client, side, SECONDS))
                 progress(done / len(turns))
             return found
 
         yield take
 
 
-async def _rate(client: BenchProcess, port: int, seconds: float) -> float:
+async def _rate(client: BenchProcess, side: str, seconds: float) -> float:
     """Return the number of answered requests per second."""
-    return await client.request(Turn(port, seconds), float)
+    return await client.request(Turn(side, seconds), float)
 
 
 async def _placed(server: PostgresServer, redis: RedisServer) -> tuple[str, str]:
@@ -102,19 +93,19 @@ async def _placed(server: PostgresServer, redis: RedisServer) -> tuple[str, str]
 
 
 @contextmanager
-def _side(name: str, server: PostgresServer, redis: RedisServer, folder: Path) -> Iterator[int]:
-    """Run the API process of one side, and yield its TCP port."""
-    own, side = folder / name, _SIDES[name]
+def _api(server: PostgresServer, redis: RedisServer, folder: Path) -> Iterator[int]:
+    """Run the API process, and yield its TCP port."""
+    own = folder / "api"
     own.mkdir()
-    settings = {"SLICEPLANE_AUDIT_READS": side.reads, "SLICEPLANE_REQUESTS_PER_MINUTE": "0"}
-    with api(server, redis, own, settings, side.program) as port:
+    settings = {"SLICEPLANE_AUDIT_READS": "1", "SLICEPLANE_REQUESTS_PER_MINUTE": "0"}
+    with api(server, redis, own, settings, _API) as port:
         yield port
 
 
 def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
     return (
-        ratio("access.audit_ratio", rounds, Pair("unrecorded", "recorded")),
-        ratio("access.overhead_ratio", rounds, Pair("unauthenticated", "unrecorded")),
+        ratio("access.audit_ratio", rounds, Pair(UNRECORDED, RECORDED)),
+        ratio("access.overhead_ratio", rounds, Pair(UNAUTHENTICATED, UNRECORDED)),
         *flood.results(rounds),
     )
 
@@ -123,7 +114,7 @@ BENCH: Final = Bench(
     name="access",
     explanation="throughput of a GET without the access log against that with it, and without authentication against "
     "that with it; p99 latency of callers while another project floods the API against that without a flood",
-    shape=f"access {CONNECTIONS} connections, {SECONDS} s, {flood.SHAPE}",
+    shape=f"access {CONNECTIONS} connections, {REPETITIONS} x {SECONDS} s, {flood.SHAPE}",
     rounds=ROUNDS,
     running=_running,
     results=_results,

@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+HEADER: Final = "bench-side"
+"""Header that names the side of a request (`bench.access.sides`)."""
 TIMEOUT_SECONDS: Final = 20.0
 _READ_BYTES: Final = 2**16
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: ([0-9]+)\r\n", re.IGNORECASE)
@@ -20,18 +22,23 @@ _OK: Final = b"HTTP/1.1 200 "
 
 
 class ClientSettings(msgspec.Struct):
-    """Host of the API, number of connections, API key and path: the first line of the process's standard input."""
+    """Host and TCP port of the API, number of connections, API key and path: the first line of the process's standard
+    input.
+    """
 
     host: str
+    port: int
     connections: int
     key: str
     path: str
 
 
 class Turn(msgspec.Struct):
-    """A request to send as many requests as possible to a port for some seconds; the answer is the rate per second."""
+    """A request to send as many requests of one side as possible for some seconds; the answer is the rate in requests
+    per second.
+    """
 
-    port: int
+    side: str
     seconds: float
 
 
@@ -65,9 +72,10 @@ class _Connection:
 def rate(settings: ClientSettings, turn: Turn) -> float:
     """Return the number of responses per second while every connection has one request in progress."""
     request = (
-        f"GET {settings.path} HTTP/1.1\r\nHost: {settings.host}\r\nAuthorization: Bearer {settings.key}\r\n\r\n"
+        f"GET {settings.path} HTTP/1.1\r\nHost: {settings.host}\r\nAuthorization: Bearer {settings.key}\r\n"
+        f"{HEADER}: {turn.side}\r\n\r\n"
     ).encode()
-    connections = [_Connection(settings.host, turn.port, request) for _ in range(settings.connections)]
+    connections = [_Connection(settings.host, settings.port, request) for _ in range(settings.connections)]
     selector, count, began = selectors.DefaultSelector(), 0, time.monotonic()
     for each in connections:
         selector.register(each.socket, selectors.EVENT_READ, each)
