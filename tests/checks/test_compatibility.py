@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 
 from control_plane.api.app import openapi_document
@@ -268,4 +267,4 @@ def test_running_control_plane_publishes_the_document_that_the_check_compares(
     shared_plane: RunningPlane,
 ) -> None:
     for _ in range(2):
-        assert httpx.get(f"{shared_plane.url}/openapi.json").json() == openapi_document()
+        assert shared_plane.document() == openapi_document()

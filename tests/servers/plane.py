@@ -59,6 +59,11 @@ class RunningPlane:
             verify=TLS_CONTEXT,
         )
 
+    def document(self) -> dict[str, Any]:
+        """Return the OpenAPI document. The API makes it at the first request: that takes seconds on a busy machine."""
+        answer = httpx.get(f"{self.url}/openapi.json", timeout=20, verify=TLS_CONTEXT)
+        return dict(answer.json())
+
     def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
         """Run an SQL query as the database's superuser and return its rows. `values` fill `%(name)s` in the query."""
         return self.statements.rows(query, values)

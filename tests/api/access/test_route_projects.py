@@ -16,7 +16,7 @@ import pytest
 from control_plane.api.requests.access import EXTENSION
 from tests.api.access.principals import create_project, issue
 from tests.api.node import admit, allocate, batch
-from tests.servers.plane import TLS_CONTEXT, RunningPlane
+from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
 ABSENT: Final = ["link", "lease", "port", "translation", "machine"]
@@ -117,7 +117,7 @@ class World:
 
 
 def routes_of_projects(plane: RunningPlane) -> Iterator[Route]:
-    document = httpx.get(f"{plane.url}/openapi.json", verify=TLS_CONTEXT).json()
+    document = plane.document()
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             declared = operation[EXTENSION]

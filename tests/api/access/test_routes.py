@@ -147,7 +147,7 @@ def callers(shared_plane: RunningPlane, oidc_provider: Provider) -> dict[str, di
 
 def routes(plane: RunningPlane) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield method, path and declaration of every route in the OpenAPI document."""
-    document = httpx.get(f"{plane.url}/openapi.json", verify=TLS_CONTEXT).json()
+    document = plane.document()
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             yield method.upper(), path, operation[EXTENSION]
@@ -215,7 +215,7 @@ def test_every_route_is_open_exactly_to_the_principals_that_its_declaration_name
 def test_credentials_of_every_route_are_checked_before_the_body_is_parsed(
     shared_plane: RunningPlane, callers: dict[str, dict[str, str]]
 ) -> None:
-    document = httpx.get(f"{shared_plane.url}/openapi.json", verify=TLS_CONTEXT).json()
+    document = shared_plane.document()
     bodies = {
         (method.upper(), path)
         for path, operations in document["paths"].items()

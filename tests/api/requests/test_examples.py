@@ -265,7 +265,7 @@ BY_PARAMETER: Final[Mapping[str, Callable[[World], Names]]] = {
 
 @pytest.fixture(scope="module")
 def document(shared_plane: RunningPlane) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{shared_plane.url}/openapi.json", verify=TLS_CONTEXT).json()
+    found: dict[str, Any] = shared_plane.document()
     return found
 
 

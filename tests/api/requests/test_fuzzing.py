@@ -126,7 +126,7 @@ def fleet(shared_plane: RunningPlane) -> Fleet:
         "caller": issue(shared_plane, "ci", projects=["own"]),
         "admin": issue(shared_plane, "fuzz", "admin"),
     }
-    document = httpx.get(f"{shared_plane.url}/openapi.json", verify=TLS_CONTEXT).json()
+    document = shared_plane.document()
     headers = {
         "anonymous": {},
         "node": {"Authorization": node.headers["authorization"]},

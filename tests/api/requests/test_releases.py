@@ -26,7 +26,7 @@ def test_capabilities_list_every_route_of_the_openapi_document_without_credentia
     answer = httpx.get(f"{shared_plane.url}/v1", verify=TLS_CONTEXT)
     assert answer.status_code == 200
     found = answer.json()
-    paths = httpx.get(f"{shared_plane.url}/openapi.json", verify=TLS_CONTEXT).json()["paths"]
+    paths = shared_plane.document()["paths"]
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
     assert {route for group in found["groups"] for route in group["routes"]} == routes
     assert found["version"] == release()
