@@ -1,10 +1,11 @@
-"""`read.allocation` lists allocations, and `read.story` the events that belong to each allocation. The projector writes
-both tables.
+"""`read.allocation` lists allocations, `read.allocation_label` their labels, and `read.story` the events that belong to
+each allocation. The projector writes these tables.
 
 The state of an allocation is computed from the events of its own stream; these tables only index the streams and
 events.
 """
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
@@ -24,6 +25,17 @@ allocation = sa.Table(
     sa.Column("allocation_id", sa.Text, nullable=False, unique=True),
     sa.Column("project", sa.Text, nullable=False),
     sa.Index("allocation_by_project", "project", "position"),
+    schema="read",
+)
+allocation_label = sa.Table(
+    "allocation_label",
+    metadata,
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("label", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+    sa.Column("project", sa.Text, nullable=False),
+    sa.Index("allocation_label_in_project", "project", "label", "value", "position"),
+    sa.Index("allocation_label_by_value", "label", "value", "position"),
     schema="read",
 )
 story = sa.Table(
@@ -48,6 +60,12 @@ def request(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, All
     return [(recorded.position, recorded.fact.allocation_id, recorded.fact.project)]
 
 
+def labels(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, str, str, str]]:
+    """Return the rows that the event of an allocation request adds to `read.allocation_label`."""
+    fact = recorded.fact
+    return [(recorded.position, label, value, fact.project) for label, value in fact.labels.items()]
+
+
 class Requested(NamedTuple):
     """An allocation request: the id of the allocation, and the ledger position of the request."""
 
@@ -59,21 +77,30 @@ async def page(
     conn: AsyncConnection,
     *,
     within: frozenset[ProjectId] | None,
+    labelled: Mapping[str, str],
     after: Position | None,
     limit: int,
     descending: bool = True,
     upto: Position | None = None,
 ) -> list[Requested]:
     """Return one page of allocation requests, newest first or oldest first; with `within`, only those in these
-    projects, and with `upto` only those that were recorded up to this position.
+    projects, and with `upto` only those that were recorded up to this position. They have all labels of `labelled`.
     """
-    query = sa.select(allocation)
+    query, position = sa.select(allocation), allocation.c.position
     if within is not None:
         query = query.where(allocation.c.project.in_(sorted(within)))
+    for label, value in sorted(labelled.items()):
+        given = allocation_label.alias()
+        query = query.join(given, given.c.position == allocation.c.position)
+        query = query.where(given.c.label == label, given.c.value == value)
+        if within is not None:
+            query = query.where(given.c.project.in_(sorted(within)))
+        # The order of the label's index: all rows of a page are found in it one after the other.
+        position = given.c.position
     if upto is not None:
-        query = query.where(allocation.c.position <= upto)
+        query = query.where(position <= upto)
     place = None if after is None else (after,)
-    query = keyset(query, [allocation.c.position], place, limit, descending=descending)
+    query = keyset(query, [position], place, limit, descending=descending)
     return [
         Requested(Position(row.position), AllocationId(row.allocation_id))
         for row in await conn.execute(query)

@@ -53,6 +53,7 @@ PROJECTIONS: Final[dict[str, Projection]] = {
             "allocations",
             (
                 Inserted(allocations.allocation, (AllocationRequested,), allocations.request),
+                Inserted(allocations.allocation_label, (AllocationRequested,), allocations.labels),
                 Selected(allocations.story, allocations.TIMELINE_ROWS),
             ),
         ),

@@ -7,7 +7,7 @@ from tests.projections.plane_requests import NAMES, caught_up, change, create_hi
 from tests.servers.plane import RunningPlane
 
 INLINE = ("node", "slot", "api_key", "project", "catalogue_entry", "service_account", "session")
-TABLES = (*INLINE, "allocation", "story", "project_event", "holding")
+TABLES = (*INLINE, "allocation", "allocation_label", "story", "project_event", "holding")
 
 
 def rows(plane: RunningPlane) -> dict[str, list[tuple[object, ...]]]:

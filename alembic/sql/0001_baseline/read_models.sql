@@ -10,6 +10,16 @@ create table allocation (
 );
 create index allocation_by_project on allocation (project, position);
 
+create table allocation_label (
+  position bigint not null,
+  label text not null,
+  value text not null,
+  project text not null,
+  primary key (position, label)
+);
+create index allocation_label_in_project on allocation_label (project, label, value, position);
+create index allocation_label_by_value on allocation_label (label, value, position);
+
 create table api_key (
   key_id text not null,
   version bigint not null,

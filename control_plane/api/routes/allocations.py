@@ -75,6 +75,7 @@ placements = APIRouter(
     prefix="/v1/placements", tags=["allocations"], responses=PROBLEMS, route_class=NamingRoute
 )
 JSON = "application/json"
+_LABEL_FILTER = "A label NAME=VALUE that the allocations have; repeat the parameter for several labels."
 
 
 @router.post(
@@ -174,6 +175,7 @@ async def list_allocations(
     principal: Caller,
     *,
     project: Annotated[str | None, Query(max_length=63)] = None,
+    label: Annotated[list[str], Query(max_length=8, description=_LABEL_FILTER)] = [],  # noqa: B006 (never changed)
     at: At = None,
     cursor: Cursor = None,
     limit: Limit = 50,
@@ -182,18 +184,27 @@ async def list_allocations(
     """List allocations in their present state by the time of their request, newest first. With `at`, list those
     requested until then, in their state at that time.
     """
+    labelled = _labels(label)
     after, descending = position_of(cursor), order == "desc"
     only = within(principal, None if project is None else _project(project))
     if at is not None:
         async with travel_of(request).to(at, known_to="allocations") as (conn, [place]):
             found = await allocations.page(
-                conn, within=only, after=after, limit=limit, descending=descending, upto=place.position
+                conn,
+                within=only,
+                labelled=labelled,
+                after=after,
+                limit=limit,
+                descending=descending,
+                upto=place.position,
             )
             views = await allocations_then(conn, [each.allocation_id for each in found], place.position)
         set_headers(response, place)
         return _page(views, found, limit)
     async with plane_of(request).engine.connect() as conn:
-        found = await allocations.page(conn, within=only, after=after, limit=limit, descending=descending)
+        found = await allocations.page(
+            conn, within=only, labelled=labelled, after=after, limit=limit, descending=descending
+        )
         streams = [stream_of_allocation(each.allocation_id) for each in found]
         by_stream = await histories(conn, streams)
         found_histories = [refuse_unreadable(by_stream[stream]) for stream in streams]
@@ -206,6 +217,17 @@ def _page(
     views: list[AllocationView], found: list[allocations.Requested], limit: int
 ) -> Page[AllocationView]:
     return Page(items=views, next_cursor=str(found[-1].position) if len(found) == limit else None)
+
+
+def _labels(given: list[str]) -> dict[str, str]:
+    """Return the labels of a filter by their names. Raises `Malformed`."""
+    found = dict[str, str]()
+    for number, each in enumerate(given):
+        name, equals, value = each.partition("=")
+        if not (name and equals) or found.setdefault(name, value) != value:
+            reason = f"label {each!r} is not of the form NAME=VALUE, or its name has another value too"
+            raise Malformed(Objection("invalid_label", reason, parameter=f"label[{number}]"))
+    return found
 
 
 def _project(raw: str) -> ProjectId:
