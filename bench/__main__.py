@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from bench.access import access
+from bench.allocate import allocate
 from bench.dispatch import dispatch, redelivery
 from bench.fleet import fleet, resync
 from bench.harness.measure import Bench, Measurement, show
@@ -28,6 +29,7 @@ BENCHES: Final[dict[str, Bench]] = {
     each.name: each
     for each in (
         access.BENCH,
+        allocate.BENCH,
         append.BENCH,
         boot.BENCH,
         dispatch.BENCH,

@@ -41,6 +41,11 @@ class BenchProcess:
             await self._in.drain()
             return await self.receive(answer)
 
+    async def send(self, message: object) -> None:
+        """Send a message that the process does not answer."""
+        self._in.write(msgspec.json.encode(message) + b"\n")
+        await self._in.drain()
+
     async def receive(self, answer: type[T]) -> T:
         """Wait, without a time limit, for the next line of the process, and return it decoded as `answer`."""
         line = await self._out.readline()

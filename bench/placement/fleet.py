@@ -1,4 +1,6 @@
-"""Fleets for the placement benchmark: rows of nodes and slots as the projections would write them, without events."""
+"""Fleets for the benchmarks of placement and of allocations: rows of nodes and slots as projections would write them,
+and the versions of the slots' streams, without events.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -41,8 +43,11 @@ insert into read.slot (slot_id, node_id, slot_index, version, state, vcpus, memo
 select 'n' || lpad(number::text, 6, '0') || '/' || index, 'n' || lpad(number::text, 6, '0'), index, 1,
        case when random() < %(full)s then 'claimed' else 'free' end, %(vcpus)s, %(memory)s, 'slice' || index,
        (%(offers)s::text[])[1 + number %% %(kinds)s], %(skus)s,
-       'default', 'x', 'x', 'x', 'x', 'br-slice'
+       'default', '52:54:00:00:00:01', '10.0.0.10', '10.0.0.0/24', '10.0.0.1', 'br-slice'
   from generate_series(1, %(nodes)s) number cross join generate_series(0, %(last)s) index
+"""
+_HEADS: Final = """
+insert into ledger.head (stream_id, version) select 'slot-' || slot_id, version from read.slot
 """
 _COUNTS: Final = """
 insert into work.slot_counts (node_id, class, slots, fit, idle, free, free_on_node)
@@ -75,6 +80,6 @@ class Fleet:
         }
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute("select setseed(0.5)")
-            for query in (_NODES, _SEEN, _SLOTS, _COUNTS):
+            for query in (_NODES, _SEEN, _SLOTS, _HEADS, _COUNTS):
                 conn.execute(query, parameters)
             conn.execute("vacuum analyze")
