@@ -107,7 +107,7 @@ class NestedSite:
     def guest(self, allocation: str, command: str) -> str:
         """Run a shell command in the allocation's first guest and return its output."""
         address = self.show(allocation)["slots"][0]["private_ip"]
-        done = self.host.run(ssh(address, self.key, [command]), check=False)
+        done = self.host.run(ssh(address, self.key, [command]), check=False, seconds=BOOT_SECONDS)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

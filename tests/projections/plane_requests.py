@@ -27,7 +27,7 @@ def create_history(plane: RunningPlane, node: str = "node-a", slots: int = 3) ->
     key, and sessions of which one has ended. Return the ids of all allocations.
     """
     client = admit(plane, node, slots)
-    made = [allocate(plane).json() for _ in range(slots - 1)]
+    made = [allocate(plane, labels={"team": "a"}).json() for _ in range(slots - 1)]
     assert plane.client().delete(f"/allocations/{made[0]['id']}").is_success
     removed = {
         "kind": "slice.removed",
