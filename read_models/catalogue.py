@@ -9,7 +9,7 @@ from typing import Any, Final, assert_never
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.entries import (
@@ -28,6 +28,7 @@ from events.entries import (
 )
 from events.ledger.tables import metadata
 from events.values import EntryKind, stream_of_entry
+from read_models.compiled import CompiledQueries
 from read_models.pages import keyset
 from read_models.rows import Patch
 
@@ -96,13 +97,19 @@ async def find(
     With `lock`, the rows of the entries are locked until the transaction ends, in the order of their streams: `share`
     prevents other transactions from changing the entries, `update` also from creating allocations that use them.
     """
-    table = catalogue_entry
     keys = [stream_of_entry(kind, name) for kind, name in names]
-    query = sa.select(table).where(table.c.entry.in_(keys)).order_by(table.c.entry)
-    if lock is not None:
-        query = query.with_for_update(read=lock == "share")
-    found = map(entry_in, (await conn.execute(query)).mappings())
+    found = map(entry_in, await _QUERIES.get(lock, lambda: _named(lock)).rows(conn, {"keys": keys}))
     return {each.kind: each for each in found}
+
+
+def _named(lock: str | None) -> sa.Select[tuple[object, ...]]:
+    table = catalogue_entry
+    keys = sa.bindparam("keys", type_=ARRAY(sa.Text))
+    query = sa.select(table).where(table.c.entry == sa.any_(keys)).order_by(table.c.entry)
+    return query if lock is None else query.with_for_update(read=lock == "share")
+
+
+_QUERIES: Final = CompiledQueries()
 
 
 async def named(conn: AsyncConnection, kind: EntryKind, names: Collection[str]) -> list[Entry]:

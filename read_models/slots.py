@@ -5,6 +5,7 @@ transaction that appends the slot's events to the ledger.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -49,6 +50,7 @@ from events.slots import (
 )
 from events.values import AllocationId, NodeId, PciAddress, SkuName, SlotId, SlotIndex, index_of
 from read_models.bring_ups import bring_up_columns, bring_up_values, excluded_in, failures_in
+from read_models.compiled import CompiledQuery
 from read_models.drift import drift_columns, drift_in
 from read_models.pages import keyset
 from read_models.rows import Patch
@@ -271,6 +273,23 @@ async def classes(
     """Return the classes of all slots, by key, and those of the rows of the query `past`. There are few, however many
     slots there are: the query jumps from each class to the next one in the index.
     """
+    if past is None:
+        rows = await _CLASSES.rows(conn, {})
+    else:
+        rows = [dict(each) for each in (await conn.execute(_classes(past))).mappings()]
+    return {
+        row["key"]: _class(tuple(row["skus"] or ()), row["vcpus"], row["memory_mib"], row["offer"])
+        for row in rows
+    }
+
+
+@lru_cache(maxsize=4096)
+def _class(skus: tuple[SkuName, ...], vcpus: int, memory_mib: int, offer: str | None) -> SlotClass:
+    return SlotClass(skus, vcpus, memory_mib, decoded(offer))
+
+
+def _classes(past: sa.Select[tuple[Any, ...]] | None) -> sa.Select[Any] | sa.CompoundSelect[Any]:
+    """Return the query of `classes`."""
     key = slot.c["class"]
     least = sa.select(sa.func.min(key).label("key"))
     found = least.cte("found", recursive=True)
@@ -280,15 +299,14 @@ async def classes(
     one = sa.select(*shown).where(key == found.c.key).limit(1).lateral("one")
     query = sa.select(found.c.key, one).select_from(sa.join(found, one, sa.true()))
     # For the null at the end, the inner query would read all slots.
-    queries = [query.where(found.c.key.is_not(None))]
-    if past is not None:
-        then = past.subquery().c
-        queries.append(sa.select(then["class"], then.skus, then.vcpus, then.memory_mib, then.offer))
-    rows = await conn.execute(sa.union_all(*queries))
-    return {
-        row.key: SlotClass(tuple(row.skus or ()), row.vcpus, row.memory_mib, decoded(row.offer))
-        for row in rows
-    }
+    present = query.where(found.c.key.is_not(None))
+    if past is None:
+        return present
+    then = past.subquery().c
+    return sa.union_all(present, sa.select(then["class"], then.skus, then.vcpus, then.memory_mib, then.offer))
+
+
+_CLASSES: Final = CompiledQuery(_classes(None))
 
 
 async def find(conn: AsyncConnection, slot_id: SlotId) -> SlotRow | None:

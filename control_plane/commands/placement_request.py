@@ -66,6 +66,34 @@ class PlacementRequest:
     """Nodes with allocations from which the request keeps apart."""
 
     @property
+    def form(self) -> tuple[object, ...]:
+        """What the text of queries for the request depends on: requests with equal forms differ in `values` only."""
+        sku, request = self.demand.sku, self.request
+        return (
+            sku.placement,
+            sku.rate_mbit is not None,
+            request.node is not None,
+            request.slot_count > 1,
+            self.needs_root_disk,
+            self.simulated_allowed,
+            bool(self.except_nodes),
+            bool(self.apart_nodes),
+            tuple(each.to for each in self.ingress_requests),
+        )
+
+    @property
+    def values(self) -> dict[str, object]:
+        """The values of the named parameters in queries for the request."""
+        return {
+            "wanted_node": self.request.node,
+            "wanted_image": self.request.image,
+            "wanted_slots": self.request.slot_count,
+            "except_nodes": sorted(self.except_nodes),
+            "apart_nodes": sorted(self.apart_nodes),
+            "unreachable_after": self.unreachable_after,
+        }
+
+    @property
     def ingress_requests(self) -> list[IngressRequest]:
         """The requested ingress rules without their ids."""
         return [rule for _, rule in self.ingress_rules]
@@ -76,7 +104,7 @@ class PlacementRequest:
         """
         if self.needs_root_disk:
             return sa.true()
-        return node.c.images.any_() == self.request.image
+        return node.c.images.any_() == sa.bindparam("wanted_image", self.request.image)
 
     def support_of(self, node_id: sa.ColumnElement[str]) -> Iterator[sa.ColumnElement[bool]]:
         """Yield SQL conditions for a node with an agent that supports everything that the request needs. Another agent

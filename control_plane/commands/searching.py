@@ -48,6 +48,7 @@ from events.values import (
     stream_of_slot,
 )
 from read_models import nodes, slots
+from read_models.compiled import CompiledQueries
 from read_models.slots import SlotRow
 
 CANDIDATES: Final = MAX_SLOTS + 1
@@ -56,6 +57,7 @@ HOSTS: Final = 4
 """Number of nodes of which a request locks the free slots at a time."""
 MOST_TRIED: Final = 32
 """Number of nodes that a request tries by their numbers of free slots."""
+_QUERIES: Final = CompiledQueries()
 _FREE: Final[sa.ColumnClause[str]] = sa.literal_column(f"'{slot_state_name(Free())}'")
 """Not a parameter: the partial index of free slots is for this constant, and a generic plan could not use it."""
 
@@ -151,12 +153,20 @@ async def first_hosts(
 
     The nodes of each class are read from the index in this order, and the first of all classes are returned.
     """
-    counted, spreads = tables.slot_counts, wanted.demand.sku.placement == "spread"
+    query = _QUERIES.get(("hosts", bool(tried), wanted.form), lambda: _hosts(wanted, keys, tried))
+    values = {**wanted.values, "keys": sorted(keys), "tried": sorted(tried)}
+    return {NodeId(row["node_id"]): row["free_on_node"] for row in await query.rows(conn, values)}
 
+
+def _hosts(
+    wanted: PlacementRequest, keys: Sequence[str], tried: Collection[NodeId]
+) -> sa.Select[tuple[object, ...]]:
+    """Return the query of `first_hosts`."""
+    counted, spreads = tables.slot_counts, wanted.demand.sku.placement == "spread"
     alike = counted.alias("alike")
     of_keys = (
         sa.select(sa.func.sum(alike.c.free))
-        .where(alike.c.node_id == counted.c.node_id, alike.c["class"].in_(keys))
+        .where(alike.c.node_id == counted.c.node_id, alike.c["class"] == sa.any_(_list("keys", keys)))
         .scalar_subquery()
     )
 
@@ -164,20 +174,22 @@ async def first_hosts(
         free = found.c.free_on_node.desc() if spreads else found.c.free_on_node
         return query.order_by(free, found.c.node_id).limit(HOSTS)
 
-    wanted_class = _texts(keys).table_valued("key", name="wanted_class").render_derived()
+    wanted_class = (
+        sa.func.unnest(_list("keys", keys)).table_valued("key", name="wanted_class").render_derived()
+    )
     which = [
         counted.c["class"] == wanted_class.c.key,
         counted.c.free > sa.literal_column("0"),  # not a parameter: the partial index has this condition
-        of_keys >= wanted.request.slot_count,
+        of_keys >= sa.bindparam("wanted_slots", wanted.request.slot_count),
     ]
     if tried:
-        which.append(counted.c.node_id.not_in(tried))
+        which.append(counted.c.node_id != sa.all_(_list("tried", tried)))
     of_class = sa.select(counted.c.node_id, counted.c.free_on_node).where(
         *which, *on_fit_node(wanted, counted.c.node_id)
     )
     found = first(counted, of_class).lateral("found")
     every = sa.select(found).distinct().select_from(sa.join(wanted_class, found, sa.true()))
-    return {NodeId(row.node_id): row.free_on_node for row in await conn.execute(first(found, every))}
+    return first(found, every)
 
 
 async def _first_that_fits(
@@ -253,13 +265,22 @@ async def _free_slots_of(
     The slots of each node are read by its id: a condition on several ids could make the planner read the free slots of
     all nodes in their order.
     """
+    query = _QUERIES.get(("slots", wanted.form), lambda: _slots_of(wanted, keys, hosts))
+    values = {**wanted.values, "keys": sorted(keys), "hosts": sorted(hosts)}
+    return {row.slot_id: row for row in map(SlotRow, await query.rows(conn, values))}
+
+
+def _slots_of(
+    wanted: PlacementRequest, keys: Collection[str], hosts: Collection[NodeId]
+) -> sa.Select[tuple[object, ...]]:
+    """Return the query for the free slots of the classes `keys` on those of these nodes that are suitable."""
     slot = slots.slot
-    host = _texts(hosts).table_valued("node", name="host").render_derived()
+    host = sa.func.unnest(_list("hosts", hosts)).table_valued("node", name="host").render_derived()
     of_host = (
         sa.select(slot)
         .where(
             slot.c.node_id == host.c.node,
-            slot.c["class"].in_(keys),
+            slot.c["class"] == sa.any_(_list("keys", keys)),
             *_is_free(slot),
             placeable.all_hold(placeable.SLOT),
             *on_fit_node(wanted, slot.c.node_id),
@@ -268,16 +289,15 @@ async def _free_slots_of(
         .with_for_update(skip_locked=True, of=slot)
         .lateral("found")
     )
-    query = sa.select(of_host).select_from(sa.join(host, of_host, sa.true()))
-    return {row.slot_id: row for row in map(SlotRow, (await conn.execute(query)).mappings())}
+    return sa.select(of_host).select_from(sa.join(host, of_host, sa.true()))
 
 
 async def _free_slots(
     conn: AsyncConnection, wanted: PlacementRequest, keys: Collection[str], lock: _Lock
 ) -> dict[SlotId, SlotRow]:
     """Return free slots of the classes `keys` on suitable nodes, in the order of nodes: all of a node, or none."""
-    query = _candidates(wanted, keys, lock)
-    found = [SlotRow(row) for row in (await conn.execute(query)).mappings()]
+    query = _QUERIES.get(("candidates", lock, wanted.form), lambda: _candidates(wanted, keys, lock))
+    found = [SlotRow(row) for row in await query.rows(conn, {**wanted.values, "keys": sorted(keys)})]
     return {row.slot_id: row for row in _of_whole_nodes(found)}
 
 
@@ -297,7 +317,9 @@ def _candidates(
     needs no sort of all free slots. Conditions on the node are scalar subqueries: the planner would turn an `exists`
     into joins over all slots and nodes.
     """
-    wanted_class = _texts(keys).table_valued("key", name="wanted_class").render_derived()
+    wanted_class = (
+        sa.func.unnest(_list("keys", keys)).table_valued("key", name="wanted_class").render_derived()
+    )
     slot = slots.slot
     which = [
         *_is_free(slot),
@@ -307,7 +329,7 @@ def _candidates(
     ]
     if wanted.request.slot_count > 1:
         # Otherwise all rows within the limit could be of nodes with too few free slots, followed by a suitable node.
-        which.append(_free_beside(keys) >= wanted.request.slot_count)
+        which.append(_free_beside(keys) >= sa.bindparam("wanted_slots", wanted.request.slot_count))
     of_class = sa.select(slot).where(*which).order_by(slot.c.node_id, slot.c.slot_index).limit(CANDIDATES)
     found = of_class.with_for_update(skip_locked=lock is _Lock.SKIP, of=slot).lateral("found")
     return (
@@ -323,11 +345,11 @@ def on_fit_node(wanted: PlacementRequest, node_id: sa.ColumnElement[str]) -> Ite
     placement, and has an agent that supports the request.
     """
     if wanted.request.node is not None:
-        yield node_id == wanted.request.node
+        yield node_id == sa.bindparam("wanted_node", wanted.request.node)
     if wanted.except_nodes:
-        yield node_id.not_in(wanted.except_nodes)
+        yield node_id != sa.all_(_list("except_nodes", wanted.except_nodes))
     if wanted.apart_nodes:
-        yield node_id.not_in(wanted.apart_nodes)
+        yield node_id != sa.all_(_list("apart_nodes", wanted.apart_nodes))
     yield _reachable(wanted.unreachable_after, node_id)
     yield _fit(wanted, node_id)
     yield from wanted.support_of(node_id)
@@ -335,7 +357,8 @@ def on_fit_node(wanted: PlacementRequest, node_id: sa.ColumnElement[str]) -> Ite
 
 def _reachable(unreachable_after: timedelta, node_id: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     seen = tables.node_seen
-    reachable = placeable.all_hold(placeable.heartbeat(unreachable_after))
+    limit: sa.BindParameter[timedelta] = sa.bindparam("unreachable_after", unreachable_after)
+    reachable = placeable.all_hold(placeable.heartbeat(limit))
     return sa.select(reachable).where(seen.c.node_id == node_id).scalar_subquery()
 
 
@@ -350,8 +373,9 @@ def _fit(wanted: PlacementRequest, node_id: sa.ColumnElement[str]) -> sa.ColumnE
     return sa.select(fit).where(node.c.node_id == node_id).scalar_subquery()
 
 
-def _texts(values: Collection[str]) -> sa.Function[Any]:
-    return sa.func.unnest(sa.cast([*values], ARRAY(sa.Text)))
+def _list(name: str, values: Collection[str]) -> sa.BindParameter[Any]:
+    """Return a named parameter with a list of texts."""
+    return sa.bindparam(name, sorted(values), ARRAY(sa.Text))
 
 
 def _is_free(slot: sa.FromClause) -> Iterator[sa.ColumnElement[bool]]:
@@ -367,7 +391,7 @@ def _free_beside(keys: Collection[str]) -> sa.ScalarSelect[int]:
     alike = sa.and_(
         free.c.node_id == slots.slot.c.node_id,
         *_is_free(free),
-        free.c["class"] == sa.any_(sa.cast([*keys], ARRAY(sa.Text))),
+        free.c["class"] == sa.any_(_list("keys", keys)),
         sa.not_(free.c.blocked),
         free.c.excluded.is_(None),
     )

@@ -7,7 +7,7 @@ rules, and that the agent supports these and the rate of its SKU.
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONPATH
@@ -17,6 +17,7 @@ from control_plane.decisions.placing.choice import CORDONED
 from control_plane.work import tables
 from events.values import NodeId, SlotId, node_of
 from read_models import nodes, slots
+from read_models.compiled import CompiledQuery
 
 _BLOCKING: Final = "$[*] ? (@.blocks == true).kind"
 
@@ -71,7 +72,7 @@ SLOT: Final = of_slot(slots.slot)
 """Conditions on the row of a slot as it is now."""
 
 
-def heartbeat(unreachable_after: timedelta) -> tuple[Need, ...]:
+def heartbeat(unreachable_after: "timedelta | sa.ColumnElement[timedelta]") -> tuple[Need, ...]:
     """Return the conditions on a node's last heartbeat: it is recent, and it states that the agent has compared all its
     slots with the desired state.
     """
@@ -103,10 +104,16 @@ async def hold_open(conn: AsyncConnection, node: NodeId) -> bool:
     count a failed bring-up (FOR NO KEY UPDATE). They do so after they placed the allocation on another node, so two of
     them with exchanged nodes would wait for each other.
     """
-    row = sa.select(sa.literal(1)).where(nodes.node.c.node_id == node)
-    await conn.execute(row.with_for_update(read=True, key_share=True))
+    await _HOLD.rows(conn, {"node": node})
     # Read the row in a statement after the lock: only its snapshot surely contains a cordon that was committed before.
-    return (await conn.execute(row.where(all_hold(HOST)))).first() is not None
+    return bool(await _OPEN.rows(conn, {"node": node}))
+
+
+_ROW: Final[sa.Select[Any]] = sa.select(sa.literal_column("1")).where(
+    nodes.node.c.node_id == sa.bindparam("node", type_=sa.Text)
+)
+_HOLD: Final = CompiledQuery(_ROW.with_for_update(read=True, key_share=True))
+_OPEN: Final = CompiledQuery(_ROW.where(all_hold(HOST)))
 
 
 async def close(conn: AsyncConnection, node: NodeId) -> None:

@@ -1,0 +1,56 @@
+"""Queries that are compiled once and run by psycopg.
+
+For a short query, SQLAlchemy needs several times the processor time that Postgres needs: it builds the expression,
+finds the compiled text in its cache, and prepares the columns of the result. Commands that run hundreds of times per
+second therefore keep the text of their queries.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, LiteralString
+
+import sqlalchemy as sa
+from psycopg.rows import dict_row
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.ledger.connection import ledger_connection
+
+_DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call]  # SQLAlchemy does not annotate it
+_MOST: Final = 256
+"""Number of texts that one `CompiledQueries` keeps."""
+
+
+class CompiledQuery:
+    """The text of a query. Its named parameters (`sa.bindparam`) get their values in each call; other values in the
+    expression are those of its construction. A parameter must not need a conversion by SQLAlchemy, as JSON does.
+    """
+
+    def __init__(self, query: "sa.SelectBase") -> None:
+        compiled = query.compile(dialect=_DIALECT)
+        self._text: LiteralString = compiled.string
+        self._values = dict(compiled.params)
+
+    async def rows(self, conn: AsyncConnection, values: Mapping[str, object]) -> list[dict[str, Any]]:
+        """Return all rows, in the transaction of the connection, which must have begun."""
+        driver = await ledger_connection(conn)
+        cursor = driver.cursor(row_factory=dict_row)
+        await cursor.execute(self._text, {**self._values, **values}, prepare=True)
+        return await cursor.fetchall()
+
+
+class CompiledQueries:
+    """The texts of queries that `build` constructs. Two arguments of `build` with the same form get the same text: the
+    queries must differ in the values of named parameters only.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[object, CompiledQuery] = {}
+
+    def get(self, form: object, build: Callable[[], sa.SelectBase]) -> CompiledQuery:
+        """Return the text for a form, which `build` constructs if it is new."""
+        found = self._found.get(form)
+        if found is None:
+            if len(self._found) >= _MOST:
+                self._found.clear()
+            found = self._found[form] = CompiledQuery(build())
+        return found
