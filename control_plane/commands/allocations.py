@@ -11,6 +11,7 @@ from control_plane.decisions import allocation as life
 from control_plane.decisions.deadlines import STOP_WITHIN, ready_within
 from control_plane.decisions.fleet.device_health import exclude_for
 from control_plane.decisions.ingress import withdraw_overdue
+from control_plane.decisions.leases import limits_of
 from control_plane.decisions.refusals import refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
@@ -87,12 +88,13 @@ def start_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -
 
 def renew_lease(allocation: AllocationId, origin: Origin, duration: timedelta) -> Command:
     """Let the lease of an allocation end after `duration` from now. A lease that lasts as long already is not
-    changed.
+    changed. The limits that the allocation has recorded apply, not those of the present catalogue.
     """
 
     async def command(transaction: Transaction) -> Decision:
         loaded = await load(transaction.conn, allocation)
-        renewed = life.renew(loaded.state, transaction.now, duration)
+        limits = limits_of(loaded.state.specification)
+        renewed = life.renew(loaded.state, transaction.now, duration, limits)
         return Decision(loaded.changes(renewed), origin.at(transaction.now))
 
     return command

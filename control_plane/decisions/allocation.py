@@ -3,6 +3,7 @@
 A slot is released by a fact of its own stream, recorded in the same append as the fact of the allocation.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -25,6 +26,7 @@ from control_plane.decisions.allocation_states import (
     state_name,
 )
 from control_plane.decisions.fleet.device_health import FAULT_REPORTED
+from control_plane.decisions.leases import LeaseLimit, against_length
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from events.allocations import (
     AllocationActivated,
@@ -122,10 +124,13 @@ def expire(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
             return ()
 
 
-def renew(state: Allocation, now: datetime, duration: timedelta) -> tuple[AllocationFact, ...]:
+def renew(
+    state: Allocation, now: datetime, duration: timedelta, limits: Sequence[LeaseLimit]
+) -> tuple[AllocationFact, ...]:
     """Let the lease end at `now` plus `duration`; return no facts if it ends then or later already.
 
-    Raises `Conflict` if the allocation has no lease, or if the lease is over and only its release is outstanding.
+    Raises `Conflict` if the allocation has no lease, if the lease is over and only its release is outstanding, or if
+    `duration` exceeds a limit.
     """
     match state:
         case (Active() | Starting() | Stopping() | Stopped()) as leased:
@@ -135,6 +140,7 @@ def renew(state: Allocation, now: datetime, duration: timedelta) -> tuple[Alloca
                     f"the lease ended at {present.isoformat()}, and the allocation is about to be released"
                 )
                 raise Conflict(Objection("lease_over", reason))
+            refuse_if(against_length(int(duration.total_seconds()), limits))
             return () if end <= present else (LeaseRenewed(leased.request.allocation_id, end),)
         case _:
             raise Conflict(*against_renewing(state))
@@ -142,7 +148,7 @@ def renew(state: Allocation, now: datetime, duration: timedelta) -> tuple[Alloca
 
 def against_renewing(state: Allocation) -> list[Objection]:
     """Return the reason why the allocation's lease cannot be renewed; an empty list if it can. Not checked: whether the
-    lease is over.
+    lease is over, and the limits of its length.
     """
     match state:
         case Active() | Starting() | Stopping() | Stopped():

@@ -5,10 +5,17 @@ from functools import partial
 
 import pytest
 
-from tests.api.node import admit
+from tests.api.node import admit, allocate
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
+
+TOO_LONG = {
+    "code": "lease_too_long",
+    "message": "a lease of 3601 s is longer than the SKU lab.small allows (3600 s); request at most 3600 s",
+    "field": "/lease_seconds",
+    "parameter": None,
+}
 
 
 @pytest.fixture
@@ -47,6 +54,26 @@ def test_timer_of_an_allocation_follows_its_renewed_lease(running: RunningAlloca
     query = "select due_at from work.timer where stream_id = %(stream)s"
     due = partial(running.plane.rows, query, stream=f"allocation-{running.id}")
     until(lambda: due() == [(end,)], "the timer is due at the end of the renewed lease")
+
+
+def test_lease_is_limited_by_the_sku_version_of_the_allocation_at_its_creation_and_at_each_renewal(
+    emptied_plane: RunningPlane,
+) -> None:
+    def publish(**limit: int) -> None:
+        content = {"vcpus": 1, "memory_mib": 96, **limit}
+        assert emptied_plane.client().put("/skus/lab.small", json=content).is_success
+
+    node = admit(emptied_plane, "n1")
+    publish(max_lease_seconds=3600)
+    refused = allocate(emptied_plane, lease_seconds=3601)
+    assert (refused.status_code, refused.json()["reasons"]) == (409, [TOO_LONG])
+    running = RunningAllocation(emptied_plane, node, lease_seconds=3600)
+    publish()
+    refused_renewal = renew(running, 3601)
+    assert (refused_renewal["status"], refused_renewal["reasons"]) == (409, [TOO_LONG])
+    assert running.event_types().count("lease_renewed") == 0
+    assert renew(running, 3600)["status"] == 200
+    assert running.event_types().count("lease_renewed") == 1
 
 
 def test_released_allocation_cannot_renew_its_lease(running: RunningAllocation) -> None:

@@ -521,6 +521,7 @@ SKU = {
     "placement": "pack",
     "price_per_hour": "3.20",
     "provisioning_seconds": 600,
+    "max_lease_seconds": 86400,
 }
 
 
@@ -548,6 +549,7 @@ def test_page_of_a_sku_shows_its_whole_content(plane: ScriptedPlane, sliceplane:
         "ib",
         "single",
         "3.20",
+        "at most 1 d",
     ):
         assert each in shown
 
