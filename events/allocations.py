@@ -193,6 +193,18 @@ class LeaseRenewed(Fact, frozen=True):
     """
 
 
+class LeaseExpiring(Fact, frozen=True):
+    """The lease ends soon. Recorded once for each configured lead time that is shorter than the time from the grant or
+    the last renewal to the end. If several lead times have passed unannounced, only the shortest one is recorded.
+    """
+
+    allocation_id: AllocationId
+    expires_at: datetime
+    """When the allocation is released, unless it ends earlier or the lease is extended."""
+    lead_seconds: int
+    """The configured lead time in seconds. Less time is left if the control plane was not running when it was due."""
+
+
 class SliceInterrupted(Fact, frozen=True):
     """A running slice stopped without an order: its node rebooted, or its virtual machine died."""
 
@@ -320,6 +332,7 @@ AllocationFact = (
     | AllocationActivated
     | LeaseGranted
     | LeaseRenewed
+    | LeaseExpiring
     | SliceInterrupted
     | AllocationStopping
     | SliceStopped

@@ -97,6 +97,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "allocation.activated": Shape(1, allocations.AllocationActivated),
     "allocation.lease_granted": Shape(1, allocations.LeaseGranted),
     "allocation.lease_renewed": Shape(1, allocations.LeaseRenewed),
+    "allocation.lease_expiring": Shape(1, allocations.LeaseExpiring),
     "allocation.slice_interrupted": Shape(1, allocations.SliceInterrupted),
     "allocation.stopping": Shape(1, allocations.AllocationStopping),
     "allocation.slice_stopped": Shape(1, allocations.SliceStopped),

@@ -11,13 +11,13 @@ from control_plane.decisions import allocation as life
 from control_plane.decisions.deadlines import STOP_WITHIN, ready_within
 from control_plane.decisions.fleet.device_health import exclude_for
 from control_plane.decisions.ingress import withdraw_overdue
-from control_plane.decisions.leases import limits_of
+from control_plane.decisions.leases import limits_of, term_of
 from control_plane.decisions.refusals import refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.processes.allocation import last_placement_fact
 from control_plane.work.spooled_reports import has_recent_heartbeat, has_spooled_reports
-from events.allocations import AllocationFact, AllocationFailed
+from events.allocations import AllocationFact, AllocationFailed, LeaseExpiring, LeaseGranted, LeaseRenewed
 from events.envelope import Recorded
 from events.facts import FailedBringUp, Reason
 from events.ingress import IngressReserved, IngressWithdrawn
@@ -111,6 +111,19 @@ def expire_lease(allocation: AllocationId) -> Command:
     return command
 
 
+def announce_end(allocation: AllocationId, lead: timedelta) -> Command:
+    """Record that the lease of the allocation ends after this lead time or earlier, unless it was renewed, is over, or
+    this was recorded before.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        loaded = await load(transaction.conn, allocation)
+        facts = life.announce_end(loaded.state, term_of(loaded.history), lead, transaction.now)
+        return _timed_decision(loaded, facts, transaction.now, "lead time before the end of the lease")
+
+    return command
+
+
 def miss_deadline(allocation: AllocationId, *, unreachable_after: timedelta) -> Command:
     """Fail an allocation if its deadline has passed, or withdraw those of its ingress rules that are overdue.
 
@@ -169,8 +182,8 @@ def _timed_decision(
 
 
 def _deadline_fact(loaded: LoadedAllocation, decided: tuple[AllocationFact, ...]) -> Recorded[AllocationFact]:
-    """Return the fact that set the time at which the command became due: the request of an overdue ingress rule, or
-    else the last fact that changed the desired state of all slots.
+    """Return the fact that set the time at which the command became due: the request of an overdue ingress rule, the
+    grant or renewal of a lease that ends soon, or else the last fact that changed the desired state of all slots.
     """
     match decided:
         case (IngressWithdrawn(ingress_id=name), *_):
@@ -179,5 +192,12 @@ def _deadline_fact(loaded: LoadedAllocation, decided: tuple[AllocationFact, ...]
                 for each in loaded.history
                 if isinstance(each.fact, IngressReserved) and each.fact.ingress_id == name
             )
+        case (LeaseExpiring(), *_):
+            granted = (
+                each
+                for each in reversed(loaded.history)
+                if isinstance(each.fact, LeaseGranted | LeaseRenewed)
+            )
+            return next(granted)
         case _:
             return last_placement_fact(loaded.history)

@@ -26,7 +26,7 @@ from control_plane.decisions.allocation_states import (
     state_name,
 )
 from control_plane.decisions.fleet.device_health import FAULT_REPORTED
-from control_plane.decisions.leases import LeaseLimit, against_length
+from control_plane.decisions.leases import LeaseLimit, LeaseTerm, against_length
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from events.allocations import (
     AllocationActivated,
@@ -40,6 +40,7 @@ from events.allocations import (
     AllocationStopping,
     LeaseEnded,
     LeaseExpired,
+    LeaseExpiring,
     LeaseGranted,
     LeaseRenewed,
     PlacedSlot,
@@ -120,6 +121,22 @@ def expire(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
             allocation, end = leased.request.allocation_id, end_of_lease(leased)
             reason = Reason("lease_expired", f"the lease ended at {end.isoformat()}")
             return LeaseExpired(allocation), *_ending(state, AllocationReleasing(allocation, reason))
+        case _:
+            return ()
+
+
+def announce_end(
+    state: Allocation, term: LeaseTerm | None, lead: timedelta, now: datetime
+) -> tuple[AllocationFact, ...]:
+    """Record that the lease ends after `lead` or earlier; return no facts if this is not due any more. `term` is the
+    present term of the lease.
+    """
+    match state:
+        case Active() | Starting() | Stopping() | Stopped() if term is not None and term.is_open(lead):
+            if not term.ends_at - lead <= now < term.ends_at:
+                return ()
+            seconds = int(lead.total_seconds())
+            return (LeaseExpiring(state.request.allocation_id, term.ends_at, seconds),)
         case _:
             return ()
 

@@ -26,6 +26,7 @@ from control_plane.database import reading
 from control_plane.dispatcher import outbox
 from control_plane.dispatcher.derive import (
     Evaluation,
+    Timing,
     awaiting_emptied_slots,
     evaluate,
     facts_by_stream,
@@ -66,13 +67,10 @@ class Evaluations(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
-    """Derives and writes the due tasks and timers of streams.
-
-    A node without heartbeat for `unreachable_after` is unreachable.
-    """
+    """Derives and writes the due tasks and timers of streams."""
 
     handle: Handle
-    unreachable_after: timedelta
+    timing: Timing
 
     async def evaluate(self, batch: Sequence[Recorded[Fact]], now: datetime) -> Evaluations | None:
         """Return the due tasks and timers of all streams with facts in a batch of the ledger; None without facts."""
@@ -152,7 +150,7 @@ class Dispatcher:
                 history,
                 others.get(second, nothing) if (second := second_streams[stream]) else nothing,
                 now,
-                unreachable_after=self.unreachable_after,
+                self.timing,
             )
             for stream, history in found.items()
         ]

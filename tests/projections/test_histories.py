@@ -218,6 +218,12 @@ class Histories(RuleBasedStateMachine):
         }
         self._run(end[what](self._allocation(data)))
 
+    @precondition(lambda self: self.fleet.placed)
+    @rule(data=st.data(), renew=st.booleans())
+    def lease_is_renewed_or_its_end_is_announced(self, data: st.DataObject, *, renew: bool) -> None:
+        change = self.fleet.renew_lease if renew else self.fleet.announce_end
+        self._run(change(self._allocation(data)))
+
     @rule(hours=st.integers(1, 2))
     def time_passes(self, hours: int) -> None:
         self.fleet.later += timedelta(hours=hours)

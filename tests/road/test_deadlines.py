@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from control_plane.dispatcher.derive import Timing
 from control_plane.dispatcher.dispatch import Dispatcher
 from control_plane.histories import allocation_history
 from control_plane.wiring import Plane, plane
@@ -23,7 +24,7 @@ on conflict (node_id) do update set spooled_reports = excluded.spooled_reports r
 async def state_after_deadline(emptied_plane: RunningPlane, allocation: AllocationId) -> str:
     """Let the allocation's deadline pass, fire its timer and return the allocation's state."""
     async with plane(emptied_plane.settings, clock=an_hour_later) as made:
-        dispatcher = Dispatcher(made.handle, made.settings.unreachable_after)
+        dispatcher = Dispatcher(made.handle, Timing(made.settings.unreachable_after))
         async with made.engine.begin() as conn:
             history = await allocation_history(conn, allocation)
             due = await dispatcher.evaluate(history, await made.handle.clock(conn))
@@ -73,10 +74,14 @@ async def test_task_of_an_admin_does_not_expire_while_the_node_has_spooled_repor
     settings = settings_for(database, "redis://127.0.0.1:1", 1, 1)
     async with plane(settings, clock=a_day_later) as made:
         await _set_spooled_reports(made, 1)
-        await Dispatcher(made.handle, timedelta(minutes=1)).fire_timer(made.engine, stream_of_task(TASK))
+        await Dispatcher(made.handle, Timing(timedelta(minutes=1))).fire_timer(
+            made.engine, stream_of_task(TASK)
+        )
         assert await rows(made) == [(1, "due")]
         await _set_spooled_reports(made, 0)
-        await Dispatcher(made.handle, timedelta(minutes=1)).fire_timer(made.engine, stream_of_task(TASK))
+        await Dispatcher(made.handle, Timing(timedelta(minutes=1))).fire_timer(
+            made.engine, stream_of_task(TASK)
+        )
         assert await rows(made) == [(1, "expired")]
 
 
