@@ -107,6 +107,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "allocation.releasing": Shape(1, allocations.AllocationReleasing),
     "allocation.failed": Shape(1, allocations.AllocationFailed),
     "allocation.lease_ended": Shape(1, allocations.LeaseEnded),
+    "allocation.release_overdue": Shape(1, allocations.ReleaseOverdue),
     "allocation.slice_removal_incomplete": Shape(1, allocations.SliceRemovalIncomplete),
     "allocation.slice_removal_retried": Shape(1, allocations.SliceRemovalRetried),
     "allocation.slice_removed": Shape(1, allocations.SliceRemoved),

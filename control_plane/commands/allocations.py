@@ -8,14 +8,17 @@ from datetime import datetime, timedelta
 from control_plane.commands.bring_ups import failure_changes, merged_by_stream
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load
 from control_plane.decisions import allocation as life
+from control_plane.decisions.allocation_states import awaiting_proof
 from control_plane.decisions.deadlines import STOP_WITHIN, ready_within
 from control_plane.decisions.fleet.device_health import exclude_for
+from control_plane.decisions.fleet.slots import quarantine_overdue
 from control_plane.decisions.ingress import withdraw_overdue
 from control_plane.decisions.leases import limits_of, term_of
 from control_plane.decisions.refusals import refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.processes.allocation import last_placement_fact
+from control_plane.work.missing_proofs import missing_proofs
 from control_plane.work.spooled_reports import has_recent_heartbeat, has_spooled_reports
 from events.allocations import AllocationFact, AllocationFailed, LeaseExpiring, LeaseGranted, LeaseRenewed
 from events.envelope import Recorded
@@ -144,6 +147,40 @@ def miss_deadline(allocation: AllocationId, *, unreachable_after: timedelta) -> 
                 return replace(missed, changes=merged_by_stream((own, *counted, *others)))
             case _:
                 return missed
+
+    return command
+
+
+def record_overdue_release(
+    allocation: AllocationId, deadline: datetime, *, unreachable_after: timedelta
+) -> Command:
+    """Record that slots of a released or failed allocation are not proved empty by the deadline, each with its reason,
+    and quarantine them.
+
+    Nothing changes while a reachable node of these slots still has reports to deliver.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        conn, now = transaction.conn, transaction.now
+        loaded = await load(conn, allocation)
+        cause = last_placement_fact(loaded.history).leads_to(
+            actor="process:allocation", reason="deadline of the release", observed_at=now
+        )
+        slots = sorted(awaiting_proof(loaded.state))
+        if not life.is_release_overdue(loaded.state, deadline, now) or await has_spooled_reports(
+            conn, set(map(node_of, slots)), unreachable_after
+        ):
+            return Decision((), cause)
+        states = {slot: loaded.rows[slot].state for slot in slots}
+        missing = await missing_proofs(conn, allocation, states, unreachable_after)
+        reasons = {slot: each.reason(slot) for slot, each in missing.items()}
+        quarantined = [
+            change
+            for slot, state in states.items()
+            for change in loaded.slot_change(slot, quarantine_overdue(slot, state, allocation, reasons[slot]))
+        ]
+        facts = life.record_overdue(loaded.state, deadline, now, reasons)
+        return Decision(loaded.changes(facts, *quarantined), cause)
 
     return command
 

@@ -3,7 +3,7 @@
 A slot is released by a fact of its own stream, recorded in the same append as the fact of the allocation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -44,6 +44,7 @@ from events.allocations import (
     LeaseGranted,
     LeaseRenewed,
     PlacedSlot,
+    ReleaseOverdue,
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
@@ -54,7 +55,7 @@ from events.allocations import (
     SliceStarting,
     SliceStopped,
 )
-from events.facts import Reason
+from events.facts import Reason, RemainingSlot
 from events.values import SlotId
 
 SECOND_PLACEMENT: Final = 2
@@ -241,6 +242,27 @@ def miss_deadline(state: Allocation, now: datetime) -> tuple[AllocationFact, ...
             f"these slices were not {expected} by the deadline {deadline.isoformat()}: {names}",
         ),
     )
+
+
+def is_release_overdue(state: Allocation, deadline: datetime, now: datetime) -> bool:
+    """Return whether slots of an ended allocation still await their proof at its deadline, and this is not recorded."""
+    match state:
+        case Releasing(overdue=None) | Failed(overdue=None):
+            return bool(state.remaining) and deadline <= now
+        case _:
+            return False
+
+
+def record_overdue(
+    state: Allocation, deadline: datetime, now: datetime, reasons: Mapping[SlotId, Reason]
+) -> tuple[AllocationFact, ...]:
+    """Record that a release is overdue, with the reason of each slot that awaits its proof; return no facts if it is
+    not overdue, or if that was recorded before.
+    """
+    if not is_release_overdue(state, deadline, now):
+        return ()
+    remaining = tuple(RemainingSlot(slot, reasons[slot]) for slot in sorted(awaiting_proof(state)))
+    return (ReleaseOverdue(state.request.allocation_id, deadline, remaining),)
 
 
 def hung_slot(state: Allocation) -> SlotId | None:

@@ -17,13 +17,25 @@ from uuid import UUID
 
 import structlog
 
-from control_plane.commands.allocations import announce_end, expire_lease, miss_deadline
+from control_plane.commands.allocations import (
+    announce_end,
+    expire_lease,
+    miss_deadline,
+    record_overdue_release,
+)
 from control_plane.commands.drains import advance_drain
 from control_plane.commands.tasks import time_out_task
 from control_plane.handle import Command
 from control_plane.histories import History, allocation_facts, node_facts, task_facts
 from control_plane.processes import allocation, drain, tasks
-from control_plane.processes.allocation import AnnounceEnd, Expire, MissDeadline, Wait, newest_order_of
+from control_plane.processes.allocation import (
+    AnnounceEnd,
+    Expire,
+    MissDeadline,
+    RecordOverdue,
+    Wait,
+    newest_order_of,
+)
 from control_plane.processes.drain import AdvanceDrain
 from control_plane.processes.tasks import TimeOut, Try
 from events.allocations import AllocationFact
@@ -92,12 +104,14 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Settings of the dispatcher on which due times and commands depend: the time without heartbeat after which a node
-    counts as unreachable, and the times before the end of a lease at which the end is announced.
+    """What due times and commands depend on besides facts: the time without heartbeat after which a node counts as
+    unreachable, the times before the end of a lease at which the end is announced, and since when the dispatcher has
+    been running without a pause (None: always).
     """
 
     unreachable_after: timedelta
     lease_leads: tuple[timedelta, ...] = ()
+    up_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +125,7 @@ class Process(Generic[F, D]):
     """Function that returns the history of a stream with the type of its facts. Raises `WrongStream`."""
     due: Callable[[tuple[Recorded[F], ...], History, datetime, Timing], tuple[D, ...]]
     """Function that returns what is due for a stream. Its arguments are the history of the stream, the history of the
-    stream that `second_stream` returns (empty if there is none), the current time, and the settings of the dispatcher.
+    stream that `second_stream` returns (empty if there is none), the current time, and the timing of the dispatcher.
     """
     command: Callable[[StreamId, D, timedelta], Command | None]
     """Function that returns the command to execute for one result of `due`, or None if the result does not require a
@@ -164,7 +178,7 @@ class AnyProcess(Protocol):
 def _allocation_due(
     history: tuple[Recorded[AllocationFact], ...], _other: History, now: datetime, timing: Timing
 ) -> tuple[allocation.Due, ...]:
-    return allocation.due(history, now, timing.lease_leads)
+    return allocation.due(history, now, timing.lease_leads, timing.up_since)
 
 
 def _timed_allocation_command(
@@ -178,6 +192,8 @@ def _timed_allocation_command(
             return expire_lease(name)
         case AnnounceEnd(lead=lead):
             return announce_end(name, lead)
+        case RecordOverdue(deadline=deadline):
+            return record_overdue_release(name, deadline, unreachable_after=unreachable_after)
         case Order() | Wait():
             return None
         case _:
@@ -324,7 +340,7 @@ def _next_due(found_due: Iterable[Due], now: datetime) -> datetime | None:
                 pass
             case Wait(until=until):
                 due_times += [] if until is None else [until]
-            case MissDeadline() | Expire() | AnnounceEnd() | TimeOut() | AdvanceDrain():
+            case MissDeadline() | Expire() | AnnounceEnd() | RecordOverdue() | TimeOut() | AdvanceDrain():
                 due_times.append(now)
             case _:
                 assert_never(each)

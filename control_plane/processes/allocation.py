@@ -33,7 +33,7 @@ from control_plane.decisions.allocation_states import (
     fold,
     slot_ids,
 )
-from control_plane.decisions.deadlines import GRACE
+from control_plane.decisions.deadlines import GRACE, release_deadline
 from control_plane.decisions.ingress import (
     first_deadline,
     ingress_states_of,
@@ -104,7 +104,14 @@ class AnnounceEnd:
     lead: timedelta
 
 
-Due = Order | Wait | MissDeadline | Expire | AnnounceEnd
+@dataclass(frozen=True, slots=True)
+class RecordOverdue:
+    """Due command to record that the release of an allocation was not complete by this deadline."""
+
+    deadline: datetime
+
+
+Due = Order | Wait | MissDeadline | Expire | AnnounceEnd | RecordOverdue
 Unfinished = Living | Releasing | Failed
 """States of an allocation in which its process still waits for a report of a node or for a point in time."""
 _RUNNING_STATES: Final = (Provisioning, Active, Starting)
@@ -128,23 +135,27 @@ class _Notice(NamedTuple):
     """
 
     due_at: datetime
-    command: AnnounceEnd
+    command: AnnounceEnd | RecordOverdue
 
 
 def due(
-    history: Sequence[Recorded[AllocationFact]], now: datetime, lease_leads: Collection[timedelta] = ()
+    history: Sequence[Recorded[AllocationFact]],
+    now: datetime,
+    lease_leads: Collection[timedelta] = (),
+    up_since: datetime | None = None,
 ) -> tuple[Due, ...]:
     """Return what is due for an allocation: one command that ends or changes it now; or else the orders for its nodes,
     and a command that records that a time has come, or the awaited event.
 
-    `lease_leads` are the times before the end of a lease at which the end is announced.
+    `lease_leads` are the times before the end of a lease at which the end is announced. `up_since` is since when the
+    control plane has been running without a pause, None if it always has.
     """
     facts = tuple(recorded.fact for recorded in history)
     state, ingress_rules = fold(facts), ingress_states_of(facts)
     if state is None or isinstance(state, Requested | Released):
         return ()
     ingress_deadline = first_deadline(ingress_rules) if isinstance(state, Active) else None
-    notice = _next_notice(state, history, now, lease_leads)
+    notice = _next_notice(state, history, now, lease_leads, up_since)
     has_notice = notice is not None and notice.due_at <= now
     late = _timed_command(state, ingress_deadline, now)
     # The notice comes before a missed deadline, because that one may have to wait for reports of nodes.
@@ -173,6 +184,7 @@ def _next_notice(
     history: Sequence[Recorded[AllocationFact]],
     now: datetime,
     lease_leads: Collection[timedelta],
+    up_since: datetime | None,
 ) -> _Notice | None:
     """Return the next notice of an allocation, which may be due already; None if there is none in this state."""
     match state:
@@ -180,6 +192,9 @@ def _next_notice(
             term = term_of(history)
             lead = None if term is None else term.next_lead(lease_leads, now)
             return None if term is None or lead is None else _Notice(term.ends_at - lead, AnnounceEnd(lead))
+        case Releasing(overdue=None) | Failed(overdue=None) if state.remaining:
+            deadline = release_deadline(last_placement_fact(history).recorded_at, up_since)
+            return _Notice(deadline, RecordOverdue(deadline))
         case Provisioning() | Releasing() | Failed():
             return None
         case _:

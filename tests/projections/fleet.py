@@ -21,6 +21,7 @@ from control_plane.commands.allocations import (
     announce_end,
     expire_lease,
     miss_deadline,
+    record_overdue_release,
     release_allocation,
     renew_lease,
 )
@@ -244,6 +245,12 @@ class Fleet:
 
     async def announce_end(self, allocation: AllocationId) -> bool:
         return await self.do(announce_end(allocation, timedelta(hours=1)))
+
+    async def record_overdue(self, allocation: AllocationId) -> bool:
+        deadline, unreachable_after = datetime.now(UTC), timedelta(minutes=1)
+        return await self.do(
+            record_overdue_release(allocation, deadline, unreachable_after=unreachable_after)
+        )
 
     async def miss_deadline(self, allocation: AllocationId) -> bool:
         return await self.do(miss_deadline(allocation, unreachable_after=timedelta(minutes=1)))

@@ -209,12 +209,13 @@ class Histories(RuleBasedStateMachine):
         self._run(self.fleet.report(node, body))
 
     @precondition(lambda self: self.fleet.placed)
-    @rule(data=st.data(), what=st.sampled_from(["release", "expire", "miss_deadline"]))
+    @rule(data=st.data(), what=st.sampled_from(["release", "expire", "miss_deadline", "record_overdue"]))
     def allocation_ends(self, data: st.DataObject, what: str) -> None:
         end = {
             "release": self.fleet.release,
             "expire": self.fleet.expire,
             "miss_deadline": self.fleet.miss_deadline,
+            "record_overdue": self.fleet.record_overdue,
         }
         self._run(end[what](self._allocation(data)))
 
