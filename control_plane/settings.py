@@ -24,6 +24,7 @@ from control_plane.decisions.issuers import Issuer
 from control_plane.work.report_budget import Limits
 
 _SILENT_BEATS: Final = 4
+_MOST_LEADS: Final = 16
 _LONGEST_PREFIX: Final = 23
 SLICE_NETWORKS: Final = IPv4Network("10.100.0.0/16")
 """The default network of slices."""
@@ -74,6 +75,9 @@ class Settings(BaseSettings):
     failpoints: str = ""
     deadline_grace_seconds: float = Field(default=30.0, ge=0)
     """Time after a start during which deadlines do not fire, so that nodes can first report what happened meanwhile."""
+    lease_expiring_seconds: tuple[int, ...] = (24 * 3600, 3600)
+    """Times before the end of a lease, in seconds, at each of which `allocation.lease_expiring` is recorded; a JSON
+    list of at most 16 numbers. If it is empty, the end is not announced."""
     signing_key_file: Path | None = None
     retired_keys: Path | None = None
     session_seconds: float = Field(default=900.0, gt=0)
@@ -136,6 +140,11 @@ class Settings(BaseSettings):
     test deployments allow it."""
     slice_networks: IPv4Network = SLICE_NETWORKS
     """The network from which each new node gets a /24 for its slices; at least two of them."""
+
+    @property
+    def lease_leads(self) -> tuple[timedelta, ...]:
+        """Return the times before the end of a lease at which the end is announced."""
+        return tuple(timedelta(seconds=each) for each in self.lease_expiring_seconds)
 
     @property
     def max_key_lifetime(self) -> timedelta | None:
@@ -203,6 +212,15 @@ class Settings(BaseSettings):
             host, _, port = address.rpartition(":")
             if not (host and port.isascii() and port.isdigit() and int(port) <= _LAST_PORT):
                 raise ValueError(f"{address!r} is not an address of the form HOST:PORT")
+        return given
+
+    @field_validator("lease_expiring_seconds")
+    @classmethod
+    def _is_a_list_of_lead_times(cls, given: tuple[int, ...]) -> tuple[int, ...]:
+        if len(given) > _MOST_LEADS or any(each < 1 for each in given):
+            raise ValueError(
+                f"{list(given)} is not a list of at most {_MOST_LEADS} positive numbers of seconds, such as [86400, 3600]"
+            )
         return given
 
     @field_validator("slice_networks")

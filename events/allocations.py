@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from events.entries import SpecifiedAppProfile, SpecifiedImage, SpecifiedSku
-from events.facts import Fact, Reason, Record
+from events.facts import Fact, Reason, Record, RemainingSlot
 from events.ingress import IngressFact
 from events.slots import SlotNetwork
 from events.values import (
@@ -193,6 +193,18 @@ class LeaseRenewed(Fact, frozen=True):
     """
 
 
+class LeaseExpiring(Fact, frozen=True):
+    """The lease ends soon. Recorded once for each configured lead time that is shorter than the time from the grant or
+    the last renewal to the end. If several lead times have passed unannounced, only the shortest one is recorded.
+    """
+
+    allocation_id: AllocationId
+    expires_at: datetime
+    """When the allocation is released, unless it ends earlier or the lease is extended."""
+    lead_seconds: int
+    """The configured lead time in seconds. Less time is left if the control plane was not running when it was due."""
+
+
 class SliceInterrupted(Fact, frozen=True):
     """A running slice stopped without an order: its node rebooted, or its virtual machine died."""
 
@@ -262,6 +274,19 @@ class LeaseEnded(Fact, frozen=True):
     allocation_id: AllocationId
 
 
+class ReleaseOverdue(Fact, frozen=True):
+    """The release or failure of the allocation is not complete by its deadline, because slots still await the proof
+    that they are empty. Recorded once. These slots stay quarantined until their node proves them empty, or an admin
+    force-releases them.
+    """
+
+    allocation_id: AllocationId
+    deadline: datetime
+    """When all slots should have been proved empty. Times at which the control plane was not running do not count."""
+    remaining: tuple[RemainingSlot, ...]
+    """The slots that await the proof, each with the reason why it is missing."""
+
+
 class SliceRemovalIncomplete(Fact, frozen=True):
     """The node still found remains of the slice after its removal; the removal is retried until it is proved
     complete.
@@ -320,6 +345,7 @@ AllocationFact = (
     | AllocationActivated
     | LeaseGranted
     | LeaseRenewed
+    | LeaseExpiring
     | SliceInterrupted
     | AllocationStopping
     | SliceStopped
@@ -329,6 +355,7 @@ AllocationFact = (
     | AllocationReleasing
     | AllocationFailed
     | LeaseEnded
+    | ReleaseOverdue
     | SliceRemovalIncomplete
     | SliceRemovalRetried
     | SliceRemoved

@@ -12,7 +12,8 @@ from events.facts import Fact, Record
 from events.values import AppProfileName, EntryKind, Fabric, ImageName, NetworkMode, SkuName
 
 
-class SkuContent(Record, frozen=True):
+# `omit_defaults`: a SKU without the newer options is stored in the bytes of the first release.
+class SkuContent(Record, frozen=True, omit_defaults=True):
     """Content of a version of a SKU: size, fabric, placement and price of a slice."""
 
     gpu_model: str | None
@@ -39,6 +40,8 @@ class SkuContent(Record, frozen=True):
     """Price of one slot per hour, a decimal number in the currency of the deployment."""
     provisioning_seconds: int
     """Time after which a node reports a slice that is not ready as failed."""
+    max_lease_seconds: int | None = None
+    """Longest lease in seconds, from a request or a renewal on; absent: not limited."""
 
 
 class ReadinessCheck(Record, frozen=True):

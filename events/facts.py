@@ -45,6 +45,13 @@ class FailedBringUp(Record, frozen=True):
     """When the node observed the failure, on the control plane's clock as estimated by the node."""
 
 
+class RemainingSlot(Record, frozen=True):
+    """A slot that is not empty, and the reason why it is not. Facts about nodes and allocations contain it."""
+
+    slot_id: SlotId
+    reason: Reason
+
+
 class Unreadable(Fact, frozen=True):
     """A placeholder for a stored fact that this release cannot read, because a newer one wrote it or its row is
     damaged.

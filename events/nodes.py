@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Final
 
 from events.drift import DriftFound, OpenDrift
-from events.facts import Fact, FailedBringUp, Reason, Record
+from events.facts import Fact, FailedBringUp, Reason, Record, RemainingSlot
 from events.values import AllocationId, Ipv4Address, Ipv4Subnet, MacAddress, NodeId, SlotId
 
 DEFAULT_BRIDGE: Final = "br-slice"
@@ -254,13 +254,6 @@ class NodeDrainStarted(Fact, frozen=True):
     """When the drain began, by the control plane's clock."""
     release_at: datetime | None
     """When the allocations that still hold slots of the node are released; null: they end by themselves."""
-
-
-class RemainingSlot(Record, frozen=True):
-    """A slot that is not empty, and the reason why it is not."""
-
-    slot_id: SlotId
-    reason: Reason
 
 
 class NodeDrainEnded(Fact, frozen=True):

@@ -42,7 +42,9 @@ class Releasing:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """The node still finds remains of the slice of the allocation `by` in the slot; `reason` describes them."""
+    """The node still finds remains of the slice of the allocation `by` in the slot, or did not prove in time that it is
+    empty; `reason` describes the remains or the cause.
+    """
 
     by: AllocationId
     reason: Reason | None

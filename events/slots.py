@@ -302,13 +302,15 @@ class SlotReleasing(Fact, frozen=True):
 
 
 class SlotQuarantined(Fact, frozen=True):
-    """The slot is quarantined: the node could not prove it empty. `leftovers` lists what the node still found."""
+    """The slot is quarantined: the node could not prove it empty, or did not prove it by the deadline of the release.
+    `leftovers` lists what the node still found.
+    """
 
     slot_id: SlotId
     allocation_id: AllocationId
     reason: Reason
     leftovers: tuple[str, ...]
-    """Remaining objects, one line each."""
+    """Remaining objects, one line each; empty if the deadline passed without a report."""
 
 
 class SlotReleased(Fact, frozen=True):

@@ -328,6 +328,13 @@ class Condition(Answer, frozen=True):
     since: datetime | None = None
 
 
+class ReleaseOverdue(Answer, frozen=True):
+    """A release that was not complete by its deadline, with the slots that are not proved empty."""
+
+    deadline: datetime
+    remaining: tuple[RemainingSlot, ...] = ()
+
+
 class Allocation(Answer, frozen=True):
     id: str
     project: str
@@ -348,6 +355,7 @@ class Allocation(Answer, frozen=True):
     endpoints: tuple[Endpoint, ...] = ()
     ingress: tuple[Ingress, ...] = ()
     replaced: Replacement | None = None
+    release_overdue: ReleaseOverdue | None = None
     labels: dict[str, str] = {}
     apart_from: dict[str, str] = {}
     conditions: tuple[Condition, ...] | None = None

@@ -149,6 +149,7 @@ class SkuContent(Body, frozen=True):
     placement: str | UnsetType = UNSET
     price_per_hour: str | UnsetType = UNSET
     provisioning_seconds: int | UnsetType = UNSET
+    max_lease_seconds: int | UnsetType = UNSET
 
 
 class ReadinessCheck(Body, frozen=True):

@@ -22,6 +22,7 @@ class Sku(Answer, frozen=True):
     placement: str | None = None
     price_per_hour: str | None = None
     provisioning_seconds: int | None = None
+    max_lease_seconds: int | None = None
     allowed_actions: dict[str, Action] | None = None
 
 

@@ -8,15 +8,19 @@ from datetime import datetime, timedelta
 from control_plane.commands.bring_ups import failure_changes, merged_by_stream
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load
 from control_plane.decisions import allocation as life
+from control_plane.decisions.allocation_states import awaiting_proof
 from control_plane.decisions.deadlines import STOP_WITHIN, ready_within
 from control_plane.decisions.fleet.device_health import exclude_for
+from control_plane.decisions.fleet.slots import quarantine_overdue
 from control_plane.decisions.ingress import withdraw_overdue
+from control_plane.decisions.leases import limits_of, term_of
 from control_plane.decisions.refusals import refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.processes.allocation import last_placement_fact
+from control_plane.work.missing_proofs import missing_proofs
 from control_plane.work.spooled_reports import has_recent_heartbeat, has_spooled_reports
-from events.allocations import AllocationFact, AllocationFailed
+from events.allocations import AllocationFact, AllocationFailed, LeaseExpiring, LeaseGranted, LeaseRenewed
 from events.envelope import Recorded
 from events.facts import FailedBringUp, Reason
 from events.ingress import IngressReserved, IngressWithdrawn
@@ -87,12 +91,13 @@ def start_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -
 
 def renew_lease(allocation: AllocationId, origin: Origin, duration: timedelta) -> Command:
     """Let the lease of an allocation end after `duration` from now. A lease that lasts as long already is not
-    changed.
+    changed. The limits that the allocation has recorded apply, not those of the present catalogue.
     """
 
     async def command(transaction: Transaction) -> Decision:
         loaded = await load(transaction.conn, allocation)
-        renewed = life.renew(loaded.state, transaction.now, duration)
+        limits = limits_of(loaded.state.specification)
+        renewed = life.renew(loaded.state, transaction.now, duration, limits)
         return Decision(loaded.changes(renewed), origin.at(transaction.now))
 
     return command
@@ -105,6 +110,19 @@ def expire_lease(allocation: AllocationId) -> Command:
         loaded = await load(transaction.conn, allocation)
         expired = life.expire(loaded.state, transaction.now)
         return _timed_decision(loaded, expired, transaction.now, "end of lease")
+
+    return command
+
+
+def announce_end(allocation: AllocationId, lead: timedelta) -> Command:
+    """Record that the lease of the allocation ends after this lead time or earlier, unless it was renewed, is over, or
+    this was recorded before.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        loaded = await load(transaction.conn, allocation)
+        facts = life.announce_end(loaded.state, term_of(loaded.history), lead, transaction.now)
+        return _timed_decision(loaded, facts, transaction.now, "lead time before the end of the lease")
 
     return command
 
@@ -129,6 +147,40 @@ def miss_deadline(allocation: AllocationId, *, unreachable_after: timedelta) -> 
                 return replace(missed, changes=merged_by_stream((own, *counted, *others)))
             case _:
                 return missed
+
+    return command
+
+
+def record_overdue_release(
+    allocation: AllocationId, deadline: datetime, *, unreachable_after: timedelta
+) -> Command:
+    """Record that slots of a released or failed allocation are not proved empty by the deadline, each with its reason,
+    and quarantine them.
+
+    Nothing changes while a reachable node of these slots still has reports to deliver.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        conn, now = transaction.conn, transaction.now
+        loaded = await load(conn, allocation)
+        cause = last_placement_fact(loaded.history).leads_to(
+            actor="process:allocation", reason="deadline of the release", observed_at=now
+        )
+        slots = sorted(awaiting_proof(loaded.state))
+        if not life.is_release_overdue(loaded.state, deadline, now) or await has_spooled_reports(
+            conn, set(map(node_of, slots)), unreachable_after
+        ):
+            return Decision((), cause)
+        states = {slot: loaded.rows[slot].state for slot in slots}
+        missing = await missing_proofs(conn, allocation, states, unreachable_after)
+        reasons = {slot: each.reason(slot) for slot, each in missing.items()}
+        quarantined = [
+            change
+            for slot, state in states.items()
+            for change in loaded.slot_change(slot, quarantine_overdue(slot, state, allocation, reasons[slot]))
+        ]
+        facts = life.record_overdue(loaded.state, deadline, now, reasons)
+        return Decision(loaded.changes(facts, *quarantined), cause)
 
     return command
 
@@ -167,8 +219,8 @@ def _timed_decision(
 
 
 def _deadline_fact(loaded: LoadedAllocation, decided: tuple[AllocationFact, ...]) -> Recorded[AllocationFact]:
-    """Return the fact that set the time at which the command became due: the request of an overdue ingress rule, or
-    else the last fact that changed the desired state of all slots.
+    """Return the fact that set the time at which the command became due: the request of an overdue ingress rule, the
+    grant or renewal of a lease that ends soon, or else the last fact that changed the desired state of all slots.
     """
     match decided:
         case (IngressWithdrawn(ingress_id=name), *_):
@@ -177,5 +229,12 @@ def _deadline_fact(loaded: LoadedAllocation, decided: tuple[AllocationFact, ...]
                 for each in loaded.history
                 if isinstance(each.fact, IngressReserved) and each.fact.ingress_id == name
             )
+        case (LeaseExpiring(), *_):
+            granted = (
+                each
+                for each in reversed(loaded.history)
+                if isinstance(each.fact, LeaseGranted | LeaseRenewed)
+            )
+            return next(granted)
         case _:
             return last_placement_fact(loaded.history)

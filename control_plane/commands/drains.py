@@ -22,9 +22,9 @@ from control_plane.origin import Origin
 from control_plane.work.placeable import close
 from control_plane.work.spooled_reports import has_recent_heartbeat
 from events.envelope import Cause, Recorded
-from events.facts import Fact
+from events.facts import Fact, RemainingSlot
 from events.ledger.append import Change
-from events.nodes import NodeDrainEnded, NodeDrainStarted, NodeFact, RemainingSlot
+from events.nodes import NodeDrainEnded, NodeDrainStarted, NodeFact
 from events.values import NodeId, stream_of_node
 from read_models import nodes, slots
 from read_models.nodes import NodeRow

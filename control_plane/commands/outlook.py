@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane.commands.catalogue import specification
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
 from control_plane.commands.searching import first_hosts, on_fit_node, suitable_classes
+from control_plane.decisions.leases import against_length, limits_of
 from control_plane.decisions.placing.explanation import Nearest, Outlook
 from control_plane.decisions.placing.suitability import difference, skus_among
 from control_plane.work import placeable, tables
@@ -67,6 +68,8 @@ async def _with_another_sku(
     for name, _ in sorted(others, key=lambda each: (difference(wanted, each[1]), each[0]))[:MOST_SKUS]:
         specified = await specification(conn, new.as_sku(name), new.app_profile)
         if not isinstance(specified, AllocationSpecified):
+            continue
+        if against_length(new.request.lease_seconds, limits_of(specified)):
             continue
         placed = new.placed_as(specified, refused[0].apart_nodes)
         keys = [*await suitable_classes(conn, placed.demand)]

@@ -13,6 +13,7 @@ from control_plane.commands.placement_request import NewAllocation, PlacementReq
 from control_plane.commands.projects import against_project
 from control_plane.commands.searching import FoundSlots, apart_nodes, find_slots
 from control_plane.decisions.deadlines import ready_within
+from control_plane.decisions.leases import against_length, limits_of
 from control_plane.decisions.placing.explanation import Group, Unplaced, field_of_sku, unplaced_with_any
 from control_plane.decisions.refusals import Conflict, refuse_if
 from control_plane.handle import Command, Decision, RetryWithoutLocks, Transaction
@@ -107,12 +108,13 @@ class _Option(NamedTuple):
 
 async def _options(conn: AsyncConnection, new: NewAllocation) -> list[_Option]:
     """Return an option for each SKU of a new allocation, in the order of preference. Raises `UnknownName` or `Conflict`
-    with every objection to its project and to its entries of the catalogue.
+    with every objection to its project, to its entries of the catalogue and to the length of its lease.
     """
     against, found = await against_project(conn, new.request.project, "/project"), list[AllocationSpecified]()
     for place, sku in enumerate((new.request.sku, *new.alternative_skus)):
         specified = await specification(conn, new.as_sku(sku), new.app_profile)
         if isinstance(specified, AllocationSpecified):
+            against += against_length(new.request.lease_seconds, limits_of(specified))
             found.append(specified)
         else:
             field = field_of_sku(place)

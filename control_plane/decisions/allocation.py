@@ -3,6 +3,7 @@
 A slot is released by a fact of its own stream, recorded in the same append as the fact of the allocation.
 """
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -25,6 +26,7 @@ from control_plane.decisions.allocation_states import (
     state_name,
 )
 from control_plane.decisions.fleet.device_health import FAULT_REPORTED
+from control_plane.decisions.leases import LeaseLimit, LeaseTerm, against_length
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from events.allocations import (
     AllocationActivated,
@@ -38,9 +40,11 @@ from events.allocations import (
     AllocationStopping,
     LeaseEnded,
     LeaseExpired,
+    LeaseExpiring,
     LeaseGranted,
     LeaseRenewed,
     PlacedSlot,
+    ReleaseOverdue,
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
@@ -51,7 +55,7 @@ from events.allocations import (
     SliceStarting,
     SliceStopped,
 )
-from events.facts import Reason
+from events.facts import Reason, RemainingSlot
 from events.values import SlotId
 
 SECOND_PLACEMENT: Final = 2
@@ -122,10 +126,29 @@ def expire(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
             return ()
 
 
-def renew(state: Allocation, now: datetime, duration: timedelta) -> tuple[AllocationFact, ...]:
+def announce_end(
+    state: Allocation, term: LeaseTerm | None, lead: timedelta, now: datetime
+) -> tuple[AllocationFact, ...]:
+    """Record that the lease ends after `lead` or earlier; return no facts if this is not due any more. `term` is the
+    present term of the lease.
+    """
+    match state:
+        case Active() | Starting() | Stopping() | Stopped() if term is not None and term.is_open(lead):
+            if not term.ends_at - lead <= now < term.ends_at:
+                return ()
+            seconds = int(lead.total_seconds())
+            return (LeaseExpiring(state.request.allocation_id, term.ends_at, seconds),)
+        case _:
+            return ()
+
+
+def renew(
+    state: Allocation, now: datetime, duration: timedelta, limits: Sequence[LeaseLimit]
+) -> tuple[AllocationFact, ...]:
     """Let the lease end at `now` plus `duration`; return no facts if it ends then or later already.
 
-    Raises `Conflict` if the allocation has no lease, or if the lease is over and only its release is outstanding.
+    Raises `Conflict` if the allocation has no lease, if the lease is over and only its release is outstanding, or if
+    `duration` exceeds a limit.
     """
     match state:
         case (Active() | Starting() | Stopping() | Stopped()) as leased:
@@ -135,6 +158,7 @@ def renew(state: Allocation, now: datetime, duration: timedelta) -> tuple[Alloca
                     f"the lease ended at {present.isoformat()}, and the allocation is about to be released"
                 )
                 raise Conflict(Objection("lease_over", reason))
+            refuse_if(against_length(int(duration.total_seconds()), limits))
             return () if end <= present else (LeaseRenewed(leased.request.allocation_id, end),)
         case _:
             raise Conflict(*against_renewing(state))
@@ -142,7 +166,7 @@ def renew(state: Allocation, now: datetime, duration: timedelta) -> tuple[Alloca
 
 def against_renewing(state: Allocation) -> list[Objection]:
     """Return the reason why the allocation's lease cannot be renewed; an empty list if it can. Not checked: whether the
-    lease is over.
+    lease is over, and the limits of its length.
     """
     match state:
         case Active() | Starting() | Stopping() | Stopped():
@@ -218,6 +242,27 @@ def miss_deadline(state: Allocation, now: datetime) -> tuple[AllocationFact, ...
             f"these slices were not {expected} by the deadline {deadline.isoformat()}: {names}",
         ),
     )
+
+
+def is_release_overdue(state: Allocation, deadline: datetime, now: datetime) -> bool:
+    """Return whether slots of an ended allocation still await their proof at its deadline, and this is not recorded."""
+    match state:
+        case Releasing(overdue=None) | Failed(overdue=None):
+            return bool(state.remaining) and deadline <= now
+        case _:
+            return False
+
+
+def record_overdue(
+    state: Allocation, deadline: datetime, now: datetime, reasons: Mapping[SlotId, Reason]
+) -> tuple[AllocationFact, ...]:
+    """Record that a release is overdue, with the reason of each slot that awaits its proof; return no facts if it is
+    not overdue, or if that was recorded before.
+    """
+    if not is_release_overdue(state, deadline, now):
+        return ()
+    remaining = tuple(RemainingSlot(slot, reasons[slot]) for slot in sorted(awaiting_proof(state)))
+    return (ReleaseOverdue(state.request.allocation_id, deadline, remaining),)
 
 
 def hung_slot(state: Allocation) -> SlotId | None:

@@ -33,10 +33,12 @@ from events.allocations import (
     AllocationStopping,
     LeaseEnded,
     LeaseExpired,
+    LeaseExpiring,
     LeaseGranted,
     LeaseRenewed,
     PlacedSlot,
     ReadinessCheckSet,
+    ReleaseOverdue,
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
@@ -154,7 +156,7 @@ class Stopped:
 @dataclass(frozen=True, slots=True)
 class Releasing:
     """State of an allocation that is being released. The slots in `remaining`, which include slots of earlier
-    placements, are still being emptied.
+    placements, are still being emptied. `overdue` is set once their deadline has passed.
     """
 
     request: AllocationRequested
@@ -164,12 +166,13 @@ class Releasing:
     reason: Reason
     remaining: frozenset[SlotId]
     former: Former = _NONE
+    overdue: ReleaseOverdue | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     """State of a failed allocation, which is final for its caller. The slots in `remaining`, which include slots of
-    earlier placements, are still being emptied.
+    earlier placements, are still being emptied. `overdue` is set once their deadline has passed.
     """
 
     request: AllocationRequested
@@ -179,6 +182,7 @@ class Failed:
     reason: Reason
     remaining: frozenset[SlotId]
     former: Former = _NONE
+    overdue: ReleaseOverdue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +216,7 @@ _NOTES: Final = (
     SliceAddressObserved,
     SliceRemovalIncomplete,
     SliceRemovalRetried,
+    LeaseExpiring,
     LeaseExpired,
     LeaseEnded,
     *get_args(IngressFact),
@@ -385,6 +390,8 @@ def _after_removal(state: Releasing | Failed, fact: AllocationFact) -> Allocatio
     match state, fact:
         case _, SliceRemoved(slot_id=slot) | SliceRemovalOverridden(slot_id=slot):
             return replace(state, remaining=state.remaining - {slot})
+        case _, ReleaseOverdue():
+            return replace(state, overdue=fact)
         case Releasing(reason=reason), AllocationReleased():
             return Released(
                 state.request, state.specification, state.slots, state.lease, reason, state.former

@@ -22,7 +22,7 @@ class RefusalClass(StrEnum):
 ADVICE: Final = MappingProxyType(
     {
         RefusalClass.IMPOSSIBLE: "The request cannot succeed as it is. Change it.",
-        RefusalClass.NOT_PERMITTED: "The caller is not authenticated or lacks a permission. Use other credentials.",
+        RefusalClass.NOT_PERMITTED: "The caller is not authenticated, lacks a permission or exceeds a limit. Use other credentials, or request less.",
         RefusalClass.UNAVAILABLE: "The present state does not permit the request. Repeat it later, or change the state first.",
         RefusalClass.UNHEALTHY: "The control plane cannot do its work. Repeat the request; if it fails again, inform an operator.",
     }
@@ -111,6 +111,7 @@ _IMPOSSIBLE: Final = {
 _NOT_PERMITTED: Final = {
     "key_expired": "The API key, or that of the session, has expired.",
     "key_revoked": "The API key, or that of the session, was revoked.",
+    "lease_too_long": "The lease is longer than the SKU allows; the message names the limit.",
     "limited_to_projects": "The route concerns all projects, and the credential is limited to some.",
     "no_credentials": "The request has no credentials.",
     "no_grant": "The token is valid, but the operator grants no role to its claims.",

@@ -4,7 +4,7 @@ Orders and deadlines follow from the SKU's content that the allocation recorded 
 catalogue: an order that is derived again must have the same content, or its node refuses it.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from events.entries import SkuContent
@@ -15,6 +15,17 @@ GRACE: Final = timedelta(seconds=30)
 """Time that a guest gets to shut down by itself before it is switched off."""
 STOP_WITHIN: Final = timedelta(minutes=10)
 """Time until all slices must be proved to be off. Long enough for a node that reboots in the meantime."""
+RELEASE_WITHIN: Final = timedelta(minutes=10)
+"""Time from the release or failure of an allocation until all its slots must be proved empty, after which the release
+is recorded as overdue. Long enough for a node that reboots in the meantime.
+"""
+
+
+def release_deadline(began_at: datetime, up_since: datetime | None) -> datetime:
+    """Return the deadline of a release that began at `began_at`. The time before `up_since`, when the control plane was
+    not running, does not count: nodes could get no order and deliver no proof.
+    """
+    return (began_at if up_since is None else max(began_at, up_since)) + RELEASE_WITHIN
 
 
 def ready_within(sku: SkuContent) -> timedelta:

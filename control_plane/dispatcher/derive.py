@@ -17,13 +17,25 @@ from uuid import UUID
 
 import structlog
 
-from control_plane.commands.allocations import expire_lease, miss_deadline
+from control_plane.commands.allocations import (
+    announce_end,
+    expire_lease,
+    miss_deadline,
+    record_overdue_release,
+)
 from control_plane.commands.drains import advance_drain
 from control_plane.commands.tasks import time_out_task
 from control_plane.handle import Command
 from control_plane.histories import History, allocation_facts, node_facts, task_facts
 from control_plane.processes import allocation, drain, tasks
-from control_plane.processes.allocation import Expire, MissDeadline, Wait, newest_order_of
+from control_plane.processes.allocation import (
+    AnnounceEnd,
+    Expire,
+    MissDeadline,
+    RecordOverdue,
+    Wait,
+    newest_order_of,
+)
 from control_plane.processes.drain import AdvanceDrain
 from control_plane.processes.tasks import TimeOut, Try
 from events.allocations import AllocationFact
@@ -91,6 +103,18 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """What due times and commands depend on besides facts: the time without heartbeat after which a node counts as
+    unreachable, the times before the end of a lease at which the end is announced, and since when the dispatcher has
+    been running without a pause (None: always).
+    """
+
+    unreachable_after: timedelta
+    lease_leads: tuple[timedelta, ...] = ()
+    up_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Process(Generic[F, D]):
     """The rules from which the dispatcher derives the due tasks and timers of one kind of stream.
 
@@ -99,9 +123,9 @@ class Process(Generic[F, D]):
 
     facts: Callable[[History], tuple[Recorded[F], ...]]
     """Function that returns the history of a stream with the type of its facts. Raises `WrongStream`."""
-    due: Callable[[tuple[Recorded[F], ...], History, datetime], tuple[D, ...]]
+    due: Callable[[tuple[Recorded[F], ...], History, datetime, Timing], tuple[D, ...]]
     """Function that returns what is due for a stream. Its arguments are the history of the stream, the history of the
-    stream that `second_stream` returns (empty if there is none), and the current time.
+    stream that `second_stream` returns (empty if there is none), the current time, and the timing of the dispatcher.
     """
     command: Callable[[StreamId, D, timedelta], Command | None]
     """Function that returns the command to execute for one result of `due`, or None if the result does not require a
@@ -121,12 +145,12 @@ class Process(Generic[F, D]):
     """Function that returns whether a new fact can change what is due; the stream is not evaluated for other facts."""
 
     def evaluate(
-        self, stream: StreamId, history: History, other: History, now: datetime, unreachable_after: timedelta
+        self, stream: StreamId, history: History, other: History, now: datetime, timing: Timing
     ) -> Evaluation:
         """Return the due tasks, timer and command of a stream. Raises an exception for a defect of the stream."""
         facts = self.facts(refuse_unreadable(history))
-        found_due = self.due(facts, refuse_unreadable(other), now)
-        commands = (self.command(stream, each, unreachable_after) for each in found_due)
+        found_due = self.due(facts, refuse_unreadable(other), now, timing)
+        commands = (self.command(stream, each, timing.unreachable_after) for each in found_due)
         return Evaluation(
             stream,
             tuple([_task(each) for each in found_due if isinstance(each, _ORDERS)]),
@@ -147,14 +171,14 @@ class AnyProcess(Protocol):
     def concerns(self) -> Callable[[Fact], bool]: ...
 
     def evaluate(
-        self, stream: StreamId, history: History, other: History, now: datetime, unreachable_after: timedelta
+        self, stream: StreamId, history: History, other: History, now: datetime, timing: Timing
     ) -> Evaluation: ...
 
 
 def _allocation_due(
-    history: tuple[Recorded[AllocationFact], ...], _other: History, now: datetime
+    history: tuple[Recorded[AllocationFact], ...], _other: History, now: datetime, timing: Timing
 ) -> tuple[allocation.Due, ...]:
-    return allocation.due(history, now)
+    return allocation.due(history, now, timing.lease_leads, timing.up_since)
 
 
 def _timed_allocation_command(
@@ -166,6 +190,10 @@ def _timed_allocation_command(
             return miss_deadline(name, unreachable_after=unreachable_after)
         case Expire():
             return expire_lease(name)
+        case AnnounceEnd(lead=lead):
+            return announce_end(name, lead)
+        case RecordOverdue(deadline=deadline):
+            return record_overdue_release(name, deadline, unreachable_after=unreachable_after)
         case Order() | Wait():
             return None
         case _:
@@ -173,7 +201,7 @@ def _timed_allocation_command(
 
 
 def _task_due(
-    history: tuple[Recorded[TaskFact], ...], other: History, now: datetime
+    history: tuple[Recorded[TaskFact], ...], other: History, now: datetime, _timing: Timing
 ) -> tuple[tasks.Due, ...]:
     request = _request(history)
     slot = None if request is None else request.slot_id
@@ -191,7 +219,7 @@ def _timed_task_command(stream: StreamId, due: tasks.Due, unreachable_after: tim
 
 
 def _drain_due(
-    history: tuple[Recorded[NodeFact | OrderFact], ...], _other: History, _now: datetime
+    history: tuple[Recorded[NodeFact | OrderFact], ...], _other: History, _now: datetime, _timing: Timing
 ) -> tuple[AdvanceDrain, ...]:
     return drain.due(history)
 
@@ -250,15 +278,13 @@ def second_stream(stream: StreamId, history: History) -> StreamId | None:
     return PROCESSES[_kind(stream)].second_stream(history)
 
 
-def evaluate(
-    stream: StreamId, history: History, other: History, now: datetime, *, unreachable_after: timedelta
-) -> Evaluation:
+def evaluate(stream: StreamId, history: History, other: History, now: datetime, timing: Timing) -> Evaluation:
     """Return the due tasks, timer and command of a stream, by the rules in `PROCESSES`; park the stream if they fail.
 
     `other` is the history of the second stream that the rules read, if any.
     """
     try:
-        return PROCESSES[_kind(stream)].evaluate(stream, history, other, now, unreachable_after)
+        return PROCESSES[_kind(stream)].evaluate(stream, history, other, now, timing)
     except Exception as error:  # a defect of one stream must not stop the others
         newest = history[-1].cause.trace_context if history else None
         log.exception("event_stream_parked_after_error", stream=stream, trace_id=trace_id(newest))
@@ -314,7 +340,7 @@ def _next_due(found_due: Iterable[Due], now: datetime) -> datetime | None:
                 pass
             case Wait(until=until):
                 due_times += [] if until is None else [until]
-            case MissDeadline() | Expire() | TimeOut() | AdvanceDrain():
+            case MissDeadline() | Expire() | AnnounceEnd() | RecordOverdue() | TimeOut() | AdvanceDrain():
                 due_times.append(now)
             case _:
                 assert_never(each)

@@ -14,7 +14,7 @@ loses the checkpoint with them, and both are derived again with the same ids.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, NamedTuple
@@ -26,6 +26,7 @@ from control_plane.database import reading
 from control_plane.dispatcher import outbox
 from control_plane.dispatcher.derive import (
     Evaluation,
+    Timing,
     awaiting_emptied_slots,
     evaluate,
     facts_by_stream,
@@ -48,6 +49,10 @@ select set_config('synchronous_commit', 'off', true), set_config('plan_cache_mod
 """
 RETRY_AFTER: Final = timedelta(seconds=5)
 """Time after which a timer fires again if its command changed nothing."""
+LONGEST_PAUSE: Final = timedelta(seconds=30)
+"""Longest time between two rounds of timers, which begin once per second, without an outage. Long enough for a round
+with thousands of timers.
+"""
 
 
 Read = Callable[[Sequence[StreamId]], Awaitable[dict[StreamId, History]]]
@@ -64,15 +69,29 @@ class Evaluations(NamedTuple):
     hastened: Sequence[StreamId] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatcher:
-    """Derives and writes the due tasks and timers of streams.
-
-    A node without heartbeat for `unreachable_after` is unreachable.
+@dataclass(slots=True)
+class Uptime:
+    """Since when a dispatcher has been firing timers without a pause, by the time of the database. Pauses are outages
+    of this process or of the database, and steps of its clock. Not thread-safe.
     """
 
+    since: datetime | None = None
+    _last: datetime | None = None
+
+    def observe(self, now: datetime) -> None:
+        """Take note that timers are fired at `now`."""
+        if self._last is None or not timedelta() <= now - self._last <= LONGEST_PAUSE:
+            self.since = now
+        self._last = now
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher:
+    """Derives and writes the due tasks and timers of streams."""
+
     handle: Handle
-    unreachable_after: timedelta
+    timing: Timing
+    uptime: Uptime = field(default_factory=Uptime)
 
     async def evaluate(self, batch: Sequence[Recorded[Fact]], now: datetime) -> Evaluations | None:
         """Return the due tasks and timers of all streams with facts in a batch of the ledger; None without facts."""
@@ -99,6 +118,7 @@ class Dispatcher:
         """Fire every timer that is due, the oldest first; several dispatchers may do so at the same time."""
         async with engine.connect() as conn:
             now = await self.handle.clock(conn)
+        self.uptime.observe(now)
         full = True
         while full:
             async with engine.connect() as conn:
@@ -152,7 +172,7 @@ class Dispatcher:
                 history,
                 others.get(second, nothing) if (second := second_streams[stream]) else nothing,
                 now,
-                unreachable_after=self.unreachable_after,
+                replace(self.timing, up_since=self.uptime.since),
             )
             for stream, history in found.items()
         ]

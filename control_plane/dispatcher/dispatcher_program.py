@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from control_plane.dispatcher.derive import Timing
 from control_plane.dispatcher.dispatch import Dispatcher, Evaluations
 from control_plane.dispatcher.outbox import wake_waiting
 from control_plane.dispatcher.pruning import Kept, prune
@@ -47,7 +48,8 @@ PRUNE_SECONDS: Final = 600.0
 async def run_dispatcher(plane: Plane) -> None:
     """Run the dispatcher until cancelled."""
     appended, due = Waiter(), Waiter()
-    dispatcher = Dispatcher(plane.handle, plane.settings.unreachable_after)
+    timing = Timing(plane.settings.unreachable_after, plane.settings.lease_leads)
+    dispatcher = Dispatcher(plane.handle, timing)
     task_sender = _task_sender(plane)
     users = QueueUsers(plane.engine, plane.redis)
     watch = QueueWatch(plane.engine, plane.redis, plane.handle)

@@ -5,10 +5,10 @@ deriving again. The id of an order is made from the fact that caused it, and the
 token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final, assert_never
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, assert_never
 from uuid import UUID, uuid5
 
 import msgspec
@@ -33,13 +33,14 @@ from control_plane.decisions.allocation_states import (
     fold,
     slot_ids,
 )
-from control_plane.decisions.deadlines import GRACE
+from control_plane.decisions.deadlines import GRACE, release_deadline
 from control_plane.decisions.ingress import (
     first_deadline,
     ingress_states_of,
     ordered_ingress_of,
     slots_with_unconfirmed_ingress,
 )
+from control_plane.decisions.leases import term_of
 from events.allocations import (
     AllocationFact,
     AllocationFailed,
@@ -81,6 +82,10 @@ class Wait:
     what: str
     until: datetime | None = None
 
+    def until_or_before(self, moment: datetime) -> "Wait":
+        """Return this wait, ended at `moment` if it would last longer."""
+        return Wait(self.what, moment if self.until is None else min(self.until, moment))
+
 
 @dataclass(frozen=True, slots=True)
 class MissDeadline:
@@ -92,7 +97,21 @@ class Expire:
     """Due command to release an allocation, because its lease has ended."""
 
 
-Due = Order | Wait | MissDeadline | Expire
+@dataclass(frozen=True, slots=True)
+class AnnounceEnd:
+    """Due command to record that the lease of an allocation ends after this lead time or earlier."""
+
+    lead: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOverdue:
+    """Due command to record that the release of an allocation was not complete by this deadline."""
+
+    deadline: datetime
+
+
+Due = Order | Wait | MissDeadline | Expire | AnnounceEnd | RecordOverdue
 Unfinished = Living | Releasing | Failed
 """States of an allocation in which its process still waits for a report of a node or for a point in time."""
 _RUNNING_STATES: Final = (Provisioning, Active, Starting)
@@ -110,21 +129,45 @@ _CHANGES_OF_ONE_SLOT: Final[dict[type, tuple[type[SlotDesiredStateFact], ...]]] 
 """The facts that change the desired state of one slot, after each of the facts that change all slots."""
 
 
-def due(history: Sequence[Recorded[AllocationFact]], now: datetime) -> tuple[Due, ...]:
-    """Return what is due for an allocation: orders for its nodes and the awaited event, or one command that is due
-    now.
+class _Notice(NamedTuple):
+    """A command that only records that a time has come, and this time. It changes no desired state, so it is due
+    together with orders, which must not wait for it.
+    """
+
+    due_at: datetime
+    command: AnnounceEnd | RecordOverdue
+
+
+def due(
+    history: Sequence[Recorded[AllocationFact]],
+    now: datetime,
+    lease_leads: Collection[timedelta] = (),
+    up_since: datetime | None = None,
+) -> tuple[Due, ...]:
+    """Return what is due for an allocation: one command that ends or changes it now; or else the orders for its nodes,
+    and a command that records that a time has come, or the awaited event.
+
+    `lease_leads` are the times before the end of a lease at which the end is announced. `up_since` is since when the
+    control plane has been running without a pause, None if it always has.
     """
     facts = tuple(recorded.fact for recorded in history)
     state, ingress_rules = fold(facts), ingress_states_of(facts)
     if state is None or isinstance(state, Requested | Released):
         return ()
     ingress_deadline = first_deadline(ingress_rules) if isinstance(state, Active) else None
-    if (late := _timed_command(state, ingress_deadline, now)) is not None:
+    notice = _next_notice(state, history, now, lease_leads, up_since)
+    has_notice = notice is not None and notice.due_at <= now
+    late = _timed_command(state, ingress_deadline, now)
+    # The notice comes before a missed deadline, because that one may have to wait for reports of nodes.
+    if isinstance(late, Expire) or (late is not None and not has_notice):
         return (late,)
     unconfirmed = _unconfirmed(state) | (
         slots_with_unconfirmed_ingress(ingress_rules) if isinstance(state, _RUNNING_STATES) else frozenset()
     )
-    return *_orders(state, history, unconfirmed), _wait(state, ingress_deadline)
+    orders, wait = _orders(state, history, unconfirmed), _wait(state, ingress_deadline)
+    if notice is None:
+        return *orders, wait
+    return *orders, notice.command if has_notice else wait.until_or_before(notice.due_at)
 
 
 def lease_ends_at(history: Sequence[Recorded[AllocationFact]]) -> datetime | None:
@@ -134,6 +177,28 @@ def lease_ends_at(history: Sequence[Recorded[AllocationFact]]) -> datetime | Non
             return end_of_lease(leased)
         case _:
             return None
+
+
+def _next_notice(
+    state: Unfinished,
+    history: Sequence[Recorded[AllocationFact]],
+    now: datetime,
+    lease_leads: Collection[timedelta],
+    up_since: datetime | None,
+) -> _Notice | None:
+    """Return the next notice of an allocation, which may be due already; None if there is none in this state."""
+    match state:
+        case Active() | Starting() | Stopping() | Stopped():
+            term = term_of(history)
+            lead = None if term is None else term.next_lead(lease_leads, now)
+            return None if term is None or lead is None else _Notice(term.ends_at - lead, AnnounceEnd(lead))
+        case Releasing(overdue=None) | Failed(overdue=None) if state.remaining:
+            deadline = release_deadline(last_placement_fact(history).recorded_at, up_since)
+            return _Notice(deadline, RecordOverdue(deadline))
+        case Provisioning() | Releasing() | Failed():
+            return None
+        case _:
+            assert_never(state)
 
 
 def _timed_command(

@@ -6,6 +6,7 @@ import pytest
 
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Allocation, fold, state_name
+from control_plane.decisions.leases import LeaseLimit
 from control_plane.decisions.refusals import Conflict
 from events.allocations import (
     AllocationActivated,
@@ -151,17 +152,29 @@ def test_override_of_a_slice_removal_that_the_allocation_does_not_await_is_a_con
 @pytest.mark.parametrize("facts", [ACTIVE, STOPPING, STOPPED, STARTING])
 def test_lease_is_extended_by_a_renewal_and_never_shortened(facts: tuple[AllocationFact, ...]) -> None:
     later = GRANTED.expires_at - timedelta(minutes=1)
-    [renewed] = life.renew(state_after(*facts), later, timedelta(hours=2))
+    [renewed] = life.renew(state_after(*facts), later, timedelta(hours=2), ())
     assert renewed == LeaseRenewed(ID, later + timedelta(hours=2))
     extended = state_after(*facts, renewed)
     assert life.expire(extended, GRANTED.expires_at) == ()
-    assert life.renew(extended, later, timedelta(hours=2)) == ()
-    assert life.renew(extended, later, timedelta(minutes=5)) == ()
+    assert life.renew(extended, later, timedelta(hours=2), ()) == ()
+    assert life.renew(extended, later, timedelta(minutes=5), ()) == ()
+
+
+def test_renewal_beyond_a_limit_of_the_lease_is_refused_with_an_objection_for_each_limit() -> None:
+    active, limits = state_after(*ACTIVE), (LeaseLimit(7200, "SKU lab.small"), LeaseLimit(3600, "project p"))
+    with pytest.raises(
+        Conflict, match=r"7201 s is longer than the SKU lab\.small allows \(7200 s\)"
+    ) as refused:
+        life.renew(active, NOW, timedelta(seconds=7201), limits)
+    assert [each.code for each in refused.value.objections] == ["lease_too_long", "lease_too_long"]
+    assert life.renew(active, NOW, timedelta(seconds=7200), limits[:1]) == (
+        LeaseRenewed(ID, NOW + timedelta(seconds=7200)),
+    )
 
 
 def test_lease_that_is_over_is_not_renewed() -> None:
     with pytest.raises(Conflict, match="the lease ended at") as refused:
-        life.renew(state_after(*ACTIVE), GRANTED.expires_at, timedelta(hours=2))
+        life.renew(state_after(*ACTIVE), GRANTED.expires_at, timedelta(hours=2), ())
     assert [each.code for each in refused.value.objections] == ["lease_over"]
 
 
@@ -170,7 +183,7 @@ def test_lease_of_an_allocation_without_one_or_in_release_is_not_renewed(
     facts: tuple[AllocationFact, ...],
 ) -> None:
     with pytest.raises(Conflict, match="from the first activation of the allocation until its end"):
-        life.renew(state_after(*facts), NOW, timedelta(hours=2))
+        life.renew(state_after(*facts), NOW, timedelta(hours=2), ())
 
 
 def test_allocation_lease_expires_at_its_end_and_not_before() -> None:

@@ -17,8 +17,8 @@ from control_plane.decisions.fleet.drain import (
 )
 from control_plane.decisions.placing.choice import node_blocked
 from control_plane.decisions.refusals import Conflict
-from events.facts import Reason
-from events.nodes import NodeCordoned, NodeDrainEnded, NodeDrainStarted, NodeUncordoned, RemainingSlot
+from events.facts import Reason, RemainingSlot
+from events.nodes import NodeCordoned, NodeDrainEnded, NodeDrainStarted, NodeUncordoned
 from events.slot_states import Claimed, Discovered, Free, Quarantined, Releasing
 from events.values import allocation_of, new_uuid, node_id, slot_id
 from tests.decisions.histories import ID, NOW

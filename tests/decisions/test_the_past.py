@@ -16,7 +16,7 @@ from control_plane.time_travel.moment import moment as moment_of
 from events import nodes, orders, slots
 from events.claims import Claim
 from events.drift import DriftFound, OpenDrift
-from events.facts import Fact, FailedBringUp, Reason
+from events.facts import Fact, FailedBringUp, Reason, RemainingSlot
 from events.values import (
     AllocationId,
     IngressId,
@@ -146,7 +146,7 @@ of_node: tuple[st.SearchStrategy[Fact], ...] = (
         nodes.NodeDrainEnded,
         st.just(NODE),
         word,
-        st.lists(st.builds(nodes.RemainingSlot, st.just(SLOT), reason), max_size=2).map(tuple),
+        st.lists(st.builds(RemainingSlot, st.just(SLOT), reason), max_size=2).map(tuple),
     ),
     st.builds(nodes.NodeReportsThrottled, st.just(NODE), moment, number, number),
     st.builds(nodes.NodeReportsResumed, st.just(NODE), moment, number, number),

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bench.dispatch.placements import placement
+from control_plane.dispatcher.derive import Timing
 from control_plane.dispatcher.dispatch import Dispatcher
 from control_plane.origin import Origin
 from control_plane.wiring import Plane
@@ -54,7 +55,7 @@ async def _read(conn: AsyncConnection, after: int = 0, limit: int = 1000) -> Seq
 
 
 async def _apply(made: Plane, *, after: int = 0, limit: int = 1000) -> None:
-    dispatcher = Dispatcher(made.handle, made.settings.unreachable_after)
+    dispatcher = Dispatcher(made.handle, Timing(made.settings.unreachable_after))
     async with made.engine.begin() as conn:
         evaluations = await dispatcher.evaluate(
             await _read(conn, after, limit), await made.handle.clock(conn)

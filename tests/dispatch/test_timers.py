@@ -5,6 +5,7 @@ kept.
 import asyncio
 
 from control_plane.dispatcher import outbox
+from control_plane.dispatcher.derive import Timing
 from control_plane.dispatcher.dispatch import Dispatcher
 from control_plane.handle import database_time
 from control_plane.wiring import Plane
@@ -20,7 +21,7 @@ async def test_two_dispatchers_that_fire_timers_concurrently_leave_no_due_timer(
         """insert into work.timer (stream_id, due_at)
         select 'allocation-' || number, clock_timestamp() from generate_series(1, 250) as number returning 1"""
     )
-    dispatchers = [Dispatcher(made.handle, made.settings.unreachable_after) for _ in range(2)]
+    dispatchers = [Dispatcher(made.handle, Timing(made.settings.unreachable_after)) for _ in range(2)]
     await asyncio.gather(*(each.fire_due_timers(made.engine) for each in dispatchers))
     assert given.rows("select 1 from work.timer") == []
 
@@ -38,6 +39,6 @@ async def test_timers_that_only_a_different_release_supports_do_not_delay_other_
         overdue = await outbox.overdue(await ledger_connection(conn), await database_time(conn), 1)
     assert overdue == [StreamId("allocation-1")]
     for stream in overdue:
-        await Dispatcher(made.handle, made.settings.unreachable_after).fire_timer(made.engine, stream)
+        await Dispatcher(made.handle, Timing(made.settings.unreachable_after)).fire_timer(made.engine, stream)
     remaining = given.rows("select stream_id from work.timer order by stream_id")
     assert remaining == [("migration-1",), ("migration-2",)]

@@ -8,6 +8,7 @@ from uuid import UUID
 import redis
 
 from control_plane.api.routes.tasks import withdraw_task
+from control_plane.dispatcher.derive import Timing
 from control_plane.dispatcher.dispatch import Dispatcher
 from control_plane.dispatcher.task_sender import TaskSender
 from control_plane.handle import Command, Handle, database_time
@@ -40,7 +41,7 @@ async def _record(made: Plane, task: UUID, *facts: TaskFact) -> None:
         cause = Origin("test", "test", new_uuid()).at(await database_time(conn))
         await append(await ledger_connection(conn), (Change(stream_of_task(task), before, facts),), cause)
         history = await task_history(conn, task)
-    dispatcher = Dispatcher(made.handle, made.settings.unreachable_after)
+    dispatcher = Dispatcher(made.handle, Timing(made.settings.unreachable_after))
     async with made.engine.begin() as conn:
         evaluations = await dispatcher.evaluate(history[before:], await made.handle.clock(conn))
         await dispatcher.write(conn, evaluations)

@@ -17,7 +17,14 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.access import KeyRequest, issue_first_key, issue_key, replace_key, revoke_key
-from control_plane.commands.allocations import expire_lease, miss_deadline, release_allocation
+from control_plane.commands.allocations import (
+    announce_end,
+    expire_lease,
+    miss_deadline,
+    record_overdue_release,
+    release_allocation,
+    renew_lease,
+)
 from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
 from control_plane.commands.catalogue import create_entry, publish_version, retire_entry
 from control_plane.commands.drains import cordon_node, drain_node, uncordon_node
@@ -232,6 +239,18 @@ class Fleet:
 
     async def expire(self, allocation: AllocationId) -> bool:
         return await self.do(expire_lease(allocation))
+
+    async def renew_lease(self, allocation: AllocationId) -> bool:
+        return await self.do(renew_lease(allocation, self.origin("renew lease"), timedelta(hours=3)))
+
+    async def announce_end(self, allocation: AllocationId) -> bool:
+        return await self.do(announce_end(allocation, timedelta(hours=1)))
+
+    async def record_overdue(self, allocation: AllocationId) -> bool:
+        deadline, unreachable_after = datetime.now(UTC), timedelta(minutes=1)
+        return await self.do(
+            record_overdue_release(allocation, deadline, unreachable_after=unreachable_after)
+        )
 
     async def miss_deadline(self, allocation: AllocationId) -> bool:
         return await self.do(miss_deadline(allocation, unreachable_after=timedelta(minutes=1)))

@@ -209,14 +209,21 @@ class Histories(RuleBasedStateMachine):
         self._run(self.fleet.report(node, body))
 
     @precondition(lambda self: self.fleet.placed)
-    @rule(data=st.data(), what=st.sampled_from(["release", "expire", "miss_deadline"]))
+    @rule(data=st.data(), what=st.sampled_from(["release", "expire", "miss_deadline", "record_overdue"]))
     def allocation_ends(self, data: st.DataObject, what: str) -> None:
         end = {
             "release": self.fleet.release,
             "expire": self.fleet.expire,
             "miss_deadline": self.fleet.miss_deadline,
+            "record_overdue": self.fleet.record_overdue,
         }
         self._run(end[what](self._allocation(data)))
+
+    @precondition(lambda self: self.fleet.placed)
+    @rule(data=st.data(), renew=st.booleans())
+    def lease_is_renewed_or_its_end_is_announced(self, data: st.DataObject, *, renew: bool) -> None:
+        change = self.fleet.renew_lease if renew else self.fleet.announce_end
+        self._run(change(self._allocation(data)))
 
     @rule(hours=st.integers(1, 2))
     def time_passes(self, hours: int) -> None:

@@ -3,10 +3,12 @@ ends with free slots.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from node_agent.lab.leaks.snapshot import differences
+from tests.api.streams import Stream, open_stream
 from tests.road.conftest import KEY, Site, running_site
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
@@ -74,6 +76,25 @@ def test_timeline_of_a_released_allocation_contains_every_event_in_order_with_ac
     by_node = [event for event in timeline if event["actor"] == "node:sim-a"]
     assert by_node
     assert all(event["causation_id"] in events for event in by_node)
+
+
+def test_watch_sends_the_announcement_that_a_lease_ends_soon_again_after_the_renewal_of_the_lease(
+    site: Site,
+) -> None:
+    def announced(stream: Stream) -> dict[str, Any]:
+        return next(each.data for each in iter(stream.next, None) if each.type == "allocation.lease_expiring")
+
+    allocation = site.create(lease_seconds=3601)
+    with open_stream(site.plane, f"/allocations/{allocation}/watch") as stream:
+        first = announced(stream)
+        renewed = site.plane.client().post(f"/allocations/{allocation}/lease", json={"lease_seconds": 3601})
+        assert renewed.json()["lease"]["expires_at"] > first["data"]["expires_at"]
+        second = announced(stream)
+    for event, cause in ((first, "allocation.lease_granted"), (second, "allocation.lease_renewed")):
+        assert event["data"]["lead_seconds"] == 3600
+        assert event["actor"] == "process:allocation"
+        [caused_by] = [each for each in site.timeline(allocation) if each["id"] == event["causation_id"]]
+        assert (caused_by["type"], caused_by["data"]["expires_at"]) == (cause, event["data"]["expires_at"])
 
 
 def test_slots_of_a_released_allocation_can_be_allocated_again(site: Site) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.testing import capture_logs
 
 from control_plane.commands.access import issue_first_key
+from control_plane.dispatcher.derive import Timing
 from control_plane.dispatcher.dispatch import Dispatcher
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.following.wake import Waiter
@@ -142,7 +143,7 @@ async def test_allocation_deadline_fires_only_by_its_timer_and_not_while_events_
     admit(running_plane, "n1")
     allocation = AllocationId(allocate(running_plane).json()["id"])
     async with plane(running_plane.settings, clock=an_hour_later) as made:
-        dispatcher = Dispatcher(made.handle, made.settings.unreachable_after)
+        dispatcher = Dispatcher(made.handle, Timing(made.settings.unreachable_after))
         async with made.engine.begin() as conn:
             due = await dispatcher.evaluate(await _history(conn, allocation), await made.handle.clock(conn))
             await dispatcher.write(conn, due)

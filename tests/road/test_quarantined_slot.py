@@ -5,6 +5,7 @@ Another program defines a virtual machine with the slot's network card on the no
 release and before its inspection, while the agent is dead. The agent must not remove a foreign machine.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from events.values import AllocationId
 from node_agent.aspects.machine_plans import FoundDomain
 from node_agent.lab.simulated.host import State
 from tests.road.conftest import KEY, Site, running_site
+from tests.road.test_deadlines import view_after_deadline
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
@@ -99,6 +102,17 @@ def test_slot_with_leftovers_after_a_release_is_quarantined_with_their_names_and
     site.await_state(taken, "active")
     assert site.show(taken)["slots"][0]["slot_id"] != quarantined.slot["slot_id"]
     assert quarantined.request(slots=1) == 409
+
+    overdue = asyncio.run(view_after_deadline(site.plane, AllocationId(quarantined.released)))
+    assert overdue["state"] == "releasing"
+    left = {"slot_id": quarantined.slot["slot_id"], "reason": quarantined.now()["reason"]}
+    assert overdue["release_overdue"]["remaining"] == [left]
+    overdue_events = [
+        each["data"]["remaining"]
+        for each in site.timeline(quarantined.released)
+        if each["type"] == "allocation.release_overdue"
+    ]
+    assert overdue_events == [[left]]
 
 
 def test_quarantined_slot_becomes_free_once_a_later_inspection_finds_nothing(

@@ -8,6 +8,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.dispatcher.derive import Timing
 from control_plane.dispatcher.dispatch import Dispatcher
 from control_plane.handle import database_time
 from control_plane.histories import task_history
@@ -51,7 +52,7 @@ async def record(made: Plane, *facts: TaskFact) -> tuple[Recorded[TaskFact], ...
 
 
 async def applied(made: Plane, *batch: Recorded[TaskFact]) -> None:
-    dispatcher = Dispatcher(made.handle, made.settings.unreachable_after)
+    dispatcher = Dispatcher(made.handle, Timing(made.settings.unreachable_after))
     async with made.engine.begin() as conn:
         due = await dispatcher.evaluate(batch, await made.handle.clock(conn))
         await dispatcher.write(conn, due)
@@ -94,7 +95,7 @@ async def test_task_without_an_answer_of_its_node_expires_at_its_deadline(databa
         await applied(made, *await record(made, REQUESTED))
     settings = settings_for(database, "redis://127.0.0.1:1", 1, 1)
     async with plane(settings, clock=a_day_later) as made:
-        await Dispatcher(made.handle, made.settings.unreachable_after).fire_timer(
+        await Dispatcher(made.handle, Timing(made.settings.unreachable_after)).fire_timer(
             made.engine, stream_of_task(TASK)
         )
         assert await rows(made) == [(1, "expired")]

@@ -9,7 +9,14 @@ import msgspec
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.api.requests.bodies import Body, Description, Port, Why
+from control_plane.api.requests.bodies import (
+    MAX_LEASE_SECONDS,
+    MIN_LEASE_SECONDS,
+    Body,
+    Description,
+    Port,
+    Why,
+)
 from events import values
 from events.entries import AppProfileContent, ImageContent, SkuContent
 from tasks.orders import LONGEST_BANNER, MOST_MBIT
@@ -49,6 +56,8 @@ class PublishSku(Body):
     """Price of one slot per hour, a decimal number in the currency of the deployment."""
     provisioning_seconds: int = Field(default=120, ge=1, le=3600)
     """Time after which a node reports a slice that is not ready as failed."""
+    max_lease_seconds: int | None = Field(default=None, ge=MIN_LEASE_SECONDS, le=MAX_LEASE_SECONDS)
+    """Longest lease in seconds, from a request or a renewal on; null: not limited by the SKU."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

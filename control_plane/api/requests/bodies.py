@@ -41,6 +41,7 @@ MAX_KEYS_BYTES: Final = bounds_of("slice.apply").payload_bytes * 3 // 8
 """Upper limit of all SSH keys and the user-data of a request together, so that they fit into an order: JSON may escape
 each byte as two.
 """
+MIN_LEASE_SECONDS: Final = 60
 MAX_LEASE_SECONDS: Final = 365 * 24 * 3600
 MAX_KEY_SECONDS: Final = 10 * 365 * 24 * 3600
 
@@ -199,7 +200,7 @@ class CreateAllocation(Body):
     user_data: Annotated[str, AfterValidator(_is_user_data)] | None = None
     """User-data that cloud-init runs at the first boot of the slices: a cloud-config (`#cloud-config`) or a script
     (`#!`), at most 16 KiB in UTF-8. It is recorded in the ledger, so it must not contain secrets. Null: none."""
-    lease_seconds: int = Field(default=3600, ge=60, le=MAX_LEASE_SECONDS)
+    lease_seconds: int = Field(default=3600, ge=MIN_LEASE_SECONDS, le=MAX_LEASE_SECONDS)
     slot_count: int = Field(default=1, ge=1, le=values.MAX_SLOTS)
     node: Annotated[str, AfterValidator(values.node_id)] | None = None
     """The node to place all slots on, real or simulated; if null, placement chooses one."""
@@ -260,7 +261,7 @@ class ReportFault(Body):
 class RenewLease(Body):
     """Request body of `POST /v1/allocations/{allocation}/lease`."""
 
-    lease_seconds: int = Field(ge=60, le=MAX_LEASE_SECONDS)
+    lease_seconds: int = Field(ge=MIN_LEASE_SECONDS, le=MAX_LEASE_SECONDS)
     """Time from now until the lease ends. A lease that ends later already is not changed."""
 
 

@@ -7,7 +7,7 @@ from typing import Final, assert_never
 from pydantic import BaseModel
 
 from control_plane.api.views.allowed_actions import AllowedActions, actions_on_allocation, actions_on_ingress
-from control_plane.api.views.views import ReasonView, reason_view
+from control_plane.api.views.views import ReasonView, RemainingSlotView, reason_view, remaining_slot_view
 from control_plane.decisions.access import Principal
 from control_plane.decisions.allocation_states import (
     Active,
@@ -20,6 +20,7 @@ from control_plane.decisions.allocation_states import (
     Requested,
     Stopped,
     Stopping,
+    awaiting_proof,
     fold,
     lease_of,
     ready_slots,
@@ -132,6 +133,15 @@ class ReplacementView(BaseModel):
     attempt: int
 
 
+class ReleaseOverdueView(BaseModel):
+    """The release of an allocation that was not complete by its deadline. `remaining` lists the slots that still await
+    the proof that they are empty, each with the reason at the deadline.
+    """
+
+    deadline: datetime
+    remaining: list[RemainingSlotView]
+
+
 class AllocationView(BaseModel):
     """An allocation. `slots` are the current ones. If the bring-up failed due to a node fault and the allocation was
     placed on another node, `replaced` has its former slots. This happens at most once, and never if
@@ -168,6 +178,8 @@ class AllocationView(BaseModel):
     ingress: list[IngressView]
     replace_on_failure: bool
     replaced: ReplacementView | None
+    release_overdue: ReleaseOverdueView | None
+    """Set while the state is releasing or failed and slots were not proved empty by the deadline."""
     labels: dict[str, str]
     apart_from: dict[str, str]
     """Labels: no node was used on which another allocation of the project with one of these labels held a slot."""
@@ -210,6 +222,7 @@ def allocation_view(
         ingress=[_ingress_view(each, state, principal) for each in ingresses.values()],
         replace_on_failure=request.replace_on_failure,
         replaced=_replacement(facts),
+        release_overdue=_release_overdue(state),
         labels=request.labels,
         apart_from=request.apart_from,
         version=len(facts),
@@ -232,6 +245,14 @@ def _replacement(facts: Sequence[AllocationFact]) -> ReplacementView | None:
             reason = ReasonView(code=fact.reason.code, message=fact.reason.message)
             return ReplacementView(vacated=list(fact.vacated), reason=reason, attempt=fact.attempt)
     return None
+
+
+def _release_overdue(state: Allocation) -> ReleaseOverdueView | None:
+    overdue = state.overdue if isinstance(state, Releasing | Failed) else None
+    left = [each for each in overdue.remaining if each.slot_id in awaiting_proof(state)] if overdue else []
+    if overdue is None or not left:
+        return None
+    return ReleaseOverdueView(deadline=overdue.deadline, remaining=list(map(remaining_slot_view, left)))
 
 
 def _slots(state: Placed, facts: Sequence[AllocationFact]) -> list[AllocatedSlot]:

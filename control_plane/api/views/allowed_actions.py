@@ -85,7 +85,7 @@ def actions_on_allocation(
     principal: Principal, state: Allocation, ingresses: IngressStates
 ) -> AllowedActions:
     """Return the actions on an allocation. Not checked: whether the agents of its nodes support a stop and ingress
-    rules, whether a public address or port is free, and whether the lease is over.
+    rules, whether a public address or port is free, whether the lease is over, and the limits of its length.
     """
     opening = _NONE if isinstance(state, Requested) else against_opening_any(state, ingresses)
     against = {

@@ -51,6 +51,8 @@ class SkuView(EntryView):
     """Price of one slot per hour, a decimal number in the currency of the deployment."""
     provisioning_seconds: int
     """Time after which a node reports a slice that is not ready as failed."""
+    max_lease_seconds: int | None = None
+    """Longest lease in seconds, from a request or a renewal on; null: not limited by the SKU."""
 
 
 class ReadinessView(BaseModel):

@@ -15,7 +15,7 @@ from control_plane.decisions.fleet.drift import scope_of
 from events.catalog import name_of
 from events.drift import OpenDrift
 from events.envelope import Recorded
-from events.facts import Fact, FailedBringUp, Reason
+from events.facts import Fact, FailedBringUp, Reason, RemainingSlot
 from events.nodes import MacPool, PublicAddress
 from events.slot_states import slot_state_name
 from events.slots import SlotDevice
@@ -403,13 +403,13 @@ def _drain_view(node: NodeRow, slots: Sequence[SlotRow], *, reachable: bool) -> 
         since=node.drain.started_at,
         release_at=node.drain.release_at,
         outcome=None if ended is None else ended.outcome,
-        remaining=[
-            RemainingSlotView(
-                slot_id=each.slot_id, reason=ReasonView(code=each.reason.code, message=each.reason.message)
-            )
-            for each in remaining
-        ],
+        remaining=list(map(remaining_slot_view, remaining)),
     )
+
+
+def remaining_slot_view(item: RemainingSlot) -> RemainingSlotView:
+    reason = ReasonView(code=item.reason.code, message=item.reason.message)
+    return RemainingSlotView(slot_id=item.slot_id, reason=reason)
 
 
 def _pool_view(pool: MacPool | None) -> MacPoolView | None:

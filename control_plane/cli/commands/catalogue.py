@@ -123,6 +123,12 @@ def publish_sku(
         str | None,
         typer.Option(metavar="TIME", help="Time in which a slice must be ready.", show_default="2m"),
     ] = None,
+    max_lease: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Longest lease, from a request or a renewal on.", show_default="no limit"
+        ),
+    ] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Publish a version of a SKU, which is created if it does not exist. A field that is not given gets its default,
@@ -141,6 +147,7 @@ def publish_sku(
         "placement": placement,
         "price_per_hour": price_per_hour,
         "provisioning_seconds": None if provisioning is None else seconds(provisioning, "--provisioning"),
+        "max_lease_seconds": None if max_lease is None else seconds(max_lease, "--max-lease"),
     }
     _publish(context, output, catalogue.SKUS, pages.sku, name=name, content=_content(file, given))
 

@@ -42,6 +42,10 @@ def _sku(item: Sku) -> Iterator[Row]:
     yield "placement", f"{item.placement or '-'}, NUMA {item.numa or '-'}"
     yield "price", f"{item.price_per_hour or '-'} per hour"
     yield "bring-up", f"within {item.provisioning_seconds} s" if item.provisioning_seconds else "-"
+    yield (
+        "lease",
+        f"at most {words.span(item.max_lease_seconds)}" if item.max_lease_seconds else "not limited",
+    )
     yield from actions(item.allowed_actions)
 
 

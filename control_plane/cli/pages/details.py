@@ -27,6 +27,7 @@ from control_plane.client.answers import (
     PublicAddress,
     Reason,
     RegisteredNode,
+    RemainingSlot,
     Slot,
     SlotDevice,
 )
@@ -79,7 +80,7 @@ def allocation(
 
 def _allocation(item: Allocation, simulated: Collection[str], now: datetime | None) -> Iterator[Row]:
     yield "allocation", Text(item.id, "bold")
-    yield "state", words.allocation_state(item.state, {each.code for each in item.conditions or ()})
+    yield "state", words.allocation_state(item)
     if item.reason:
         yield "reason", Text.assemble(item.reason.message, (f"  [{item.reason.code}]", "dim"))
     for condition in item.conditions or ():
@@ -101,6 +102,11 @@ def _allocation(item: Allocation, simulated: Collection[str], now: datetime | No
             "lease",
             f"until {words.clock(item.lease.expires_at)} ({words.until(item.lease.expires_at, now)})",
         )
+    if item.release_overdue:
+        deadline = item.release_overdue.deadline
+        text = f"not complete by its deadline {words.clock(deadline)} ({words.since(deadline, now)})"
+        yield "release", Text(text, "red")
+        yield from _remaining(item.release_overdue.remaining)
     yield from _reached(item, simulated)
     if now is None:  # a login is possible only in the present
         yield from _logins(item, simulated)
@@ -246,7 +252,12 @@ def _service(item: Node, now: datetime | None) -> Iterator[Row]:
     if item.drain is None:
         return
     yield "drain", _drain(item.drain, now)
-    for each in item.drain.remaining:
+    yield from _remaining(item.drain.remaining)
+
+
+def _remaining(slots: Iterable[RemainingSlot]) -> Iterator[Row]:
+    """Yield each slot that is not empty, with its reason."""
+    for each in slots:
         message = f"{each.slot_id}: {each.reason.message}"
         yield "remaining", Text.assemble(message, (f"  [{each.reason.code}]", "dim"))
 

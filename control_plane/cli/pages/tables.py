@@ -29,7 +29,7 @@ def allocations(items: Iterable[Allocation], now: datetime | None = None) -> Ren
         slots = ", ".join(slot.slot_id for slot in item.slots)
         addresses = ", ".join(slot.private_ip or "-" for slot in item.slots)
         requested = words.since(item.requested_at, now)
-        state = words.allocation_state(item.state, {each.code for each in item.conditions or ()})
+        state = words.allocation_state(item)
         rows.add_row(item.id, state, item.sku, slots, addresses, item.project, requested)
     return rows if rows.row_count else nothing("no allocations", "sliceplane allocations create --sku SKU")
 

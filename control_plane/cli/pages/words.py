@@ -1,12 +1,12 @@
 """Display format of times, amounts and states."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
 from rich.text import Text
 
-from control_plane.client.answers import Outlook
+from control_plane.client.answers import Allocation, Outlook
 
 _UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 _COLOURS: Final = {
@@ -26,11 +26,14 @@ def state(name: str) -> Text:
     return Text(name, _COLOURS.get(name, ""))
 
 
-def allocation_state(name: str, conditions: Collection[str]) -> Text:
-    """Return the state of an allocation, followed by the codes of its conditions, such as `unreachable`."""
-    shown = state(name)
-    for code in sorted(conditions):
-        shown.append(f", {code.removeprefix('node_')}", "red")
+def allocation_state(item: Allocation) -> Text:
+    """Return the state of an allocation, followed by the codes of its conditions, such as `unreachable`, and by
+    `overdue` if its release is.
+    """
+    shown = state(item.state)
+    notes = sorted({each.code.removeprefix("node_") for each in item.conditions or ()})
+    for note in [*notes, *(["overdue"] if item.release_overdue else [])]:
+        shown.append(f", {note}", "red")
     return shown
 
 

@@ -19,14 +19,13 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple, assert_never
 
 from control_plane.decisions.refusals import Objection, refuse_if
-from events.facts import Reason
+from events.facts import Reason, RemainingSlot
 from events.nodes import (
     NodeCordoned,
     NodeDrainEnded,
     NodeDrainStarted,
     NodeFact,
     NodeUncordoned,
-    RemainingSlot,
 )
 from events.slot_states import Claimed, Discovered, Free, Quarantined, Releasing, Retired, SlotState
 from events.values import AllocationId, NodeId, SlotId

@@ -338,6 +338,19 @@ def quarantine(
     return (SlotQuarantined(slot, by, reason, leftovers),)
 
 
+def quarantine_overdue(
+    slot: SlotId, state: SlotState, by: AllocationId, reason: Reason
+) -> tuple[SlotFact, ...]:
+    """Quarantine a slot that its node has not proved empty in time, for the given reason; return no facts if it is
+    quarantined already.
+    """
+    match state:
+        case Releasing(by=holder) if holder == by:
+            return (SlotQuarantined(slot, by, reason, ()),)
+        case _:
+            return ()
+
+
 def free(slot: SlotId, state: SlotState, by: AllocationId, absent: tuple[str, ...]) -> tuple[SlotFact, ...]:
     """Free a slot because its node proved it empty; `absent` lists the kinds of objects that the node did not find."""
     return (SlotReleased(slot, by, absent),) if _awaiting_proof_for(state) == by else ()

@@ -5,10 +5,18 @@ from functools import partial
 
 import pytest
 
-from tests.api.node import admit
+from control_plane.settings import SettingsRefused, read_settings
+from tests.api.node import admit, allocate
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
+
+TOO_LONG = {
+    "code": "lease_too_long",
+    "message": "a lease of 3601 s is longer than the SKU lab.small allows (3600 s); request at most 3600 s",
+    "field": "/lease_seconds",
+    "parameter": None,
+}
 
 
 @pytest.fixture
@@ -43,10 +51,32 @@ def test_renewed_lease_ends_after_the_requested_time_and_a_shorter_one_changes_n
 
 def test_timer_of_an_allocation_follows_its_renewed_lease(running: RunningAllocation) -> None:
     assert renew(running, 200_000)["status"] == 200
-    end = end_of_lease(running)
+    first_announcement = end_of_lease(running) - timedelta(hours=24)
     query = "select due_at from work.timer where stream_id = %(stream)s"
     due = partial(running.plane.rows, query, stream=f"allocation-{running.id}")
-    until(lambda: due() == [(end,)], "the timer is due at the end of the renewed lease")
+    until(
+        lambda: due() == [(first_announcement,)], "the timer is due a day before the end of the renewed lease"
+    )
+
+
+def test_lease_is_limited_by_the_sku_version_of_the_allocation_at_its_creation_and_at_each_renewal(
+    emptied_plane: RunningPlane,
+) -> None:
+    def publish(**limit: int) -> None:
+        content = {"vcpus": 1, "memory_mib": 96, **limit}
+        assert emptied_plane.client().put("/skus/lab.small", json=content).is_success
+
+    node = admit(emptied_plane, "n1")
+    publish(max_lease_seconds=3600)
+    refused = allocate(emptied_plane, lease_seconds=3601)
+    assert (refused.status_code, refused.json()["reasons"]) == (409, [TOO_LONG])
+    running = RunningAllocation(emptied_plane, node, lease_seconds=3600)
+    publish()
+    refused_renewal = renew(running, 3601)
+    assert (refused_renewal["status"], refused_renewal["reasons"]) == (409, [TOO_LONG])
+    assert running.event_types().count("lease_renewed") == 0
+    assert renew(running, 3600)["status"] == 200
+    assert running.event_types().count("lease_renewed") == 1
 
 
 def test_released_allocation_cannot_renew_its_lease(running: RunningAllocation) -> None:
@@ -54,3 +84,14 @@ def test_released_allocation_cannot_renew_its_lease(running: RunningAllocation) 
     refused = renew(running, 7200)
     assert refused["status"] == 409
     assert "wrong_state" in str(refused["reasons"])
+
+
+def test_wrong_lead_times_are_refused_by_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLICEPLANE_DATABASE_URL", "postgresql://u:p@127.0.0.1/d")
+    monkeypatch.setenv("SLICEPLANE_REDIS_URL", "redis://:p@127.0.0.1:6379")
+    assert read_settings().lease_leads == (timedelta(hours=24), timedelta(hours=1))
+    monkeypatch.setenv("SLICEPLANE_LEASE_EXPIRING_SECONDS", "[]")
+    assert read_settings().lease_leads == ()
+    monkeypatch.setenv("SLICEPLANE_LEASE_EXPIRING_SECONDS", "[3600, 0]")
+    with pytest.raises(SettingsRefused, match=r"\[3600, 0\] is not a list of at most 16 positive numbers"):
+        read_settings()

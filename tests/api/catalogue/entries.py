@@ -18,7 +18,7 @@ CONTENTS: Final[dict[str, dict[str, Any]]] = {
 }
 """Content of an entry of each kind, by the path of the kind."""
 CHANGES: Final[dict[str, dict[str, Any]]] = {
-    "skus": {"memory_mib": 1024},
+    "skus": {"memory_mib": 1024, "max_lease_seconds": 86400},
     "images": {"minimum_disk_gib": 8},
     "app-profiles": {"fabrics": ["roce"]},
 }

@@ -315,6 +315,26 @@ def test_allocation_on_an_unreachable_node_is_shown_with_the_condition_and_its_a
     assert ("active, unreachable" in first, "unreachable" in second) == (True, False)
 
 
+def test_overdue_release_is_shown_with_its_deadline_and_the_reason_of_each_slot(
+    sliceplane: Run, plane: ScriptedPlane
+) -> None:
+    reason = {"code": "removal_refused", "message": "the order to remove the slice ended in state refused"}
+    overdue = {
+        "deadline": "2026-01-02T03:14:05Z",
+        "remaining": [{"slot_id": "lab-a/0", "reason": reason}],
+    }
+    found = allocation("releasing", release_overdue=overdue)
+    plane.script("GET /v1/nodes/lab-a", document(NODE))
+    plane.script(f"GET /v1/allocations/{ALLOCATION}", document(found))
+    plane.script("GET /v1/allocations", page(found, allocation("releasing")))
+    shown = " ".join(sliceplane("allocations", "show", ALLOCATION).out.split())
+    assert "state releasing, overdue" in shown
+    assert "release not complete by its deadline 2026-01-02" in shown
+    assert f"remaining lab-a/0: {reason['message']} [removal_refused]" in shown
+    _, first, second = sliceplane("allocations", "list").out.splitlines()
+    assert ("releasing, overdue" in first, "overdue" in second) == (True, False)
+
+
 def test_nodes_remove_prints_the_removed_node_and_the_subnet_that_it_freed(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
@@ -521,6 +541,7 @@ SKU = {
     "placement": "pack",
     "price_per_hour": "3.20",
     "provisioning_seconds": 600,
+    "max_lease_seconds": 86400,
 }
 
 
@@ -548,6 +569,7 @@ def test_page_of_a_sku_shows_its_whole_content(plane: ScriptedPlane, sliceplane:
         "ib",
         "single",
         "3.20",
+        "at most 1 d",
     ):
         assert each in shown
 
