@@ -517,8 +517,8 @@ def set_principal_limits(body: bodies.SetPrincipalLimits) -> Call[PrincipalQuota
     return Call("PUT", "/v1/principals/limits", PrincipalQuota, body=body)
 
 
-def principal_limits(actor: str) -> Call[PrincipalQuota]:
-    """Show the limits of a caller, and what it uses of them."""
+def principal_limits(actor: str | None = None) -> Call[PrincipalQuota]:
+    """Show the limits of a caller, by default of the client's own, and what it uses of them."""
     return Call("GET", "/v1/principals/limits", PrincipalQuota, {"actor": actor})
 
 

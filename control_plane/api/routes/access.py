@@ -312,19 +312,23 @@ async def limit_principal(
         _refuse_unknown_issuer(request, body.actor)
     limits = PrincipalLimits(slots=body.slots, price_per_hour=body.price_per_hour)
     await execute(request, set_principal_limits(body.actor, limits, origin_of(request, principal)))
-    return await show_principal_limits(request, body.actor)
+    return await _principal_quota(request, body.actor)
 
 
 @router.get("/principals/limits", openapi_extra=access(Scope.ACCESS_READ))
 async def show_principal_limits(
     request: Request,
+    principal: Caller,
     actor: Annotated[
-        str,
-        Query(description="The caller as the ledger records it."),
-        AfterValidator(recorded_actor),
-    ],
+        Annotated[str, AfterValidator(recorded_actor)] | None,
+        Query(description="A caller as the ledger records it. Default: the caller of the request."),
+    ] = None,
 ) -> PrincipalQuotaView:
     """Return the limits of a caller, and what it uses of them. A caller without limits may be unknown."""
+    return await _principal_quota(request, actor or principal.actor)
+
+
+async def _principal_quota(request: Request, actor: str) -> PrincipalQuotaView:
     stream = stream_of_principal(actor)
     async with plane_of(request).engine.connect() as conn:
         limits = await principals.limits_of(conn, actor)

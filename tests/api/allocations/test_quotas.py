@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from tests.api.access.principals import client_of, create_project, issue
@@ -15,6 +16,7 @@ from tests.api.broken_nodes import Node, accepted_allocation, codes, keep_nodes_
 from tests.api.node import KEY, allocate
 from tests.projections.plane_requests import rebuild, verify
 from tests.servers.plane import RunningPlane
+from tests.waiting import until
 
 SMALL = {"vcpus": 1, "memory_mib": 96, "price_per_hour": "0.01"}
 
@@ -145,6 +147,28 @@ def test_ingress_rules_count_at_creation_and_later_until_they_are_removed(
     assert used(plane)["public_ports"] == 2, "the node has not removed the rules yet"
     node.report_removed(made)
     assert used(plane) == {}
+
+
+def test_ingress_rule_is_refused_if_another_one_uses_up_the_limit_after_its_first_check(
+    plane: RunningPlane, node: Node
+) -> None:
+    assert set_public_addresses(plane, SHARED).is_success
+    first, second = (accepted_allocation(plane, network_mode="public-nat") for _ in range(2))
+    limit(plane, public_ports=1)
+
+    def reserve(allocation: dict[str, Any]) -> int:
+        with plane.client() as client:
+            return client.post(f"/allocations/{allocation['id']}/ingress", json=SSH).status_code
+
+    with ThreadPoolExecutor() as pool, psycopg.connect(plane.database.admin_dsn) as holding:
+        slot = second["slots"][0]["slot_id"]
+        holding.execute("select 1 from read.slot where slot_id = %s for update", [slot])
+        requested = pool.submit(reserve, second)
+        until(lambda: requested.done() or plane.has_lock_waiter(), "the request waits for its slot")
+        assert reserve(first) == 202
+        holding.rollback()
+    assert requested.result() == 409
+    assert used(plane)["public_ports"] == 1
 
 
 def test_allocation_is_replaced_on_another_node_although_its_project_has_used_up_its_quota(
