@@ -2,8 +2,9 @@
 
 Each command runs in one transaction, in this order: the idempotency key, the rows that the decision needs (locked by
 the command: a node's report budget and report cursor, then the project, then entries of the catalogue by stream, then
-slots by node and index, then nodes), the decision, the inline read models, and the append as the last statement. A
-refusal rolls everything back, including the key, and consumes no position.
+slots by node and index, then nodes), the decision, the inline read models (of which the use of quotas is the last), the
+last check of the command, and the append as the last statement. A refusal rolls everything back, including the key, and
+consumes no position.
 
 A command runs again after a deadlock, after a lost race (for the head of a stream, a claim or a row), when it would
 have to wait for rows while it holds others, and when the server ended its transaction because this process was idle in
@@ -39,13 +40,22 @@ AGAIN: Final = "again"
 _VERSION: Final = "select version from ledger.head where stream_id = %s"
 
 
+LastCheck = Callable[[AsyncConnection], Awaitable[None]]
+"""Check of a decision with its changes in the inline read models. Raises the refusal of the command."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The outcome of a command: the facts per stream, their cause, and the JSON answer for the caller."""
+    """The outcome of a command: the facts per stream, their cause, and the JSON answer for the caller.
+
+    `last_check` is for a check that needs a lock that many commands share: it runs immediately before the append, so
+    that the lock is held as briefly as possible. A dry run leaves it out.
+    """
 
     changes: tuple[Change, ...]
     cause: Cause
     answer: str = ""
+    last_check: LastCheck | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,8 @@ class Handle:
             decision = await self._decide(conn, command, condition, wait_for_locked=wait_for_locked)
             if decision.changes or key is not None:
                 await inline.apply(conn, _numbered(decision.changes))
+                if decision.last_check is not None:
+                    await decision.last_check(conn)
                 failpoint("handle.before_append")
                 await append(ledger, decision.changes, decision.cause, key=key, answer=decision.answer)
             failpoint("handle.before_commit")

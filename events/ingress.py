@@ -7,7 +7,7 @@ both are recorded in one stream (ING-1).
 from datetime import datetime
 
 from events.facts import Fact, Reason, Record
-from events.values import AllocationId, IngressId, Ipv4Address, Ipv4Subnet, SlotId
+from events.values import AllocationId, IngressId, Ipv4Address, Ipv4Subnet, ProjectId, SlotId
 
 
 class Service(Record, frozen=True):
@@ -32,7 +32,8 @@ class IngressRule(Record, frozen=True):
     """Networks that may connect; empty permits all."""
 
 
-class IngressReserved(Fact, frozen=True):
+# `omit_defaults`: a rule that counts towards no quota is stored in the bytes of the first version.
+class IngressReserved(Fact, frozen=True, omit_defaults=True):
     """An ingress rule was requested and accepted; its public address and port are claimed in the same append."""
 
     allocation_id: AllocationId
@@ -42,6 +43,8 @@ class IngressReserved(Fact, frozen=True):
     deadline: datetime | None
     """When the rule is withdrawn unless it is published by then; null if the deadline of the slice's placement or start
     applies."""
+    project: ProjectId | None = None
+    """Project that the public address or port counts for from now on (ALC-13); absent if it counts for none."""
 
 
 class IngressPublished(Fact, frozen=True):
@@ -69,13 +72,15 @@ class IngressWithdrawn(Fact, frozen=True):
     reason: Reason
 
 
-class IngressRemoved(Fact, frozen=True):
+class IngressRemoved(Fact, frozen=True, omit_defaults=True):
     """The ingress rule no longer exists: the node proved it, or an admin force-released the slot without proof."""
 
     allocation_id: AllocationId
     ingress_id: IngressId
     rule: IngressRule
     """Public address and port that are free again."""
+    project: ProjectId | None = None
+    """Project that the public address or port counted for until now; absent if it counted for none."""
 
 
 IngressFact = IngressReserved | IngressPublished | IngressLost | IngressWithdrawn | IngressRemoved

@@ -2,7 +2,18 @@
 
 from datetime import datetime
 
-from events.facts import Fact
+from events.facts import Fact, Record
+
+
+class PrincipalLimits(Record, frozen=True, omit_defaults=True):
+    """Limits of the allocations that one caller requested, in all projects together (ALC-13). An absent limit does not
+    limit anything.
+    """
+
+    slots: int | None = None
+    """Number of slots."""
+    price_per_hour: str | None = None
+    """Sum of the prices per hour, a decimal number in the currency of the deployment."""
 
 
 class PrincipalRevoked(Fact, frozen=True):
@@ -14,3 +25,15 @@ class PrincipalRevoked(Fact, frozen=True):
     """Reason that the administrator gave."""
     revoked_at: datetime
     """Time of the revocation: a token is refused if its time of issue is not later."""
+
+
+class PrincipalLimitsSet(Fact, frozen=True):
+    """An administrator set the limits of a caller. Allocations that exist keep what they have, even beyond a limit."""
+
+    actor: str
+    """The caller as recorded in the ledger, such as `user:corp/alice`."""
+    limits: PrincipalLimits
+    """All limits of the caller from now on, which replace the previous ones; empty if it has none any more."""
+
+
+PrincipalFact = PrincipalRevoked | PrincipalLimitsSet

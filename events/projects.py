@@ -1,7 +1,30 @@
 """Facts about projects, the owners of allocations. Stream: `project-<project>`."""
 
-from events.facts import Fact
+from events.facts import Fact, Record
 from events.values import ProjectId
+
+
+class ProjectLimits(Record, frozen=True, omit_defaults=True):
+    """Limits of a project (ALC-13). An absent limit does not limit anything.
+
+    A slot counts from its claim until it is free again, a public address or port from the request of its ingress rule
+    until the rule is removed.
+    """
+
+    slots: int | None = None
+    """Number of slots."""
+    gpus: int | None = None
+    """Number of GPUs."""
+    vcpus: int | None = None
+    """Number of virtual processors."""
+    memory_mib: int | None = None
+    """Memory in MiB."""
+    public_addresses: int | None = None
+    """Number of whole public addresses."""
+    public_ports: int | None = None
+    """Number of ports of public addresses."""
+    price_per_hour: str | None = None
+    """Sum of the prices per hour, a decimal number in the currency of the deployment."""
 
 
 class ProjectCreated(Fact, frozen=True, omit_defaults=True):
@@ -33,4 +56,13 @@ class ProjectArchived(Fact, frozen=True):
     """Reason that the administrator gave."""
 
 
-ProjectFact = ProjectCreated | ProjectDescribed | ProjectArchived
+class ProjectLimitsSet(Fact, frozen=True):
+    """An administrator set the limits of a project. Allocations that exist keep what they have, even beyond a limit."""
+
+    project: ProjectId
+    """Id of the project."""
+    limits: ProjectLimits
+    """All limits of the project from now on, which replace the previous ones; empty if it has none any more."""
+
+
+ProjectFact = ProjectCreated | ProjectDescribed | ProjectLimitsSet | ProjectArchived

@@ -12,6 +12,7 @@ from events.values import (
     MacAddress,
     NodeId,
     PciAddress,
+    ProjectId,
     SkuName,
     SlotId,
 )
@@ -193,6 +194,25 @@ class CheckedDevice(Record, frozen=True):
     """Reason why the function could not be read."""
 
 
+class SlotUse(Record, frozen=True):
+    """What a slot counts towards quotas (ALC-13) while an allocation holds it, from its claim until it is free again.
+    The sizes and the price are those of the SKU of the allocation, for one slot.
+    """
+
+    project: ProjectId
+    """Project of the allocation."""
+    principal: str
+    """Actor that requested the allocation, such as `key:ci-0c1d2e3f4a5b`."""
+    gpus: int
+    """Number of GPUs."""
+    vcpus: int
+    """Virtual processors."""
+    memory_mib: int
+    """Memory in MiB."""
+    price_per_hour: str
+    """Price per hour, a decimal number in the currency of the deployment."""
+
+
 class SlotDiscovered(Fact, frozen=True):
     """A node reported a slot for the first time. The slot waits for an admin's approval."""
 
@@ -285,13 +305,16 @@ class SlotHardwareApproved(Fact, frozen=True):
     """The approved hardware, which replaces the hardware that was approved before."""
 
 
-class SlotClaimed(Fact, frozen=True):
+# `omit_defaults`: a slot that counts towards no quota is stored in the bytes of the first version.
+class SlotClaimed(Fact, frozen=True, omit_defaults=True):
     """The slot was chosen for an allocation, in the append that placed the allocation. No other allocation can claim
     it now.
     """
 
     slot_id: SlotId
     allocation_id: AllocationId
+    use: SlotUse | None = None
+    """What the slot counts towards quotas from now on; absent if nothing."""
 
 
 class SlotReleasing(Fact, frozen=True):
@@ -313,7 +336,7 @@ class SlotQuarantined(Fact, frozen=True):
     """Remaining objects, one line each; empty if the deadline passed without a report."""
 
 
-class SlotReleased(Fact, frozen=True):
+class SlotReleased(Fact, frozen=True, omit_defaults=True):
     """The slot is free: a fresh survey found no remains of the slice. `absent` lists the kinds of objects that were
     searched for.
     """
@@ -322,6 +345,8 @@ class SlotReleased(Fact, frozen=True):
     allocation_id: AllocationId
     absent: tuple[str, ...]
     """Kinds of objects, one word each."""
+    use: SlotUse | None = None
+    """What the slot counted towards quotas until now; absent if nothing."""
 
 
 class SlotDevicesChecked(Fact, frozen=True):
@@ -336,7 +361,7 @@ class SlotDevicesChecked(Fact, frozen=True):
     """All PCI functions of the slot."""
 
 
-class SlotForceReleased(Fact, frozen=True):
+class SlotForceReleased(Fact, frozen=True, omit_defaults=True):
     """An admin force-released the slot (ALC-11): it may be claimed again, although its node did not prove it empty."""
 
     slot_id: SlotId
@@ -345,6 +370,8 @@ class SlotForceReleased(Fact, frozen=True):
     """Explanation that the admin gave."""
     leftovers: tuple[str, ...]
     """Remaining objects that the node reported last, one line each; empty if it reported nothing."""
+    use: SlotUse | None = None
+    """What the slot counted towards quotas until now; absent if nothing."""
 
 
 class SlotDegraded(Fact, frozen=True):

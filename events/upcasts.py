@@ -39,9 +39,28 @@ def _approved_for_one_sku(shape: JsonObject) -> JsonObject:
     return {**others, "skus": [sku]}
 
 
+def _slot_without_use(shape: JsonObject) -> JsonObject:
+    """Return a claim or release of a slot of version 1 unchanged. Version 2 added `use`, and its default is what
+    version 1 meant: the slot counts towards no quota, because quotas did not exist.
+    """
+    return shape
+
+
+def _ingress_without_project(shape: JsonObject) -> JsonObject:
+    """Return a reservation or removal of an ingress rule of version 1 unchanged. Version 2 added `project`, and its
+    default is what version 1 meant: the rule counts towards no quota, because quotas did not exist.
+    """
+    return shape
+
+
 UPCASTS: Final[dict[tuple[str, int], Rewrite]] = {
     ("allocation.requested", 1): _request_without_options,
     ("slot.devices_described", 1): _devices_without_facts,
     ("slot.approved", 1): _approved_for_one_sku,
+    ("slot.claimed", 1): _slot_without_use,
+    ("slot.released", 1): _slot_without_use,
+    ("slot.force_released", 1): _slot_without_use,
+    ("ingress.reserved", 1): _ingress_without_project,
+    ("ingress.removed", 1): _ingress_without_project,
 }
 """Upcasters by stored name and version; each converts that version to the next."""

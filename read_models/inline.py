@@ -10,28 +10,40 @@ from typing import Final, get_args
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.access import AccessFact
+from events.derived.quotas import COUNTED
 from events.entries import EntryFact
 from events.facts import Fact
 from events.nodes import NodeFact
 from events.orders import OrderFact
-from events.principals import PrincipalRevoked
+from events.principals import PrincipalFact
 from events.projects import ProjectFact
 from events.service_accounts import ServiceAccountFact
 from events.sessions import SessionFact
 from events.slots import SlotFact
-from read_models import catalogue, keys, nodes, principals, projects, service_accounts, sessions, slots
-from read_models.rows import Patched, write
+from read_models import (
+    catalogue,
+    keys,
+    nodes,
+    principals,
+    projects,
+    quota_use,
+    service_accounts,
+    sessions,
+    slots,
+)
+from read_models.rows import Patched, Summed, add, write
 
 NODES: Final = Patched(nodes.node, (*get_args(NodeFact), *get_args(OrderFact)), nodes.patch)
 SLOTS: Final = Patched(slots.slot, get_args(SlotFact), slots.patch)
 KEYS: Final = Patched(keys.api_key, get_args(AccessFact), keys.patch)
-PRINCIPALS: Final = Patched(principals.principal, (PrincipalRevoked,), principals.patch)
+PRINCIPALS: Final = Patched(principals.principal, get_args(PrincipalFact), principals.patch)
 CATALOGUE: Final = Patched(catalogue.catalogue_entry, get_args(EntryFact), catalogue.patch)
 PROJECTS: Final = Patched(projects.project, get_args(ProjectFact), projects.patch)
 SERVICE_ACCOUNTS: Final = Patched(
     service_accounts.service_account, get_args(ServiceAccountFact), service_accounts.patch
 )
 SESSIONS: Final = Patched(sessions.session, get_args(SessionFact), sessions.patch)
+QUOTA_USE: Final = Summed(quota_use.quota_use, COUNTED, quota_use.amounts)
 
 
 async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
@@ -39,3 +51,5 @@ async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> Non
     numbered = list(facts)
     for each in (NODES, SLOTS, KEYS, PRINCIPALS, PROJECTS, CATALOGUE, SERVICE_ACCOUNTS, SESSIONS):
         await write(conn, each.table, each.patches(numbered))
+    # Last, because these rows are the only ones that requests of the same project share.
+    await add(conn, QUOTA_USE.table, QUOTA_USE.amounts_of(numbered))

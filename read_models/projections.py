@@ -13,8 +13,18 @@ from events.allocations import AllocationRequested
 from events.claims import CLAIMING
 from events.facts import Fact
 from read_models import allocations, holdings, projects
-from read_models.inline import CATALOGUE, KEYS, NODES, PRINCIPALS, PROJECTS, SERVICE_ACCOUNTS, SESSIONS, SLOTS
-from read_models.rows import Inserted, Patched, Selected
+from read_models.inline import (
+    CATALOGUE,
+    KEYS,
+    NODES,
+    PRINCIPALS,
+    PROJECTS,
+    QUOTA_USE,
+    SERVICE_ACCOUNTS,
+    SESSIONS,
+    SLOTS,
+)
+from read_models.rows import Inserted, Patched, Selected, Summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +36,7 @@ class Projection:
     """
 
     name: str
-    parts: tuple[Patched | Inserted | Selected, ...]
+    parts: tuple[Patched | Summed | Inserted | Selected, ...]
     inline: bool = False
 
     def concerned_by(self, fact: type[Fact]) -> bool:
@@ -46,6 +56,7 @@ PROJECTIONS: Final[dict[str, Projection]] = {
         Projection("keys", (KEYS,), inline=True),
         Projection("principals", (PRINCIPALS,), inline=True),
         Projection("projects", (PROJECTS,), inline=True),
+        Projection("quota_use", (QUOTA_USE,), inline=True),
         Projection("catalogue", (CATALOGUE,), inline=True),
         Projection("service_accounts", (SERVICE_ACCOUNTS,), inline=True),
         Projection("sessions", (SESSIONS,), inline=True),

@@ -8,11 +8,20 @@ one project read it instead of the whole ledger.
 from collections.abc import Mapping
 from typing import Any, assert_never
 
+import msgspec
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.ledger.tables import event, metadata
-from events.projects import ProjectArchived, ProjectCreated, ProjectDescribed, ProjectFact
+from events.projects import (
+    ProjectArchived,
+    ProjectCreated,
+    ProjectDescribed,
+    ProjectFact,
+    ProjectLimits,
+    ProjectLimitsSet,
+)
 from events.values import Position, ProjectId
 from read_models.pages import keyset
 from read_models.rows import Patch
@@ -25,6 +34,7 @@ project = sa.Table(
     sa.Column("description", sa.Text, nullable=False),
     sa.Column("project_network_id", sa.Text),
     sa.Column("archived", sa.Text),
+    sa.Column("limits", JSONB(none_as_null=True)),
     schema="read",
 )
 project_event = sa.Table(
@@ -51,6 +61,8 @@ class ProjectRow:
         self.description: str = row["description"]
         self.project_network_id: str | None = row["project_network_id"]
         self.archived: str | None = row["archived"]
+        limits = row["limits"]
+        self.limits = ProjectLimits() if limits is None else msgspec.convert(limits, ProjectLimits)
 
 
 def patch(version: int, fact: ProjectFact) -> Patch:
@@ -61,6 +73,8 @@ def patch(version: int, fact: ProjectFact) -> Patch:
             return Patch(fact.project, columns, {"project_network_id": network})
         case ProjectDescribed(description=description):
             return Patch(fact.project, {"version": version, "description": description})
+        case ProjectLimitsSet(limits=limits):
+            return Patch(fact.project, {"version": version, "limits": msgspec.to_builtins(limits)})
         case ProjectArchived(reason=reason):
             return Patch(fact.project, {"version": version, "archived": reason})
         case _:
@@ -70,7 +84,9 @@ def patch(version: int, fact: ProjectFact) -> Patch:
 def created(fact: ProjectCreated) -> ProjectRow:
     """Return the row that is added when a project is created."""
     made = patch(1, fact)
-    return ProjectRow({"project": fact.project, "archived": None, **made.columns, **(made.born or {})})
+    return ProjectRow(
+        {"project": fact.project, "archived": None, "limits": None, **made.columns, **(made.born or {})}
+    )
 
 
 async def find(conn: AsyncConnection, name: ProjectId, *, lock: str | None = None) -> ProjectRow | None:

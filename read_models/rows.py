@@ -1,10 +1,11 @@
-"""Conversion of facts to rows. A fact either patches one row of a table, or adds rows that never change.
+"""Conversion of facts to rows. A fact patches one row of a table, adds rows that never change, or adds amounts to rows
+of sums.
 
 A patch assigns columns regardless of their previous values. Merging patches is therefore exact: the same patches
 produce the same row whether they are written one by one as events are appended, by the thousand in a rebuild, or only
 applied in memory to compute a past state. The changes that many events make are written at once: patches of a row are
-merged, and rows that never change are written with COPY. Rows that contain only parts of event envelopes are copied
-inside the database (INSERT ... SELECT).
+merged, amounts for a row are added up, and rows that never change are written with COPY. Rows that contain only parts
+of event envelopes are copied inside the database (INSERT ... SELECT).
 """
 
 from collections import defaultdict
@@ -36,6 +37,15 @@ class Patch(NamedTuple):
     key: str
     columns: Mapping[str, object]
     born: Mapping[str, object] | None = None
+
+
+class Amounts(NamedTuple):
+    """Numbers that a fact adds to the row of sums with the primary key `key`. `added` has the names of their columns as
+    field names. A new row begins with sums of 0.
+    """
+
+    key: tuple[str | int, ...]
+    added: Any
 
 
 PatchOf = Callable[[int, Any], Patch]
@@ -117,6 +127,24 @@ class Inserted(NamedTuple):
         return _Rows(self)
 
 
+class Summed(NamedTuple):
+    """A table of sums. `facts` are the types of facts that change sums; `amounts` returns what a fact adds to them.
+
+    Each event must be added exactly once, which the checkpoint of a rebuild and the append of the event ensure.
+    """
+
+    table: sa.Table
+    facts: tuple[type[Fact], ...]
+    amounts: Callable[[Any], Iterable[Amounts]]
+
+    def gather(self) -> Gathered:
+        return _Sums(self)
+
+    def amounts_of(self, numbered: Iterable[tuple[int, Fact]]) -> list[Amounts]:
+        """Return what these facts, each paired with its version in its stream, add to the sums of the table."""
+        return [each for _, fact in numbered if isinstance(fact, self.facts) for each in self.amounts(fact)]
+
+
 class Selected(NamedTuple):
     """A table with one row per event: a query on `ledger.event` returns the parts of the envelope that the table
     stores.
@@ -157,6 +185,19 @@ class _Rows:
             await _copy(conn, self._table, rows)
 
 
+class _Sums:
+    def __init__(self, source: Summed) -> None:
+        self._source = source
+        self._added: dict[tuple[str | int, ...], Any] = {}
+
+    def add(self, recorded: Recorded[Any]) -> None:
+        _add_up(self._added, self._source.amounts(recorded.fact))
+
+    async def write(self, conn: AsyncConnection, span: Span) -> None:
+        added, self._added = self._added, {}
+        await _write_sums(conn, self._source.table, added)
+
+
 class _Selection:
     def __init__(self, source: Selected) -> None:
         self._source = source
@@ -180,6 +221,58 @@ async def write(conn: AsyncConnection, table: sa.Table, patches: Iterable[Patch]
     for patch in patches:
         _merge(merged, patch)
     await _write(conn, table, merged.values())
+
+
+async def add(conn: AsyncConnection, table: sa.Table, amounts: Iterable[Amounts]) -> None:
+    """Add amounts to the rows of a table of sums."""
+    added: dict[tuple[str | int, ...], Any] = {}
+    _add_up(added, amounts)
+    await _write_sums(conn, table, added)
+
+
+def _add_up(added: dict[tuple[str | int, ...], Any], amounts: Iterable[Amounts]) -> None:
+    for key, more in amounts:
+        before = added.get(key)
+        # A sum of 0 stays: the live row exists too, since it was written when the first amount was added.
+        added[key] = more if before is None else before.plus(more)
+
+
+async def _write_sums(
+    conn: AsyncConnection, table: sa.Table, added: Mapping[tuple[str | int, ...], Any]
+) -> None:
+    if not added:
+        return
+    keys = [column.name for column in table.primary_key.columns]
+    # In the order of the keys, in which every transaction locks the rows.
+    rows = [{**dict(zip(keys, key, strict=True)), **more._asdict()} for key, more in sorted(added.items())]
+    types = {name: table.c[name].type.compile(dialect=conn.dialect) for name in rows[0]}
+    statement = _sums_statement(generation_of(conn), table, types, keys)
+    ledger = await ledger_connection(conn)
+    await ledger.execute(statement, {"rows": _JSON.encode(rows).decode()}, prepare=True)
+
+
+def _sums_statement(
+    generation: str, table: sa.Table, types: Mapping[str, str], keys: Sequence[str]
+) -> sql.Composed:
+    """Build one statement that adds to the sums of any number of rows, passed as one JSON text."""
+    typed = [sql.SQL("{} {}").format(sql.Identifier(each), sql.SQL(types[each])) for each in types]
+    key = sql.SQL(", ").join(map(sql.Identifier, keys))
+    sums = sql.SQL(", ").join(
+        sql.SQL("{0} = sums.{0} + excluded.{0}").format(sql.Identifier(each))
+        for each in types
+        if each not in keys
+    )
+    return sql.SQL(
+        "insert into {} as sums ({}) select * from json_to_recordset(%(rows)s::json) new ({}) order by {}"
+        " on conflict ({}) do update set {}"
+    ).format(
+        sql.Identifier(generation, table.name),
+        sql.SQL(", ").join(map(sql.Identifier, types)),
+        sql.SQL(", ").join(typed),
+        key,
+        key,
+        sums,
+    )
 
 
 async def _write(conn: AsyncConnection, table: sa.Table, merged: Iterable[Patch]) -> None:

@@ -47,6 +47,7 @@ from events.slots import (
     SlotReprovisioned,
     SlotRetired,
     SlotSkusChanged,
+    SlotUse,
 )
 from events.values import AllocationId, NodeId, PciAddress, SkuName, SlotId, SlotIndex, index_of
 from read_models.bring_ups import bring_up_columns, bring_up_values, excluded_in, failures_in
@@ -85,6 +86,7 @@ slot = sa.Table(
     sa.Column("gateway", sa.Text),
     sa.Column("bridge", sa.Text),
     sa.Column("allocation_id", sa.Text),
+    sa.Column("use", JSONB(none_as_null=True)),
     sa.Column("reason", JSONB(none_as_null=True)),
     sa.Column("drift", JSONB(none_as_null=True)),
     sa.Column("blocked", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -122,6 +124,7 @@ class SlotRow:
     placement, and `granted` are the functions that an admin approved. `approved_hardware` is the hardware that the
     slot is bound to, and None before its approval. The slot is offered under `skus`, which is empty
     before its approval.
+    `use` is what the slot counts towards quotas while an allocation holds it.
     `device_check` is the newest check of the functions after a release; None before the first one.
     `failures` are the failed starts of slices (bring-ups) in the slot since the last success; `excluded` is the reason
     why it is excluded from placement.
@@ -148,6 +151,7 @@ class SlotRow:
         self.skus = tuple(SkuName(each) for each in row["skus"] or ())
         self.offer = decoded(row["offer"])
         self.allocation_id = holder_of(self.state)
+        self.use = None if row["use"] is None else msgspec.convert(row["use"], SlotUse)
         self.reason = reason_of(self.state)
         self.drift = drift_in(row["drift"])
         self.failures, self.excluded = failures_in(row["failures"]), excluded_in(row["excluded"])
@@ -190,13 +194,14 @@ def _holder_columns(
 ) -> dict[str, object]:
     match fact:
         case SlotClaimed(allocation_id=allocation):
-            return {**_named("claimed"), "allocation_id": allocation}
+            use = None if fact.use is None else msgspec.to_builtins(fact.use)
+            return {**_named("claimed"), "allocation_id": allocation, "use": use}
         case SlotReleasing():
             return _named("releasing")
         case SlotQuarantined(reason=reason):
             return {**_named("quarantined"), "reason": {"code": reason.code, "message": reason.message}}
         case SlotReleased() | SlotForceReleased():
-            return {**_named("free"), "allocation_id": None, "reason": None}
+            return {**_named("free"), "allocation_id": None, "use": None, "reason": None}
         case _:
             assert_never(fact)
 

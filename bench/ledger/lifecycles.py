@@ -18,6 +18,7 @@ from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Allocation, Requested, evolve
 from control_plane.decisions.deadlines import ready_within
 from control_plane.decisions.fleet.slots import approve, claim, discover, free, network_of, quarantine
+from control_plane.decisions.quotas import use_of
 from control_plane.histories import allocation_facts
 from deploy.embedded.lab_catalogue import IMAGES, SKUS
 from events.allocations import (
@@ -215,14 +216,16 @@ class _Allocation:
         rows = [world.rows[slot] for slot in self._slots]
         chosen = tuple(PlacedSlot(row.slot_id, _network(row)) for row in rows)
         placed = AllocationPlaced(self._id, chosen, world.now + ready_within(SKUS[_SKU]))
-        claims = (
-            Change(stream_of_slot(row.slot_id), row.version, (claim(row.slot_id, self._id),)) for row in rows
-        )
         specified = AllocationSpecified(
             self._id,
             SpecifiedSku(_SKU, 1, SKUS[_SKU]),
             SpecifiedImage(_IMAGE, 1, IMAGES[_IMAGE]),
             app_profile=None,
+        )
+        use = use_of(project, cause.actor, specified)
+        claims = (
+            Change(stream_of_slot(row.slot_id), row.version, (claim(row.slot_id, self._id, use),))
+            for row in rows
         )
         yield from self._record(cause, Change(self._stream, 0, (request, specified, placed)), *claims)
 
@@ -255,7 +258,8 @@ class _Allocation:
             yield from self._reported(ended, remaining, *self._loaded.slot_change(slot, held))
         for slot in self._slots:
             removed = life.slice_removed(self._loaded.state, slot)
-            freed = free(slot, self._world.rows[slot].state, self._id, _ABSENT)
+            row = self._world.rows[slot]
+            freed = free(slot, row.state, self._id, _ABSENT, row.use)
             yield from self._reported(ended, removed, *self._loaded.slot_change(slot, freed))
 
     def _observed(self, slot: SlotId) -> SliceAddressObserved:

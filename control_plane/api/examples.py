@@ -92,6 +92,12 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/app-profiles/{app_profile}/retire": _WITHDRAWN,
     "POST /v1/projects": {"id": "vision", "description": "Training of the vision models"},
     "PATCH /v1/projects/{project}": {"description": "Training and evaluation of the vision models"},
+    "PUT /v1/projects/{project}/limits": {
+        "slots": 16,
+        "gpus": 16,
+        "public_ports": 40,
+        "price_per_hour": "60.00",
+    },
     "POST /v1/projects/{project}/archive": {"reason": "the project has ended"},
     "POST /v1/keys": {
         "name": "ci",
@@ -111,6 +117,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/keys/{key}/rotate": {"overlap_seconds": 3600},
     "POST /v1/keys/{key}/revoke": {"reason": "the laptop was lost"},
     "POST /v1/principals/revoke": {"actor": "service-account:trainer", "reason": "its host was compromised"},
+    "PUT /v1/principals/limits": {"actor": "service-account:trainer", "slots": 4, "price_per_hour": "12.80"},
     "POST /v1/sessions": {"label": "laptop of alice", "lifetime_seconds": 28800},
     "POST /v1/sessions/{session}/end": {"reason": "the laptop was returned"},
     "POST /v1/allocations": _ALLOCATION,

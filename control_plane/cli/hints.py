@@ -104,6 +104,7 @@ HINTS: Final = {
     "port_taken": "omit the public port, so that a free one is chosen; " + _INGRESS,
     "position_not_reached": "show the newest events: sliceplane events list",
     "principal_revoked": _REQUEST,
+    "price_too_high": "choose a cheaper SKU: sliceplane skus list; or raise --max-price-per-hour",
     "project_archived": "list the projects: sliceplane projects list",
     "project_exists": "list the projects: sliceplane projects list",
     "project_in_use": "list the allocations of the project: sliceplane --project PROJECT allocations list",
@@ -113,6 +114,8 @@ HINTS: Final = {
     "projects_missing": "name the projects of the caller: --project PROJECT",
     "public_taken": "list the nodes: sliceplane nodes list",
     "queues_unavailable": _DOCTOR,
+    "quota_exceeded": "show the limits and their use: sliceplane projects limits show PROJECT; and release allocations"
+    " that are not needed: sliceplane allocations list",
     "removal_not_cancellable": "wait until the slot is empty: sliceplane tasks watch TASK",
     "role_missing": _WHOAMI,
     "scope_not_held": "use a key with these scopes, or limit the new one with --scope; " + _WHOAMI,

@@ -68,7 +68,9 @@ program.add_typer(
 )
 program.add_typer(keys.commands, name="keys", help="Issue, list, rotate and revoke API keys.")
 program.add_typer(sessions.commands, name="sessions", help="List and end sessions, which logins start.")
-program.add_typer(principals.commands, name="principals", help="Revoke every credential of a caller.")
+program.add_typer(
+    principals.commands, name="principals", help="Revoke every credential of a caller; set its limits."
+)
 program.add_typer(access_log.commands, name="access-log", help="List the requests that the API has received.")
 program.command()(keys.whoami)
 program.add_typer(

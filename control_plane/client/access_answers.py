@@ -7,12 +7,58 @@ from datetime import datetime
 from control_plane.client.answers import Action, Answer
 
 
+class ProjectLimits(Answer, frozen=True):
+    """Limits of a project; None does not limit anything."""
+
+    slots: int | None = None
+    gpus: int | None = None
+    vcpus: int | None = None
+    memory_mib: int | None = None
+    public_addresses: int | None = None
+    public_ports: int | None = None
+    price_per_hour: str | None = None
+
+
+class ProjectUse(Answer, frozen=True):
+    """What the allocations of a project use."""
+
+    slots: int = 0
+    gpus: int = 0
+    vcpus: int = 0
+    memory_mib: int = 0
+    public_addresses: int = 0
+    public_ports: int = 0
+    price_per_hour: str = "0"
+
+
+class PrincipalLimits(Answer, frozen=True):
+    """Limits of a caller; None does not limit anything."""
+
+    slots: int | None = None
+    price_per_hour: str | None = None
+
+
+class PrincipalUse(Answer, frozen=True):
+    """What the allocations that a caller requested use."""
+
+    slots: int = 0
+    price_per_hour: str = "0"
+
+
+class PrincipalQuota(Answer, frozen=True):
+    actor: str
+    limits: PrincipalLimits
+    used: PrincipalUse
+
+
 class Project(Answer, frozen=True):
     id: str
     state: str
     description: str
     reason: str | None = None
     project_network_id: str | None = None
+    limits: ProjectLimits | None = None
+    used: ProjectUse | None = None
     allowed_actions: dict[str, Action] | None = None
 
 

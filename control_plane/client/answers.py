@@ -63,9 +63,20 @@ class Outlook(Answer, frozen=True):
     earliest_possible_at: datetime | None = None
 
 
+class ExceededLimit(Answer, frozen=True):
+    """A limit that a request would exceed. The holder is the project or the caller that has the limit."""
+
+    scope: str
+    holder: str
+    limit_name: str
+    limit: str
+    used: str
+    requested: str
+
+
 class Problem(Answer, frozen=True):
     """Problem details (RFC 9457), extended by `reasons`, `hint` and `request_id`. `placement` and `outlook` are present
-    if no node is suitable for an allocation.
+    if no node is suitable for an allocation, `exceeded` if a request would exceed quotas.
     """
 
     title: str
@@ -77,6 +88,7 @@ class Problem(Answer, frozen=True):
     request_id: str | None = None
     placement: tuple[NodeGroup, ...] | None = None
     outlook: Outlook | None = None
+    exceeded: tuple[ExceededLimit, ...] | None = None
 
 
 class Page(Answer, frozen=True):
@@ -258,6 +270,7 @@ class PlacementPreview(Answer, frozen=True):
     sku: str | None = None
     slots: tuple[str, ...] = ()
     reasons: tuple[Objection, ...] = ()
+    exceeded: tuple[ExceededLimit, ...] = ()
     outlook: Outlook | None = None
     groups: tuple[NodeGroup, ...] = ()
 

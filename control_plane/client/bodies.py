@@ -48,6 +48,8 @@ class CreateAllocation(Body, frozen=True):
     replace_on_failure: bool | UnsetType = UNSET
     labels: dict[str, str] | UnsetType = UNSET
     apart_from: dict[str, str] | UnsetType = UNSET
+    max_price_per_hour: str | UnsetType = UNSET
+    """Highest price of the whole allocation per hour."""
     user_data: str | UnsetType = UNSET
 
 
@@ -132,6 +134,26 @@ class DescribeProject(Body, frozen=True):
     """Body of `PATCH /v1/projects/{project}`."""
 
     description: str
+
+
+class SetProjectLimits(Body, frozen=True):
+    """Body of `PUT /v1/projects/{project}/limits`: all limits of the project. An unset one does not limit."""
+
+    slots: int | UnsetType = UNSET
+    gpus: int | UnsetType = UNSET
+    vcpus: int | UnsetType = UNSET
+    memory_mib: int | UnsetType = UNSET
+    public_addresses: int | UnsetType = UNSET
+    public_ports: int | UnsetType = UNSET
+    price_per_hour: str | UnsetType = UNSET
+
+
+class SetPrincipalLimits(Body, frozen=True):
+    """Body of `PUT /v1/principals/limits`: all limits of the caller. An unset one does not limit."""
+
+    actor: str
+    slots: int | UnsetType = UNSET
+    price_per_hour: str | UnsetType = UNSET
 
 
 class SkuContent(Body, frozen=True):

@@ -14,6 +14,7 @@ from control_plane.client.access_answers import (
     Capabilities,
     IssuedKey,
     Key,
+    PrincipalQuota,
     Project,
     RevokedPrincipal,
     ServiceAccount,
@@ -382,9 +383,9 @@ def projects() -> ListCall[Project]:
     return ListCall("/v1/projects", Project)
 
 
-def project(name: str) -> Call[Project]:
+def project(name: str, *, at: str | None = None) -> Call[Project]:
     """Show a project."""
-    return Call("GET", project_path(name), Project)
+    return Call("GET", project_path(name), Project, {"at": at})
 
 
 def create_project(body: bodies.CreateProject) -> Call[Project]:
@@ -395,6 +396,11 @@ def create_project(body: bodies.CreateProject) -> Call[Project]:
 def describe_project(name: str, description: str) -> Call[Project]:
     """Change the description of a project."""
     return Call("PATCH", project_path(name), Project, body=bodies.DescribeProject(description=description))
+
+
+def set_project_limits(name: str, body: bodies.SetProjectLimits) -> Call[Project]:
+    """Set all limits of a project."""
+    return Call("PUT", project_path(name, "limits"), Project, body=body)
 
 
 def archive_project(name: str, reason: str) -> Call[Project]:
@@ -507,6 +513,16 @@ def end_session(name: str, reason: str) -> Call[Session]:
 def revoke_principal(body: bodies.RevokePrincipal) -> Call[RevokedPrincipal]:
     """Refuse the present tokens of a caller, an API key, or every key of a service account."""
     return Call("POST", "/v1/principals/revoke", RevokedPrincipal, body=body)
+
+
+def set_principal_limits(body: bodies.SetPrincipalLimits) -> Call[PrincipalQuota]:
+    """Set all limits of a caller."""
+    return Call("PUT", "/v1/principals/limits", PrincipalQuota, body=body)
+
+
+def principal_limits(actor: str | None = None) -> Call[PrincipalQuota]:
+    """Show the limits of a caller, by default of the client's own, and what it uses of them."""
+    return Call("GET", "/v1/principals/limits", PrincipalQuota, {"actor": actor})
 
 
 def whoami() -> Call[Caller]:

@@ -16,7 +16,7 @@ from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.access import ApiKeyIssued, ApiKeyReplaced, ApiKeyRevoked
 from events.ledger.append import Change
-from events.principals import PrincipalRevoked
+from events.principals import PrincipalLimits, PrincipalLimitsSet, PrincipalRevoked
 from events.projects import ProjectCreated
 from events.values import (
     ProjectId,
@@ -171,6 +171,19 @@ def revoke_tokens(actor: str, reason: str, origin: Origin) -> Command:
         version = await principals.version_of(transaction.conn, actor)
         change = Change(stream_of_principal(actor), version, (fact,))
         return Decision((change,), origin.at(transaction.now), json.dumps(transaction.now.isoformat()))
+
+    return command
+
+
+def set_principal_limits(actor: str, limits: PrincipalLimits, origin: Origin) -> Command:
+    """Set all limits of a caller. They apply to every request that begins after this command."""
+
+    async def command(transaction: Transaction) -> Decision:
+        version = await principals.version_of(transaction.conn, actor)
+        if await principals.limits_of(transaction.conn, actor) == limits:
+            return Decision((), origin.at(transaction.now))
+        change = Change(stream_of_principal(actor), version, (PrincipalLimitsSet(actor, limits),))
+        return Decision((change,), origin.at(transaction.now))
 
     return command
 

@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load, locked_node
+from control_plane.commands.quotas import hold_project_of, ingress_use
 from control_plane.decisions import ingress
 from control_plane.decisions.public_addresses import (
     AddressRequest,
@@ -27,6 +28,7 @@ from control_plane.decisions.public_addresses import (
     no_free_address_on_node,
     refuse_slice_addresses,
 )
+from control_plane.decisions.quotas import over_quota
 from control_plane.decisions.refusals import Malformed, Objection, refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
@@ -37,7 +39,16 @@ from events.ingress import IngressReserved, IngressRule
 from events.ledger.append import Change
 from events.ledger.tables import claim
 from events.nodes import PublicAddress
-from events.values import AllocationId, IngressId, Ipv4Address, NodeId, SlotId, node_of, stream_of_node
+from events.values import (
+    AllocationId,
+    IngressId,
+    Ipv4Address,
+    NodeId,
+    ProjectId,
+    SlotId,
+    node_of,
+    stream_of_node,
+)
 from read_models import nodes
 from read_models.nodes import NodeRow
 from tasks.catalogue import INGRESS
@@ -98,17 +109,23 @@ def open_ingress(
     """
 
     async def command(transaction: Transaction) -> Decision:
+        # The row of the project is locked before those of the slots. The project cannot be archived while it has an
+        # allocation that accepts ingress rules.
+        quotas, requested = await hold_project_of(transaction.conn, allocation), ingress_use([request])
         loaded = await load(transaction.conn, allocation)
         slot = _slot_of(loaded, request)
         refuse_if(ingress.against_opening(loaded.state, loaded.ingress_rules, slot))
+        if exceeded := quotas.exceeded(requested):
+            raise over_quota(exceeded)
         await check_supported(transaction.conn, [node_of(slot)], INGRESS)
         node = await nodes.held(transaction.conn, node_of(slot))
-        [reserved] = await reserve(transaction.conn, node, [(name, slot, request)], allocation)
+        project = loaded.state.request.project
+        [reserved] = await reserve(transaction.conn, node, [(name, slot, request)], allocation, project)
         until = ingress.ingress_deadline(loaded.state, transaction.now)
         facts = (msgspec.structs.replace(reserved, deadline=until),)
         cause = origin.within(loaded.history[0].cause).at(transaction.now)
         answer = render((*(each.fact for each in loaded.history), *facts))
-        return Decision(loaded.changes(facts), cause, answer)
+        return Decision(loaded.changes(facts), cause, answer, quotas.last_check(requested))
 
     return command
 
@@ -177,14 +194,17 @@ async def reserve(
     node: NodeRow,
     requests: Sequence[tuple[IngressId, SlotId, IngressRequest]],
     allocation: AllocationId,
+    project: ProjectId,
 ) -> tuple[IngressReserved, ...]:
-    """Choose a free public address or port of the node for each ingress request. Raises `Conflict` if there is none."""
+    """Choose a free public address or port of the node for each ingress request, which counts for the quota of
+    `project`. Raises `Conflict` if there is none.
+    """
     reserved: list[IngressReserved] = []
     for name, slot, request in requests:
         # Start at a different place for each, so that concurrent requests do not all choose the same one.
         start, chosen = crc32(name.encode()), [ingress_claim(each.rule).value for each in reserved]
         mapping = await _free(conn, node, request, start, chosen)
-        reserved.append(IngressReserved(allocation, slot, name, mapping, deadline=None))
+        reserved.append(IngressReserved(allocation, slot, name, mapping, deadline=None, project=project))
     return tuple(reserved)
 
 

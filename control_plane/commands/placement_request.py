@@ -27,6 +27,8 @@ class NewAllocation:
     simulated_allowed: bool
     alternative_skus: Sequence[SkuName] = ()
     app_profile: AppProfileName | None = None
+    max_price_per_hour: str | None = None
+    """Price of the whole allocation per hour that its SKU must not exceed; None: any price."""
     ingress_rules: Sequence[tuple[IngressId, IngressRequest]] = ()
 
     def as_sku(self, sku: SkuName) -> AllocationRequested:

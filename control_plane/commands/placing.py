@@ -10,11 +10,12 @@ from control_plane.commands.catalogue import specification
 from control_plane.commands.explaining import groups_of
 from control_plane.commands.outlook import outlook_of
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
-from control_plane.commands.projects import against_project
+from control_plane.commands.quotas import Quotas, hold_project, ingress_use
 from control_plane.commands.searching import FoundSlots, apart_nodes, find_slots
 from control_plane.decisions.deadlines import ready_within
 from control_plane.decisions.leases import against_length, limits_of
 from control_plane.decisions.placing.explanation import Group, Unplaced, field_of_sku, unplaced_with_any
+from control_plane.decisions.quotas import NotAdmitted, against_price, over_quota, times, use_of
 from control_plane.decisions.refusals import Conflict, refuse_if
 from control_plane.handle import Command, Decision, RetryWithoutLocks, Transaction
 from control_plane.origin import Origin
@@ -23,8 +24,11 @@ from events.allocations import (
     AllocationPlaced,
     AllocationSpecified,
 )
+from events.derived.quotas import QuotaUse, amounts_of_slot
 from events.ledger.append import Change
+from events.slots import SlotUse
 from events.values import (
+    NodeId,
     SkuName,
     SlotId,
     stream_of_allocation,
@@ -37,17 +41,18 @@ def create_allocation(
     """Create an allocation: choose and claim its slots and ingress rules.
 
     Raises `UnknownName` if its project or one of its entries of the catalogue does not exist, and `Conflict` if an
-    entry is retired, if the entries do not fit each other, or if there is no capacity.
+    entry is retired, if the entries do not fit each other, if every SKU exceeds a quota or the price cap of the
+    request, or if there is no capacity.
 
     `render` makes the caller's response from the allocation's first facts and their time.
     """
 
     async def command(transaction: Transaction) -> Decision:
-        options = await _options(transaction.conn, new)
+        options = await _options(transaction.conn, new, origin.actor)
         try:
             option, found = await _find_slots_for_any(transaction, options)
         except Conflict as nothing:
-            if not transaction.wait_for_locked:
+            if not transaction.wait_for_locked and _searched(options):
                 raise RetryWithoutLocks from nothing
             raise await _with_outlook(transaction.conn, nothing, new, options) from None
         name = new.request.allocation_id
@@ -64,8 +69,12 @@ def create_allocation(
             placed,
         )
         answer = render(facts, transaction.now)
-        changes = (Change(stream_of_allocation(name), 0, facts), *found.claims)
-        return Decision(changes, origin.at(transaction.now), answer)
+        claims = found.claims(name, option.use)
+        changes = (Change(stream_of_allocation(name), 0, facts), *claims)
+        # If other requests used the quota since the first check, the next run tries the alternatives.
+        may_retry = len(options) > 1 and not transaction.wait_for_locked
+        check = option.quotas.last_check(option.amounts, may_retry=may_retry)
+        return Decision(changes, origin.at(transaction.now), answer, check)
 
     return command
 
@@ -82,12 +91,12 @@ def preview_placement(
     """
 
     async def command(transaction: Transaction) -> Decision:
-        options = await _options(transaction.conn, new)
+        options = await _options(transaction.conn, new, origin.actor)
         groups = [group for each in options for group in await groups_of(transaction.conn, each.wanted)]
         try:
             option, found = await _find_slots_for_any(transaction, options)
         except Conflict as nothing:
-            if not transaction.wait_for_locked:
+            if not transaction.wait_for_locked and _searched(options):
                 raise RetryWithoutLocks from nothing
             refusal = await _with_outlook(transaction.conn, nothing, new, options)
             answer = render(None, [], refusal, groups)
@@ -100,17 +109,35 @@ def preview_placement(
 
 
 class _Option(NamedTuple):
-    """A SKU that a new allocation may get: the specification with this SKU, and the slots that it needs."""
+    """A SKU that a new allocation may get: the specification with this SKU, the slots that it needs, what each of them
+    counts towards quotas (`use`), and the quotas that apply. `refusal` is why the SKU is not used wherever there are
+    free slots; None if it may be used.
+    """
 
     specified: AllocationSpecified
     wanted: PlacementRequest
+    use: SlotUse
+    quotas: Quotas
+    refusal: NotAdmitted | None
+
+    @property
+    def amounts(self) -> QuotaUse:
+        """What the whole allocation counts towards quotas."""
+        return _amounts(self.use, self.wanted)
 
 
-async def _options(conn: AsyncConnection, new: NewAllocation) -> list[_Option]:
-    """Return an option for each SKU of a new allocation, in the order of preference. Raises `UnknownName` or `Conflict`
-    with every objection to its project, to its entries of the catalogue and to the length of its lease.
+def _amounts(use: SlotUse, wanted: PlacementRequest) -> QuotaUse:
+    of_slots = times(amounts_of_slot(use), wanted.request.slot_count)
+    return of_slots.plus(ingress_use(wanted.ingress_requests))
+
+
+async def _options(conn: AsyncConnection, new: NewAllocation, actor: str) -> list[_Option]:
+    """Return an option for each SKU of a new allocation of the caller `actor`, in the order of preference. Raises
+    `UnknownName` or `Conflict` with every objection to its project, to its entries of the catalogue and to the length
+    of its lease.
     """
-    against, found = await against_project(conn, new.request.project, "/project"), list[AllocationSpecified]()
+    against, quotas = await hold_project(conn, new.request.project, actor)
+    found = list[AllocationSpecified]()
     for place, sku in enumerate((new.request.sku, *new.alternative_skus)):
         specified = await specification(conn, new.as_sku(sku), new.app_profile)
         if isinstance(specified, AllocationSpecified):
@@ -121,7 +148,22 @@ async def _options(conn: AsyncConnection, new: NewAllocation) -> list[_Option]:
             against += (each._replace(field=field) if each.field == "/sku" else each for each in specified)
     refuse_if([*dict.fromkeys(against)])
     apart = await apart_nodes(conn, new.request)
-    return [_Option(each, new.placed_as(each, apart)) for each in found]
+    return [_option(new, each, apart, quotas, actor) for each in found]
+
+
+def _option(
+    new: NewAllocation, specified: AllocationSpecified, apart: frozenset[NodeId], quotas: Quotas, actor: str
+) -> _Option:
+    wanted, use = new.placed_as(specified, apart), use_of(new.request.project, actor, specified)
+    if too_high := against_price(specified, new.request.slot_count, new.max_price_per_hour):
+        return _Option(specified, wanted, use, quotas, NotAdmitted(too_high))
+    exceeded = quotas.exceeded(_amounts(use, wanted))
+    return _Option(specified, wanted, use, quotas, over_quota(exceeded) if exceeded else None)
+
+
+def _searched(options: Sequence[_Option]) -> bool:
+    """Return whether slots were searched for one of the options, so that locked rows may have been skipped."""
+    return any(each.refusal is None for each in options)
 
 
 async def _find_slots_for_any(
@@ -135,6 +177,9 @@ async def _find_slots_for_any(
     """
     refusals: list[Conflict] = []
     for each in options:
+        if each.refusal is not None:
+            refusals.append(each.refusal)
+            continue
         try:
             if len(options) == 1:
                 return each, await find_slots(transaction, each.wanted)

@@ -11,7 +11,7 @@ from control_plane.decisions.refusals import Conflict, Objection, UnknownName, r
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.ledger.append import Change
-from events.projects import ProjectArchived, ProjectCreated, ProjectDescribed
+from events.projects import ProjectArchived, ProjectCreated, ProjectDescribed, ProjectLimits, ProjectLimitsSet
 from events.values import ProjectId, stream_of_project
 from read_models import projects
 from read_models.projects import ProjectRow
@@ -44,6 +44,24 @@ def describe_project(name: ProjectId, description: str, origin: Origin) -> Comma
         if row.description == description:
             return Decision((), origin.at(transaction.now))
         change = Change(stream_of_project(name), row.version, (ProjectDescribed(name, description),))
+        return Decision((change,), origin.at(transaction.now))
+
+    return command
+
+
+def set_limits(name: ProjectId, limits: ProjectLimits, origin: Origin) -> Command:
+    """Set all limits of a project. Raises `UnknownName`, and `Conflict` if it is archived.
+
+    Allocations that exist keep what they have. The limits apply to every request that is recorded after this command.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        # The lock waits for requests that were checked against the previous limits.
+        row = await _locked(transaction.conn, name)
+        refuse_if(against_changing(name, row.archived))
+        if row.limits == limits:
+            return Decision((), origin.at(transaction.now))
+        change = Change(stream_of_project(name), row.version, (ProjectLimitsSet(name, limits),))
         return Decision((change,), origin.at(transaction.now))
 
     return command

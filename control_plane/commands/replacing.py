@@ -55,7 +55,10 @@ class Replacing:
             if not transaction.wait_for_locked:
                 raise RetryWithoutLocks from nowhere
             return loaded.changes(life.fail_slice(state, slot, _both(reason, nowhere)))
-        return loaded.changes(_facts(loaded, state, place, reason), *place.claims)
+        # The use of the old slots ends with the proof that they are empty. No quota is checked: the allocation was
+        # accepted already, and must not fail because it counts twice in between.
+        claims = place.claims(state.request.allocation_id, loaded.rows[slot].use)
+        return loaded.changes(_facts(loaded, state, place, reason), *claims)
 
     def _placement_request(
         self, loaded: LoadedAllocation, state: Provisioning, apart: frozenset[NodeId]

@@ -40,8 +40,10 @@ from events.allocations import (
 from events.ingress import IngressReserved
 from events.ledger.append import Change
 from events.slot_states import Free, slot_state_name
+from events.slots import SlotUse
 from events.values import (
     MAX_SLOTS,
+    AllocationId,
     NodeId,
     SlotId,
     node_of,
@@ -73,11 +75,18 @@ class _Lock(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoundSlots:
-    """Free slots of one node with locked rows, the changes that claim them, and the ingress rules on that node."""
+    """Free slots of one node with locked rows, the versions of their streams, and the ingress rules on that node."""
 
     slots: tuple[PlacedSlot, ...]
-    claims: tuple[Change, ...]
+    versions: tuple[int, ...]
     reserved: tuple[IngressReserved, ...]
+
+    def claims(self, allocation: AllocationId, use: SlotUse | None) -> tuple[Change, ...]:
+        """Return the changes that claim the slots for an allocation; `use` is what each counts towards quotas."""
+        return tuple(
+            Change(stream_of_slot(each.slot_id), version, (claim(each.slot_id, allocation, use),))
+            for each, version in zip(self.slots, self.versions, strict=True)
+        )
 
 
 async def find_slots(transaction: Transaction, wanted: PlacementRequest) -> FoundSlots:
@@ -98,11 +107,8 @@ async def find_slots(transaction: Transaction, wanted: PlacementRequest) -> Foun
         await _refuse(conn, wanted)
     candidates = {name: Candidate(suitable[row.class_], len(row.failures)) for name, row in rows.items()}
     chosen, reserved = await _chosen(conn, candidates, free, wanted)
-    claims = (
-        Change(stream_of_slot(slot), rows[slot].version, (claim(slot, request.allocation_id),))
-        for slot in chosen
-    )
-    return FoundSlots(tuple(_placed(rows[slot]) for slot in chosen), tuple(claims), reserved)
+    versions = tuple(rows[slot].version for slot in chosen)
+    return FoundSlots(tuple(_placed(rows[slot]) for slot in chosen), versions, reserved)
 
 
 async def apart_nodes(conn: AsyncConnection, request: AllocationRequested) -> frozenset[NodeId]:
@@ -245,7 +251,7 @@ async def _chosen(
         node = await nodes.held(conn, host)
         ingress_requests = [(name, chosen[rule.slot], rule) for name, rule in wanted.ingress_rules]
         try:
-            return chosen, await reserve(conn, node, ingress_requests, request.allocation_id)
+            return chosen, await reserve(conn, node, ingress_requests, request.allocation_id, request.project)
         except Conflict as lacking:
             refusal = lacking
             left = {slot: each for slot, each in left.items() if node_of(slot) != host}

@@ -142,7 +142,7 @@ def force_release(slot: SlotId, reason: str, origin: Origin) -> Command:
         loaded = await load(transaction.conn, holder)
         # Read the row again: only now it is locked, with all rows of its allocation and in lock order.
         row = loaded.rows[slot]
-        freed = force_release_slot(slot, row.state, reason, loaded.leftovers(slot))
+        freed = force_release_slot(slot, row.state, reason, loaded.leftovers(slot), row.use)
         overridden = life.override_removal(loaded.state, slot, reason)
         gone = emptied(loaded.ingress_rules, slot)
         changes = loaded.changes((*gone, *overridden), *loaded.slot_change(slot, (freed,)))

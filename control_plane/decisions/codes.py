@@ -22,7 +22,7 @@ class RefusalClass(StrEnum):
 ADVICE: Final = MappingProxyType(
     {
         RefusalClass.IMPOSSIBLE: "The request cannot succeed as it is. Change it.",
-        RefusalClass.NOT_PERMITTED: "The caller is not authenticated, lacks a permission or exceeds a limit. Use other credentials, or request less.",
+        RefusalClass.NOT_PERMITTED: "The caller is not authenticated, lacks a permission or would exceed a limit. Use other credentials, request less, or ask an admin for the permission.",
         RefusalClass.UNAVAILABLE: "The present state does not permit the request. Repeat it later, or change the state first.",
         RefusalClass.UNHEALTHY: "The control plane cannot do its work. Repeat the request; if it fails again, inform an operator.",
     }
@@ -63,6 +63,7 @@ _IMPOSSIBLE: Final = {
     "out_of_range": "The number is outside the permitted range.",
     "limits_of_service_account": "The key of a service account has the role and limits of the account; the request has others.",
     "lifetime_too_long": "The requested lifetime of the API key or session is longer than the operator allows.",
+    "price_too_high": "The allocation would cost more per hour than the request permits.",
     "project_missing": "The caller has several projects, and the request names none of them.",
     "projects_missing": "The API key or service account of a caller must be limited to at least one project.",
     "range_reversed": "The end of the requested range of positions lies before its beginning.",
@@ -116,6 +117,7 @@ _NOT_PERMITTED: Final = {
     "no_credentials": "The request has no credentials.",
     "no_grant": "The token is valid, but the operator grants no role to its claims.",
     "principal_revoked": "The caller was revoked, and its token was issued or its session started before.",
+    "quota_exceeded": "The request would exceed a limit of its project or of the caller.",
     "revoked": "The access of the node was revoked.",
     "role_missing": "The API key does not have the required role.",
     "scope_missing": "The credential does not have the scope that the route requires.",

@@ -377,4 +377,4 @@ def emptied(ingresses: IngressStates, slot: SlotId) -> tuple[IngressFact, ...]:
 
 
 def _removed(asked: IngressReserved) -> IngressRemoved:
-    return IngressRemoved(asked.allocation_id, asked.ingress_id, asked.rule)
+    return IngressRemoved(asked.allocation_id, asked.ingress_id, asked.rule, asked.project)

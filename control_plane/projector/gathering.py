@@ -15,7 +15,7 @@ from events.facts import Fact, Unreadable
 from events.ledger.store import refuse_unreadable
 from events.values import Position
 from read_models.projections import Projection
-from read_models.rows import Patched, Span
+from read_models.rows import Patched, Span, Summed
 
 Skips = Mapping[str, frozenset[Position]]
 """The positions of the events that each projection skips, by the name of the projection."""
@@ -53,12 +53,12 @@ class Gathering:
     async def write(self, conn: AsyncConnection, span: Span, *, patches: bool = True) -> None:
         """Write the gathered events to the connection's table set, which then has all events up to the end of `span`.
 
-        If `patches` is false, updates of existing rows are not written yet but stay gathered, so that all updates of
-        one row are merged into one. Raises `Stopped`.
+        If `patches` is false, updates of existing rows and sums are not written yet but stay gathered, so that all
+        updates of one row are merged into one. Raises `Stopped`.
         """
         self.events = 0
         for projection, part, gathered in self._parts:
-            if isinstance(part, Patched) and not patches:
+            if isinstance(part, Patched | Summed) and not patches:
                 continue
             try:
                 await gathered.write(conn, span)

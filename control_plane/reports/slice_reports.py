@@ -214,7 +214,7 @@ def _ended(
             if not removed:
                 return ()
             freed = (
-                *free(slot, row.state, allocation, body.absent),
+                *free(slot, row.state, allocation, body.absent, row.use),
                 *checked(slot, allocation, body.devices, _last_check(row), row.excluded),
             )
             return loaded.changes(

@@ -126,6 +126,12 @@ label_lock = sa.Table(
     sa.Column("value", sa.Text, primary_key=True),
     schema="work",
 )
+quota_lock = sa.Table(
+    "quota_lock",
+    metadata,
+    sa.Column("holder", sa.Text, primary_key=True),
+    schema="work",
+)
 parked = sa.Table(
     "parked",
     metadata,

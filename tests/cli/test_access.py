@@ -32,6 +32,20 @@ def test_project_is_created_described_listed_and_archived(admin: Run) -> None:
     assert "trial ended" in shown
 
 
+def test_limits_of_a_project_and_of_a_caller_are_set_as_a_whole_and_shown_with_their_use(admin: Run) -> None:
+    assert admin("projects", "create", "robots").code == 0
+    first = admin("projects", "limits", "set", "robots", "--slots", "8", "--price-per-hour", "2.50").out
+    assert first.splitlines()[0].split() == ["slots", "0", "(limit", "8)"]
+    assert "0 (limit 2.50)" in first
+    shown = admin("projects", "limits", "set", "robots", "--gpus", "0").out
+    assert shown == admin("projects", "limits", "show", "robots").out
+    assert "GPUs" in shown
+    assert shown.count("no limit") == 6
+    actor = "service-account:trainer"
+    assert "0 (limit 4)" in admin("principals", "limits", "set", actor, "--slots", "4").out
+    assert "0 (limit 4)" in admin("principals", "limits", "show", actor).out
+
+
 def test_issued_key_works_until_it_is_revoked(admin: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert admin("projects", "create", "red").code == 0
     issued = admin(

@@ -46,6 +46,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     access_answers.IssuedKey: access.IssuedKey,
     access_answers.Key: access.KeyView,
     access_answers.ServiceAccount: service_accounts.ServiceAccountView,
+    access_answers.PrincipalQuota: access.PrincipalQuotaView,
     access_answers.Project: projects.ProjectView,
     access_answers.RevokedPrincipal: access.RevokedPrincipal,
     access_answers.Session: sessions.SessionView,

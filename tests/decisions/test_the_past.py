@@ -27,6 +27,7 @@ from events.values import (
     NodeId,
     PciAddress,
     Position,
+    ProjectId,
     SkuName,
     SlotId,
     StreamId,
@@ -87,6 +88,7 @@ approved_hardware = st.builds(
     ).map(tuple),
 )
 allocation = word.map(AllocationId)
+use = st.builds(slots.SlotUse, word.map(ProjectId), word, number, number, number, word)
 failures = st.lists(
     st.builds(FailedBringUp, st.just(SLOT), allocation, reason, moment), min_size=1, max_size=2
 ).map(tuple)
@@ -105,12 +107,12 @@ of_slot: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(slots.SlotReinstated, st.just(SLOT), words.map(lambda each: tuple(map(SkuName, each)))),
     st.builds(slots.SlotReprovisioned, st.just(SLOT), word, network, network),
     st.builds(slots.SlotHardwareApproved, st.just(SLOT), approved_hardware),
-    st.builds(slots.SlotClaimed, st.just(SLOT), allocation),
+    st.builds(slots.SlotClaimed, st.just(SLOT), allocation, st.none() | use),
     st.builds(slots.SlotReleasing, st.just(SLOT), allocation),
     st.builds(slots.SlotQuarantined, st.just(SLOT), allocation, reason, words),
-    st.builds(slots.SlotReleased, st.just(SLOT), allocation, words),
+    st.builds(slots.SlotReleased, st.just(SLOT), allocation, words, st.none() | use),
     st.builds(slots.SlotDevicesChecked, st.just(SLOT), allocation, st.lists(checked, max_size=2).map(tuple)),
-    st.builds(slots.SlotForceReleased, st.just(SLOT), allocation, word, words),
+    st.builds(slots.SlotForceReleased, st.just(SLOT), allocation, word, words, st.none() | use),
     st.builds(slots.SlotDegraded, st.just(SLOT), drift),
     st.builds(slots.SlotRecovered, st.just(SLOT)),
     st.builds(slots.SlotRepaired, st.just(SLOT), repaired),

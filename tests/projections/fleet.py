@@ -16,7 +16,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.access import KeyRequest, issue_first_key, issue_key, replace_key, revoke_key
+from control_plane.commands.access import (
+    KeyRequest,
+    issue_first_key,
+    issue_key,
+    replace_key,
+    revoke_key,
+    set_principal_limits,
+)
 from control_plane.commands.allocations import (
     announce_end,
     expire_lease,
@@ -39,7 +46,7 @@ from control_plane.commands.nodes import register_node, remove_node, reopen_enro
 from control_plane.commands.placement_request import NewAllocation
 from control_plane.commands.placing import create_allocation
 from control_plane.commands.projections import order_rebuild
-from control_plane.commands.projects import archive_project, create_project, describe_project
+from control_plane.commands.projects import archive_project, create_project, describe_project, set_limits
 from control_plane.commands.service_accounts import (
     create_service_account,
     disable_service_account,
@@ -48,6 +55,7 @@ from control_plane.commands.service_accounts import (
 from control_plane.commands.sessions import RequestedSession, end_session, start_session
 from control_plane.commands.slots import approve_slot, force_release, reprovision_slot, retire_slot
 from control_plane.decisions.access import Principal, Role, Scope
+from control_plane.decisions.public_addresses import IngressRequest, PortRequest
 from control_plane.decisions.refusals import Refused
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.handle import Command, Handle, database_time
@@ -69,6 +77,8 @@ from deploy.embedded.lab_catalogue import SMALL, publish_with
 from events.allocations import AllocationPlaced, AllocationReplaced, AllocationRequested
 from events.facts import Reason
 from events.ledger.tail import Tail
+from events.principals import PrincipalLimits
+from events.projects import ProjectLimits
 from events.service_accounts import ServiceAccountCreated
 from events.values import (
     AllocationId,
@@ -81,6 +91,7 @@ from events.values import (
     SlotId,
     SshPublicKey,
     allocation_of,
+    ingress_of,
     new_uuid,
     node_of,
 )
@@ -93,6 +104,8 @@ from tests.servers.plane import settings_for
 from tests.servers.postgres import Database
 
 _UNREACHABLE_REDIS: Final = "redis://127.0.0.1:1"
+ACTOR: Final = "key:test"
+"""Caller of the commands, unless another is named."""
 ADMIN = Principal("key:admin", Role.ADMIN, frozenset(Scope))
 
 
@@ -103,12 +116,13 @@ def token(word: str) -> str:
 @dataclass
 class Fleet:
     """Simulated fleet of nodes: its methods run commands and deliver reports of nodes. Commands return False if they
-    were refused. `later` is added to the database's time.
+    were refused, and `refused` is then the refusal. `later` is added to the database's time.
     """
 
     handle: Handle
     tail: Tail
     later: timedelta = timedelta()
+    refused: Refused | None = None
     placed: dict[AllocationId, tuple[SlotId, ...]] = field(default_factory=dict)
     _sequences: dict[NodeId, int] = field(default_factory=dict)
     _credentials: dict[NodeId, str] = field(default_factory=dict)
@@ -119,7 +133,8 @@ class Fleet:
     async def do(self, command: Command) -> bool:
         try:
             await self.handle(command)
-        except Refused:
+        except Refused as refused:
+            self.refused = refused
             return False
         return True
 
@@ -211,14 +226,21 @@ class Fleet:
             if isinstance(fact, AllocationReplaced):
                 self.placed[allocation] = (*fact.vacated, *(each.slot_id for each in fact.slots))
 
-    async def create(self, slots: int, project: str) -> bool:
+    async def create(
+        self, slots: int, project: str, *, sku: str = "lab.small", ports: int = 0, actor: str = ACTOR
+    ) -> bool:
+        """Request an allocation, with `ports` ingress rules on ports of the first slot."""
         await self._record_heartbeats()
         await self.do(create_project(ProjectId(project), "", self.origin("project"), lambda row: row.project))
         allocation = allocation_of(new_uuid())
         requested = AllocationRequested(
-            allocation, ProjectId(project), SkuName("lab.small"), "private-nat", ImageName("lab-guest"),
-            (SshPublicKey(KEY),), 3600, slots, {},
+            allocation, ProjectId(project), SkuName(sku), "public-nat" if ports else "private-nat",
+            ImageName("lab-guest"), (SshPublicKey(KEY),), 3600, slots, {},
         )  # fmt: skip
+        rules = [
+            (ingress_of(new_uuid()), IngressRequest(0, PortRequest("tcp", 22 + index, None), ()))
+            for index in range(ports)
+        ]
 
         def note_slots(facts: tuple[object, ...], _now: datetime) -> str:
             [placed] = [fact for fact in facts if isinstance(fact, AllocationPlaced)]
@@ -227,8 +249,8 @@ class Fleet:
 
         return await self.do(
             create_allocation(
-                NewAllocation(requested, timedelta(seconds=20), simulated_allowed=True),
-                self.origin("create"),
+                NewAllocation(requested, timedelta(seconds=20), simulated_allowed=True, ingress_rules=rules),
+                self.origin("create", actor),
                 note_slots,
             )
         )
@@ -315,6 +337,12 @@ class Fleet:
         )
         return await self.do(command)
 
+    async def set_limits(self, project: str, limits: ProjectLimits) -> bool:
+        return await self.do(set_limits(ProjectId(project), limits, self.origin("limits")))
+
+    async def set_principal_limits(self, limits: PrincipalLimits, actor: str = ACTOR) -> bool:
+        return await self.do(set_principal_limits(actor, limits, self.origin("limits")))
+
     async def change_sku(self, name: str, *, memory_mib: int, retire: bool) -> bool:
         """Retire a SKU if `retire`; otherwise publish a version of the SKU, which is created if it does not exist."""
         origin = self.origin("sku")
@@ -367,8 +395,8 @@ class Fleet:
         _, differences = await verify(self.handle.engine, record_progress)
         return differences
 
-    def origin(self, reason: str) -> Origin:
-        return Origin("key:test", reason, new_uuid())
+    def origin(self, reason: str, actor: str = ACTOR) -> Origin:
+        return Origin(actor, reason, new_uuid())
 
     async def _record_heartbeats(self) -> None:
         """Record a heartbeat of every node, because placement ignores a node without heartbeats."""

@@ -13,6 +13,7 @@ NAMES = (
     "keys",
     "principals",
     "projects",
+    "quota_use",
     "catalogue",
     "service_accounts",
     "sessions",

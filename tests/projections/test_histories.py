@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from deploy.embedded.postgres import PostgresServer
+from events.principals import PrincipalLimits
+from events.projects import ProjectLimits
 from events.values import AllocationId, NodeId, PciAddress, SlotId, new_uuid
 from read_models.projections import PROJECTIONS
 from tasks import reports
@@ -198,6 +200,11 @@ class Histories(RuleBasedStateMachine):
     @rule(project=st.sampled_from(["red", "blue", "green"]), archive=st.booleans())
     def project_is_changed(self, project: str, archive: bool) -> None:
         self._run(self.fleet.change_project(project, archive=archive and project == "green"))
+
+    @rule(project=st.sampled_from(["red", "blue"]), slots=st.none() | st.integers(0, 3))
+    def limits_are_set(self, project: str, slots: int | None) -> None:
+        self._run(self.fleet.set_limits(project, ProjectLimits(slots=slots)))
+        self._run(self.fleet.set_principal_limits(PrincipalLimits(slots=slots)))
 
     @rule(name=SKU_NAMES, memory_mib=st.sampled_from([96, 128]), retire=st.booleans())
     def sku_is_changed(self, name: str, memory_mib: int, *, retire: bool) -> None:

@@ -20,7 +20,7 @@ def test_rebuilt_read_model_tables_equal_the_previous_live_tables(running_plane:
     before = rows(running_plane)
     assert all(before.values()), "the comparison needs non-empty tables"
 
-    rebuild(running_plane, "nodes", "slots", "keys", "projects", "service_accounts", "sessions")
+    rebuild(running_plane, "nodes", "slots", "keys", "projects", "quota_use", "service_accounts", "sessions")
 
     after = rows(running_plane)
     assert {table: after[table] for table in INLINE} == {table: before[table] for table in INLINE}

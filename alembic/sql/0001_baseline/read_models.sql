@@ -108,7 +108,8 @@ create index node_excluded on node (node_id) where excluded is not null;
 create table principal (
   actor text not null,
   version bigint not null,
-  revoked_at timestamptz not null,
+  revoked_at timestamptz,
+  limits jsonb,
   primary key (actor)
 );
 
@@ -118,6 +119,7 @@ create table project (
   description text not null,
   project_network_id text,
   archived text,
+  limits jsonb,
   primary key (project)
 );
 
@@ -127,6 +129,23 @@ create table project_event (
   position bigint not null,
   primary key (project, position)
 );
+
+-- How much of its quotas each holder, a project or a caller, uses: the sum of its rows. An allocation changes one of them, so that
+-- allocations of one holder seldom wait for each other.
+create table quota_use (
+  holder text not null,
+  shard integer not null,
+  slots bigint not null,
+  gpus bigint not null,
+  vcpus bigint not null,
+  memory_mib bigint not null,
+  public_addresses bigint not null,
+  public_ports bigint not null,
+  price_per_hour numeric not null,
+  primary key (holder, shard)
+)
+-- Room for new versions of a row on its page, so that an update changes no index.
+with (fillfactor = 20);
 
 create table service_account (
   account text not null,
@@ -183,6 +202,7 @@ create table slot (
   gateway text,
   bridge text,
   allocation_id text,
+  use jsonb,
   reason jsonb,
   drift jsonb,
   blocked boolean not null default false,

@@ -76,6 +76,29 @@ create table work.label_lock (
   primary key (project, label, value)
 );
 
+-- Projects and callers with limits, by their streams. A request locks the rows of its project and caller after it has changed their
+-- use, and until it commits.
+create table work.quota_lock (
+  holder text not null,
+  primary key (holder)
+);
+
+-- Locks the rows of these holders, in order, and then returns the use of each in `read.quota_use`, without a row for unused ones.
+-- The sums are a statement of their own, begun after the locks are taken: it sees what each earlier holder of a lock has committed.
+create function work.hold_quotas(holders text[]) returns table (
+  holder text, slots bigint, gpus bigint, vcpus bigint, memory_mib bigint, public_addresses bigint, public_ports bigint,
+  price_per_hour numeric)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+begin
+  insert into work.quota_lock select h from unnest(holders) h order by h on conflict do nothing;
+  perform from work.quota_lock l where l.holder = any(holders) order by l.holder for update;
+  return query
+    select u.holder, sum(u.slots)::bigint, sum(u.gpus)::bigint, sum(u.vcpus)::bigint, sum(u.memory_mib)::bigint,
+           sum(u.public_addresses)::bigint, sum(u.public_ports)::bigint, sum(u.price_per_hour)
+      from read.quota_use u where u.holder = any(holders) group by u.holder;
+end $$;
+
 -- How many slots of each class a node has, how many of them are fit for placement (`fit`), held by no allocation (`idle`) or
 -- both (`free`), and how many are free on the node. It may be a moment older than the slots.
 create table work.slot_counts (

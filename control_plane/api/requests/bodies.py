@@ -177,6 +177,7 @@ class NodeAddresses(Body):
         return self
 
 
+Price = Annotated[str, AfterValidator(values.price)]
 Labels = dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]]
 
 
@@ -210,6 +211,9 @@ class CreateAllocation(Body):
     labels: Labels = Field(default={}, max_length=32)
     apart_from: Labels = Field(default={}, max_length=8)
     """Labels: no node is used on which another allocation of the project with one of these labels holds a slot."""
+    max_price_per_hour: Price | None = None
+    """Highest price of the whole allocation per hour: SKUs with which it would cost more are not used. Null: any
+    price."""
 
     @model_validator(mode="after")
     def _fits_into_an_order(self) -> Self:
@@ -343,6 +347,49 @@ class DescribeProject(Body):
     description: Description
 
 
+def recorded_actor(actor: str) -> str:
+    """Return the name of a caller as the ledger records it. Raises `InvalidValue` for any other form."""
+    if not any(form.fullmatch(actor) for form in (USER_ACTOR, KEY_ACTOR, SERVICE_ACCOUNT_ACTOR)):
+        valid = "use an actor of the ledger: user:PROVIDER/SUBJECT, service-account:ID or key:ID"
+        raise InvalidValue("principal", actor[:64], valid)
+    if USER_ACTOR.fullmatch(actor) and not is_recorded_form(actor):
+        # No token has such an actor, so the change would have no effect, and the admin would not notice.
+        valid = "percent-encode only the unsafe characters of the subject; GET /v1/whoami returns the actor of a token"
+        raise InvalidValue("principal", actor[:64], valid)
+    return actor
+
+
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+class SetPrincipalLimits(Body):
+    """Request body of `PUT /v1/principals/limits`: all limits of the caller. What is left out does not limit."""
+
+    actor: Annotated[str, AfterValidator(recorded_actor)]
+    """The caller as the ledger records it: `user:PROVIDER/SUBJECT`, `service-account:ID`, or `key:ID` for an API
+    key. A rotated API key is another caller."""
+    slots: Count | None = None
+    price_per_hour: Price | None = None
+    """Sum of the prices per hour, a decimal number in the currency of the deployment."""
+
+
+class SetProjectLimits(Body):
+    """Request body of `PUT /v1/projects/{project}/limits`: all limits of the project. What is left out does not
+    limit.
+    """
+
+    slots: Count | None = None
+    gpus: Count | None = None
+    vcpus: Count | None = None
+    memory_mib: Count | None = None
+    public_addresses: Count | None = None
+    """Number of whole public addresses."""
+    public_ports: Count | None = None
+    """Number of ports of public addresses."""
+    price_per_hour: Price | None = None
+    """Sum of the prices per hour, a decimal number in the currency of the deployment."""
+
+
 class Limits(Body):
     """Limits of a new API key or service account, as a part of the request body: its projects and scopes."""
 
@@ -425,21 +472,10 @@ class StartSession(Body):
     """Time until the session expires; null: the maximum that the operator allows."""
 
 
-def _revocable(actor: str) -> str:
-    if not any(form.fullmatch(actor) for form in (USER_ACTOR, KEY_ACTOR, SERVICE_ACCOUNT_ACTOR)):
-        valid = "use an actor of the ledger: user:PROVIDER/SUBJECT, service-account:ID or key:ID"
-        raise InvalidValue("principal", actor[:64], valid)
-    if USER_ACTOR.fullmatch(actor) and not is_recorded_form(actor):
-        # No token has such an actor, so its revocation would have no effect, and the admin would not notice.
-        valid = "percent-encode only the unsafe characters of the subject; GET /v1/whoami returns the actor of a token"
-        raise InvalidValue("principal", actor[:64], valid)
-    return actor
-
-
 class RevokePrincipal(Body):
     """Request body of `POST /v1/principals/revoke`."""
 
-    actor: Annotated[str, AfterValidator(_revocable)]
+    actor: Annotated[str, AfterValidator(recorded_actor)]
     """The caller as the ledger records it: `user:PROVIDER/SUBJECT`, `service-account:ID`, or `key:ID` for an API
     key."""
     reason: Why

@@ -30,8 +30,10 @@ from control_plane.api.requests.problem_types import (
 )
 from control_plane.api.requests.request_checks import escaped_text
 from control_plane.api.views.placement_views import NodeGroupView, OutlookView, group_views, outlook_view
+from control_plane.api.views.quota_views import ExceededLimitView, exceeded_views
 from control_plane.decisions.misplaced_secrets import without_encoded_secrets, without_secrets
 from control_plane.decisions.placing.explanation import Unplaced
+from control_plane.decisions.quotas import NotAdmitted
 from control_plane.decisions.refusals import (
     BadRequest,
     Conflict,
@@ -64,7 +66,8 @@ class Problem(BaseModel):
     """Problem details (RFC 9457), extended by `reasons`, `hint` (what the caller can do) and `request_id`. `type` is
     the path of a page on this server that describes the problem. Two more members are present if no node is suitable
     for an allocation: `placement` has every registered node that the request permits, in exactly one group for each
-    SKU, and `outlook` what is possible instead.
+    SKU, and `outlook` what is possible instead. `exceeded` is present if the request would exceed quotas, and has each
+    of these limits.
     """
 
     type: str
@@ -76,6 +79,7 @@ class Problem(BaseModel):
     request_id: str
     placement: list[NodeGroupView] | None = None
     outlook: OutlookView | None = None
+    exceeded: list[ExceededLimitView] | None = None
 
 
 def _response(kinds: Iterable[ProblemType]) -> dict[str, Any]:
@@ -102,10 +106,11 @@ def problem(
     objections: Iterable[Objection],
     *,
     unplaced: Unplaced | None = None,
+    not_admitted: NotAdmitted | None = None,
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> JSONResponse:
     """Build the problem response of a refused or failed request, and log it. `unplaced` is the refusal of a request for
-    which no node is suitable.
+    which no node is suitable, and `not_admitted` that of a request that would exceed limits.
 
     The problem lists the first `MOST_REASONS` objections. If there are more, its `detail` states that.
     """
@@ -124,6 +129,7 @@ def problem(
         request_id=request.state.request_id,
         placement=None if unplaced is None else group_views(unplaced.groups),
         outlook=None if unplaced is None else outlook_view(unplaced.outlook),
+        exceeded=exceeded_views(not_admitted.exceeded) if not_admitted and not_admitted.exceeded else None,
     )
     if kind is KINDS[Unauthorised]:
         headers = {**headers, "WWW-Authenticate": "Bearer"}
@@ -134,11 +140,17 @@ def problem(
     entry.route = entry.route or getattr(request.scope.get("route"), "path", None)
     log.info("request_refused", status=kind.status, reasons=[reason.code for reason in reasons])
     return JSONResponse(
-        body.model_dump(mode="json", exclude={"placement", "outlook"} if unplaced is None else None),
+        body.model_dump(mode="json", exclude=_absent(body, unplaced)),
         kind.status,
         headers,
         MEDIA_TYPE,
     )
+
+
+def _absent(body: Problem, unplaced: Unplaced | None) -> set[str]:
+    """Return the members that are not present in a problem."""
+    absent = {"placement", "outlook"} if unplaced is None else set()
+    return absent if body.exceeded else {*absent, "exceeded"}
 
 
 def _shown(objection: Objection) -> ReasonBody:
@@ -247,7 +259,10 @@ def _refusal(request: Request, refusals: list[Refused]) -> JSONResponse:
     waits = [refusal.retry_after for refusal in refusals if isinstance(refusal, Throttled)]
     headers = {"Retry-After": str(max(waits))} if waits else {}
     unplaced = next((refusal for refusal in refusals if isinstance(refusal, Unplaced)), None)
-    return problem(request, KINDS[worst], objections, unplaced=unplaced, headers=headers)
+    not_admitted = next((refusal for refusal in refusals if isinstance(refusal, NotAdmitted)), None)
+    return problem(
+        request, KINDS[worst], objections, unplaced=unplaced, not_admitted=not_admitted, headers=headers
+    )
 
 
 def _kind_of(refusal: Refused) -> type[Refused]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from control_plane.api.requests.access import (
     AUTHENTICATED,
@@ -17,7 +17,14 @@ from control_plane.api.requests.access import (
     credential_of,
     principal_of,
 )
-from control_plane.api.requests.bodies import IssueKey, ReasonOnly, RevokePrincipal, RotateKey
+from control_plane.api.requests.bodies import (
+    IssueKey,
+    ReasonOnly,
+    RevokePrincipal,
+    RotateKey,
+    SetPrincipalLimits,
+    recorded_actor,
+)
 from control_plane.api.requests.commands import DryRun, dry, execute, execute_with_secret, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.held_credential import CredentialKind
@@ -25,12 +32,19 @@ from control_plane.api.requests.pages import Cursor, Limit, Order, Page
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.api.views.allowed_actions import AllowedActions, actions_on_key
+from control_plane.api.views.quota_views import (
+    PrincipalLimitsView,
+    PrincipalUseView,
+    principal_limits_view,
+    principal_use_view,
+)
 from control_plane.commands.access import (
     KeyRequest,
     issue_key,
     replace_key,
     revoke_key,
     revoke_tokens,
+    set_principal_limits,
     unknown_key,
 )
 from control_plane.commands.service_accounts import disable_service_account
@@ -41,9 +55,11 @@ from control_plane.handle import database_time
 from control_plane.identity.api_keys import digest, new_secret
 from control_plane.work import credential_uses
 from control_plane.work.credential_uses import StoredUse
-from events.values import ProjectId, ServiceAccountId, stream_of_key
-from read_models import keys
+from events.principals import PrincipalLimits
+from events.values import ProjectId, ServiceAccountId, stream_of_key, stream_of_principal
+from read_models import keys, principals
 from read_models.keys import KeyRow
+from read_models.quota_use import used_by
 
 router = APIRouter(prefix="/v1", tags=["access"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 _BEFORE_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
@@ -110,6 +126,14 @@ class RevokedPrincipal(BaseModel):
     actor: str
     reason: str
     revoked_at: datetime | None
+
+
+class PrincipalQuotaView(BaseModel):
+    """Limits of a caller, and what the allocations that it requested use of them, in all projects together."""
+
+    actor: str
+    limits: PrincipalLimitsView
+    used: PrincipalUseView
 
 
 def _view(row: KeyRow, caller: Principal, now: datetime, use: StoredUse | None = None) -> KeyView:
@@ -272,10 +296,51 @@ async def revoke_principal(request: Request, principal: Caller, body: RevokePrin
     elif kind == "service-account":
         await execute(request, disable_service_account(ServiceAccountId(name), body.reason, origin))
     else:
-        issuer = issuer_of(body.actor)
-        if issuer not in {each.name for each in plane_of(request).settings.oidc}:
-            # A misspelled name would have no effect, and the admin would not notice.
-            reason = f"there is no identity provider named {issuer}"
-            raise Malformed(Objection("unknown_issuer", reason, "/actor"))
+        _refuse_unknown_issuer(request, body.actor)
         revoked_at = json.loads(await execute(request, revoke_tokens(body.actor, body.reason, origin)))
     return RevokedPrincipal(actor=body.actor, reason=body.reason, revoked_at=revoked_at)
+
+
+@router.put("/principals/limits", openapi_extra=access(Scope.ACCESS_WRITE))
+async def limit_principal(
+    request: Request, principal: Caller, body: SetPrincipalLimits
+) -> PrincipalQuotaView:
+    """Set the limits of a caller: a request of it that would exceed one is refused. Existing allocations keep what they
+    have. Idempotent.
+    """
+    if body.actor.startswith("user:"):
+        _refuse_unknown_issuer(request, body.actor)
+    limits = PrincipalLimits(slots=body.slots, price_per_hour=body.price_per_hour)
+    await execute(request, set_principal_limits(body.actor, limits, origin_of(request, principal)))
+    return await _principal_quota(request, body.actor)
+
+
+@router.get("/principals/limits", openapi_extra=access(Scope.ACCESS_READ))
+async def show_principal_limits(
+    request: Request,
+    principal: Caller,
+    actor: Annotated[
+        Annotated[str, AfterValidator(recorded_actor)] | None,
+        Query(description="A caller as the ledger records it. Default: the caller of the request."),
+    ] = None,
+) -> PrincipalQuotaView:
+    """Return the limits of a caller, and what it uses of them. A caller without limits may be unknown."""
+    return await _principal_quota(request, actor or principal.actor)
+
+
+async def _principal_quota(request: Request, actor: str) -> PrincipalQuotaView:
+    stream = stream_of_principal(actor)
+    async with plane_of(request).engine.connect() as conn:
+        limits = await principals.limits_of(conn, actor)
+        used = await used_by(conn, [stream])
+    return PrincipalQuotaView(
+        actor=actor, limits=principal_limits_view(limits), used=principal_use_view(used[stream])
+    )
+
+
+def _refuse_unknown_issuer(request: Request, actor: str) -> None:
+    issuer = issuer_of(actor)
+    if issuer not in {each.name for each in plane_of(request).settings.oidc}:
+        # A misspelled name would have no effect, and the admin would not notice.
+        reason = f"there is no identity provider named {issuer}"
+        raise Malformed(Objection("unknown_issuer", reason, "/actor"))

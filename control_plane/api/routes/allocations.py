@@ -26,6 +26,7 @@ from control_plane.api.views.placement_views import (
     outlook_view,
     placement_view,
 )
+from control_plane.api.views.quota_views import exceeded_views
 from control_plane.commands.allocations import (
     release_allocation,
     release_with_fault,
@@ -38,6 +39,7 @@ from control_plane.commands.placement_request import NewAllocation
 from control_plane.commands.placing import create_allocation, preview_placement
 from control_plane.decisions.access import Principal, Scope, project_of, within
 from control_plane.decisions.placing.explanation import Group, Unplaced
+from control_plane.decisions.quotas import NotAdmitted
 from control_plane.decisions.refusals import Conflict, Malformed, Objection, UnknownName
 from control_plane.decisions.requests import network_mode_offered
 from control_plane.handle import Command
@@ -126,6 +128,7 @@ async def preview(request: Request, principal: Caller, body: CreateAllocation) -
             reasons=[
                 ObjectionView(code=each.code, message=each.message, field=each.field) for each in against
             ],
+            exceeded=exceeded_views(refusal.exceeded) if isinstance(refusal, NotAdmitted) else [],
             outlook=outlook_view(refusal.outlook) if isinstance(refusal, Unplaced) else None,
             groups=group_views(groups),
         )
@@ -145,6 +148,7 @@ def _new(request: Request, principal: Principal, body: CreateAllocation) -> tupl
         simulated_allowed=settings.place_on_simulated_nodes,
         alternative_skus=[SkuName(each) for each in body.alternative_skus],
         app_profile=None if body.app_profile is None else AppProfileName(body.app_profile),
+        max_price_per_hour=body.max_price_per_hour,
         ingress_rules=[(ingress_of(new_uuid()), each.requested) for each in body.ingress],
     )
     return new, origin_of(request, principal, correlation_id=correlation, project=requested.project)

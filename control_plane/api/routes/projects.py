@@ -1,4 +1,4 @@
-"""`/v1/projects`: create, list, show, describe and archive projects."""
+"""`/v1/projects`: create, list, show, describe, limit and archive projects."""
 
 from typing import Annotated, Literal
 
@@ -6,21 +6,33 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
-from control_plane.api.requests.bodies import CreateProject, DescribeProject, ReasonOnly
+from control_plane.api.requests.as_of import At, set_headers, travel_of
+from control_plane.api.requests.bodies import CreateProject, DescribeProject, ReasonOnly, SetProjectLimits
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.api.views.allowed_actions import AllowedActions, actions_on_project
-from control_plane.commands.projects import archive_project, create_project, describe_project
+from control_plane.api.views.quota_views import (
+    ProjectLimitsView,
+    ProjectUseView,
+    project_limits_view,
+    project_use_view,
+)
+from control_plane.commands.projects import archive_project, create_project, describe_project, set_limits
 from control_plane.decisions.access import Principal, Scope, unknown_project, within
-from control_plane.decisions.refusals import UnknownName
+from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.handle import Command
-from events.projects import ProjectCreated
+from control_plane.time_travel.rows import rows_at
+from events.derived.quotas import NOTHING_USED, QuotaUse
+from events.ledger.connection import ledger_connection
+from events.projects import ProjectCreated, ProjectLimits
 from events.values import InvalidValue, ProjectId, project_id, stream_of_project
 from read_models import projects
+from read_models.inline import PROJECTS
 from read_models.projects import ProjectRow
+from read_models.quota_use import used_by
 
 router = APIRouter(
     prefix="/v1/projects", tags=["projects"], responses=PROBLEMS, route_class=AuthenticatedRoute
@@ -37,18 +49,23 @@ class ProjectView(BaseModel):
     reason: str | None
     project_network_id: str | None
     """Network that the slices of the project share; null: they are isolated from each other."""
+    limits: ProjectLimitsView
+    used: ProjectUseView | None
+    """What is used of the limits; null in a view of the past."""
     allowed_actions: AllowedActions
-    """Actions that the caller may take now, or the reason why not."""
+    """Actions that the caller may take now, or the reason why not; empty in a view of the past."""
 
 
-def _view(row: ProjectRow, principal: Principal) -> ProjectView:
+def _view(row: ProjectRow, principal: Principal | None, used: QuotaUse | None) -> ProjectView:
     return ProjectView(
         id=row.project,
         state="active" if row.archived is None else "archived",
         description=row.description,
         reason=row.archived,
         project_network_id=row.project_network_id,
-        allowed_actions=actions_on_project(principal, row),
+        limits=project_limits_view(row.limits),
+        used=None if used is None else project_use_view(used),
+        allowed_actions={} if principal is None else actions_on_project(principal, row),
     )
 
 
@@ -66,7 +83,7 @@ async def create(
     name = ProjectId(body.id)
 
     def render(fact: ProjectCreated) -> str:
-        return _view(projects.created(fact), principal).model_dump_json()
+        return _view(projects.created(fact), principal, NOTHING_USED).model_dump_json()
 
     command = create_project(name, body.description, origin_of(request, principal, project=name), render)
     if dry_run:
@@ -97,20 +114,40 @@ async def list_projects(
             descending=order == "desc",
             archived=None if state is None else state == "archived",
         )
+        used = await used_by(conn, [stream_of_project(row.project) for row in rows])
     following = rows[-1].project if len(rows) == limit else None
-    return Page(items=[_view(row, principal) for row in rows], next_cursor=following)
+    items = [_view(row, principal, used[stream_of_project(row.project)]) for row in rows]
+    return Page(items=items, next_cursor=following)
 
 
 @router.get("/{project}", openapi_extra=access(Scope.PROJECTS_READ), **TAGGED)
-async def show(request: Request, project: str) -> ProjectView:
-    """Return one project."""
-    name, principal = _named(project), caller_of(request)
+async def show(request: Request, response: Response, project: str, at: At = None) -> ProjectView:
+    """Return one project, now or as of the past."""
+    name = _named(project)
+    if at is None:
+        return await _shown(request, name)
+    if not caller_of(request).permits(name):
+        raise _unknown(project)
+    stream = stream_of_project(name)
+    async with travel_of(request).to(at) as (conn, [place]):
+        rows = await rows_at(await ledger_connection(conn), PROJECTS, [stream], place.position)
+    if stream not in rows:
+        reason = f"no project with the id {name!r} existed at position {place.position}"
+        raise UnknownName(Objection("unknown_project", reason))
+    set_headers(response, place)
+    return _view(ProjectRow(rows[stream]), None, None)
+
+
+async def _shown(request: Request, name: ProjectId) -> ProjectView:
+    """Return the present view of a project of the caller, with its ETag. Raises `UnknownName`."""
+    principal = caller_of(request)
     async with plane_of(request).engine.connect() as conn:
         rows = await projects.page(conn, within=within(principal, name), after=None, limit=1)
+        used = await used_by(conn, [stream_of_project(name)])
     if not rows:
-        raise _unknown(project)
+        raise _unknown(name)
     set_version(request, rows[0].version)
-    return _view(rows[0], principal)
+    return _view(rows[0], principal, used[stream_of_project(name)])
 
 
 @router.patch("/{project}", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE))
@@ -118,6 +155,16 @@ async def describe(request: Request, principal: Caller, project: str, body: Desc
     """Change the description of a project."""
     name = _named(project)
     command = describe_project(name, body.description, origin_of(request, principal, project=name))
+    return await _execute(request, name, command)
+
+
+@router.put("/{project}/limits", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE))
+async def limit(request: Request, principal: Caller, project: str, body: SetProjectLimits) -> ProjectView:
+    """Set the limits of a project: a request that would exceed one is refused. Existing allocations keep what they
+    have, even beyond a limit. Idempotent.
+    """
+    name, limits = _named(project), ProjectLimits(**body.model_dump())
+    command = set_limits(name, limits, origin_of(request, principal, project=name))
     return await _execute(request, name, command)
 
 
@@ -133,7 +180,7 @@ async def archive(request: Request, principal: Caller, project: str, body: Reaso
 
 async def _execute(request: Request, name: ProjectId, command: Command) -> ProjectView:
     await execute(request, command, stream_of_project(name))
-    return await show(request, name)
+    return await _shown(request, name)
 
 
 def _named(raw: str) -> ProjectId:

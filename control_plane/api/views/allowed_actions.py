@@ -108,7 +108,8 @@ def actions_on_project(principal: Principal, row: ProjectRow) -> AllowedActions:
     """Return the actions on a project. Not checked: whether its allocations still hold slots, in which case it cannot
     be archived.
     """
-    against = {"describe": against_changing(row.project, row.archived), "archive": _NONE}
+    changing = against_changing(row.project, row.archived)
+    against = {"describe": changing, "set_limits": changing, "archive": _NONE}
     return _decided(principal, Scope.PROJECTS_WRITE, against)
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from control_plane.api.views.quota_views import ExceededLimitView
 from control_plane.commands.past_placements import Placement
 from control_plane.decisions.placing.explanation import Group, Outlook, meaning_of, obstacle_of
 
@@ -63,6 +64,8 @@ class PlacementPreview(BaseModel):
     """Slots that the allocation would get; empty if it would be refused."""
     reasons: list[ObjectionView]
     """Reasons why it would be refused; empty if it would be placed."""
+    exceeded: list[ExceededLimitView]
+    """Limits that it would exceed, if it would be refused for this."""
     outlook: OutlookView | None
     """What is possible instead; null if it would be placed, and if no placement can help."""
     groups: list[NodeGroupView]

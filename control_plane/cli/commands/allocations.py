@@ -95,6 +95,13 @@ def create(
             show_default=False,
         ),
     ] = None,
+    max_price_per_hour: Annotated[
+        str | None,
+        typer.Option(
+            help="Use no SKU with which the whole allocation costs more per hour, such as 2.50.",
+            show_default="any price",
+        ),
+    ] = None,
     replace: Annotated[
         bool,
         typer.Option(
@@ -131,6 +138,7 @@ def create(
             replace_on_failure=UNSET if replace else False,
             labels=labelled,
             apart_from=labels(apart_from or [], "--apart-from") or UNSET,
+            max_price_per_hour=max_price_per_hour or UNSET,
             user_data=UNSET if user_data is None else text_in(user_data, "--user-data"),
         )
         if explain:

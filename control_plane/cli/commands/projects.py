@@ -3,15 +3,19 @@
 from typing import Annotated
 
 import typer
+from msgspec import UNSET
 
 from control_plane.cli.options import Output, Why
 from control_plane.cli.pages import access as pages
 from control_plane.cli.screen import Format
 from control_plane.cli.session import session
+from control_plane.cli.times import At
 from control_plane.client import calls
-from control_plane.client.bodies import CreateProject
+from control_plane.client.bodies import CreateProject, SetProjectLimits
 
 commands = typer.Typer(no_args_is_help=True)
+limit_commands = typer.Typer(no_args_is_help=True)
+commands.add_typer(limit_commands, name="limits", help="Set and show the limits of a project.")
 ProjectId = Annotated[str, typer.Argument(metavar="PROJECT", help="Id of a project, such as vision.")]
 
 
@@ -23,10 +27,10 @@ def list_projects(context: typer.Context, *, output: Output = Format.TABLE) -> N
 
 
 @commands.command()
-def show(context: typer.Context, *, project: ProjectId, output: Output = Format.TABLE) -> None:
+def show(context: typer.Context, *, project: ProjectId, at: At = None, output: Output = Format.TABLE) -> None:
     """Show a project."""
     with session(context, output) as current:
-        current.screen.one(current.send(calls.project(project)), pages.project)
+        current.screen.one(current.send(calls.project(project, at=at)), pages.project)
 
 
 @commands.command()
@@ -63,3 +67,52 @@ def archive(
     """Archive a project after its allocations are released. It can be read, but not changed any more."""
     with session(context, output) as current:
         current.screen.one(current.send(calls.archive_project(project, reason)), pages.project)
+
+
+_UNLIMITED = "no limit"
+
+
+@limit_commands.command("set")
+def set_limits(
+    context: typer.Context,
+    *,
+    project: ProjectId,
+    slots: Annotated[int | None, typer.Option(help="Slots.", show_default=_UNLIMITED)] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs.", show_default=_UNLIMITED)] = None,
+    vcpus: Annotated[int | None, typer.Option(help="Virtual processors.", show_default=_UNLIMITED)] = None,
+    memory_mib: Annotated[int | None, typer.Option(help="Memory in MiB.", show_default=_UNLIMITED)] = None,
+    public_addresses: Annotated[
+        int | None, typer.Option(help="Whole public addresses.", show_default=_UNLIMITED)
+    ] = None,
+    public_ports: Annotated[
+        int | None, typer.Option(help="Ports of public addresses.", show_default=_UNLIMITED)
+    ] = None,
+    price_per_hour: Annotated[
+        str | None,
+        typer.Option(help="Sum of the prices per hour, such as 60.00.", show_default=_UNLIMITED),
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Set all limits of a project. A limit that is not given is removed, and existing allocations keep what they
+    have.
+    """
+    body = SetProjectLimits(
+        slots=UNSET if slots is None else slots,
+        gpus=UNSET if gpus is None else gpus,
+        vcpus=UNSET if vcpus is None else vcpus,
+        memory_mib=UNSET if memory_mib is None else memory_mib,
+        public_addresses=UNSET if public_addresses is None else public_addresses,
+        public_ports=UNSET if public_ports is None else public_ports,
+        price_per_hour=price_per_hour or UNSET,
+    )
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.set_project_limits(project, body)), pages.project_limits)
+
+
+@limit_commands.command("show")
+def show_limits(
+    context: typer.Context, *, project: ProjectId, at: At = None, output: Output = Format.TABLE
+) -> None:
+    """Show the limits of a project and what is used of them."""
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.project(project, at=at)), pages.project_limits)

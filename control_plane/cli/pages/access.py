@@ -1,6 +1,7 @@
 """Pages of projects, service accounts, API keys, sessions, revoked callers and the caller."""
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -14,11 +15,26 @@ from control_plane.client.access_answers import (
     Caller,
     IssuedKey,
     Key,
+    PrincipalLimits,
+    PrincipalQuota,
+    PrincipalUse,
     Project,
+    ProjectLimits,
+    ProjectUse,
     RevokedPrincipal,
     ServiceAccount,
     Session,
 )
+
+_AMOUNTS: Final = {
+    "gpus": "GPUs",
+    "vcpus": "processors",
+    "memory_mib": "memory (MiB)",
+    "public_addresses": "public addresses",
+    "public_ports": "public ports",
+    "price_per_hour": "price per hour",
+}
+"""Names of amounts that differ from those in the API."""
 
 
 def projects(items: Iterable[Project]) -> RenderableType:
@@ -38,7 +54,25 @@ def _project(item: Project) -> Iterator[Row]:
     if item.reason:
         yield "reason", item.reason
     yield "description", item.description or "-"
+    if item.limits is not None:
+        yield from _limits(item.limits, item.used)
     yield from actions(item.allowed_actions)
+
+
+def project_limits(item: Project) -> Table:
+    return page(_limits(item.limits or ProjectLimits(), item.used))
+
+
+def principal_limits(item: PrincipalQuota) -> Table:
+    return page(_limits(item.limits, item.used))
+
+
+def _limits(limits: ProjectLimits | PrincipalLimits, used: ProjectUse | PrincipalUse | None) -> Iterator[Row]:
+    """Yield a row for each amount, with its use and its limit; the use of the past is not known."""
+    for name in limits.__struct_fields__:
+        limit, use = getattr(limits, name), "" if used is None else f"{getattr(used, name)} "
+        most = "no limit" if limit is None else f"limit {limit}"
+        yield _AMOUNTS.get(name, name), f"{use}({most})" if use else most
 
 
 def service_accounts(items: Iterable[ServiceAccount]) -> RenderableType:

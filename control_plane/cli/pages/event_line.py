@@ -26,7 +26,9 @@ def gist(event: Event, of: str = "") -> str:
     """Return a short summary of an event's data, on one line. It does not depend on the event type, so it also works
     for new types.
     """
-    shown = {name: value for name, value in event.data.items() if value not in (None, "", [], of)}
+    limits = event.data.get("limits")
+    data = {**event.data, **limits} if isinstance(limits, dict) else event.data
+    shown = {name: value for name, value in data.items() if value not in (None, "", [], of)}
     return " ".join(line for part in _parts(shown) for line in part.splitlines())
 
 

@@ -54,6 +54,7 @@ from events.slots import (
     SlotReprovisioned,
     SlotRetired,
     SlotSkusChanged,
+    SlotUse,
 )
 from events.values import (
     MAX_SLOTS,
@@ -311,8 +312,9 @@ def _addresses(slot: SlotId, subnet: Ipv4Subnet) -> tuple[Ipv4Address, ...]:
     return tuple(Ipv4Address(str(hosts[each])) for each in found)
 
 
-def claim(slot: SlotId, allocation: AllocationId) -> SlotFact:
-    return SlotClaimed(slot, allocation)
+def claim(slot: SlotId, allocation: AllocationId, use: SlotUse | None) -> SlotFact:
+    """Claim a free slot for an allocation; `use` is what the slot counts towards quotas from now on."""
+    return SlotClaimed(slot, allocation, use)
 
 
 def begin_release(slot: SlotId, state: SlotState, by: AllocationId) -> tuple[SlotFact, ...]:
@@ -351,18 +353,22 @@ def quarantine_overdue(
             return ()
 
 
-def free(slot: SlotId, state: SlotState, by: AllocationId, absent: tuple[str, ...]) -> tuple[SlotFact, ...]:
-    """Free a slot because its node proved it empty; `absent` lists the kinds of objects that the node did not find."""
-    return (SlotReleased(slot, by, absent),) if _awaiting_proof_for(state) == by else ()
+def free(
+    slot: SlotId, state: SlotState, by: AllocationId, absent: tuple[str, ...], use: SlotUse | None = None
+) -> tuple[SlotFact, ...]:
+    """Free a slot because its node proved it empty; `absent` lists the kinds of objects that the node did not find, and
+    `use` is what the slot counts towards quotas until now.
+    """
+    return (SlotReleased(slot, by, absent, use),) if _awaiting_proof_for(state) == by else ()
 
 
 def force_release_slot(
-    slot: SlotId, state: SlotState, reason: str, leftovers: tuple[str, ...]
+    slot: SlotId, state: SlotState, reason: str, leftovers: tuple[str, ...], use: SlotUse | None = None
 ) -> SlotForceReleased:
-    """Force-release a slot that is not proved empty (ALC-11). Raises `Conflict` unless it is releasing or
-    quarantined.
+    """Force-release a slot that is not proved empty (ALC-11). `use` is what it counts towards quotas until now. Raises
+    `Conflict` unless it is releasing or quarantined.
     """
-    return SlotForceReleased(slot, holder_awaiting_proof(slot, state), reason, leftovers)
+    return SlotForceReleased(slot, holder_awaiting_proof(slot, state), reason, leftovers, use)
 
 
 def holder_awaiting_proof(slot: SlotId, state: SlotState) -> AllocationId:

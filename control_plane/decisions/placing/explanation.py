@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, assert_never
 from control_plane.decisions.placing.choice import CORDONED, free_slots, node_blocked, only_simulated_left
 from control_plane.decisions.placing.suitability import Demand, Mismatch
 from control_plane.decisions.public_addresses import no_free_address_anywhere
+from control_plane.decisions.quotas import NotAdmitted
 from control_plane.decisions.refusals import Conflict, Objection
 from events.values import NodeId, SkuName
 
@@ -171,6 +172,10 @@ def unplaced_with_any(refusals: Sequence[Conflict]) -> Conflict:
         for place, refusal in enumerate(refusals)
         for objection in refusal.objections
     ]
+    not_admitted = [each for each in refusals if isinstance(each, NotAdmitted)]
+    if len(not_admitted) == len(refusals):
+        exceeded = dict.fromkeys(limit for each in not_admitted for limit in each.exceeded)
+        return NotAdmitted([*dict.fromkeys(objections)], [*exceeded])
     groups = [group for refusal in refusals if isinstance(refusal, Unplaced) for group in refusal.groups]
     return Unplaced([*dict.fromkeys(objections)], groups)
 

@@ -85,6 +85,7 @@ def ingress(made: View) -> Subject:
 def project(name: str) -> Subject:
     requests: Requests = {
         "describe": ("PATCH", "", {"description": "x"}),
+        "set_limits": ("PUT", "/limits", {"slots": 8}),
         "archive": ("POST", "/archive", TEXT),
     }
     return Subject(f"/projects/{name}", "/projects?limit=200", requests)

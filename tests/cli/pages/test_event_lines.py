@@ -135,3 +135,10 @@ def test_event_with_a_value_of_several_lines_is_printed_on_one_line(
     plane.script("GET /v1/events", page(event(1, "node.enrolled", public_key=key)))
     [line] = sliceplane("events", "list").out.splitlines()
     assert "public_key=-----BEGIN PUBLIC KEY----- MCowBQYDK2VwAyEA" in line
+
+
+def test_event_line_shows_all_limits_that_were_set(plane: ScriptedPlane, sliceplane: Run) -> None:
+    data = {"project": "vision", "limits": {"slots": 16, "price_per_hour": "60.00"}}
+    plane.script("GET /v1/events", page({**event(1, "project.limits_set"), "data": data}))
+    [line] = sliceplane("events", "list").out.splitlines()
+    assert "project=vision slots=16 price_per_hour=60.00" in line

@@ -1,0 +1,145 @@
+"""Quotas of a request: read the limits of its project and its caller, and check them (ALC-13).
+
+A request is checked twice. The first check is before placement and takes no lock, so that a request that exceeds a
+limit is refused without a search for slots. The second check decides. It is made with the rows of use already changed
+and the lock of each holder that has a limit, and the lock is held only from there to the commit. So requests of a
+project with limits take turns for their appends only, and a project without limits takes no such lock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.decisions.access import unknown_project
+from control_plane.decisions.projects import against_changing
+from control_plane.decisions.public_addresses import AddressRequest, IngressRequest
+from control_plane.decisions.quotas import (
+    ExceededLimit,
+    Limits,
+    Scope,
+    exceeded_by,
+    has_limits,
+    over_quota,
+)
+from control_plane.decisions.refusals import Objection
+from control_plane.handle import LastCheck, RetryWithoutLocks
+from events.derived.quotas import NOTHING_USED, QuotaUse
+from events.ledger.tables import event
+from events.values import (
+    AllocationId,
+    ProjectId,
+    StreamId,
+    stream_of_allocation,
+    stream_of_principal,
+    stream_of_project,
+)
+from read_models import projects, quota_use
+from read_models.principals import limits_in, principal
+from read_models.projects import ProjectRow
+
+
+class Quota(NamedTuple):
+    """The limits of a project or a caller, and its use as of the last commit. `stream` is that of the holder."""
+
+    scope: Scope
+    holder: str
+    stream: StreamId
+    limits: Limits
+    used: QuotaUse
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The quotas that apply to a request: those of its project and its caller, as far as they have limits."""
+
+    quotas: tuple[Quota, ...]
+
+    def exceeded(self, requested: QuotaUse) -> list[ExceededLimit]:
+        """Return the limits that a request would exceed, as of the last commit."""
+        return [limit for each in self.quotas for limit in _exceeded(each, each.used, requested)]
+
+    def last_check(self, requested: QuotaUse, *, may_retry: bool = False) -> LastCheck | None:
+        """Return the check that decides whether a request may have these amounts; None if no limit applies. It raises
+        `NotAdmitted`; if the request `may_retry`, it raises `RetryWithoutLocks` instead.
+        """
+        limited = [each for each in self.quotas if _limits_any(each.limits, requested)]
+        if not limited:
+            return None
+
+        async def check(conn: AsyncConnection) -> None:
+            used = await quota_use.held_use(conn, [each.stream for each in limited])
+            exceeded = [
+                limit
+                for each in limited
+                for limit in _exceeded(each, used[each.stream].minus(requested), requested)
+            ]
+            if exceeded:
+                raise RetryWithoutLocks if may_retry else over_quota(exceeded)
+
+        return check
+
+
+UNLIMITED = Quotas(())
+
+
+def _exceeded(quota: Quota, used: QuotaUse, requested: QuotaUse) -> list[ExceededLimit]:
+    return exceeded_by(quota.scope, quota.holder, quota.limits, used, requested)
+
+
+def _limits_any(limits: Limits, requested: QuotaUse) -> bool:
+    return any(
+        getattr(limits, name) is not None and getattr(requested, name) > 0
+        for name in limits.__struct_fields__
+    )
+
+
+async def hold_project(
+    conn: AsyncConnection, project: ProjectId, actor: str | None
+) -> tuple[list[Objection], Quotas]:
+    """Return the objections to the use of a project for an allocation, and the quotas that apply to requests of the
+    caller `actor` in it (None: only those of the project).
+
+    Until the transaction ends, no other transaction can archive the project or change its limits. Rows of projects
+    are locked before rows of slots.
+    """
+    limits = sa.select(principal.c.limits).where(principal.c.actor == actor).scalar_subquery()
+    found = await conn.execute(
+        sa.select(projects.project, limits.label("principal_limits"))
+        .where(projects.project.c.project == project)
+        .with_for_update(read=True)
+    )
+    row = found.mappings().one_or_none()
+    if row is None:
+        return [unknown_project(project, "/project")], UNLIMITED
+    held = ProjectRow(row)
+    quotas = [Quota("project", project, stream_of_project(project), held.limits, NOTHING_USED)]
+    if actor is not None:
+        own = limits_in(row["principal_limits"])
+        quotas.append(Quota("principal", actor, stream_of_principal(actor), own, NOTHING_USED))
+    limited = [each for each in quotas if has_limits(each.limits)]
+    if limited:
+        used = await quota_use.used_by(conn, [each.stream for each in limited])
+        limited = [each._replace(used=used[each.stream]) for each in limited]
+    return against_changing(project, held.archived, "/project"), Quotas(tuple(limited))
+
+
+async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Quotas:
+    """Return the quotas of the project of an allocation, and hold the project like `hold_project`. An allocation that
+    does not exist has none.
+    """
+    stream = stream_of_allocation(allocation)
+    query = sa.select(event.c.project).where(event.c.stream_id == stream, event.c.version == 1)
+    project = await conn.scalar(query)
+    if project is None:
+        return UNLIMITED
+    _, quotas = await hold_project(conn, ProjectId(project), None)
+    return quotas
+
+
+def ingress_use(rules: Sequence[IngressRequest]) -> QuotaUse:
+    """Return the amounts that requested ingress rules count."""
+    addresses = sum(isinstance(each.to, AddressRequest) for each in rules)
+    return QuotaUse(public_addresses=addresses, public_ports=len(rules) - addresses)

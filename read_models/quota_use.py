@@ -1,0 +1,67 @@
+"""`read.quota_use`: how much of its quotas each project and each caller uses (ALC-13).
+
+The rows are sums, unlike those of other read models: a fact adds amounts to them, and never assigns a value. They are
+written in the transaction that appends the facts, so that a later request finds them. A holder is the stream of a
+project or of a principal, and its use is the sum of its rows, of which it has at most `events.derived.quotas.SHARDS`.
+"""
+
+from collections.abc import Collection
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.derived.quotas import NOTHING_USED, QuotaUse, use_changes
+from events.facts import Fact
+from events.ledger.tables import metadata
+from events.values import StreamId
+from read_models.rows import Amounts
+
+quota_use = sa.Table(
+    "quota_use",
+    metadata,
+    sa.Column("holder", sa.Text, primary_key=True),
+    sa.Column("shard", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("slots", sa.BigInteger, nullable=False),
+    sa.Column("gpus", sa.BigInteger, nullable=False),
+    sa.Column("vcpus", sa.BigInteger, nullable=False),
+    sa.Column("memory_mib", sa.BigInteger, nullable=False),
+    sa.Column("public_addresses", sa.BigInteger, nullable=False),
+    sa.Column("public_ports", sa.BigInteger, nullable=False),
+    sa.Column("price_per_hour", sa.Numeric, nullable=False),
+    schema="read",
+)
+
+
+def amounts(fact: Fact) -> list[Amounts]:
+    """Return the amounts that a fact adds to rows of the table."""
+    return [Amounts((holder, shard), added) for holder, shard, added in use_changes(fact)]
+
+
+async def used_by(conn: AsyncConnection, holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
+    """Return the present use of each holder."""
+    which = quota_use.c.holder == sa.any_(sa.cast([*holders], ARRAY(sa.Text)))
+    amounts_of_all = [quota_use.c[name] for name in QuotaUse._fields]
+    sums = [sa.cast(sa.func.sum(each), each.type).label(each.name) for each in amounts_of_all]
+    found = await conn.execute(sa.select(quota_use.c.holder, *sums).where(which).group_by(quota_use.c.holder))
+    return _by_holder(found.mappings(), holders)
+
+
+async def held_use(conn: AsyncConnection, holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
+    """Wait for other transactions that hold the use of one of the holders, and hold it until the transaction ends.
+    Return the use of each holder, with the changes of this transaction.
+    """
+    # One call: between its return and the commit, other requests of the holder wait.
+    query = sa.text("select * from work.hold_quotas(:holders)").bindparams(
+        sa.bindparam("holders", sorted(holders), ARRAY(sa.Text))
+    )
+    return _by_holder((await conn.execute(query)).mappings(), holders)
+
+
+def _by_holder(rows: sa.MappingResult, holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
+    found = {StreamId(row["holder"]): _use(row) for row in rows}
+    return {each: found.get(each, NOTHING_USED) for each in holders}
+
+
+def _use(row: sa.RowMapping) -> QuotaUse:
+    return QuotaUse._make(row[name] for name in QuotaUse._fields)
