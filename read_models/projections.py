@@ -9,10 +9,16 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from events.allocations import AllocationRequested
+from events.allocations import (
+    AllocationRequested,
+    AllocationSpecified,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseRenewed,
+)
 from events.claims import CLAIMING
 from events.facts import Fact
-from read_models import allocations, holdings, projects
+from read_models import allocations, holdings, projects, usage
 from read_models.inline import CATALOGUE, KEYS, NODES, PRINCIPALS, PROJECTS, SERVICE_ACCOUNTS, SESSIONS, SLOTS
 from read_models.rows import Inserted, Patched, Selected
 
@@ -58,5 +64,13 @@ PROJECTIONS: Final[dict[str, Projection]] = {
         ),
         Projection("project_events", (Selected(projects.project_event, projects.EVENT_ROWS),)),
         Projection("holdings", (Inserted(holdings.holding, CLAIMING, holdings.changes),)),
+        Projection(
+            usage.PROJECTION,
+            (
+                Inserted(usage.usage_request, (AllocationRequested,), usage.request_rows),
+                Inserted(usage.usage_price, (AllocationSpecified,), usage.price_rows),
+                Inserted(usage.usage_lease, (LeaseGranted, LeaseRenewed, LeaseEnded), usage.lease_rows),
+            ),
+        ),
     )
 }

@@ -51,6 +51,7 @@ from control_plane.api.routes import (
     status,
     tasks,
     timelines,
+    usage,
 )
 from control_plane.api.routes.agents import agent, desired_state, heartbeats
 from control_plane.decisions.misplaced_secrets import has_secret
@@ -95,6 +96,7 @@ for _router in (
     nodes.router,
     slots.router,
     drift.router,
+    usage.router,
     ingress.router,
     projections.router,
     tasks.router,

@@ -53,6 +53,7 @@ from control_plane.client.paths import (
     verification_path,
 )
 from control_plane.client.projection_answers import Projection, Verification
+from control_plane.client.usage_answers import Usage, UsageEntry
 
 _ALLOCATIONS: Final = "/v1/allocations"
 _EVENTS: Final = "/v1/events"
@@ -270,6 +271,36 @@ def cancel_task(name: str) -> Call[Task]:
 def watch_task(name: str) -> WatchCall[Event]:
     """Follow the events of a task."""
     return WatchCall(task_path(name, "watch"), Event)
+
+
+def usage(
+    *,
+    since: str | None = None,
+    to: str | None = None,
+    project: str | None = None,
+    sku: str | None = None,
+    label: str | None = None,
+    group_by: str | None = None,
+) -> Call[Usage]:
+    """Show the usage of slots from `since` to `to`; both are times (RFC 3339), None: from the beginning, until now.
+
+    `label` has the form NAME=VALUE. `group_by` is `project`, `sku` or `label:NAME`.
+    """
+    which = {"from": since, "to": to, "project": project, "sku": sku, "label": label, "group_by": group_by}
+    return Call("GET", "/v1/usage", Usage, which)
+
+
+def usage_entries(
+    *,
+    since: str | None = None,
+    to: str | None = None,
+    project: str | None = None,
+    sku: str | None = None,
+    label: str | None = None,
+) -> ListCall[UsageEntry]:
+    """List the entries that the total of `usage` with the same arguments is the sum of, each with its events."""
+    which = {"from": since, "to": to, "project": project, "sku": sku, "label": label}
+    return ListCall("/v1/usage/entries", UsageEntry, which)
 
 
 def parked() -> ListCall[Parked]:

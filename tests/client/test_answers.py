@@ -21,6 +21,7 @@ from control_plane.api.routes import (
     service_accounts,
     sessions,
     status,
+    usage,
 )
 from control_plane.api.views import (
     allocation_views,
@@ -36,6 +37,7 @@ from control_plane.client import (
     catalogue_answers,
     history_answers,
     projection_answers,
+    usage_answers,
 )
 from control_plane.client.answers import Answer
 
@@ -73,6 +75,8 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     history_answers.Holders: history_subjects.HoldersView,
     projection_answers.Projection: projections.ProjectionView,
     projection_answers.Verification: projections.VerificationView,
+    usage_answers.Usage: usage.UsageView,
+    usage_answers.UsageEntry: usage.EntryView,
 }
 """What the client reads, and what the API sends. The parts of both are compared too."""
 UNREAD: Final[Mapping[type[BaseModel], set[str]]] = {

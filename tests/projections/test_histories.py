@@ -17,11 +17,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from deploy.embedded.postgres import PostgresServer
-from events.values import AllocationId, NodeId, PciAddress, SlotId, new_uuid
+from events.ledger.connection import ledger_connection
+from events.ledger.store import read_range
+from events.values import AllocationId, NodeId, PciAddress, Position, SlotId, new_uuid
+from read_models import usage
 from read_models.projections import PROJECTIONS
+from read_models.usage import Grouping, UsageFilter
+from read_models.usage_pieces import pieces_of
 from tasks import reports
 from tasks.devices import FoundDevice
 from tests.projections import expected
+from tests.projections import usage_by_hand as by_hand
 from tests.projections.fleet import living
 from tests.servers.postgres import cloned
 from tests.torture import count
@@ -30,6 +36,7 @@ T = TypeVar("T")
 EXAMPLES, STEPS = 250, 30
 NODES = st.sampled_from([NodeId("node-a"), NodeId("node-b")])
 WORDS = st.sampled_from(["first", "second"])
+END = Position(2**63 - 1)
 LIVE = [each.name for each in PROJECTIONS.values() if not each.inline]
 REASON = reports.Reason(code="broken", message="the step failed")
 OF_NODE = reports.Reason(code="step_refused", message="machine.start: refused")
@@ -279,9 +286,23 @@ class Histories(RuleBasedStateMachine):
                 wanted = expected_rows(conn)
                 assert expected.rows(conn, table, key, wanted) == wanted
         assert self._run(self.fleet.verify()) == ()
+        self._run(self._check_usage())
         self._run(self.fleet.rebuild([*PROJECTIONS]))
         self._run(self.fleet.project(LIVE, 500))
         assert self._run(self.fleet.verify()) == ()
+
+    async def _check_usage(self) -> None:
+        """Check that the usage of both projects is the one that a computation by hand finds in the whole ledger."""
+        async with self.fleet.handle.engine.connect() as conn:
+            now = await self.fleet.clock(conn)
+            totals = await usage.totals(conn, UsageFilter(), pieces_of(None, now), Grouping("project"))
+            events = await read_range(await ledger_connection(conn), Position(0), END, limit=100_000)
+        leases = by_hand.leases(events).values()
+        metered = [(lease, spent) for lease in leases if (spent := by_hand.metered(lease, None, now))]
+        assert {each.key: each.amount for each in totals} == {
+            project: by_hand.rounded([each for each in metered if each[0].project == project])
+            for project in {lease.project for lease, _ in metered}
+        }
 
 
 def _ready(allocation: AllocationId, slot: SlotId) -> reports.SliceReady:

@@ -194,3 +194,35 @@ create table story (
   position bigint not null,
   primary key (correlation_id, position)
 );
+
+-- Usage: the requests of allocations, the prices of their SKUs, and the changes of their leases.
+create table usage_request (
+  position bigint not null,
+  allocation_id text not null,
+  project text not null,
+  sku text not null,
+  slot_count integer not null,
+  labels jsonb not null,
+  primary key (position),
+  unique (allocation_id)
+);
+create index usage_request_by_project on usage_request (project);
+
+create table usage_price (
+  position bigint not null,
+  allocation_id text not null,
+  sku_version integer not null,
+  price_per_hour numeric not null,
+  primary key (position),
+  unique (allocation_id)
+);
+
+create table usage_lease (
+  position bigint not null,
+  allocation_id text not null,
+  kind text not null,
+  starts_at timestamptz,
+  ends_at timestamptz not null,
+  primary key (position)
+);
+create index usage_lease_of_allocation on usage_lease (allocation_id);
