@@ -18,9 +18,9 @@ from events.allocations import (
 )
 from events.claims import CLAIMING
 from events.facts import Fact
-from read_models import allocations, holdings, projects, usage
+from read_models import allocations, capacity, holdings, projects, usage
 from read_models.inline import CATALOGUE, KEYS, NODES, PRINCIPALS, PROJECTS, SERVICE_ACCOUNTS, SESSIONS, SLOTS
-from read_models.rows import Inserted, Patched, Selected
+from read_models.rows import Derived, Inserted, Patched, Selected
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Projection:
     """
 
     name: str
-    parts: tuple[Patched | Inserted | Selected, ...]
+    parts: tuple[Patched | Inserted | Selected | Derived, ...]
     inline: bool = False
 
     def concerned_by(self, fact: type[Fact]) -> bool:
@@ -64,6 +64,13 @@ PROJECTIONS: Final[dict[str, Projection]] = {
         ),
         Projection("project_events", (Selected(projects.project_event, projects.EVENT_ROWS),)),
         Projection("holdings", (Inserted(holdings.holding, CLAIMING, holdings.changes),)),
+        Projection(
+            capacity.PROJECTION,
+            (
+                Derived(capacity.slot_status, SLOTS.facts, capacity.StatusRows),
+                Derived(capacity.capacity, (), capacity.CapacityRows),
+            ),
+        ),
         Projection(
             usage.PROJECTION,
             (

@@ -9,6 +9,7 @@ from control_plane.cli.access import Given
 from control_plane.cli.commands import (
     access_log,
     allocations,
+    capacity,
     catalogue,
     contexts,
     doctor,
@@ -83,6 +84,7 @@ program.add_typer(
     name="app-profiles",
     help="List, publish and retire app profiles, the requirements of workloads.",
 )
+program.command()(capacity.capacity)
 program.add_typer(
     usage.commands,
     name="usage",

@@ -35,6 +35,7 @@ from control_plane.client.answers import (
     Status,
     Task,
 )
+from control_plane.client.capacity_answers import CapacityReport, NodeCapacity
 from control_plane.client.exchange import Call, ListCall, Params, WatchCall
 from control_plane.client.history_answers import Changes, History
 from control_plane.client.paths import (
@@ -271,6 +272,16 @@ def cancel_task(name: str) -> Call[Task]:
 def watch_task(name: str) -> WatchCall[Event]:
     """Follow the events of a task."""
     return WatchCall(task_path(name, "watch"), Event)
+
+
+def capacity(*, at: str | None = None) -> Call[CapacityReport]:
+    """Show how many more allocations of one slot fit for each SKU, and its slots by status."""
+    return Call("GET", "/v1/capacity", CapacityReport, {"at": at})
+
+
+def node_capacity(*, at: str | None = None) -> ListCall[NodeCapacity]:
+    """List nodes by name, each with its slots by SKU and status."""
+    return ListCall("/v1/capacity/nodes", NodeCapacity, {"at": at})
 
 
 def usage(

@@ -19,6 +19,7 @@ NAMES = (
     "allocations",
     "project_events",
     "holdings",
+    "capacity",
     "usage",
 )
 

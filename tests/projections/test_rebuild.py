@@ -11,7 +11,7 @@ from tests.servers.plane import RunningPlane
 
 INLINE = ("node", "slot", "api_key", "project", "catalogue_entry", "service_account", "session")
 USAGE = ("usage_request", "usage_price", "usage_lease")
-TABLES = (*INLINE, "allocation", "story", "project_event", "holding", *USAGE)
+TABLES = (*INLINE, "allocation", "story", "project_event", "holding", "slot_status", "capacity", *USAGE)
 
 
 def rows(plane: RunningPlane) -> dict[str, list[tuple[object, ...]]]:
@@ -38,7 +38,7 @@ def test_rebuilt_read_model_tables_equal_the_previous_live_tables(running_plane:
 
     after = rows(running_plane)
     assert {table: after[table] for table in INLINE} == {table: before[table] for table in INLINE}
-    rebuild(running_plane, "allocations", "project_events", "holdings", "usage")
+    rebuild(running_plane, "allocations", "project_events", "holdings", "capacity", "usage")
     after = rows(running_plane)
     assert all(set(before[table]) <= set(after[table]) for table in TABLES)
     assert verify(running_plane)["state"] == "equal"

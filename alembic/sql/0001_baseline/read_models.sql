@@ -226,3 +226,28 @@ create table usage_lease (
   primary key (position)
 );
 create index usage_lease_of_allocation on usage_lease (allocation_id);
+
+-- The status of each slot from a position on, and the numbers of slots of each SKU by status from a position on.
+create table slot_status (
+  slot_id text not null,
+  position bigint not null,
+  node_id text not null,
+  state text not null,
+  blocked boolean not null,
+  excluded boolean not null,
+  skus text[] not null,
+  status text,
+  primary key (slot_id, position)
+);
+create index slot_status_by_position on slot_status (position);
+create index slot_status_of_node on slot_status (node_id, slot_id, position);
+
+create table capacity (
+  sku text not null,
+  position bigint not null,
+  free integer not null,
+  claimed integer not null,
+  quarantined integer not null,
+  blocked integer not null,
+  primary key (sku, position)
+);

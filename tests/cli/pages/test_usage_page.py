@@ -1,4 +1,4 @@
-"""Text output of `sliceplane usage`."""
+"""Text output of `sliceplane usage` and `sliceplane capacity`."""
 
 from collections.abc import Callable
 
@@ -59,3 +59,20 @@ def test_explained_usage_prints_each_entry_with_its_events(plane: ScriptedPlane,
     for part in (ALLOCATION, "h200.one v3", "3.20", "(running)", "6.400000", "12 allocation.lease_granted"):
         assert part in out
     assert "project=default" in plane.received[0].path
+
+
+SLOTS = {"sku": "lab.small", "free": 4, "claimed": 2, "quarantined": 0, "blocked": 1}
+
+
+def test_capacity_prints_what_fits_and_the_slots_of_each_sku_by_status(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    unknown = {**SLOTS, "sku": "lab.old", "fits": None}
+    plane.script("GET /v1/capacity", document({"skus": [{**SLOTS, "fits": 3}, unknown]}))
+    plane.script("GET /v1/capacity/nodes", page({"node_id": "lab-a", "skus": [SLOTS]}))
+
+    lines = [line.split() for line in sliceplane("capacity").out.splitlines()]
+    of_nodes = sliceplane("capacity", "--by-node").out.splitlines()
+
+    assert lines[1:] == [["lab.small", "3", "4", "2", "0", "1"], ["lab.old", "-", "4", "2", "0", "1"]]
+    assert of_nodes[1].split() == ["lab-a", "lab.small", "4", "2", "0", "1"]
