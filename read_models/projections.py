@@ -9,10 +9,16 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from events.allocations import AllocationRequested
+from events.allocations import (
+    AllocationRequested,
+    AllocationSpecified,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseRenewed,
+)
 from events.claims import CLAIMING
 from events.facts import Fact
-from read_models import allocations, holdings, projects
+from read_models import allocations, capacity, holdings, projects, usage
 from read_models.inline import (
     CATALOGUE,
     KEYS,
@@ -24,7 +30,7 @@ from read_models.inline import (
     SESSIONS,
     SLOTS,
 )
-from read_models.rows import Inserted, Patched, Selected, Summed
+from read_models.rows import Derived, Inserted, Patched, Selected, Summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Projection:
     """
 
     name: str
-    parts: tuple[Patched | Summed | Inserted | Selected, ...]
+    parts: tuple[Patched | Summed | Inserted | Selected | Derived, ...]
     inline: bool = False
 
     def concerned_by(self, fact: type[Fact]) -> bool:
@@ -70,5 +76,20 @@ PROJECTIONS: Final[dict[str, Projection]] = {
         ),
         Projection("project_events", (Selected(projects.project_event, projects.EVENT_ROWS),)),
         Projection("holdings", (Inserted(holdings.holding, CLAIMING, holdings.changes),)),
+        Projection(
+            capacity.PROJECTION,
+            (
+                Derived(capacity.slot_status, SLOTS.facts, capacity.StatusRows),
+                Derived(capacity.capacity, (), capacity.CapacityRows),
+            ),
+        ),
+        Projection(
+            usage.PROJECTION,
+            (
+                Inserted(usage.usage_request, (AllocationRequested,), usage.request_rows),
+                Inserted(usage.usage_price, (AllocationSpecified,), usage.price_rows),
+                Inserted(usage.usage_lease, (LeaseGranted, LeaseRenewed, LeaseEnded), usage.lease_rows),
+            ),
+        ),
     )
 }

@@ -158,6 +158,19 @@ class Selected(NamedTuple):
         return _Selection(self)
 
 
+class Derived(NamedTuple):
+    """A table of immutable rows that follow from events and from earlier rows of the projection. `facts` are the types
+    of facts that the result of `begin` collects; the tables of a projection are written in their order.
+    """
+
+    table: sa.Table
+    facts: tuple[type[Fact], ...]
+    begin: Callable[[], Gathered]
+
+    def gather(self) -> Gathered:
+        return self.begin()
+
+
 class _Patches:
     def __init__(self, source: Patched) -> None:
         self._table, self._patch = source.table, source.patch

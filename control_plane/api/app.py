@@ -33,6 +33,7 @@ from control_plane.api.routes import (
     access_log,
     allocations,
     capabilities,
+    capacity,
     catalogue,
     drift,
     events,
@@ -51,6 +52,7 @@ from control_plane.api.routes import (
     status,
     tasks,
     timelines,
+    usage,
 )
 from control_plane.api.routes.agents import agent, desired_state, heartbeats
 from control_plane.decisions.misplaced_secrets import has_secret
@@ -95,6 +97,8 @@ for _router in (
     nodes.router,
     slots.router,
     drift.router,
+    capacity.router,
+    usage.router,
     ingress.router,
     projections.router,
     tasks.router,

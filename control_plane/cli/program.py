@@ -9,6 +9,7 @@ from control_plane.cli.access import Given
 from control_plane.cli.commands import (
     access_log,
     allocations,
+    capacity,
     catalogue,
     contexts,
     doctor,
@@ -26,6 +27,7 @@ from control_plane.cli.commands import (
     ssh,
     status,
     tasks,
+    usage,
 )
 from control_plane.version import release
 
@@ -83,6 +85,12 @@ program.add_typer(
     catalogue.app_profile_commands,
     name="app-profiles",
     help="List, publish and retire app profiles, the requirements of workloads.",
+)
+program.command()(capacity.capacity)
+program.add_typer(
+    usage.commands,
+    name="usage",
+    help="Show what was used, at which price, and the events that it follows from.",
 )
 program.add_typer(events.commands, name="events", help="List and follow the events of the ledger.")
 program.add_typer(

@@ -36,6 +36,7 @@ from control_plane.client.answers import (
     Status,
     Task,
 )
+from control_plane.client.capacity_answers import CapacityReport, NodeCapacity
 from control_plane.client.exchange import Call, ListCall, Params, WatchCall
 from control_plane.client.history_answers import Changes, History
 from control_plane.client.paths import (
@@ -54,6 +55,7 @@ from control_plane.client.paths import (
     verification_path,
 )
 from control_plane.client.projection_answers import Projection, Verification
+from control_plane.client.usage_answers import Usage, UsageEntry
 
 _ALLOCATIONS: Final = "/v1/allocations"
 _EVENTS: Final = "/v1/events"
@@ -274,6 +276,46 @@ def cancel_task(name: str) -> Call[Task]:
 def watch_task(name: str) -> WatchCall[Event]:
     """Follow the events of a task."""
     return WatchCall(task_path(name, "watch"), Event)
+
+
+def capacity(*, at: str | None = None) -> Call[CapacityReport]:
+    """Show how many more allocations of one slot fit for each SKU, and its slots by status."""
+    return Call("GET", "/v1/capacity", CapacityReport, {"at": at})
+
+
+def node_capacity(*, at: str | None = None) -> ListCall[NodeCapacity]:
+    """List nodes by name, each with its slots by SKU and status."""
+    return ListCall("/v1/capacity/nodes", NodeCapacity, {"at": at})
+
+
+def usage(
+    *,
+    since: str | None = None,
+    to: str | None = None,
+    project: str | None = None,
+    sku: str | None = None,
+    label: str | None = None,
+    group_by: str | None = None,
+) -> Call[Usage]:
+    """Show the usage of slots from `since` to `to`; both are times (RFC 3339), None: from the beginning, until now.
+
+    `label` has the form NAME=VALUE. `group_by` is `project`, `sku` or `label:NAME`.
+    """
+    which = {"from": since, "to": to, "project": project, "sku": sku, "label": label, "group_by": group_by}
+    return Call("GET", "/v1/usage", Usage, which)
+
+
+def usage_entries(
+    *,
+    since: str | None = None,
+    to: str | None = None,
+    project: str | None = None,
+    sku: str | None = None,
+    label: str | None = None,
+) -> ListCall[UsageEntry]:
+    """List the entries that the total of `usage` with the same arguments is the sum of, each with its events."""
+    which = {"from": since, "to": to, "project": project, "sku": sku, "label": label}
+    return ListCall("/v1/usage/entries", UsageEntry, which)
 
 
 def parked() -> ListCall[Parked]:

@@ -63,6 +63,8 @@ class PlacementRequest:
     simulated_allowed: bool
     needs_root_disk: bool = False
     """Whether the slices have a root disk that is created from a disk image."""
+    any_image: bool = False
+    """Whether a node is suitable whatever images it has."""
     except_nodes: frozenset[NodeId] = frozenset()
     apart_nodes: frozenset[NodeId] = frozenset()
     """Nodes with allocations from which the request keeps apart."""
@@ -77,6 +79,7 @@ class PlacementRequest:
             request.node is not None,
             request.slot_count > 1,
             self.needs_root_disk,
+            self.any_image,
             self.simulated_allowed,
             bool(self.except_nodes),
             bool(self.apart_nodes),
@@ -104,7 +107,7 @@ class PlacementRequest:
         """Return the SQL condition on a row of `read.node`, or of a query with its columns, for a node that can boot
         the image of the request. A node downloads disk images, and must have the others.
         """
-        if self.needs_root_disk:
+        if self.needs_root_disk or self.any_image:
             return sa.true()
         return node.c.images.any_() == sa.bindparam("wanted_image", self.request.image)
 

@@ -34,6 +34,7 @@ class Scope(StrEnum):
     CATALOGUE_WRITE = "catalogue:write"
     PROJECTS_READ = "projects:read"
     PROJECTS_WRITE = "projects:write"
+    USAGE_READ = "usage:read"
     FLEET_READ = "fleet:read"
     FLEET_WRITE = "fleet:write"
     ACCESS_READ = "access:read"
@@ -49,6 +50,7 @@ _OF_CALLERS: Final = frozenset(
         Scope.TASKS_READ,
         Scope.CATALOGUE_READ,
         Scope.PROJECTS_READ,
+        Scope.USAGE_READ,
     }
 )
 SCOPES_OF: Final[dict[Role, frozenset[Scope]]] = {

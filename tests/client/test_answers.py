@@ -13,6 +13,7 @@ from control_plane.api.routes import (
     access,
     access_log,
     capabilities,
+    capacity,
     history,
     nodes,
     paths,
@@ -21,6 +22,7 @@ from control_plane.api.routes import (
     service_accounts,
     sessions,
     status,
+    usage,
 )
 from control_plane.api.views import (
     allocation_views,
@@ -33,9 +35,11 @@ from control_plane.api.views import (
 from control_plane.client import (
     access_answers,
     answers,
+    capacity_answers,
     catalogue_answers,
     history_answers,
     projection_answers,
+    usage_answers,
 )
 from control_plane.client.answers import Answer
 
@@ -66,6 +70,8 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     answers.Status: status.StatusView,
     answers.Step: task_views.ProgressView,
     answers.Task: task_views.TaskView,
+    capacity_answers.CapacityReport: capacity.CapacityReport,
+    capacity_answers.NodeCapacity: capacity.NodeCapacity,
     catalogue_answers.AppProfile: entry_views.AppProfileView,
     catalogue_answers.Image: entry_views.ImageView,
     catalogue_answers.Sku: entry_views.SkuView,
@@ -74,6 +80,8 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     history_answers.Holders: history_subjects.HoldersView,
     projection_answers.Projection: projections.ProjectionView,
     projection_answers.Verification: projections.VerificationView,
+    usage_answers.Usage: usage.UsageView,
+    usage_answers.UsageEntry: usage.EntryView,
 }
 """What the client reads, and what the API sends. The parts of both are compared too."""
 UNREAD: Final[Mapping[type[BaseModel], set[str]]] = {

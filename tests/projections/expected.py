@@ -36,6 +36,14 @@ def slots(conn: psycopg.Connection) -> dict[str, Row]:
     return {facts[0].data["slot_id"]: _slot(facts) for facts in _streams(conn, "slot-")}
 
 
+def status(row: Row) -> str | None:
+    """Return the status as which the capacity counts a slot with this row; None if it does not count the slot."""
+    held = {"claimed": "claimed", "releasing": "claimed", "quarantined": "quarantined"}
+    if row["state"] == "free":
+        return "blocked" if row["blocked"] or row["excluded"] else "free"
+    return held.get(row["state"])
+
+
 def _slot(facts: list[_StoredEvent]) -> Row:
     state_changes = [each for each in facts if each.type in _SLOT_STATE]
     held = _last(facts, "slot.claimed", but_not_after=_FREED)

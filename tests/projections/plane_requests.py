@@ -20,6 +20,8 @@ NAMES = (
     "allocations",
     "project_events",
     "holdings",
+    "capacity",
+    "usage",
 )
 
 

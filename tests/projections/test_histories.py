@@ -5,6 +5,7 @@ rebuilt and swapped in. SLICEPLANE_TORTURE=full generates 50 times as many.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
@@ -16,14 +17,22 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
+from control_plane.time_travel.rows import rows_at
 from deploy.embedded.postgres import PostgresServer
+from events.ledger.connection import ledger_connection
+from events.ledger.store import read_range
 from events.principals import PrincipalLimits
 from events.projects import ProjectLimits
-from events.values import AllocationId, NodeId, PciAddress, SlotId, new_uuid
+from events.values import AllocationId, NodeId, PciAddress, Position, SlotId, StreamId, new_uuid
+from read_models import capacity, usage
+from read_models.inline import SLOTS
 from read_models.projections import PROJECTIONS
+from read_models.usage import Grouping, UsageFilter
+from read_models.usage_pieces import pieces_of
 from tasks import reports
 from tasks.devices import FoundDevice
 from tests.projections import expected
+from tests.projections import usage_by_hand as by_hand
 from tests.projections.fleet import living
 from tests.servers.postgres import cloned
 from tests.torture import count
@@ -32,6 +41,7 @@ T = TypeVar("T")
 EXAMPLES, STEPS = 250, 30
 NODES = st.sampled_from([NodeId("node-a"), NodeId("node-b")])
 WORDS = st.sampled_from(["first", "second"])
+END = Position(2**63 - 1)
 LIVE = [each.name for each in PROJECTIONS.values() if not each.inline]
 REASON = reports.Reason(code="broken", message="the step failed")
 OF_NODE = reports.Reason(code="step_refused", message="machine.start: refused")
@@ -293,9 +303,61 @@ class Histories(RuleBasedStateMachine):
                 wanted = expected_rows(conn)
                 assert expected.rows(conn, table, key, wanted) == wanted
         assert self._run(self.fleet.verify()) == ()
+        self._run(self._check_usage())
+        self._run(self._check_capacity())
         self._run(self.fleet.rebuild([*PROJECTIONS]))
         self._run(self.fleet.project(LIVE, 500))
         assert self._run(self.fleet.verify()) == ()
+
+    async def _check_usage(self) -> None:
+        """Check that the usage of both projects is the one that a computation by hand finds in the whole ledger."""
+        async with self.fleet.handle.engine.connect() as conn:
+            now = await self.fleet.clock(conn)
+            totals = await usage.totals(conn, UsageFilter(), pieces_of(None, now), Grouping("project"))
+            events = await read_range(await ledger_connection(conn), Position(0), END, limit=100_000)
+        leases = by_hand.leases(events).values()
+        metered = [(lease, spent) for lease in leases if (spent := by_hand.metered(lease, None, now))]
+        assert {each.key: each.amount for each in totals} == {
+            project: by_hand.rounded([each for each in metered if each[0].project == project])
+            for project in {lease.project for lease, _ in metered}
+        }
+
+    async def _check_capacity(self) -> None:
+        """Check that the numbers of slots after every event of a slot are those of the rows of all slots then."""
+        with psycopg.connect(self._database.admin_dsn) as conn:
+            query = "select distinct stream_id from ledger.event where stream_id like 'slot-%'"
+            streams = [StreamId(name) for (name,) in conn.execute(query)]
+            query = "select position from ledger.event where stream_id like 'slot-%' order by position desc"
+            positions = [Position(position) for (position,) in conn.execute(query)]
+        async with self.fleet.handle.engine.connect() as conn:
+            ledger = await ledger_connection(conn)
+            for position in positions[::5]:
+                rows = (await rows_at(ledger, SLOTS, streams, position)).values()
+                wanted = Counter(
+                    (sku, status) for row in rows if (status := expected.status(row)) for sku in row["skus"]
+                )
+                by_sku = await capacity.by_sku(conn, position)
+                assert (
+                    +Counter(
+                        {
+                            (sku, name): number
+                            for sku, each in by_sku.items()
+                            for name, number in each._asdict().items()
+                        }
+                    )
+                    == wanted
+                )
+                by_node = await capacity.by_node(conn, [NodeId("node-a"), NodeId("node-b")], position)
+                found = Counter[tuple[str, str]]()
+                for skus in by_node.values():
+                    found.update(
+                        {
+                            (sku, name): number
+                            for sku, each in skus.items()
+                            for name, number in each._asdict().items()
+                        }
+                    )
+                assert +found == wanted
 
 
 def _ready(allocation: AllocationId, slot: SlotId) -> reports.SliceReady:

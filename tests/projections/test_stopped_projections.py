@@ -65,7 +65,7 @@ def test_event_skipped_in_a_read_model_stays_skipped_and_the_ledger_records_the_
     client = running_plane.client()
     create_history(running_plane)
     unknown = append_unknown_event(running_plane)
-    stopped = ("allocations", "project_events", "holdings")
+    stopped = ("allocations", "project_events", "holdings", "capacity", "usage")
     until(
         lambda: all(stopped_at(running_plane, name) == unknown for name in stopped),
         "every projection that is not inline has stopped",

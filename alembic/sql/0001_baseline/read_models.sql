@@ -224,3 +224,60 @@ create table story (
   position bigint not null,
   primary key (correlation_id, position)
 );
+
+-- Usage: the requests of allocations, the prices of their SKUs, and the changes of their leases.
+create table usage_request (
+  position bigint not null,
+  allocation_id text not null,
+  project text not null,
+  sku text not null,
+  slot_count integer not null,
+  labels jsonb not null,
+  primary key (position),
+  unique (allocation_id)
+);
+create index usage_request_by_project on usage_request (project);
+
+create table usage_price (
+  position bigint not null,
+  allocation_id text not null,
+  sku_version integer not null,
+  price_per_hour numeric not null,
+  primary key (position),
+  unique (allocation_id)
+);
+
+create table usage_lease (
+  position bigint not null,
+  allocation_id text not null,
+  kind text not null,
+  starts_at timestamptz,
+  ends_at timestamptz not null,
+  primary key (position)
+);
+create index usage_lease_of_allocation on usage_lease (allocation_id);
+
+-- The status of each slot from a position on, and the numbers of slots of each SKU by status from a position on.
+create table slot_status (
+  slot_id text not null,
+  position bigint not null,
+  node_id text not null,
+  state text not null,
+  blocked boolean not null,
+  excluded boolean not null,
+  skus text[] not null,
+  status text,
+  primary key (slot_id, position)
+);
+create index slot_status_by_position on slot_status (position);
+create index slot_status_of_node on slot_status (node_id, slot_id, position);
+
+create table capacity (
+  sku text not null,
+  position bigint not null,
+  free integer not null,
+  claimed integer not null,
+  quarantined integer not null,
+  blocked integer not null,
+  primary key (sku, position)
+);

@@ -1,8 +1,9 @@
 """The query parameter `at`: responses as of a position or a time in the past, and the headers that name the
-position.
+position; and query parameters that are times.
 """
 
-from typing import Annotated, Final, cast
+from datetime import datetime
+from typing import Annotated, Any, Final, cast
 
 from fastapi import Depends, Query, Request, Response
 from pydantic import AfterValidator
@@ -10,7 +11,7 @@ from pydantic import AfterValidator
 from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.time_travel.moment import Moment, moment
 from control_plane.time_travel.travel import Place, TimeTravel
-from events.values import Position
+from events.values import InvalidValue, Position
 
 DESCRIPTION: Final = (
     "Return the state as of a time (RFC 3339; includes everything recorded until then) or as of `position:N`. The"
@@ -48,6 +49,29 @@ To = Annotated[
     Query(max_length=64, description="End at this time or position, in the form of `at`. Default: now."),
     AfterValidator(checked),
 ]
+
+
+def time_of(raw: str | None) -> datetime | None:
+    """Parse a query parameter that is a time, if it is given. Raises `InvalidValue` also for a position."""
+    if raw is None:
+        return None
+    found = moment(raw)
+    if not isinstance(found, datetime):
+        raise InvalidValue("time", raw[:64], "use a time such as 2026-11-21T09:30:00Z (RFC 3339)")
+    return found
+
+
+def _checked_time(raw: str | None) -> str | None:
+    time_of(raw)
+    return raw
+
+
+Time = Annotated[str | None, AfterValidator(_checked_time)]
+
+
+def timed(name: str, description: str) -> Any:
+    """Return the description of a query parameter of the type `Time`."""
+    return Query(alias=name, max_length=64, description=f"{description} (RFC 3339).")
 
 
 def range_of(from_: str | None, to: str | None) -> tuple[Moment, Moment | None]:

@@ -7,18 +7,17 @@ from typing import Annotated, Any, Literal
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import AfterValidator, BaseModel
+from pydantic import BaseModel
 
 from control_plane.api.audit.entries import Outcome
 from control_plane.api.requests.access import AuthenticatedRoute, access
+from control_plane.api.requests.as_of import Time, time_of, timed
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, position_of
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
 from control_plane.decisions.access import Scope
-from control_plane.time_travel.moment import moment
 from control_plane.work import access_rows
 from control_plane.work.access_rows import AccessFilter
-from events.values import InvalidValue
 
 router = APIRouter(prefix="/v1", tags=["access"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 OPEN = "open"
@@ -55,29 +54,8 @@ class AccessView(BaseModel):
     process: str
 
 
-def _time(raw: str | None) -> datetime | None:
-    if raw is None:
-        return None
-    found = moment(raw)
-    if not isinstance(found, datetime):
-        raise InvalidValue("time", raw[:64], "use a time such as 2026-11-21T09:30:00Z (RFC 3339)")
-    return found
-
-
-def _checked(raw: str | None) -> str | None:
-    _time(raw)
-    return raw
-
-
 def _text(description: str) -> Any:
     return Query(max_length=256, description=description)
-
-
-def _timed(name: str, description: str) -> Any:
-    return Query(alias=name, max_length=64, description=f"{description} (RFC 3339).")
-
-
-Time = Annotated[str | None, AfterValidator(_checked)]
 
 
 def _which(
@@ -86,11 +64,11 @@ def _which(
     route: Annotated[str | None, _text("Only requests of this route, such as `/v1/nodes/{node}`.")] = None,
     method: Annotated[str | None, _text("Only requests with this method, such as `POST`.")] = None,
     source: Annotated[str | None, _text("Only requests of this client address.")] = None,
-    from_: Annotated[Time, _timed("from", "Only requests that arrived since this time")] = None,
-    to: Annotated[Time, _timed("to", "Only requests that arrived until this time")] = None,
+    from_: Annotated[Time, timed("from", "Only requests that arrived since this time")] = None,
+    to: Annotated[Time, timed("to", "Only requests that arrived until this time")] = None,
 ) -> AccessFilter:
     return AccessFilter(
-        principal=principal, route=route, method=method, source=source, begin=_time(from_), end=_time(to)
+        principal=principal, route=route, method=method, source=source, begin=time_of(from_), end=time_of(to)
     )
 
 

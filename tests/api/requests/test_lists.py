@@ -49,9 +49,15 @@ def plane(shared_plane: RunningPlane) -> RunningPlane:
         "insert into work.verification (verification_id, requested_by, requested_at, state)"
         " select gen_random_uuid(), 'key:test', now(), 'equal' from generate_series(1, 3) returning 1"
     )
+    until(lambda: len(shared_plane.rows(_LEASES)) >= 2, "the usage has leases that have ended")
     return shared_plane
 
 
+_LEASES: Final = """
+insert into read.usage_lease
+select position, allocation_id, 'granted', now() - interval '2 h', now() - interval '1 h' from read.usage_request
+    on conflict (position) do update set kind = 'granted' returning 1
+"""
 DRIFT: Final = (
     '[{"kind": "slice.missing", "desired": "a", "observed": "b", "since": "2026-11-25T00:00:00Z", "blocks": true},'
     ' {"kind": "slice.missing", "desired": "c", "observed": "d", "since": "2026-11-25T00:00:00Z", "blocks": true}]'

@@ -1,0 +1,254 @@
+"""`read.slot_status` and `read.capacity`: the slots of each SKU by status over time. The projector writes both tables.
+
+`read.slot_status` has a row for each change of a slot's status, SKUs or place. `read.capacity` has the numbers of the
+slots of a SKU after each event that changes them, so that the numbers at any position are those of one row. Rows of
+both are only inserted. A slot that is offered under several SKUs is counted for each of them.
+
+These are not the numbers of possible allocations, which also depend on nodes: see `control_plane.commands.capacity`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.envelope import Recorded
+from events.ledger.tables import metadata
+from events.slots import SlotFact
+from events.values import NodeId, Position, SkuName, SlotId, node_of
+from read_models import slots
+from read_models.rows import Span
+
+PROJECTION: Final = "capacity"
+Status = Literal["free", "claimed", "quarantined", "blocked"]
+STATUSES: Final[tuple[Status, ...]] = ("free", "claimed", "quarantined", "blocked")
+"""`free`: placement can use the slot, if it can use the node. `claimed`: an allocation holds it, or it is being
+emptied. `quarantined`: its node still finds remains. `blocked`: no allocation holds it, and drift or an exclusion
+prevents its use.
+"""
+
+slot_status = sa.Table(
+    "slot_status",
+    metadata,
+    sa.Column("slot_id", sa.Text, primary_key=True),
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("node_id", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("blocked", sa.Boolean, nullable=False),
+    sa.Column("excluded", sa.Boolean, nullable=False),
+    sa.Column("skus", ARRAY(sa.Text), nullable=False),
+    sa.Column("status", sa.Text),
+    sa.Index("slot_status_by_position", "position"),
+    sa.Index("slot_status_of_node", "node_id", "slot_id", "position"),
+    schema="read",
+)
+capacity = sa.Table(
+    "capacity",
+    metadata,
+    sa.Column("sku", sa.Text, primary_key=True),
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    *(sa.Column(each, sa.Integer, nullable=False) for each in STATUSES),
+    schema="read",
+)
+
+
+class SlotStatus(NamedTuple):
+    """What decides on the status of a slot. `status` is None while the slot is not approved, or retired."""
+
+    state: str
+    blocked: bool
+    excluded: bool
+    skus: tuple[str, ...]
+
+    @property
+    def status(self) -> Status | None:
+        match self.state:
+            case "free":
+                return "blocked" if self.blocked or self.excluded else "free"
+            case "claimed" | "releasing":
+                return "claimed"
+            case "quarantined":
+                return "quarantined"
+            case _:
+                return None
+
+    def after(self, fact: SlotFact) -> "SlotStatus":
+        """Return the status after a fact of the slot, of which only the columns of the table of slots count."""
+        patch = slots.patch(0, fact)
+        columns = {**(patch.born or {}), **patch.columns}
+        return SlotStatus(
+            str(columns.get("state", self.state)),
+            bool(columns.get("blocked", self.blocked)),
+            columns["excluded"] is not None if "excluded" in columns else self.excluded,
+            msgspec.convert(columns["skus"] or (), tuple[str, ...]) if "skus" in columns else self.skus,
+        )
+
+
+UNKNOWN: Final = SlotStatus("discovered", blocked=False, excluded=False, skus=())
+"""Status of a slot before its first event."""
+
+
+class StatusRows:
+    """Collects the events of slots, and writes a row for each that changes what decides on the status of its slot."""
+
+    def __init__(self) -> None:
+        self._events: list[Recorded[SlotFact]] = []
+
+    def add(self, recorded: Recorded[Any]) -> None:
+        self._events.append(recorded)
+
+    async def write(self, conn: AsyncConnection, span: Span) -> None:
+        """Write the rows of the collected events, which are in the range `span`."""
+        events, self._events = self._events, []
+        known = await _last(conn, {each.fact.slot_id for each in events})
+        rows = list[dict[str, object]]()
+        for each in events:
+            slot = each.fact.slot_id
+            before = known.get(slot)
+            known[slot] = now = (before or UNKNOWN).after(each.fact)
+            if now != before:
+                values = {**now._asdict(), "skus": [*now.skus], "status": now.status}
+                rows.append({"slot_id": slot, "position": each.position, "node_id": node_of(slot), **values})
+        if rows:
+            await conn.execute(sa.insert(slot_status), rows)
+
+
+async def _last(conn: AsyncConnection, names: set[SlotId]) -> dict[SlotId, SlotStatus]:
+    if not names:
+        return {}
+    row = slot_status.c
+    query = (
+        sa.select(row.slot_id, row.state, row.blocked, row.excluded, row.skus)
+        .ext(distinct_on(row.slot_id))
+        .where(row.slot_id == sa.any_(sa.cast([*names], ARRAY(sa.Text))))
+        .order_by(row.slot_id, row.position.desc())
+    )
+    return {
+        SlotId(each.slot_id): SlotStatus(each.state, each.blocked, each.excluded, tuple(each.skus))
+        for each in await conn.execute(query)
+    }
+
+
+class CapacityRows:
+    """Writes the numbers of slots that follow from the rows of `read.slot_status`, which are written before."""
+
+    def add(self, recorded: Recorded[Any]) -> None:
+        raise AssertionError("table capacity is filled from table slot_status, and must not receive facts")
+
+    async def write(self, conn: AsyncConnection, span: Span) -> None:
+        """Write the rows of the range `span`."""
+        await conn.execute(sa.insert(capacity).from_select(["sku", "position", *STATUSES], _numbers(span)))
+
+
+def _numbers(span: Span) -> sa.Select[Any]:
+    """Return the query for the numbers of each SKU after each event of a range that changes them: those of the last row
+    before the range, and the sum of the changes since.
+    """
+    now, earlier = slot_status.alias("now"), slot_status.alias("earlier")
+    previous = (
+        sa.select(earlier.c.skus, earlier.c.status)
+        .where(earlier.c.slot_id == now.c.slot_id, earlier.c.position < now.c.position)
+        .order_by(earlier.c.position.desc())
+        .limit(1)
+        .lateral("previous")
+    )
+    within = (now.c.position > span.after, now.c.position <= span.upto)
+    gained = sa.select(
+        now.c.position, sa.func.unnest(now.c.skus).label("sku"), now.c.status, sa.literal(1).label("number")
+    ).where(*within)
+    lost = (
+        sa.select(
+            now.c.position,
+            sa.func.unnest(previous.c.skus).label("sku"),
+            previous.c.status,
+            sa.literal(-1).label("number"),
+        )
+        .select_from(sa.join(now, previous, sa.true()))
+        .where(*within)
+    )
+    change = sa.union_all(gained, lost).subquery("change")
+    sums = {
+        each: sa.func.coalesce(sa.func.sum(change.c.number).filter(change.c.status == each), 0)
+        for each in STATUSES
+    }
+    event = (
+        sa.select(change.c.sku, change.c.position, *(total.label(each) for each, total in sums.items()))
+        .group_by(change.c.sku, change.c.position)
+        .having(sa.or_(*(total != 0 for total in sums.values())))
+        .subquery("event")
+    )
+    base = (
+        sa.select(*(capacity.c[each] for each in STATUSES))
+        .where(capacity.c.sku == event.c.sku)
+        .order_by(capacity.c.position.desc())
+        .limit(1)
+        .lateral("base")
+    )
+    sums_so_far = (
+        sa.func.sum(event.c[each]).over(partition_by=event.c.sku, order_by=event.c.position)
+        for each in STATUSES
+    )
+    return sa.select(
+        event.c.sku,
+        event.c.position,
+        *(
+            sa.func.coalesce(base.c[each], 0) + total
+            for each, total in zip(STATUSES, sums_so_far, strict=True)
+        ),
+    ).select_from(sa.outerjoin(event, base, sa.true()))
+
+
+class Numbers(NamedTuple):
+    """Numbers of slots by status."""
+
+    free: int = 0
+    claimed: int = 0
+    quarantined: int = 0
+    blocked: int = 0
+
+
+async def by_sku(conn: AsyncConnection, upto: Position | None = None) -> dict[SkuName, Numbers]:
+    """Return the numbers of slots of each SKU that ever had a slot, at a position; None: at the newest."""
+    row = capacity.c
+    query = sa.select(capacity).ext(distinct_on(row.sku)).order_by(row.sku, row.position.desc())
+    if upto is not None:
+        query = query.where(row.position <= upto)
+    found = await conn.execute(query)
+    return {SkuName(each.sku): Numbers(*(getattr(each, name) for name in STATUSES)) for each in found}
+
+
+async def by_node(
+    conn: AsyncConnection, names: Sequence[NodeId], upto: Position | None = None
+) -> dict[NodeId, dict[SkuName, Numbers]]:
+    """Return the numbers of slots of each SKU on these nodes, at a position; None: at the newest."""
+    row = slot_status.c
+    last = (
+        sa.select(row.node_id, row.skus, row.status)
+        .ext(distinct_on(row.node_id, row.slot_id))
+        .where(row.node_id == sa.any_(sa.cast([*names], ARRAY(sa.Text))))
+        .order_by(row.node_id, row.slot_id, row.position.desc())
+    )
+    if upto is not None:
+        last = last.where(row.position <= upto)
+    then = last.subquery("then")
+    offered = sa.select(then.c.node_id, then.c.status, sa.func.unnest(then.c.skus).label("sku")).subquery(
+        "offered"
+    )
+    query = (
+        sa.select(
+            offered.c.node_id,
+            offered.c.sku,
+            *(sa.func.count().filter(offered.c.status == each).label(each) for each in STATUSES),
+        )
+        .where(offered.c.status.is_not(None))
+        .group_by(offered.c.node_id, offered.c.sku)
+        .order_by(offered.c.node_id, offered.c.sku)
+    )
+    found: dict[NodeId, dict[SkuName, Numbers]] = {}
+    for each in await conn.execute(query):
+        numbers = Numbers(*(getattr(each, name) for name in STATUSES))
+        found.setdefault(NodeId(each.node_id), {})[SkuName(each.sku)] = numbers
+    return found

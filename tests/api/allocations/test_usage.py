@@ -1,0 +1,147 @@
+"""The API shows the usage of slots, with the events of each figure, and each caller sees its projects only (PLT-9)."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, Final
+
+import pytest
+
+from tests.api.access.principals import create_project, issue
+from tests.api.node import admit
+from tests.api.reporting import RunningAllocation
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+PRICE = Decimal("0.01")
+"""Price per hour of the SKU of the lab."""
+
+
+@pytest.fixture
+def running(emptied_plane: RunningPlane) -> RunningAllocation:
+    create_project(emptied_plane, "red")
+    return RunningAllocation(emptied_plane, admit(emptied_plane, "n1"), project="red", labels={"team": "a"})
+
+
+def get(
+    plane: RunningPlane, path: str, query: Mapping[str, str] = NOTHING, headers: Mapping[str, str] = NOTHING
+) -> dict[str, Any]:
+    with plane.client(**headers) as client:
+        answer = client.get(path, params=query)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def until_known(plane: RunningPlane) -> None:
+    """Wait until the usage contains all events of the ledger."""
+    last = plane.last_position()
+    until(lambda: get(plane, "/usage")["position"] >= last, "the usage has all events")
+
+
+def test_usage_of_a_released_allocation_is_its_lease_with_the_events_that_it_follows_from(
+    running: RunningAllocation,
+) -> None:
+    plane = running.plane
+    assert running.request("stop").is_success
+    running.report_stopped()
+    assert plane.client().delete(f"/allocations/{running.id}").is_success
+    until_known(plane)
+
+    [entry] = get(plane, "/usage/entries")["items"]
+    shown = get(plane, "/usage", {"group_by": "label:team"})
+
+    stored = plane.rows(
+        "select position, event_id::text, type, recorded_at from ledger.event where stream_id = %(stream)s and type = any"
+        "(array['allocation.requested', 'allocation.specified', 'allocation.lease_granted', 'allocation.lease_ended'])"
+        " order by position",
+        stream=f"allocation-{running.id}",
+    )
+    assert [(each["position"], each["id"], each["type"]) for each in entry["events"]] == [
+        row[:3] for row in stored
+    ]
+    granted = datetime.fromisoformat(running.view()["lease"]["granted_at"])
+    assert datetime.fromisoformat(entry["starts_at"]) == granted
+    assert datetime.fromisoformat(entry["ends_at"]) == stored[-1][3]
+    assert (entry["allocation_id"], entry["project"], entry["sku"]) == (running.id, "red", "lab.small")
+    assert (entry["sku_version"], entry["price_per_hour"], entry["running"]) == (1, "0.01", False)
+    seconds = Decimal((stored[-1][3] - granted) // timedelta(microseconds=1)) / 10**6
+    price = (seconds * PRICE / 3600).quantize(Decimal("0.000001"))
+    amount = {"slot_seconds": f"{seconds:.6f}", "price": f"{price:f}"}
+    assert entry["amount"] == shown["total"] == amount
+    assert shown["groups"] == [{"key": "a", "amount": amount, "entries": 1}]
+
+
+def test_usage_of_a_running_allocation_is_limited_to_the_range_and_to_the_filters(
+    running: RunningAllocation,
+) -> None:
+    plane = running.plane
+    until_known(plane)
+    granted = datetime.fromisoformat(running.view()["lease"]["granted_at"])
+    [entry] = get(plane, "/usage/entries")["items"]
+    assert entry["running"]
+    middle = (granted + timedelta(milliseconds=1)).astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+    part = get(plane, "/usage", {"to": middle, "project": "red", "sku": "lab.small", "label": "team=a"})
+
+    assert part["total"]["slot_seconds"] == "0.001000"
+    assert datetime.fromisoformat(part["end"]) == granted + timedelta(milliseconds=1)
+    rest = get(plane, "/usage/entries", {"from": middle})["items"]
+    assert [datetime.fromisoformat(each["starts_at"]) for each in rest] == [
+        granted + timedelta(milliseconds=1)
+    ]
+    later = get(plane, "/usage", {"to": "2999-01-01T00:00:00Z"})
+    assert datetime.fromisoformat(later["end"]) < datetime.now(UTC) + timedelta(minutes=1)
+    for other in (
+        {"project": "blue"},
+        {"sku": "lab.medium"},
+        {"label": "team=b"},
+        {"to": "2000-01-01T00:00:00Z"},
+    ):
+        assert get(plane, "/usage", other)["total"]["slot_seconds"] == "0.000000", other
+        assert get(plane, "/usage/entries", other)["items"] == [], other
+
+
+def test_caller_sees_the_usage_of_its_own_projects_only(running: RunningAllocation) -> None:
+    plane = running.plane
+    create_project(plane, "blue")
+    until_known(plane)
+    own, other = (issue(plane, name, projects=[name]).headers for name in ("red", "blue"))
+
+    assert len(get(plane, "/usage/entries", headers=own)["items"]) == 1
+    assert [each["key"] for each in get(plane, "/usage", {"group_by": "project"}, own)["groups"]] == ["red"]
+    for query in ({}, {"project": "red"}):
+        assert get(plane, "/usage/entries", query, other)["items"] == []
+        found = get(plane, "/usage", {"group_by": "project", **query}, other)
+        assert (found["groups"], found["total"]["price"]) == ([], "0.000000")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("group_by", "state"),
+        ("group_by", "label:"),
+        ("label", "team"),
+        ("label", "=a"),
+        ("from", "position:7"),
+        ("to", "yesterday"),
+        ("project", "no project"),
+        ("sku", "no sku"),
+    ],
+)
+def test_usage_request_with_an_invalid_value_is_refused_with_the_parameter(
+    shared_plane: RunningPlane, name: str, value: str
+) -> None:
+    answer = shared_plane.client().get("/usage", params={name: value})
+    assert answer.status_code == 422, answer.text
+    assert [each["parameter"] for each in answer.json()["reasons"]] == [name]
+
+
+def test_usage_request_with_a_reversed_range_is_refused(shared_plane: RunningPlane) -> None:
+    reversed_range = {"from": "2026-03-02T00:00:00Z", "to": "2026-03-01T00:00:00Z"}
+    for path in ("/usage", "/usage/entries"):
+        answer = shared_plane.client().get(path, params=reversed_range)
+        assert (answer.status_code, answer.json()["reasons"][0]["code"]) == (422, "range_reversed"), (
+            answer.text
+        )
