@@ -33,6 +33,7 @@ class PostgresUnavailable(RuntimeError):
 class Passwords(msgspec.Struct, frozen=True):
     admin: str
     app: str
+    sealer: str
 
 
 def scram_verifier(password: str) -> str:
@@ -114,7 +115,7 @@ def ensure_cluster(programs: Path, folder: Path, user: pwd.struct_passwd | None)
     secrets_file = folder / "secrets.json"
     if not secrets_file.exists():
         _write_private(
-            secrets_file, msgspec.json.encode(Passwords(secrets.token_urlsafe(24), secrets.token_urlsafe(24)))
+            secrets_file, msgspec.json.encode(Passwords(*(secrets.token_urlsafe(24) for _ in range(3))))
         )
     passwords = msgspec.json.decode(secrets_file.read_bytes(), type=Passwords)
     if not (folder / "data").exists():
