@@ -27,7 +27,7 @@ STORED_LEVEL: Final = 8
 _LAST: Final = "select signed from ledger.tree_head order by number desc limit 1"
 _OF_SIZE: Final = "select signed from ledger.tree_head where size = %s order by number limit 1"
 _NODES: Final[LiteralString] = """
-select n.level, n.index, n.hash from ledger.tree_node n
+select n.level, n.index as number, n.hash from ledger.tree_node n
   join unnest(%s::smallint[], %s::bigint[]) as wanted(level, index) using (level, index)
 """
 # The upper bound on the size keeps the scan short: the first head that has the last of the leaves.
@@ -55,7 +55,7 @@ class _Added(NamedTuple):
 
 class _Node(NamedTuple):
     level: int
-    index: int
+    number: int
     hash: bytes
 
 
@@ -109,7 +109,7 @@ async def store(
     if completed:
         levels, indexes = (
             [each.subtree.level for each in completed],
-            [each.subtree.index for each in completed],
+            [each.subtree.number for each in completed],
         )
         await conn.execute(_INSERT_NODES, [levels, indexes, [each.hash for each in completed]])
     await conn.execute(
@@ -122,12 +122,12 @@ async def _hashes(conn: psycopg.AsyncConnection, subtrees: Sequence[Subtree]) ->
     stored = [each for each in subtrees if each.level >= STORED_LEVEL]
     found: dict[Subtree, bytes] = {}
     if stored:
-        wanted = [[each.level for each in stored], [each.index for each in stored]]
+        wanted = [[each.level for each in stored], [each.number for each in stored]]
         rows = await fetch_rows(conn, _Node, _NODES, wanted)
-        found = {Subtree(row.level, row.index): row.hash for row in rows}
+        found = {Subtree(row.level, row.number): row.hash for row in rows}
         if missing := [each for each in stored if each not in found]:
             raise TreeDamaged(
-                f"the stored tree lacks the subtree {missing[0].index} of level {missing[0].level}"
+                f"the stored tree lacks the subtree {missing[0].number} of level {missing[0].level}"
             )
     for each in subtrees:
         if each.level < STORED_LEVEL:

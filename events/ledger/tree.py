@@ -2,7 +2,7 @@
 
 Leaf number i belongs to position i + 1. The hash of a tree of n leaves splits them at the largest power of two below n,
 so that the left part is a complete subtree, which never changes again. A complete subtree is identified by its level
-(the number of leaves is 2 to the power of the level) and its index among the subtrees of this level.
+(the number of leaves is 2 to the power of the level) and its number among the subtrees of this level, counted from 0.
 
 A proof is a list of hashes of ranges of leaves. `inclusion_ranges` and `consistency_ranges` return the ranges, and the
 caller computes their hashes from whatever it has stored (`range_subtrees`). The functions that verify a proof follow
@@ -27,14 +27,14 @@ class Range(NamedTuple):
 
 
 class Subtree(NamedTuple):
-    """A complete subtree: the leaves from `index << level` on, 2 to the power of `level` of them."""
+    """A complete subtree: the leaves from `number << level` on, 2 to the power of `level` of them."""
 
     level: int
-    index: int
+    number: int
 
     @property
     def leaves(self) -> Range:
-        return Range(self.index << self.level, (self.index + 1) << self.level)
+        return Range(self.number << self.level, (self.number + 1) << self.level)
 
 
 class CompletedNode(NamedTuple):
