@@ -66,6 +66,10 @@ class SignedHead(NamedTuple):
     text: str
 
 
+class BadKey(ValueError):
+    """A text that is not an Ed25519 public key."""
+
+
 class BadHead(ValueError):
     """A text that is not a head with a valid signature of a trusted key. The message is a sentence."""
 
@@ -112,6 +116,9 @@ def part_digest(rows: Iterable[PartRow]) -> str:
 
 
 def trusted_keys(pems: Iterable[str]) -> dict[str, OKPKey]:
-    """Return public keys (PEM) by key id. Raises `BadSignature` for a text that is not an Ed25519 public key."""
-    keys = [public_key(pem) for pem in pems]
+    """Return public keys (PEM) by key id. Raises `BadKey`."""
+    try:
+        keys = [public_key(pem) for pem in pems]
+    except BadSignature as bad:
+        raise BadKey(bad.reason) from None
     return {key.thumbprint(): key for key in keys}

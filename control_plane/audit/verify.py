@@ -13,7 +13,7 @@ Events after the newest head are not sealed. Their leaves only show a change by 
 
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -556,9 +556,3 @@ def _named(text: str) -> str:
         return f"head {head_of(text).head.number}"
     except BadHead:
         return "a head"
-
-
-def kept_lines(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the heads in files that have one head per line."""
-    for path in paths:
-        yield from path.read_text(errors="replace").splitlines()

@@ -12,6 +12,7 @@ from control_plane.api.requests import problems
 from control_plane.api.routes import (
     access,
     access_log,
+    audit,
     capabilities,
     history,
     nodes,
@@ -33,6 +34,7 @@ from control_plane.api.views import (
 from control_plane.client import (
     access_answers,
     answers,
+    audit_answers,
     catalogue_answers,
     history_answers,
     projection_answers,
@@ -65,6 +67,9 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     answers.Status: status.StatusView,
     answers.Step: task_views.ProgressView,
     answers.Task: task_views.TaskView,
+    audit_answers.ConsistencyProof: audit.ConsistencyProofView,
+    audit_answers.Head: audit.HeadView,
+    audit_answers.InclusionProof: audit.InclusionProofView,
     catalogue_answers.AppProfile: entry_views.AppProfileView,
     catalogue_answers.Image: entry_views.ImageView,
     catalogue_answers.Sku: entry_views.SkuView,

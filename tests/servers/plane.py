@@ -44,10 +44,14 @@ EVENTS_OF_THE_LAB: Final = ("sku.published", "sku.published", "image.published")
 
 @dataclass(frozen=True)
 class RunningPlane:
-    """Running control plane of a test. The test may flush and kill `redis`, because no other test uses this server."""
+    """Running control plane of a test. The test may flush and kill `redis`, because no other test uses this server.
+
+    `sealing` are the settings of its sealer.
+    """
 
     url: str
     settings: Settings
+    sealing: Settings
     database: Database
     redis: embedded_redis.RedisServer
     statements: Statements
@@ -136,7 +140,7 @@ def running(server: PostgresServer, **changes: object) -> Iterator[RunningPlane]
             _in_a_thread(settings, sealing),
             contextlib.closing(Statements(database.admin_dsn)) as statements,
         ):
-            made = RunningPlane(f"http://{settings.listen}", settings, database, redis, statements)
+            made = RunningPlane(f"http://{settings.listen}", settings, sealing, database, redis, statements)
             with made.client() as client:
                 until(lambda: _answers(client), "the API answers")
             yield made
