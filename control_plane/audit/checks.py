@@ -9,7 +9,7 @@ from events.ledger.tree import verifies_consistency, verifies_inclusion
 
 
 class NotProved(Exception):
-    """A proof does not show what it should; the message says what."""
+    """A proof does not show what it should; the message states what is missing."""
 
 
 def check_inclusion(

@@ -71,7 +71,7 @@ select k.principal || ' ' || k.route || ' ' || k.key as name
  order by 1
 """
 # An export to a slow reader pauses between two statements for longer than other transactions may.
-_PATIENCE: Final = "select set_config('idle_in_transaction_session_timeout', '5min', true)"
+_LONG_PAUSES: Final = "select set_config('idle_in_transaction_session_timeout', '5min', true)"
 
 
 class _Head(NamedTuple):
@@ -106,7 +106,7 @@ async def compressed_export(conn: psycopg.AsyncConnection) -> AsyncIterator[byte
 
 
 async def _lines(conn: psycopg.AsyncConnection) -> AsyncIterator[Line]:
-    await conn.execute(_PATIENCE)
+    await conn.execute(_LONG_PAUSES)
     yield ExportLine(FORMAT, await fetch_value(conn, "select clock_timestamp()"))
     async for line in _history(conn):
         yield line

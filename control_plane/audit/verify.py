@@ -1,4 +1,4 @@
-"""Verify an export of the ledger offline, with public keys and heads that somebody kept (LED-7).
+"""Verify an export of the ledger offline, with public keys and heads that an auditor kept (LED-7).
 
 Nothing in the export is trusted but what a signature covers. Signed heads give the root of the tree, and the roots show
 whether the leaves that the heads store are those that were sealed. Each leaf is then computed again from the columns of
@@ -8,7 +8,7 @@ changed, the roots still show whether the rows of a head are those that were sea
 Heads contain the hash of the previous head, so one kept head vouches for all before it. An export without a kept head
 can end with any head that was ever signed: that later history was cut off cannot be seen.
 
-Events after the newest head are not sealed. Their leaves only show a change by somebody who did not compute them again.
+Events after the newest head are not sealed. Their leaves only show a change after which they were not computed again.
 """
 
 import gzip
@@ -115,7 +115,7 @@ class Verdict:
     """The result of a verification. The history is as it was sealed if there are no `differences`.
 
     `rows` is the number of rows that were read, `sealed` the last sealed position, `head` the newest valid head, and
-    `notes` say what was not proved.
+    `notes` state what was not proved.
     """
 
     differences: list[Difference] = field(default_factory=list)
@@ -155,7 +155,7 @@ def verify_export(
 def _kept_heads(texts: Iterable[str], keys: Mapping[str, OKPKey], verdict: Verdict) -> list[SignedHead]:
     """Return the valid heads among kept texts, in the order of their numbers; of one number, that of the last epoch.
 
-    The beginning of another kept text is ignored: it is a line whose writing was interrupted.
+    The beginning of another kept text is ignored: it is a line that was written only in part.
     """
     stripped = sorted({text.strip() for text in texts} - {""})
     found: dict[int, SignedHead] = {}
@@ -359,7 +359,7 @@ class _Verification:
         self._verdict.sealed = sealed.end
 
     def _prove_rows(self, head: Head, sealed: _Sealed) -> None:
-        """Compare the rows of a head, whose stored leaves are of no use, with its root."""
+        """Compare the rows of a head with its root, because its stored leaves do not have this root."""
         assert self._frontier is not None
         self._frontier.extend(sealed.computed, _NO_LEVEL)
         if self._frontier.size != head.size or self._frontier.root.hex() != head.root:

@@ -30,7 +30,7 @@ class Sink(Protocol):
         ...
 
     async def last(self) -> SignedHead | None:
-        """Return the newest head that the sink holds, None if it holds none or cannot tell. Raises
+        """Return the newest head that the sink holds, None if it holds none or does not report it. Raises
         `SinkUnavailable`.
         """
         ...
@@ -70,7 +70,7 @@ class FileSink:
             try:
                 return head_of(line)
             except BadHead:
-                continue  # the rest of a line whose writing was interrupted
+                continue  # a line that was written only in part
         return None
 
     def _append(self, line: str) -> None:

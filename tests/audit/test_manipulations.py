@@ -151,7 +151,7 @@ CASES = (
     case("trigger on events", {(K.FUNCTIONS, None)}, "create trigger t before insert on ledger.event execute function suppress_redundant_updates_trigger()"),
     case("rule on events", {(K.FUNCTIONS, None)}, "create rule r as on delete to ledger.event do instead nothing"),
     case("application may write events", {(K.ROLES, None)}, "grant insert on ledger.event to sliceplane_app"),
-    case("everybody may append", {(K.ROLES, None)}, "grant execute on function ledger.append to public"),
+    case("every role may append", {(K.ROLES, None)}, "grant execute on function ledger.append to public"),
     case("table given to the application", {(K.ROLES, None)}, "grant create on schema ledger to sliceplane_app", "alter table ledger.event owner to sliceplane_app"),
     case("application becomes superuser", {(K.ROLES, None)}, "alter role sliceplane_app superuser"),
     case("owner may log in", {(K.ROLES, None)}, "alter role sliceplane_owner login"),
