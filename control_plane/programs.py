@@ -17,10 +17,12 @@ class Program(StrEnum):
     API = "api"
     DISPATCHER = "dispatcher"
     PROJECTOR = "projector"
+    SEALER = "sealer"
 
 
 PURPOSES: Final[Mapping[str, str]] = {
     Program.API: "serve the REST API",
     Program.DISPATCHER: "send orders to nodes and run timers",
     Program.PROJECTOR: "fill the read models",
+    Program.SEALER: "seal the ledger with signed heads",
 }

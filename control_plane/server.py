@@ -45,7 +45,8 @@ Options:
 
 Settings come from the environment. migrate needs SLICEPLANE_MIGRATE_URL, the database as a superuser. All other
 commands need SLICEPLANE_DATABASE_URL, the database as the role sliceplane_app, and SLICEPLANE_REDIS_URL; api and
-dispatcher also need SLICEPLANE_SIGNING_KEY_FILE. docs/server.md describes how to set up a control plane, and
+dispatcher also need SLICEPLANE_SIGNING_KEY_FILE. sealer needs the database as the role sliceplane_sealer, and
+SLICEPLANE_SEALING_KEY_FILE. docs/server.md describes how to set up a control plane, and
 control_plane/settings.py lists all settings.
 
 Exit codes: 0 done or stopped by SIGTERM, 1 the program cannot run, 2 wrong usage.
@@ -74,7 +75,7 @@ def main() -> int:
     except* UnfitServer as unfit:
         _fail(f"This PostgreSQL server cannot be used for the ledger: {'; '.join(_sentences(unfit))}")
     except* NoSigningKey as none:
-        _fail(f"Cannot sign orders: {none.exceptions[0]}")
+        _fail(f"Cannot sign: {none.exceptions[0]}")
     except* UnusableCertificate as unusable:
         _fail(f"Cannot use a TLS file: {unusable.exceptions[0]}")
     except* CannotListen as cannot:
@@ -145,6 +146,10 @@ def _entry(program: Program) -> Callable[[Plane], Awaitable[None]]:
             from control_plane.projector.program import run_projector
 
             return run_projector
+        case Program.SEALER:
+            from control_plane.sealer.program import run_sealer
+
+            return run_sealer
     assert_never(program)
 
 

@@ -80,6 +80,13 @@ class Settings(BaseSettings):
     list of at most 16 numbers. If it is empty, the end is not announced."""
     signing_key_file: Path | None = None
     retired_keys: Path | None = None
+    sealing_key_file: Path | None = None
+    """The Ed25519 private key (PKCS #8, PEM) with which the sealer signs heads of the ledger. Keep it from the
+    administrators of the database. After a change, auditors need the public keys of both."""
+    heads_file: Path | None = None
+    """File to which the sealer appends every head."""
+    heads_url: str | None = Field(default=None, pattern="^https?://")
+    """URL to which the sealer sends every head with POST."""
     session_seconds: float = Field(default=900.0, gt=0)
     """Lifetime of a node's credentials; a node renews them after half of it."""
     heartbeat_seconds: float = Field(default=5.0, ge=1, le=300)

@@ -1,8 +1,9 @@
-"""Signing and verification of texts between the control plane and its nodes.
+"""Signing and verification of texts between the control plane, its nodes and auditors.
 
 An order is signed each time it is sent, together with the time until which a node may begin it, so that a copy taken
-from a queue is worthless later. A node signs only to prove its identity. A signed order cannot pass as a proof of
-identity, or the reverse: the signed header contains the type of the text, and a reader requires the expected type.
+from a queue is worthless later. A node signs only to prove its identity. The sealer signs heads of the ledger's Merkle
+tree. A text of one type cannot pass as a text of another type: the signed header contains the type of the text, and a
+reader requires the expected type.
 
 The form is JWS compact serialization (RFC 7515) with Ed25519 (RFC 8037, named as in RFC 9864); the id of a key is its
 thumbprint (RFC 7638).
@@ -22,7 +23,7 @@ from joserfc.errors import BadSignatureError, JoseError
 from joserfc.jwk import OKPKey
 from joserfc.jws import JWSRegistry
 
-Type = Literal["order+jws", "session+jws"]
+Type = Literal["order+jws", "session+jws", "head+jws"]
 _ALGORITHM: Final = "Ed25519"
 _REGISTRY: Final = JWSRegistry(algorithms=[_ALGORITHM])
 MAX_SIGNED: Final = 160 * 1024

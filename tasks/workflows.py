@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-Process = Literal["api", "dispatcher", "projector", "agent"]
+Process = Literal["api", "dispatcher", "projector", "sealer", "agent"]
 Side = Literal["before", "after"]
 
 Commanding = Literal["handle.before_append", "handle.before_commit", "handle.committed"]
@@ -31,6 +31,8 @@ Restoring = Literal["redis.restored_users", "redis.refilled"]
 """Failpoints of the work of restoring a Redis that lost its data."""
 Projecting = Literal["project.before_commit", "project.committed"]
 Rebuilding = Literal["rebuild.before_emptying", "rebuild.emptied", "rebuild.before_exchange"]
+Sealing = Literal["seal.before_commit", "seal.committed"]
+"""Failpoints of the work of extending the ledger's Merkle tree and storing a signed head of it."""
 
 Joining = Literal[
     "agent.secrets.before", "agent.secrets.after",
@@ -76,7 +78,7 @@ StepName = Literal[
 
 Failpoint = (
     Commanding | Granting | Revoking | FollowingSessions | TakingReports
-    | Dispatching | Sending | Withdrawing | Restoring | Projecting | Rebuilding
+    | Dispatching | Sending | Withdrawing | Restoring | Projecting | Rebuilding | Sealing
     | Joining | Fetching | Settling | Requeueing
     | Fencing | Concluding | Operating | Interrupting | Reporting | Compacting
 )  # fmt: skip
@@ -112,6 +114,7 @@ WORKS: Final[tuple[tuple[str, Any, tuple[Process, ...]], ...]] = (
     ("restoring", Restoring, ("dispatcher",)),
     ("projecting", Projecting, ("projector",)),
     ("rebuilding", Rebuilding, ("projector",)),
+    ("sealing", Sealing, ("sealer",)),
     ("joining", Joining, ("agent",)),
     ("fetching", Fetching, ("agent",)),
     ("settling", Settling, ("agent",)),

@@ -28,6 +28,7 @@ PARAMETERS: Final = {
     "kind": PathParameter("Kind of the resource.", "slot"),
     "name": PathParameter("Name of the resource, or of the read model.", "lab-a/0"),
     "node": PathParameter("Name of a node.", "lab-a"),
+    "position": PathParameter("Position in the ledger.", "1"),
     "problem": PathParameter("Name of a problem type.", "conflict"),
     "project": PathParameter("Name of a project.", "vision"),
     "session": PathParameter("Id of a session, which is not its secret.", "ses-01jd0000000000000000000001"),

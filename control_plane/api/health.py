@@ -1,9 +1,9 @@
 """Health checks: do Postgres and Redis answer, and do the followers of the ledger have a leader that keeps up?
 
-There are four checks. Only `postgres` concerns a single replica of the API: without the database it can answer no
-request. Redis, the dispatcher and the projector are shared by all replicas, so taking one replica out of service does
-not help there. Without Redis or a dispatcher, requests are still answered and recorded but no order reaches a node;
-without a projector, lists fall behind.
+There are five checks. Only `postgres` concerns a single replica of the API: without the database it can answer no
+request. Redis, the dispatcher, the projector and the sealer are shared by all replicas, so taking one replica out of
+service does not help there. Without Redis or a dispatcher, requests are still answered and recorded but no order
+reaches a node; without a projector, lists fall behind; without a sealer, new events are not protected against changes.
 
 A leading follower holds an advisory lock of Postgres for as long as its session lives
 (`control_plane.following.leading`). Its lag is the age of the oldest event after its checkpoint, so it is 0 while there
@@ -38,9 +38,10 @@ FRESH_SECONDS: Final = 1.0
 FOLLOWERS: Final[Mapping[str, tuple[str, ...]]] = {
     "dispatcher": ("dispatcher",),
     "projector": (FOLLOWER, *(each.name for each in PROJECTIONS.values() if not each.inline)),
+    "sealer": ("sealer",),
 }
 """Programs that follow the ledger, each with the names of its checkpoints. Of the processes of one program, only one
-leads.
+leads. The checkpoint of the sealer is the size of the newest signed head.
 """
 CHECKS: Final = ("postgres", "redis", *FOLLOWERS)
 # `ledger.lead` takes a lock with two keys: the class 21329, and the hash of the name as an unsigned number.
@@ -55,7 +56,11 @@ select exists (
        coalesce(max(extract(epoch from late.age)), 0)::float as lag_seconds,
        max(late.error) as error
   from unnest(cast(:checkpoints as text[])) as follower(name)
-  left join read.checkpoint at on at.name = follower.name
+  left join (
+         select name, position, stopped_at from read.checkpoint
+         union all
+         select 'sealer', (select size from ledger.tree_head order by number desc limit 1), null
+       ) at on at.name = follower.name
  cross join lateral (
     select greatest((select max(position) from ledger.event) - coalesce(at.position, 0), 0) as behind,
            (select greatest(clock_timestamp() - e.recorded_at, interval '0') from ledger.event e

@@ -86,7 +86,7 @@ class NotReady(Failure):
 
 
 class Different(Failure):
-    """The live tables differ from the replayed ledger."""
+    """The live tables differ from the replayed ledger, or the ledger differs from what was sealed."""
 
 
 _START = "check that it is running, or start one on this machine: ./dev up"

@@ -9,6 +9,7 @@ from control_plane.cli.access import Given
 from control_plane.cli.commands import (
     access_log,
     allocations,
+    audit,
     capacity,
     catalogue,
     contexts,
@@ -32,7 +33,7 @@ from control_plane.cli.commands import (
 from control_plane.version import release
 
 _EPILOG = """
-**Exit codes:** 0 success · 1 the control plane refused or is not ready, or tables differ from the ledger · 2 wrong usage · 3 no
+**Exit codes:** 0 success · 1 the control plane refused or is not ready, or tables differ from the ledger, or the ledger from its seal · 2 wrong usage · 3 no
 access · 4 the control plane is unreachable or returned an invalid response · 5 accepted but not completed: the allocation
 failed or did not become active, a task failed, or an event stopped a rebuild or a verification · 130 interrupted
 """
@@ -97,6 +98,11 @@ program.add_typer(
     history.commands,
     name="history",
     help="Show past states, and which events changed them.",
+)
+program.add_typer(
+    audit.commands,
+    name="audit",
+    help="Prove that the history was not changed: signed heads, proofs, export, offline verification.",
 )
 program.add_typer(
     tasks.commands,

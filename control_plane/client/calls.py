@@ -36,6 +36,7 @@ from control_plane.client.answers import (
     Status,
     Task,
 )
+from control_plane.client.audit_answers import ConsistencyProof, Head, InclusionProof
 from control_plane.client.capacity_answers import CapacityReport, NodeCapacity
 from control_plane.client.exchange import Call, ListCall, Params, WatchCall
 from control_plane.client.history_answers import Changes, History
@@ -378,6 +379,21 @@ def changes(
 def network_paths() -> ListCall[ReachPath]:
     """List the network paths between the parts of Sliceplane."""
     return ListCall("/v1/paths", ReachPath)
+
+
+def heads() -> ListCall[Head]:
+    """List the signed heads of the ledger, the newest first."""
+    return ListCall("/v1/audit/heads", Head)
+
+
+def inclusion(position: int, size: int | None = None) -> Call[InclusionProof]:
+    """Show the proof that the tree of a size, by default that of the newest head, includes a position."""
+    return Call("GET", f"/v1/audit/proofs/{position}", InclusionProof, {"size": size})
+
+
+def consistency(first: int, second: int | None = None) -> Call[ConsistencyProof]:
+    """Show the proof that the tree of the first size is a prefix of the tree of the second one."""
+    return Call("GET", "/v1/audit/consistency", ConsistencyProof, {"first": first, "second": second})
 
 
 def projections() -> ListCall[Projection]:

@@ -125,6 +125,16 @@ class Client:
         except httpx.TransportError as error:
             raise unreachable(self.url, error) from error
 
+    def download(self, path: str) -> Iterator[bytes]:
+        """Yield the content of a file from a GET request, in pieces. The request is sent once."""
+        try:
+            with self._http.stream("GET", path, timeout=TIMEOUT) as response:
+                if not response.is_success:
+                    refuse_failure(response.status_code, response.headers, response.read())
+                yield from response.iter_raw()
+        except httpx.TransportError as error:
+            raise unreachable(self.url, error) from error
+
     def items(self, call: ListCall[T], limit: int | None = None) -> Iterator[T]:
         """Yield the decoded items of a list, at most `limit`. Pages are requested as they are needed."""
         for reply in self.listing(call, limit):

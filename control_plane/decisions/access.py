@@ -39,6 +39,7 @@ class Scope(StrEnum):
     FLEET_WRITE = "fleet:write"
     ACCESS_READ = "access:read"
     ACCESS_WRITE = "access:write"
+    AUDIT_READ = "audit:read"
 
 
 _READING: Final = frozenset(scope for scope in Scope if scope.endswith(":read"))

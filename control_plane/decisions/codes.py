@@ -175,6 +175,7 @@ _UNAVAILABLE: Final = {
     "not_cordoned": "The node is not cordoned.",
     "not_excluded": "The node or slot is not excluded from placement.",
     "ledger_end_unknown": "The end of the ledger is not known yet; repeat the request.",
+    "not_sealed": "The position, or a tree of this size, is not sealed yet; repeat the request.",
     "not_retriable": "The task cannot be retried; the message names the alternative.",
     "not_stopped_at_position": "The read model is not stopped at this position.",
     "not_yet_final": "The end of the ledger is not final yet; repeat the request.",

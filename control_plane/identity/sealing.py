@@ -15,7 +15,7 @@ from tasks.signing import BadSignature, Signer, public_key
 
 
 class NoSigningKey(Exception):
-    """No usable key to sign orders with; the message is a sentence for the operator."""
+    """No usable key to sign orders, or heads of the ledger, with; the message is a sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def order_keys(settings: Settings) -> OrderKeys:
         raise NoSigningKey(
             "SLICEPLANE_SIGNING_KEY_FILE is not set: name a file with an Ed25519 private key (PKCS #8, PEM)"
         )
-    signer = _signer(path)
+    signer = read_signer(path)
     others = () if settings.retired_keys is None else _folder(settings.retired_keys)
     return OrderKeys(signer, tuple(dict.fromkeys((signer.public, *others))))
 
@@ -50,7 +50,8 @@ def _folder(path: Path) -> list[str]:
     return [_public(found) for found in sorted(path.glob("*.pem"))]
 
 
-def _signer(path: Path) -> Signer:
+def read_signer(path: Path) -> Signer:
+    """Return the signer with the Ed25519 private key in a file (PKCS #8, PEM). Raises `NoSigningKey`."""
     try:
         return Signer.of_pem(path.read_bytes())
     except OSError as error:

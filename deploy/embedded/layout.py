@@ -108,6 +108,16 @@ class Layout:
         return self.state / "signing-key.pem"
 
     @property
+    def sealing_key(self) -> Path:
+        """Private key that signs heads of the ledger. `sealing-key.pub.pem` beside it is for auditors."""
+        return self.state / "sealing-key.pem"
+
+    @property
+    def heads_file(self) -> Path:
+        """File to which the sealer appends the heads of the ledger."""
+        return self.state / "heads.jws"
+
+    @property
     def redis_url_file(self) -> Path:
         """File with the Redis URL for the leak checker: every user could read a password on its command line."""
         return self.run / "redis-url"

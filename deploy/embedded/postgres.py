@@ -1,7 +1,7 @@
 """An embedded Postgres server: a foreground child process on a unix socket.
 
 Start order: create the cluster on disk (see `postgres_cluster`), clear a stale lock, start, wait until the server
-answers, create database and application role if missing. The schema comes from Alembic afterwards, never from this
+answers, create database and roles if missing. The schema comes from Alembic afterwards, never from this
 module. The caller owns both folders and the process. The server shuts down in order when the thread that started it
 ends. After a crash, the next start recovers from the data folder.
 """
@@ -34,6 +34,7 @@ from deploy.embedded.postgres_cluster import (
 )
 
 APP_ROLE: Final = "sliceplane_app"
+SEALER_ROLE: Final = "sliceplane_sealer"
 DATABASE: Final = "sliceplane"
 SOCKET_PORT: Final = 5432
 START_SECONDS: Final = 60.0
@@ -122,6 +123,14 @@ class PostgresServer:
     def app_dsn_of(self, database: str) -> str:
         return self._dsn(APP_ROLE, self.app_password, database)
 
+    @property
+    def sealer_dsn(self) -> str:
+        """Connection string of the sealer's role."""
+        return self.sealer_dsn_of(DATABASE)
+
+    def sealer_dsn_of(self, database: str) -> str:
+        return self._dsn(SEALER_ROLE, self._known_passwords.sealer, database)
+
     def _dsn(self, user: str, password: str, database: str) -> str:
         return make_conninfo(
             host=str(self.run_folder), port=self.port, user=user, password=password, dbname=database
@@ -172,9 +181,14 @@ class PostgresServer:
         with psycopg.connect(self.admin_dsn_of("postgres"), autocommit=True) as conn:
             if conn.execute("select pg_is_in_recovery()").fetchone() == (True,):
                 return  # a standby has the roles and databases of its primary
-            if conn.execute("select 1 from pg_roles where rolname = %s", [APP_ROLE]).fetchone() is None:
-                conn.execute(sql.SQL("create role {} login").format(sql.Identifier(APP_ROLE)))
-            for role, password in (("postgres", self._known_passwords.admin), (APP_ROLE, self.app_password)):
+            passwords = {
+                "postgres": self._known_passwords.admin,
+                APP_ROLE: self.app_password,
+                SEALER_ROLE: self._known_passwords.sealer,
+            }
+            for role, password in passwords.items():
+                if conn.execute("select 1 from pg_roles where rolname = %s", [role]).fetchone() is None:
+                    conn.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
                 conn.execute(
                     sql.SQL("alter role {} password {}").format(
                         sql.Identifier(role), sql.Literal(scram_verifier(password))

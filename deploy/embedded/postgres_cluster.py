@@ -33,6 +33,7 @@ class PostgresUnavailable(RuntimeError):
 class Passwords(msgspec.Struct, frozen=True):
     admin: str
     app: str
+    sealer: str
 
 
 def scram_verifier(password: str) -> str:
@@ -109,14 +110,21 @@ def private_folder(folder: Path, user: pwd.struct_passwd | None) -> None:
 
 
 def ensure_cluster(programs: Path, folder: Path, user: pwd.struct_passwd | None) -> Passwords:
-    """Return the passwords of the cluster in `folder`. Create the cluster in `folder/data` if it is missing."""
+    """Return the passwords of the cluster in `folder`. Create the cluster in `folder/data` if it is missing. Raises
+    `PostgresUnavailable`.
+    """
     private_folder(folder, user)
     secrets_file = folder / "secrets.json"
     if not secrets_file.exists():
         _write_private(
-            secrets_file, msgspec.json.encode(Passwords(secrets.token_urlsafe(24), secrets.token_urlsafe(24)))
+            secrets_file, msgspec.json.encode(Passwords(*(secrets.token_urlsafe(24) for _ in range(3))))
         )
-    passwords = msgspec.json.decode(secrets_file.read_bytes(), type=Passwords)
+    try:
+        passwords = msgspec.json.decode(secrets_file.read_bytes(), type=Passwords)
+    except msgspec.DecodeError as error:
+        raise PostgresUnavailable(
+            f"{secrets_file} was written by another version of Sliceplane ({error}); empty the state folder with ./dev reset"
+        ) from error
     if not (folder / "data").exists():
         _make_cluster(programs, folder, user, passwords)
     return passwords

@@ -1,13 +1,24 @@
-"""The key with which the control plane signs orders, created at the first start and kept in the state folder."""
+"""The keys with which the control plane signs orders and heads of the ledger. They are created at the first start and
+kept in the state folder.
+"""
 
 from pathlib import Path
 
 from deploy.embedded.layout import write_private_text
-from tasks.signing import new_private_key
+from tasks.signing import Signer, new_private_key
 
 
 def ensure_signing_key(path: Path) -> Path:
     """Create an Ed25519 key at `path` (PKCS #8, PEM, mode 0600) if there is none. Return `path`."""
     if not path.exists():
         write_private_text(path, new_private_key().decode())
+    return path
+
+
+def ensure_sealing_key(path: Path) -> Path:
+    """Create the Ed25519 key that signs heads at `path`, if there is none, and write its public key beside it
+    (`.pub.pem`). Return `path`.
+    """
+    ensure_signing_key(path)
+    path.with_suffix(".pub.pem").write_text(Signer.of_pem(path.read_bytes()).public)
     return path

@@ -1,4 +1,4 @@
-"""The control plane on one machine: Postgres, Redis, API, dispatcher and projector, started in this order.
+"""The control plane on one machine: Postgres, Redis, API, dispatcher, projector and sealer, started in this order.
 
 A server or program that exits is restarted on its data, with growing pauses, as long as the stack runs; meanwhile its
 clients retry. Only a failed first start ends the stack. API and Redis use TLS with certificates of a CA in the state
@@ -31,7 +31,7 @@ from deploy.embedded.layout import Layout, default_state, write_private
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.postgres_cluster import PostgresUnavailable
 from deploy.embedded.restarts import Restarts
-from deploy.embedded.signing_key import ensure_signing_key
+from deploy.embedded.signing_key import ensure_sealing_key, ensure_signing_key
 from tasks.trust import trust
 
 READY_SECONDS: Final = 30.0
@@ -129,7 +129,7 @@ class Stack:
                     name,
                     installed_program(SERVER, program),
                     self._layout.logs / f"{name}.log",
-                    self.environment(api),
+                    self.environment(api) if program is not Program.SEALER else self.sealer_environment(),
                 )
                 self._open.callback(child.stop)
                 child.start()
@@ -175,6 +175,18 @@ class Stack:
             "SLICEPLANE_TLS_CERTIFICATE_FILE": str(self.certificates.server),
             "SLICEPLANE_TLS_KEY_FILE": str(self.certificates.server),
             **({"SLICEPLANE_REDIS_CA_FILE": str(self.certificates.ca)} if over_tls else {}),
+        }
+
+    def sealer_environment(self) -> dict[str, str]:
+        """Return the environment variables of the sealer, which has a database role and a key of its own."""
+        database = sqlalchemy_url(self._postgres.sealer_dsn)
+        environment = self.environment()
+        del environment["SLICEPLANE_SIGNING_KEY_FILE"]
+        return {
+            **environment,
+            "SLICEPLANE_DATABASE_URL": database.render_as_string(hide_password=False),
+            "SLICEPLANE_SEALING_KEY_FILE": str(ensure_sealing_key(self._layout.sealing_key)),
+            "SLICEPLANE_HEADS_FILE": str(self._layout.heads_file),
         }
 
     def ensure_key(self) -> str:

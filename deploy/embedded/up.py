@@ -60,7 +60,7 @@ def _run(layout: Layout, screen: Screen, opened: contextlib.ExitStack, *, once: 
         simulated_nodes=nodes.simulated,
     )
     _stop_at_end(opened, stack.stop)
-    screen.show("starting the control plane: PostgreSQL, Redis, API, dispatcher, projector")
+    screen.show("starting the control plane: PostgreSQL, Redis, API, dispatcher, projector, sealer")
     stack.start()
     demonstration = _demonstration(layout, stack, nodes, screen)
     demonstration.admit_nodes()

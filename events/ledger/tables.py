@@ -91,6 +91,31 @@ command_key: Final = sa.Table(
     sa.Column("first_position", sa.BigInteger),
     sa.Column("last_position", sa.BigInteger),
     sa.Column("taken_at", _TIME, nullable=False),
+    sa.Index(
+        "command_key_taken_at", "taken_at", postgresql_using="brin", postgresql_with={"pages_per_range": 16}
+    ),
+    schema="ledger",
+)
+
+tree_node: Final = sa.Table(
+    "tree_node",
+    metadata,
+    sa.Column("level", sa.SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("index", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("hash", BYTEA, nullable=False),
+    schema="ledger",
+)
+
+tree_head: Final = sa.Table(
+    "tree_head",
+    metadata,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("sealed_at", _TIME, nullable=False),
+    sa.Column("signed", sa.Text, nullable=False),
+    sa.Column("leaves", BYTEA, nullable=False),
+    sa.Index("tree_head_size", "size", "number"),
     schema="ledger",
 )
 

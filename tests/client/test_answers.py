@@ -12,6 +12,7 @@ from control_plane.api.requests import problems
 from control_plane.api.routes import (
     access,
     access_log,
+    audit,
     capabilities,
     capacity,
     history,
@@ -35,6 +36,7 @@ from control_plane.api.views import (
 from control_plane.client import (
     access_answers,
     answers,
+    audit_answers,
     capacity_answers,
     catalogue_answers,
     history_answers,
@@ -70,6 +72,9 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     answers.Status: status.StatusView,
     answers.Step: task_views.ProgressView,
     answers.Task: task_views.TaskView,
+    audit_answers.ConsistencyProof: audit.ConsistencyProofView,
+    audit_answers.Head: audit.HeadView,
+    audit_answers.InclusionProof: audit.InclusionProofView,
     capacity_answers.CapacityReport: capacity.CapacityReport,
     capacity_answers.NodeCapacity: capacity.NodeCapacity,
     catalogue_answers.AppProfile: entry_views.AppProfileView,

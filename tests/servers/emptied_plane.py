@@ -31,6 +31,8 @@ select count(*) from read.checkpoint where position >= (select max(position) fro
 _KEPT: Final = (
     "ledger.alembic_version",
     "ledger.epoch",
+    "ledger.tree_head",
+    "ledger.tree_node",
     "read.checkpoint",
     "work.access",
     "work.access_head",

@@ -1,4 +1,4 @@
-"""Control plane for tests: the real API, dispatcher and projector on a separate database and Redis.
+"""Control plane for tests: the real API, dispatcher, projector and sealer on a separate database and Redis.
 
 `running` runs these programs in one thread of this process, which starts fast. `stack` in `deploy.embedded` runs them
 as processes that can be killed.
@@ -17,17 +17,19 @@ from typing import Any, Final
 import httpx
 import pytest
 import uvloop
-from psycopg.conninfo import conninfo_to_dict
+from pydantic import SecretStr
 
 from control_plane.api.server import serve
 from control_plane.commands.access import issue_first_key
 from control_plane.dispatcher.dispatcher_program import run_dispatcher
 from control_plane.projector.program import run_projector
+from control_plane.sealer.program import run_sealer
 from control_plane.settings import Settings
 from control_plane.wiring import Plane, configure_logs, plane
 from deploy.embedded import redis as embedded_redis
 from deploy.embedded.postgres import PostgresServer
-from deploy.embedded.signing_key import ensure_signing_key
+from deploy.embedded.signing_key import ensure_sealing_key, ensure_signing_key
+from deploy.embedded.stack import sqlalchemy_url
 from tests.servers.postgres import Database, cloned
 from tests.servers.redis import server_folder
 from tests.servers.statements import Statements
@@ -42,10 +44,14 @@ EVENTS_OF_THE_LAB: Final = ("sku.published", "sku.published", "image.published")
 
 @dataclass(frozen=True)
 class RunningPlane:
-    """Running control plane of a test. The test may flush and kill `redis`, because no other test uses this server."""
+    """Running control plane of a test. The test may flush and kill `redis`, because no other test uses this server.
+
+    `sealing` are the settings of its sealer.
+    """
 
     url: str
     settings: Settings
+    sealing: Settings
     database: Database
     redis: embedded_redis.RedisServer
     statements: Statements
@@ -81,13 +87,8 @@ class RunningPlane:
 def settings_for(
     database: Database, redis_url: str, port: int, queue_port: int, signing_key: Path | None = None
 ) -> Settings:
-    options = {name: str(value) for name, value in conninfo_to_dict(database.app_dsn).items()}
-    url = (
-        f"postgresql+psycopg://{options['user']}:{options['password']}@/{options['dbname']}"
-        f"?host={options['host']}&port={options['port']}"
-    )
     return Settings(
-        database_url=url,
+        database_url=database_url(database.app_dsn),
         redis_url=redis_url,
         listen=f"127.0.0.1:{port}",
         queue_port=queue_port,
@@ -95,6 +96,22 @@ def settings_for(
         deadline_grace_seconds=0.0,
         place_on_simulated_nodes=True,
         log="console",
+    )
+
+
+def database_url(dsn: str) -> SecretStr:
+    """Return a libpq connection string in the form of the setting `database_url`."""
+    return SecretStr(sqlalchemy_url(dsn).render_as_string(hide_password=False))
+
+
+def sealer_settings(database: Database, settings: Settings, folder: Path) -> Settings:
+    """Return the settings of the sealer: its database role, its key, and a file in `folder` for its heads."""
+    return settings.model_copy(
+        update={
+            "database_url": database_url(database.sealer_dsn),
+            "sealing_key_file": ensure_sealing_key(folder / "sealing-key.pem"),
+            "heads_file": folder / "heads.jws",
+        }
     )
 
 
@@ -118,8 +135,12 @@ def running(server: PostgresServer, **changes: object) -> Iterator[RunningPlane]
         key = ensure_signing_key(folder.parent / "signing-key.pem")
         defaults = settings_for(database, redis.url, free_port(), redis.port, key)
         settings = defaults.model_copy(update=changes)
-        with _in_a_thread(settings), contextlib.closing(Statements(database.admin_dsn)) as statements:
-            made = RunningPlane(f"http://{settings.listen}", settings, database, redis, statements)
+        sealing = sealer_settings(database, settings, folder)
+        with (
+            _in_a_thread(settings, sealing),
+            contextlib.closing(Statements(database.admin_dsn)) as statements,
+        ):
+            made = RunningPlane(f"http://{settings.listen}", settings, sealing, database, redis, statements)
             with made.client() as client:
                 until(lambda: _answers(client), "the API answers")
             yield made
@@ -146,9 +167,9 @@ def _answers(client: httpx.Client) -> bool:
 
 
 @contextlib.contextmanager
-def _in_a_thread(settings: Settings) -> Iterator[None]:
+def _in_a_thread(settings: Settings, sealing: Settings) -> Iterator[None]:
     stop: list[Callable[[], None]] = []
-    thread = threading.Thread(target=lambda: uvloop.run(_programs(settings, stop)))
+    thread = threading.Thread(target=lambda: uvloop.run(_programs(settings, sealing, stop)))
     thread.start()
     try:
         yield
@@ -159,21 +180,22 @@ def _in_a_thread(settings: Settings) -> Iterator[None]:
         assert not thread.is_alive(), "the control plane did not stop"
 
 
-async def _programs(settings: Settings, stop: list[Callable[[], None]]) -> None:
+async def _programs(settings: Settings, sealing: Settings, stop: list[Callable[[], None]]) -> None:
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     assert me is not None
     with contextlib.suppress(asyncio.CancelledError):
-        async with plane(settings) as made:
+        async with plane(settings) as made, plane(sealing, pool=1) as sealer:
             await made.handle(issue_first_key("test", sha256(ADMIN_KEY.encode()).hexdigest()))
             stop.append(lambda: _cancel(loop, me))
-            await _together(made)
+            await _together(made, sealer)
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
     loop.call_soon_threadsafe(task.cancel)
 
 
-async def _together(made: Plane) -> None:
+async def _together(made: Plane, sealer: Plane) -> None:
     async with asyncio.TaskGroup() as group:
         for program in (serve, run_dispatcher, run_projector):
             group.create_task(program(made))
+        group.create_task(run_sealer(sealer))

@@ -20,7 +20,7 @@ from psycopg import sql
 
 from control_plane.schema import migrate
 from deploy.embedded.lab_catalogue import publish_lab_catalogue
-from deploy.embedded.postgres import APP_ROLE, PostgresServer
+from deploy.embedded.postgres import APP_ROLE, SEALER_ROLE, PostgresServer
 from deploy.embedded.postgres_cluster import PostgresUnavailable, find_programs, server_user
 from deploy.embedded.stack import sqlalchemy_url
 from tests.plugins.requirements import missing_server
@@ -45,6 +45,10 @@ class Database:
     @property
     def app_dsn(self) -> str:
         return self.server.app_dsn_of(self.name)
+
+    @property
+    def sealer_dsn(self) -> str:
+        return self.server.sealer_dsn_of(self.name)
 
     def cut(self) -> int:
         """Terminate all connections to the database, as a restart of the server does. Wait for their end and return
@@ -161,7 +165,8 @@ def cloned(server: PostgresServer, *, catalogue: bool = False) -> Iterator[Datab
     with psycopg.connect(server.admin_dsn_of("postgres"), autocommit=True) as admin:
         _clone(admin, database.name, WITH_CATALOGUE if catalogue else TEMPLATE)
         admin.execute(sql.SQL("revoke all on database {} from public").format(name))
-        admin.execute(sql.SQL("grant connect on database {} to {}").format(name, sql.Identifier(APP_ROLE)))
+        for role in (APP_ROLE, SEALER_ROLE):
+            admin.execute(sql.SQL("grant connect on database {} to {}").format(name, sql.Identifier(role)))
         try:
             yield database
         finally:

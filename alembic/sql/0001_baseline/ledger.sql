@@ -85,3 +85,27 @@ create table ledger.command_key (
   taken_at       timestamptz not null,
   primary key (principal, route, key)
 ) with (fillfactor = 70);
+-- The sealer reads the keys of recent commands. A BRIN index on a column that is never updated costs an append next to nothing,
+-- and keeps the update of the row on its page.
+create index command_key_taken_at on ledger.command_key using brin (taken_at) with (pages_per_range = 16);
+
+-- The Merkle tree over the leaves (events/ledger/tree.py): the hashes of complete subtrees of 256 leaves and more. Only the
+-- sealer inserts rows here and into tree_head, and no role updates or deletes them.
+create table ledger.tree_node (
+  level smallint not null,
+  index bigint   not null,
+  hash  bytea    not null,
+  primary key (level, index)
+);
+
+-- Signed heads of the tree. `signed` is the head as a JWS (control_plane/audit/heads.py), from which the other columns are
+-- copied. `leaves` are the leaves that this head adds to the previous one, 32 bytes each, in order.
+create table ledger.tree_head (
+  number    bigint      not null primary key,
+  size      bigint      not null,
+  epoch     integer     not null,
+  sealed_at timestamptz not null,
+  signed    text        not null,
+  leaves    bytea       not null
+);
+create index tree_head_size on ledger.tree_head (size, number);

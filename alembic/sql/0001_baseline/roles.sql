@@ -1,5 +1,5 @@
 -- Roles of the server, and what each may do on this database. The owner owns every object and cannot log in; the application
--- logs in and owns nothing. Roles belong to the server, not to the database: they may exist already, with a password of their own.
+-- and the sealer log in and own nothing. Roles belong to the server, not to the database: they may exist already, with a password of their own.
 
 do $$
 begin
@@ -8,6 +8,9 @@ begin
   end if;
   if not exists (select from pg_roles where rolname = 'sliceplane_app') then
     create role sliceplane_app login;
+  end if;
+  if not exists (select from pg_roles where rolname = 'sliceplane_sealer') then
+    create role sliceplane_sealer login;
   end if;
 end $$;
 
@@ -24,10 +27,17 @@ alter role sliceplane_app set default_transaction_isolation = 'read committed';
 -- The search path that `ledger.append` would otherwise have to set in every transaction.
 alter role sliceplane_app set search_path = pg_catalog, pg_temp;
 
+-- A stopped sealer delays no other program; these settings only end its session.
+alter role sliceplane_sealer set idle_in_transaction_session_timeout = '4s';
+alter role sliceplane_sealer set lock_timeout = '5s';
+alter role sliceplane_sealer set tcp_user_timeout = '5s';
+alter role sliceplane_sealer set default_transaction_isolation = 'read committed';
+alter role sliceplane_sealer set search_path = pg_catalog, pg_temp;
+
 do $$
 begin
   execute format('revoke all on database %I from public', current_database());
-  execute format('grant connect on database %I to sliceplane_app', current_database());
+  execute format('grant connect on database %I to sliceplane_app, sliceplane_sealer', current_database());
 end $$;
 revoke all on schema public from public;
 

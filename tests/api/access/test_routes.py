@@ -55,6 +55,7 @@ PARTS: Final = {
     "check": "postgres",
     "code": "no_capacity",
     "problem": "conflict",
+    "position": "1",
 }
 ENTERED: Final = {
     *("no_credentials", "unknown_key", "key_revoked", "key_expired", "unknown_node"),

@@ -124,7 +124,9 @@ def test_program_collects_garbage_again_once_its_modules_are_imported() -> None:
 
 
 def test_unknown_command_of_sliceplane_server_is_refused_with_the_list_of_commands(main_of: Main) -> None:
-    assert "choose one of api, dispatcher, projector, migrate, issue-key" in main_of("nonsense").stderr
+    assert (
+        "choose one of api, dispatcher, projector, sealer, migrate, issue-key" in main_of("nonsense").stderr
+    )
 
 
 def test_migrate_without_a_database_url_names_the_setting_in_one_sentence(main_of: Main) -> None:

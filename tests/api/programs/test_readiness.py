@@ -18,6 +18,7 @@ import pytest
 from control_plane.api import health
 from control_plane.api.health import (
     CHECKS,
+    FOLLOWERS,
     FRESH_SECONDS,
     LONGEST_LAG_SECONDS,
     Check,
@@ -32,7 +33,7 @@ from deploy.embedded.children import Child, installed_program
 from deploy.embedded.postgres import PostgresServer
 from tests.api.api_process import api_process
 from tests.api.node import admit, allocate, batch, register_node, survey
-from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane, settings_for
+from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane, sealer_settings, settings_for
 from tests.servers.postgres import cloned
 from tests.waiting import until
 
@@ -74,10 +75,12 @@ def summary(plane: RunningPlane) -> dict[str, Any]:
 def test_ready_control_plane_shows_every_check_with_its_measurements(running_plane: RunningPlane) -> None:
     checks = await_checks(running_plane)
 
-    assert [*checks] == ["postgres", "redis", "dispatcher", "projector"]
+    assert [*checks] == ["postgres", "redis", "dispatcher", "projector", "sealer"]
     assert all(checks[name]["latency_ms"] > 0 for name in ("postgres", "redis"))
-    assert all(checks[name]["leads"] is True for name in ("dispatcher", "projector"))
-    assert all(checks[name]["lag_seconds"] < LONGEST_LAG_SECONDS for name in ("dispatcher", "projector"))
+    assert all(checks[name]["leads"] is True for name in ("dispatcher", "projector", "sealer"))
+    assert all(
+        checks[name]["lag_seconds"] < LONGEST_LAG_SECONDS for name in ("dispatcher", "projector", "sealer")
+    )
 
 
 def test_readiness_without_redis_shows_only_the_redis_check_as_failed(running_plane: RunningPlane) -> None:
@@ -144,19 +147,28 @@ def test_ledger_follower_without_a_leader_is_not_ready_until_a_process_becomes_l
             "SLICEPLANE_REDIS_URL": there.settings.redis_url.get_secret_value(),
             "SLICEPLANE_SIGNING_KEY_FILE": str(there.settings.signing_key_file),
         }
+        sealing = sealer_settings(there.database, there.settings, tmp_path)
+        environments = {
+            **dict.fromkeys(FOLLOWERS, environment),
+            "sealer": {
+                **environment,
+                "SLICEPLANE_DATABASE_URL": sealing.database_url.get_secret_value(),
+                "SLICEPLANE_SEALING_KEY_FILE": str(sealing.sealing_key_file),
+            },
+        }
         code, checks = readiness(there)
         assert code == 503
-        for name in ("dispatcher", "projector"):
+        for name in FOLLOWERS:
             assert (checks[name]["status"], checks[name]["leads"]) == ("failed", False)
             assert f"{SERVER} {name}" in checks[name]["message"]
         followers = [
-            Child(name, installed_program(SERVER, name), tmp_path / f"{name}.log", environment)
-            for name in ("dispatcher", "projector")
+            Child(name, installed_program(SERVER, name), tmp_path / f"{name}.log", environments[name])
+            for name in FOLLOWERS
         ]
         for follower in followers:
             opened.callback(follower.stop)
             follower.start()
-        until(lambda: is_ready(there), "both followers lead")
+        until(lambda: is_ready(there), "all followers lead")
         followers[0].stop()
         await_checks(there, dispatcher="failed")
 
@@ -164,10 +176,10 @@ def test_ledger_follower_without_a_leader_is_not_ready_until_a_process_becomes_l
 def test_unknown_readiness_check_is_refused_with_the_names_of_all_checks(running_plane: RunningPlane) -> None:
     answer = httpx.get(f"{running_plane.url}/readyz/moon", timeout=20, verify=TLS_CONTEXT)
     assert answer.status_code == 404
-    assert "choose one of postgres, redis, dispatcher, projector" in answer.json()["detail"]
+    assert "choose one of postgres, redis, dispatcher, projector, sealer" in answer.json()["detail"]
 
 
-def test_readiness_without_postgres_shows_the_dispatcher_and_the_projector_as_unknown(
+def test_readiness_without_postgres_shows_every_follower_of_the_ledger_as_unknown(
     running_plane: RunningPlane,
 ) -> None:
     await_checks(running_plane)
@@ -177,7 +189,7 @@ def test_readiness_without_postgres_shows_the_dispatcher_and_the_projector_as_un
         admin.execute(f'alter database "{name}" with allow_connections false')
         try:
             running_plane.database.cut()
-            await_checks(running_plane, postgres="failed", dispatcher="unknown", projector="unknown")
+            await_checks(running_plane, postgres="failed", **dict.fromkeys(FOLLOWERS, "unknown"))
         finally:
             admin.execute(f'alter database "{name}" with allow_connections true')
     until(lambda: is_ready(running_plane), "the control plane is back")

@@ -115,6 +115,12 @@ class World:
         assert self.send("DELETE", f"/allocations/{made['id']}").is_success
         return {"node": "lab-a", "index": made["slots"][0]["slot_id"].partition("/")[2]}
 
+    def sealed(self) -> Names:
+        position = PARAMETERS["position"].example
+        heads = "select 1 from ledger.tree_head where size >= %(position)s"
+        until(lambda: bool(self.plane.rows(heads, position=position)), "the position is sealed")
+        return {"position": position}
+
     def excluded(self) -> Names:
         for table in ("read.node", "read.slot"):
             self.plane.rows(
@@ -239,6 +245,7 @@ PREPARED: Final[Mapping[str, Callable[[World], Names]]] = {
     "POST /v1/principals/revoke": World.named_account,
     "POST /v1/tasks/{task_id}/retry": World.failed_task,
     "POST /v1/tasks/{task_id}/cancel": World.task,
+    "GET /v1/audit/consistency": World.sealed,
 }
 """Operations that need a resource in a particular state."""
 BY_PARAMETER: Final[Mapping[str, Callable[[World], Names]]] = {
@@ -259,6 +266,7 @@ BY_PARAMETER: Final[Mapping[str, Callable[[World], Names]]] = {
     "problem": World.page,
     "code": World.page,
     "check": World.page,
+    "position": World.sealed,
 }
 """Resources of all other operations, by their first path parameter."""
 

@@ -14,7 +14,13 @@ from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane
 from tests.waiting import until
 
 PAGED: Final = {"cursor", "limit", "order"}
-NEWEST_FIRST: Final = {"/v1/access-log", "/v1/allocations", "/v1/tasks", "/v1/verifications"}
+NEWEST_FIRST: Final = {
+    "/v1/access-log",
+    "/v1/allocations",
+    "/v1/audit/heads",
+    "/v1/tasks",
+    "/v1/verifications",
+}
 """Lists that are in descending order unless a request names another."""
 SINGLE: Final = {"/v1/parked", "/v1/nodes/{node}/drift", "/v1/drift"}
 """Lists that may have fewer than two items in this test."""
@@ -139,13 +145,16 @@ def test_walk_of_every_list_with_one_item_per_page_returns_each_item_once_in_bot
 
 
 def is_quiet(plane: RunningPlane) -> bool:
-    """Return whether the projector has read everything, and every order is listed as a task."""
+    """Return whether projector and sealer have read everything, and every order is listed as a task."""
     with plane.client() as admin:
         read_models = admin.get("/projections").json()["items"]
         tasks = admin.get("/tasks").json()["items"]
         behind = [
             each for each in read_models if not each["inline"] and each["position"] < each["last_position"]
         ]
+        [head] = admin.get("/audit/heads", params={"limit": 1}).json()["items"]
+        if head["size"] < plane.last_position():
+            return False
         return not behind and len(tasks) >= 3 and all(each["state"] == "sent" for each in tasks)
 
 

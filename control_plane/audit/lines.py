@@ -1,0 +1,113 @@
+"""The format of an export of the ledger: gzip (RFC 1952) of lines, each a JSON array with its kind as the first item.
+
+An export begins with `export` and ends with `end`. Between them are, for each head in the order of the numbers, its
+line, then the idempotency keys that it covers, then the rows of the positions that it adds; then the rows that are not
+sealed yet, in the order of positions; then the other tables. A reader needs the whole of no table but the streams, the
+claims and the parts. Binary values are base64 (RFC 4648). `docs/audit.md` describes the format for other readers.
+"""
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+FORMAT: Final = 1
+
+
+class _Line(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base class of all lines."""
+
+
+class ExportLine(_Line, frozen=True, tag="export"):
+    """The first line: the version of the format, and when the snapshot of the database was taken."""
+
+    format: int
+    exported_at: datetime
+
+
+class HeadLine(_Line, frozen=True, tag="head"):
+    """A signed head, and the leaves that it adds, 32 bytes each."""
+
+    text: str
+    leaves: bytes
+
+
+class KeyLine(_Line, frozen=True, tag="key"):
+    """An idempotency key of the range of positions of the head before it."""
+
+    name: str
+    digest: str
+
+
+class EventLine(_Line, frozen=True, tag="event"):
+    """A row of `ledger.event` as PostgreSQL sends it, with a null leaf (`events.ledger.merkle`), and the leaf."""
+
+    row: bytes
+    leaf: bytes
+
+
+class DeadLine(_Line, frozen=True, tag="dead"):
+    """A row of `ledger.dead_position`, in the form of an event."""
+
+    row: bytes
+    leaf: bytes
+
+
+class PartLine(_Line, frozen=True, tag="part"):
+    """A row of a part of the database that heads have a digest of, except idempotency keys."""
+
+    part: str
+    name: str
+    digest: str
+
+
+class StreamLine(_Line, frozen=True, tag="stream"):
+    """A row of `ledger.head`: a stream and its last version."""
+
+    stream: str
+    version: int
+
+
+class ClaimLine(_Line, frozen=True, tag="claim"):
+    """A row of `ledger.claim`: the claimed thing and the stream that holds it."""
+
+    kind: str
+    value: str
+    stream: str
+
+
+class StrayKeyLine(_Line, frozen=True, tag="stray_key"):
+    """An idempotency key that names a position without an event, or that was not taken shortly before it."""
+
+    name: str
+
+
+class CheckpointLine(_Line, frozen=True, tag="checkpoint"):
+    """The position up to which a follower has processed the ledger."""
+
+    name: str
+    position: int
+
+
+class EndLine(_Line, frozen=True, tag="end"):
+    """The last line: the last position that was drawn, and the number of lines before this one."""
+
+    drawn: int
+    lines: int
+
+
+Line = (
+    ExportLine
+    | HeadLine
+    | KeyLine
+    | EventLine
+    | DeadLine
+    | PartLine
+    | StreamLine
+    | ClaimLine
+    | StrayKeyLine
+    | CheckpointLine
+    | EndLine
+)
+ENCODER: Final = msgspec.json.Encoder()
+DECODER: Final = msgspec.json.Decoder(Line)

@@ -1,0 +1,111 @@
+"""Read rows of the ledger from the bytes that PostgreSQL sends for them (`events.ledger.merkle`), and hash them."""
+
+from hashlib import sha256
+from struct import Struct, error
+from typing import Final, NamedTuple
+
+from events.ledger.merkle import DEAD, EVENT, VERSION
+
+_INT8, _BYTEA, _INT2, _INT4, _TEXT, _TIMESTAMPTZ, _UUID = 20, 17, 21, 23, 25, 1184, 2950
+# An event in as few pieces as its texts and nullable columns permit: a text begins after each. `x` skips a byte.
+_TO_STREAM: Final = Struct(">iIiqIi16xIi")
+_TO_TYPE: Final = Struct(">IiqIi")
+_TO_PROJECT: Final = Struct(">IihIi")
+_TO_TEXT: Final = Struct(">Ii")
+_TO_CAUSATION: Final = Struct(">Ii16xIi")
+_TO_DATA: Final = Struct(">IiqIiqIiiIi")
+_DEAD: Final = Struct(">iIiqIi8xIi")
+_TO_LEAF: Final = Struct(">IiiIi")
+_NULL: Final = -1
+_EVENT_PREFIX: Final = b"\x00" + VERSION + EVENT
+_DEAD_PREFIX: Final = b"\x00" + VERSION + DEAD
+
+
+class BadRow(ValueError):
+    """The bytes are not a row of the table."""
+
+
+class Event(NamedTuple):
+    """The columns of an event that a verification reads."""
+
+    position: int
+    stream: str
+    version: int
+    type: str
+    schema_version: int
+    epoch: int
+    data: bytes
+
+
+class Dead(NamedTuple):
+    """The columns of a dead position that a verification reads."""
+
+    position: int
+    epoch: int
+
+
+def event_leaf(row: bytes) -> bytes:
+    """Return the leaf of an event, from all its columns."""
+    return sha256(_EVENT_PREFIX + row).digest()
+
+
+def dead_leaf(row: bytes) -> bytes:
+    """Return the leaf of a dead position, from all its columns."""
+    return sha256(_DEAD_PREFIX + row).digest()
+
+
+def event_of(row: bytes) -> Event:
+    """Return the columns of an event. Raises `BadRow`."""
+    try:
+        count, t1, n1, position, t2, n2, t3, stream = _TO_STREAM.unpack_from(row)
+        is_valid = (count, t1, n1, t2, n2, t3) == (17, _INT8, 8, _UUID, 16, _TEXT)
+        at, end = 52, 52 + stream
+        name = row[at:end]
+        t1, n1, version, t2, type_ = _TO_TYPE.unpack_from(row, end)
+        is_valid &= (t1, n1, t2) == (_INT8, 8, _TEXT) and stream >= 0 <= type_
+        at, end = end + 24, end + 24 + type_
+        event_type = row[at:end]
+        t1, n1, schema_version, t2, project = _TO_PROJECT.unpack_from(row, end)
+        is_valid &= (t1, n1, t2) == (_INT2, 2, _TEXT) and project >= _NULL
+        end += 18 + max(0, project)
+        t1, actor = _TO_TEXT.unpack_from(row, end)
+        t2, reason = _TO_TEXT.unpack_from(row, end + 8 + actor)
+        is_valid &= t1 == t2 == _TEXT and actor >= 0 <= reason
+        end += 16 + actor + reason
+        t1, n1, t2, causation = _TO_CAUSATION.unpack_from(row, end)
+        is_valid &= (t1, n1, t2) == (_UUID, 16, _UUID) and causation in (16, _NULL)
+        end += 32 + (16 if causation > 0 else 0)
+        t1, trace = _TO_TEXT.unpack_from(row, end)
+        is_valid &= t1 == _TEXT and trace >= _NULL
+        end += 8 + max(0, trace)
+        t1, n1, _, t2, n2, _, t3, n3, epoch, t4, data = _TO_DATA.unpack_from(row, end)
+        is_valid &= (t1, n1, t2, n2, t3, n3, t4) == (_TIMESTAMPTZ, 8, _TIMESTAMPTZ, 8, _INT4, 4, _TEXT)
+        at, end = end + 52, end + 52 + data
+        is_valid &= data >= 0 and _TO_TEXT.unpack_from(row, end) == (_BYTEA, _NULL) and end + 8 == len(row)
+        if is_valid:
+            return Event(
+                position,
+                name.decode(),
+                version,
+                event_type.decode(),
+                schema_version,
+                epoch,
+                row[at:end],
+            )
+    except (error, UnicodeDecodeError):
+        pass
+    raise BadRow("a row is not that of an event: a column is missing or has another type")
+
+
+def dead_of(row: bytes) -> Dead:
+    """Return the columns of a dead position. Raises `BadRow`."""
+    try:
+        count, t1, n1, position, t2, n2, t3, seen_by = _DEAD.unpack_from(row)
+        is_valid = (count, t1, n1, t2, n2, t3) == (5, _INT8, 8, _TIMESTAMPTZ, 8, _TEXT) and seen_by >= 0
+        t1, n1, epoch, t2, n2 = _TO_LEAF.unpack_from(row, 44 + seen_by)
+        is_valid &= (t1, n1, t2, n2) == (_INT4, 4, _BYTEA, _NULL) and 64 + seen_by == len(row)
+        if is_valid:
+            return Dead(position, epoch)
+    except error:
+        pass
+    raise BadRow("a row is not that of a dead position: a column is missing or has another type")

@@ -1,0 +1,558 @@
+"""Verify an export of the ledger offline, with public keys and heads that an auditor kept (LED-7).
+
+Nothing in the export is trusted but what a signature covers. Signed heads give the root of the tree, and the roots show
+whether the leaves that the heads store are those that were sealed. Each leaf is then computed again from the columns of
+its row and compared with the sealed leaf, so that a difference has a position. If the stored leaves themselves were
+changed, the roots still show whether the rows of a head are those that were sealed, but not which one differs.
+
+Heads contain the hash of the previous head, so one kept head vouches for all before it. An export without a kept head
+can end with any head that was ever signed: that later history was cut off cannot be seen.
+
+Events after the newest head are not sealed. Their leaves only show a change after which they were not computed again.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, assert_never
+
+import msgspec
+from joserfc.jwk import OKPKey
+
+from control_plane.audit.heads import (
+    BadHead,
+    Head,
+    Part,
+    PartRow,
+    SignedHead,
+    head_of,
+    part_digest,
+    text_digest,
+    verify_head,
+)
+from control_plane.audit.lines import (
+    DECODER,
+    FORMAT,
+    CheckpointLine,
+    ClaimLine,
+    DeadLine,
+    EndLine,
+    EventLine,
+    ExportLine,
+    HeadLine,
+    KeyLine,
+    Line,
+    PartLine,
+    StrayKeyLine,
+    StreamLine,
+)
+from control_plane.audit.rows import BadRow, Dead, Event, dead_leaf, dead_of, event_leaf, event_of
+from events.catalog import CATALOG, UnknownFact, UnreadableFact, decode
+from events.claims import CLAIMING, claims_of
+from events.ledger.tree import HASH_BYTES, Frontier
+
+UNSEALED_SECONDS: Final = 10.0
+"""Time within which a change of sessions may not be sealed yet. The sealer seals such a change within 3 s."""
+_NO_LEVEL: Final = 64
+_CLAIMING_TYPES: Final = frozenset(
+    name for name, shape in CATALOG.items() if issubclass(shape.fact, CLAIMING)
+)
+
+
+class Kind(StrEnum):
+    """What differs. Each kind is described in docs/audit.md."""
+
+    EXPORT = "export"
+    HEAD_SIGNATURE = "head_signature"
+    HEAD_CHAIN = "head_chain"
+    HEAD_MISSING = "head_missing"
+    HEAD_LEAVES = "head_leaves"
+    FORK = "fork"
+    TREE = "tree"
+    ROW_CHANGED = "row_changed"
+    LEAF_CHANGED = "leaf_changed"
+    ROW_REMOVED = "row_removed"
+    ROW_ADDED = "row_added"
+    NOTED_DEAD = "noted_dead"
+    EPOCH_ORDER = "epoch_order"
+    STREAM_VERSION = "stream_version"
+    STREAM_HEAD = "stream_head"
+    CLAIM = "claim"
+    KEYS = "keys"
+    SESSIONS = "sessions"
+    EPOCHS = "epochs"
+    FUNCTIONS = "functions"
+    ROLES = "roles"
+    SEQUENCE = "sequence"
+    CHECKPOINT = "checkpoint"
+
+
+_OF_PART: Final[Mapping[Part, Kind]] = {
+    Part.EPOCHS: Kind.EPOCHS,
+    Part.FUNCTIONS: Kind.FUNCTIONS,
+    Part.KEYS: Kind.KEYS,
+    Part.ROLES: Kind.ROLES,
+    Part.SESSIONS: Kind.SESSIONS,
+}
+_UNCHANGING: Final = (Part.EPOCHS, Part.FUNCTIONS, Part.ROLES)
+"""Parts that an auditor must have reviewed: a change since the oldest kept head is a difference."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One difference; `position` is that in the ledger, None if the difference has none."""
+
+    kind: Kind
+    position: int | None
+    what: str
+
+
+@dataclass
+class Verdict:
+    """The result of a verification. The history is as it was sealed if there are no `differences`.
+
+    `rows` is the number of rows that were read, `sealed` the last sealed position, `head` the newest valid head, and
+    `notes` state what was not proved.
+    """
+
+    differences: list[Difference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    rows: int = 0
+    sealed: int = 0
+    exported_at: datetime | None = None
+    head: SignedHead | None = None
+
+    def add(self, kind: Kind, what: str, position: int | None = None) -> None:
+        """Add a difference."""
+        self.differences.append(Difference(kind, position, what))
+
+
+def verify_export(
+    path: Path,
+    keys: Mapping[str, OKPKey],
+    kept: Iterable[str],
+    *,
+    unsealed_seconds: float = UNSEALED_SECONDS,
+) -> Verdict:
+    """Verify the export in a file; `kept` are texts of heads. Never raises for a damaged export; raises `OSError` for a
+    file that cannot be read.
+    """
+    verdict = Verdict()
+    verification = _Verification(keys, _kept_heads(kept, keys, verdict), verdict, unsealed_seconds)
+    try:
+        with gzip.open(path) as file:
+            for line in file:
+                verification.read(line)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        verdict.add(Kind.EXPORT, f"the export is truncated or damaged: {error}")
+    verification.finish()
+    return verdict
+
+
+def _kept_heads(texts: Iterable[str], keys: Mapping[str, OKPKey], verdict: Verdict) -> list[SignedHead]:
+    """Return the valid heads among kept texts, in the order of their numbers; of one number, that of the last epoch.
+
+    The beginning of another kept text is ignored: it is a line that was written only in part.
+    """
+    stripped = sorted({text.strip() for text in texts} - {""})
+    found: dict[int, SignedHead] = {}
+    for text, following in zip(stripped, [*stripped[1:], ""], strict=False):
+        if following.startswith(text):
+            continue
+        try:
+            head = verify_head(text, keys)
+        except BadHead as bad:
+            verdict.add(Kind.HEAD_SIGNATURE, f"a kept head is not valid: {bad}")
+            continue
+        other = found.setdefault(head.head.number, head)
+        if other.text != head.text and other.head.epoch == head.head.epoch:
+            verdict.add(
+                Kind.FORK, f"two kept heads have the number {head.head.number}: the sealer signed a fork"
+            )
+        if head.head.epoch > other.head.epoch:
+            found[head.head.number] = head
+    return sorted(found.values(), key=lambda each: each.head.number)
+
+
+@dataclass
+class _Sealed:
+    """The positions that the newest head adds: after `begin`, up to `end`.
+
+    `leaves` are those that the head stores, if the root proves them, else empty: then the leaves of the rows are
+    collected in `computed` and compared with the root at the end.
+    """
+
+    begin: int = 0
+    end: int = 0
+    leaves: Sequence[bytes] = ()
+    computed: list[bytes] = field(default_factory=list)
+
+    def expected(self, position: int) -> bytes | None:
+        """Return the sealed leaf of a position, None if it is not known."""
+        index = position - self.begin - 1
+        return self.leaves[index] if 0 <= index < len(self.leaves) else None
+
+
+class _Verification:
+    def __init__(
+        self,
+        keys: Mapping[str, OKPKey],
+        kept: Sequence[SignedHead],
+        verdict: Verdict,
+        unsealed_seconds: float,
+    ) -> None:
+        self._keys, self._kept, self._verdict, self._tolerance = keys, kept, verdict, unsealed_seconds
+        self._texts: dict[int, str] = {}
+        self._head: SignedHead | None = None
+        self._frontier: Frontier | None = Frontier()
+        self._range = _Sealed()
+        self._key_rows: list[PartRow] = []
+        self._part_rows: dict[Part, list[PartRow]] = {part: [] for part in Part}
+        self._position = 0
+        self._epoch = 0
+        self._versions: dict[str, int] = {}
+        self._streams: dict[str, int] = {}
+        self._claims: dict[tuple[str, str], str] = {}
+        self._claim_rows: dict[tuple[str, str], str] = {}
+        self._checkpoints: list[CheckpointLine] = []
+        self._lines = 0
+        self._end: EndLine | None = None
+        self._open: Head | None = None
+        self._unsealed: list[bytes] = []
+
+    def read(self, raw: bytes) -> None:
+        try:
+            line = DECODER.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._verdict.add(Kind.EXPORT, f"line {self._lines + 1} of the export cannot be read: {error}")
+            self._lines += 1
+            return
+        if self._end is not None or (self._lines == 0) != isinstance(line, ExportLine):
+            self._verdict.add(Kind.EXPORT, f"line {self._lines + 1} of the export is out of order")
+        self._lines += not isinstance(line, EndLine)
+        self._take(line)
+
+    def _take(self, line: Line) -> None:
+        match line:
+            case EventLine():
+                self._event(line)
+            case DeadLine():
+                self._dead(line)
+            case HeadLine():
+                self._close_head()
+                self._open_head(line)
+            case KeyLine():
+                self._key_rows.append(PartRow(line.name, line.digest))
+            case ExportLine():
+                self._verdict.exported_at = line.exported_at
+                if line.format != FORMAT:
+                    self._verdict.add(Kind.EXPORT, f"the export has the format {line.format}, not {FORMAT}")
+            case _:
+                self._take_table(line)
+
+    def _take_table(
+        self, line: PartLine | StreamLine | ClaimLine | StrayKeyLine | CheckpointLine | EndLine
+    ) -> None:
+        match line:
+            case PartLine():
+                self._part(line)
+            case StreamLine():
+                self._streams[line.stream] = line.version
+            case ClaimLine():
+                self._claim_rows[line.kind, line.value] = line.stream
+            case StrayKeyLine():
+                what = f"the idempotency key {line.name} belongs to no command of the ledger"
+                self._verdict.add(Kind.KEYS, what)
+            case CheckpointLine():
+                self._checkpoints.append(line)
+            case EndLine():
+                self._end = line
+            case _:
+                assert_never(line)
+
+    # Heads
+
+    def _open_head(self, line: HeadLine) -> None:
+        verdict, last = self._verdict, self._head
+        try:
+            signed = verify_head(line.text, self._keys)
+        except BadHead as bad:
+            verdict.add(Kind.HEAD_SIGNATURE, f"{_named(line.text)} is not valid: {bad}")
+            return
+        head = signed.head
+        self._texts[head.number] = signed.text
+        due = 1 if last is None else last.head.number + 1
+        if head.number != due:
+            verdict.add(
+                Kind.HEAD_CHAIN,
+                f"head {head.number} follows head {due - 1}: heads are missing or out of order",
+            )
+        elif head.previous != (None if last is None else text_digest(last.text)):
+            verdict.add(
+                Kind.HEAD_CHAIN, f"head {head.number} does not follow the head {due - 1} of the export"
+            )
+        if last is not None and (head.size < last.head.size or head.epoch < last.head.epoch):
+            verdict.add(
+                Kind.FORK, f"head {head.number} has fewer positions or a lower epoch than head {due - 1}"
+            )
+            return
+        self._head = verdict.head = signed
+        self._open = head
+        begin = self._sealed
+        self._range = _Sealed(begin, head.size, computed=self._unsealed[: head.size - begin])
+        self._unsealed = self._unsealed[head.size - begin :]
+        self._prove_leaves(head, line.leaves, is_next=head.number == due)
+        if last is not None:
+            self._compare_unchanging(last.head, head)
+
+    @property
+    def _sealed(self) -> int:
+        """The last position that a valid head covers."""
+        return self._range.end
+
+    def _prove_leaves(self, head: Head, stored: bytes, *, is_next: bool) -> None:
+        """Take the leaves that a head stores as the sealed ones, if they give the signed root. If heads before it are
+        missing (`is_next` is false), they do not.
+        """
+        if self._frontier is None:
+            return
+        leaves = [stored[at : at + HASH_BYTES] for at in range(0, len(stored), HASH_BYTES)]
+        extended = self._frontier.copy()
+        extended.extend(leaves, _NO_LEVEL)
+        if extended.size == head.size and extended.root.hex() == head.root:
+            self._frontier, self._range.leaves = extended, leaves
+        elif head.size == self._range.begin:
+            what = f"head {head.number} has the size of the head before it, but another root"
+            self._verdict.add(Kind.TREE, what)
+        elif is_next:
+            what = f"the leaves stored with head {head.number} do not have its root"
+            self._verdict.add(Kind.HEAD_LEAVES, what)
+
+    def _compare_unchanging(self, last: Head, head: Head) -> None:
+        since = self._kept[0].head.number if self._kept else head.number
+        if head.number <= since:
+            return
+        for part in _UNCHANGING:
+            if last.state.get(part) != head.state.get(part):
+                self._verdict.add(
+                    _OF_PART[part],
+                    f"{part} changed before head {head.number} ({head.sealed_at}); review the change, and keep a newer head",
+                )
+
+    def _close_head(self) -> None:
+        """Check that all positions of the newest head were read, and its idempotency keys."""
+        head, sealed, keys = self._open, self._range, part_digest(self._key_rows)
+        self._open, self._key_rows = None, []
+        if head is None:
+            return
+        self._missing(self._position + 1, sealed.end)
+        if sealed.end > sealed.begin and not sealed.leaves and self._frontier is not None:
+            self._prove_rows(head, sealed)
+        if keys != head.state.get(Part.KEYS):
+            which = f"positions {sealed.begin + 1} to {sealed.end}"
+            self._verdict.add(
+                Kind.KEYS, f"the idempotency keys of {which} are not those of head {head.number}"
+            )
+        self._verdict.sealed = sealed.end
+
+    def _prove_rows(self, head: Head, sealed: _Sealed) -> None:
+        """Compare the rows of a head with its root, because its stored leaves do not have this root."""
+        assert self._frontier is not None
+        self._frontier.extend(sealed.computed, _NO_LEVEL)
+        if self._frontier.size != head.size or self._frontier.root.hex() != head.root:
+            self._verdict.add(
+                Kind.TREE,
+                f"rows of positions {sealed.begin + 1} to {sealed.end} are not those of head {head.number}; which of"
+                " them, and what follows, cannot be proved",
+            )
+            self._frontier = None
+
+    # Rows
+
+    def _event(self, line: EventLine) -> None:
+        self._verdict.rows += 1
+        try:
+            event = event_of(line.row)
+        except BadRow as bad:
+            self._verdict.add(Kind.ROW_CHANGED, f"after position {self._position}: {bad}")
+            return
+        leaf = event_leaf(line.row)
+        if self._follows(event, leaf):
+            expected = self._range.expected(event.position)
+            if expected is not None and leaf != expected:
+                how = "with a new leaf" if line.leaf == leaf else "with its old leaf"
+                if line.leaf not in (leaf, expected):
+                    how = "and its leaf too"
+                self._verdict.add(
+                    Kind.ROW_CHANGED, f"the event ({event.type}) was changed {how}", event.position
+                )
+            elif line.leaf != leaf:
+                self._stored_leaf(event.position, sealed=expected is not None)
+        self._version(event)
+        if event.type in _CLAIMING_TYPES:
+            self._claim(event)
+
+    def _dead(self, line: DeadLine) -> None:
+        self._verdict.rows += 1
+        try:
+            dead = dead_of(line.row)
+        except BadRow as bad:
+            self._verdict.add(Kind.ROW_CHANGED, f"after position {self._position}: {bad}")
+            return
+        leaf = dead_leaf(line.row)
+        if not self._follows(dead, leaf):
+            return
+        expected = self._range.expected(dead.position)
+        if expected is not None and leaf != expected:
+            what = "the position is recorded as dead, but another row was sealed there"
+            self._verdict.add(Kind.NOTED_DEAD, what, dead.position)
+        elif line.leaf != leaf:
+            self._stored_leaf(dead.position, sealed=expected is not None)
+
+    def _stored_leaf(self, position: int, *, sealed: bool) -> None:
+        if sealed:
+            self._verdict.add(
+                Kind.LEAF_CHANGED, "the stored leaf was changed; the columns are as sealed", position
+            )
+        else:
+            self._verdict.add(Kind.ROW_CHANGED, "the row or its stored leaf was changed", position)
+
+    def _follows(self, row: Event | Dead, leaf: bytes) -> bool:
+        """Record the next row. Return False if its position was passed already."""
+        position, last = row.position, self._position
+        if position <= last:
+            what = (
+                "a second row at this position"
+                if position == last
+                else "a row before the first position, or out of order"
+            )
+            self._verdict.add(Kind.ROW_ADDED, what, position)
+            return False
+        self._missing(last + 1, min(position - 1, self._sealed))
+        self._position = position
+        if position > self._sealed:
+            self._unsealed.append(leaf)
+        elif not self._range.leaves:
+            self._range.computed.append(leaf)
+        if row.epoch < self._epoch:
+            self._verdict.add(Kind.EPOCH_ORDER, f"epoch {row.epoch} follows epoch {self._epoch}", position)
+        self._epoch = max(self._epoch, row.epoch)
+        return True
+
+    def _missing(self, first: int, last: int) -> None:
+        """Record that sealed positions have no row, in one difference for adjacent ones."""
+        if first <= last:
+            which = "" if first == last else f"; the same for all positions to {last}"
+            self._verdict.add(Kind.ROW_REMOVED, f"the sealed row was removed{which}", first)
+            self._position = last
+
+    def _version(self, event: Event) -> None:
+        due = self._versions.get(event.stream, 0) + 1
+        if event.version != due:
+            what = f"the event has version {event.version} of stream {event.stream}, where {due} follows"
+            self._verdict.add(Kind.STREAM_VERSION, what, event.position)
+        self._versions[event.stream] = max(event.version, due)
+
+    def _claim(self, event: Event) -> None:
+        try:
+            takes, frees = claims_of(decode(event.type, event.schema_version, event.data.decode()))
+        except (UnknownFact, UnreadableFact, UnicodeDecodeError) as error:
+            self._verdict.add(Kind.CLAIM, f"the event ({event.type}) cannot be read: {error}", event.position)
+            return
+        for claim in frees:
+            self._claims.pop(claim, None)
+        for claim in takes:
+            self._claims[claim] = event.stream
+
+    # The other tables
+
+    def _part(self, line: PartLine) -> None:
+        try:
+            self._part_rows[Part(line.part)].append(PartRow(line.name, line.digest))
+        except ValueError:
+            self._verdict.add(Kind.EXPORT, f"the export contains an unknown part {line.part}")
+
+    def finish(self) -> None:
+        """Compare what only the end of the export shows."""
+        self._close_head()
+        verdict = self._verdict
+        if self._end is None or self._end.lines != self._lines:
+            verdict.add(
+                Kind.EXPORT, "the export is truncated: its last line is missing or counts other lines"
+            )
+        if self._unsealed:
+            verdict.notes.append(
+                f"{len(self._unsealed)} rows after position {self._sealed} are not sealed and not proved"
+            )
+        self._compare_kept()
+        if self._head is None:
+            verdict.add(Kind.HEAD_MISSING, "the export has no valid head: nothing is proved")
+        else:
+            self._compare_parts(self._head.head)
+        if self._end is not None:
+            self._compare_tables(self._end)
+
+    def _compare_kept(self) -> None:
+        if not self._kept:
+            self._verdict.notes.append(
+                "no kept head was given: that history or heads were cut off at the end cannot be seen"
+            )
+        last = self._head.head.number if self._head else 0
+        for signed in self._kept:
+            head, found = signed.head, self._texts.get(signed.head.number)
+            named = f"kept head {head.number} of {head.size} positions ({head.sealed_at})"
+            if found is None:
+                what = "the ledger was cut or restored" if head.number > last else "the head was removed"
+                self._verdict.add(Kind.HEAD_MISSING, f"{named} is not in the export: {what}")
+            elif found != signed.text:
+                self._verdict.add(
+                    Kind.FORK, f"{named} is another one in the export: the ledger was restored, or a fork"
+                )
+
+    def _compare_parts(self, head: Head) -> None:
+        for part, rows in self._part_rows.items():
+            if part is Part.KEYS or part_digest(rows) == head.state.get(part):
+                continue
+            exported_at = self._verdict.exported_at or datetime.max.replace(tzinfo=UTC)
+            if part is Part.SESSIONS and exported_at - head.sealed_at <= timedelta(seconds=self._tolerance):
+                self._verdict.notes.append(
+                    "sessions changed after the newest head; this change is not sealed yet"
+                )
+            else:
+                self._verdict.add(
+                    _OF_PART[part], f"{part} are not those of head {head.number} ({head.sealed_at})"
+                )
+
+    def _compare_tables(self, end: EndLine) -> None:
+        for stream in sorted({*self._versions, *self._streams}):
+            stored, found = self._streams.get(stream), self._versions.get(stream)
+            if stored != found:
+                self._verdict.add(
+                    Kind.STREAM_HEAD, f"stream {stream} has version {found}, but its head {stored}"
+                )
+        for claim in sorted({*self._claims, *self._claim_rows}):
+            row, holder = self._claim_rows.get(claim), self._claims.get(claim)
+            if row != holder:
+                what = f"the claim on {' '.join(claim)} is held by {holder}, but its row has {row}"
+                self._verdict.add(Kind.CLAIM, what)
+        if end.drawn < self._position:
+            self._verdict.add(
+                Kind.SEQUENCE, f"the sequence of positions is at {end.drawn}, before the last row"
+            )
+        for checkpoint in self._checkpoints:
+            if checkpoint.position > max(end.drawn, self._position):
+                what = (
+                    f"the checkpoint {checkpoint.name} is at {checkpoint.position}, after the last position"
+                )
+                self._verdict.add(Kind.CHECKPOINT, what)
+
+
+def _named(text: str) -> str:
+    """Return the name of a head that is not valid."""
+    try:
+        return f"head {head_of(text).head.number}"
+    except BadHead:
+        return "a head"

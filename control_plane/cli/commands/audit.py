@@ -1,0 +1,221 @@
+"""`sliceplane audit`: proof that the history was not changed (docs/audit.md).
+
+`verify` works without a connection: it needs an export, the public keys of the sealer, and heads that the auditor kept.
+This module is the only one of the command line that shares code with the control plane: the tree, the heads and the
+leaves must be computed as the ledger defines them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+from control_plane.cli.failures import Different, Failure, WrongUsage
+from control_plane.cli.options import UnnamedOutput
+from control_plane.cli.pages import audit as pages
+from control_plane.cli.screen import UnnamedFormat
+from control_plane.cli.session import Session, refuse_as_curl, screen, session
+from control_plane.client import calls
+from control_plane.client.audit_answers import Head
+from control_plane.client.exchange import Reply
+
+if TYPE_CHECKING:
+    from joserfc.jwk import OKPKey
+
+    from control_plane.audit.verify import Verdict
+
+commands = typer.Typer(no_args_is_help=True)
+_KEY: Final = "File with a public key of the sealer (PEM); repeatable, for keys that were replaced."
+Keys = Annotated[list[Path], typer.Option("--key", metavar="FILE", help=_KEY)]
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File of kept heads. The new head must continue the last head in it, and is added to it. Needs --key.",
+        show_default=False,
+    ),
+]
+
+
+@commands.command()
+def head(
+    context: typer.Context,
+    *,
+    keep: Page = None,
+    key: Annotated[
+        list[Path] | None, typer.Option("--key", metavar="FILE", help=_KEY, show_default=False)
+    ] = None,
+    output: UnnamedOutput = UnnamedFormat.TABLE,
+) -> None:
+    """Show the newest signed head of the ledger; with --keep, check that it continues the kept heads, and keep it.
+
+    Exit code 1 if the new head contradicts the kept ones.
+    """
+    if keep is not None and not key:
+        raise typer.BadParameter("--keep needs the public key of the sealer: --key FILE")
+    with session(context, output) as current:
+        reply = next(iter(current.listing(calls.heads(), 1)), None)
+        if reply is None:
+            raise Failure("the ledger has no head yet", "start the sealer: sliceplane-server sealer")
+        if keep is not None:
+            _keep(current, reply, keep, _read_keys(key or []))
+        current.screen.one(reply, pages.head)
+
+
+def _keep(current: Session, reply: Reply[Head], path: Path, keys: "dict[str, OKPKey]") -> None:
+    from control_plane.audit.checks import NotProved, check_succession
+    from control_plane.audit.heads import BadHead, head_of, verify_head
+
+    lines = _lines(path) if path.exists() else []
+    newest = reply.value
+    try:
+        verify_head(newest.signed, keys)
+        if lines:
+            kept = head_of(lines[-1]).head
+            proof: Sequence[str] = ()
+            if 0 < kept.size < newest.size:
+                proof = current.send(calls.consistency(kept.size, newest.size)).value.hashes
+            check_succession(lines[-1], newest.signed, keys, proof)
+    except (BadHead, NotProved) as error:
+        raise Different(
+            str(error), "keep both heads as evidence, and export the ledger: sliceplane audit export FILE"
+        ) from None
+    if newest.signed not in lines:
+        with path.open("a") as file:
+            file.write(newest.signed + "\n")
+
+
+@commands.command()
+def prove(
+    context: typer.Context,
+    *,
+    position: Annotated[int, typer.Argument(min=1, metavar="POSITION", help="Position of an event.")],
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of positions of a head. Default: the newest head.", show_default=False
+        ),
+    ] = None,
+    key: Annotated[
+        list[Path] | None,
+        typer.Option("--key", metavar="FILE", help=f"{_KEY} Then the proof is checked.", show_default=False),
+    ] = None,
+    output: UnnamedOutput = UnnamedFormat.TABLE,
+) -> None:
+    """Show the proof that a signed head includes a position; with --key, check it."""
+    with session(context, output) as current:
+        reply = current.send(calls.inclusion(position, size))
+        if key:
+            from control_plane.audit.checks import NotProved, check_inclusion
+            from control_plane.audit.heads import BadHead
+
+            found = reply.value
+            if found.head is None:
+                raise WrongUsage(
+                    f"no head has {found.size} positions", "choose the size of a head, or leave --size out"
+                )
+            try:
+                check_inclusion(found.head.signed, _read_keys(key), position, found.leaf, found.hashes)
+            except (BadHead, NotProved) as error:
+                raise Different(str(error), "keep the response as evidence") from None
+            current.asides[
+                f"head {found.head.number} includes position {position}; signature and proof are valid"
+            ] = None
+        current.screen.one(reply, pages.proof)
+
+
+@commands.command()
+def export(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write; it must not exist.")],
+) -> None:
+    """Write the whole ledger into a file, for `audit verify`."""
+    refuse_as_curl(context, "audit export")
+    with session(context, UnnamedFormat.TABLE) as current:
+        try:
+            with file.open("xb") as target:
+                for piece in current.client.download("/v1/audit/export"):
+                    target.write(piece)
+        except FileExistsError:
+            raise WrongUsage(f"{file} exists already", "choose another name") from None
+        except OSError as error:
+            raise WrongUsage(f"{file} cannot be written: {error.strerror}", "choose another name") from error
+        current.screen.note(f"verify it: sliceplane audit verify {file} --key KEY --head HEADS")
+
+
+@commands.command()
+def verify(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `audit export` wrote.")],
+    *,
+    key: Keys,
+    head: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--head",
+            metavar="FILE",
+            help="File with heads that you kept, one on each line; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    output: UnnamedOutput = UnnamedFormat.TABLE,
+) -> None:
+    """Verify an exported ledger without a connection: signatures, tree, every event, and the tables beside them.
+
+    Exit code 0 if the history is as it was sealed; otherwise 1, with each difference by position and kind.
+    """
+    with screen(output) as made:
+        from control_plane.audit.verify import verify_export
+
+        kept = [line for path in head or [] for line in _lines(path)]
+        try:
+            found = verify_export(file, _read_keys(key), kept)
+        except OSError as error:
+            raise WrongUsage(f"{file} cannot be read: {error.strerror}", "correct the path") from error
+        if made.machine:
+            made.document(_document(found))
+        else:
+            made.page(pages.verdict(found))
+        if found.differences:
+            count = (
+                "1 difference" if len(found.differences) == 1 else f"{len(found.differences):,} differences"
+            )
+            raise Different(
+                f"the history is not as it was sealed: {count}",
+                "keep the export and the heads as evidence; docs/audit.md describes each kind",
+            )
+
+
+def _document(found: "Verdict") -> bytes:
+    return msgspec.json.encode(
+        {
+            "verdict": "different" if found.differences else "as_sealed",
+            "rows": found.rows,
+            "sealed": found.sealed,
+            "exported_at": found.exported_at,
+            "head": None if found.head is None else found.head.head,
+            "notes": found.notes,
+            "differences": found.differences,
+        }
+    )
+
+
+def _read_keys(paths: Sequence[Path]) -> "dict[str, OKPKey]":
+    """Read public keys. Raises `WrongUsage`."""
+    from control_plane.audit.heads import BadKey, trusted_keys
+
+    try:
+        return trusted_keys("\n".join(_lines(path)) + "\n" for path in paths)
+    except BadKey as bad:
+        raise WrongUsage(
+            f"a file of --key is not a public key: {bad}", "use a file with an Ed25519 public key (PEM)"
+        ) from None
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file that are not empty. Raises `WrongUsage`."""
+    try:
+        return [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError as error:
+        raise WrongUsage(f"{path} cannot be read: {error.strerror}", "correct the path") from error

@@ -1,0 +1,178 @@
+"""The sealer program: follow the ledger, extend its Merkle tree, sign heads, and send them out of the database.
+
+The sealer has a database role of its own, which may read what it seals, insert nodes and heads of the tree, and record
+positions as dead. One sealer process leads. It reads the ledger behind the appenders' fence as every follower does, so
+it never seals a position that may still change, and positions that were never written become leaves without another
+reader. Appends never wait for it: a sealer that is stopped only leaves a longer tail unsealed.
+
+A head is sealed when `SEAL_POSITIONS` positions wait, or `SEAL_SECONDS` after the last head if any position waits.
+While the ledger is idle, the digests of the other parts are compared every `STATE_SECONDS`.
+
+Each sink has a task of its own, which reads the heads from the database and retries until the sink accepts them. If a
+sink holds a head that the database does not have, the database was restored from an older state or cut, and the sealer
+seals nothing until the ledger has a later epoch than that head: it would sign a second history otherwise.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+import httpx
+import psycopg
+import structlog
+
+from control_plane.audit.heads import SignedHead, head_of
+from control_plane.audit.stored_tree import TreeDamaged
+from control_plane.following.leading import lead
+from control_plane.identity.sealing import NoSigningKey, read_signer
+from control_plane.outage import DATABASE_UNAVAILABLE, rest
+from control_plane.sealer.sealing import LedgerIncomplete, Sealer
+from control_plane.sealer.sinks import FileSink, HttpSink, Sink, SinkUnavailable
+from control_plane.settings import Settings
+from control_plane.wiring import Plane
+from events.ledger.connection import fetch_value, fetch_values
+from events.ledger.tail import Tail
+from tasks.signing import Signer
+
+log = structlog.get_logger()
+LEADER: Final = "sealer"
+"""Name under which a sealer leads."""
+SEAL_POSITIONS: Final = 1024
+SEAL_SECONDS: Final = 0.7
+STATE_SECONDS: Final = 2.0
+POLL_SECONDS: Final = 0.2
+RETRY_SECONDS: Final = 1.0
+_HEADS: Final = "select signed from ledger.tree_head where number > %s order by number limit 100"
+_HEAD: Final = "select signed from ledger.tree_head where number = %s"
+_EPOCH: Final = "select ledger.current_epoch()"
+
+
+class LedgerRestored(Exception):
+    """A sink holds a head that the database does not have."""
+
+    def __init__(self, sink: str, head: SignedHead) -> None:
+        found = head.head
+        super().__init__(
+            f"{sink} holds head {found.number} of {found.size} positions in epoch {found.epoch}, which the database does"
+            " not have: the ledger was restored from an older state, or heads were removed. If it was restored, begin an"
+            " epoch with ledger.begin_epoch, and the sealer continues; else preserve the database as evidence"
+        )
+
+
+async def run_sealer(plane: Plane) -> None:
+    """Run the sealer until cancelled. Raises `NoSigningKey`."""
+    settings = plane.settings
+    signer = sealing_signer(settings)
+    dsn = plane.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    async with httpx.AsyncClient() as client:
+        sinks = _sinks(settings, client)
+        await lead(dsn, LEADER, lambda: _lead(dsn, signer, sinks))
+
+
+def sealing_signer(settings: Settings) -> Signer:
+    """Read the key that signs heads. Raises `NoSigningKey`."""
+    if settings.sealing_key_file is None:
+        raise NoSigningKey(
+            "SLICEPLANE_SEALING_KEY_FILE is not set: name a file with an Ed25519 private key (PKCS #8, PEM)"
+        )
+    return read_signer(settings.sealing_key_file)
+
+
+def _sinks(settings: Settings, client: httpx.AsyncClient) -> tuple[Sink, ...]:
+    file, url = settings.heads_file, settings.heads_url
+    return (*([FileSink(file)] if file else []), *([HttpSink(url, client)] if url else []))
+
+
+async def _lead(dsn: str, signer: Signer, sinks: Sequence[Sink]) -> None:
+    sealed = [asyncio.Event() for _ in sinks]
+    log.info("sealer_started", key=signer.kid, sinks=[each.name for each in sinks])
+    async with asyncio.TaskGroup() as group:
+        for sink, event in zip(sinks, sealed, strict=True):
+            group.create_task(_ship(dsn, sink, event))
+        group.create_task(_seal_until_cancelled(dsn, signer, sinks, sealed))
+
+
+async def _seal_until_cancelled(
+    dsn: str, signer: Signer, sinks: Sequence[Sink], sealed: Sequence[asyncio.Event]
+) -> None:
+    while True:
+        try:
+            await _seal(dsn, signer, sinks, sealed)
+        except (TreeDamaged, LedgerIncomplete, LedgerRestored) as error:
+            log.error("sealing_refused", error=str(error))
+        except (psycopg.errors.UniqueViolation, SinkUnavailable, *DATABASE_UNAVAILABLE) as error:
+            log.warning("sealing_restarted_after_error", error=str(error))
+        await rest(RETRY_SECONDS)
+
+
+async def _seal(dsn: str, signer: Signer, sinks: Sequence[Sink], sealed: Sequence[asyncio.Event]) -> None:
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as opened:
+        conn = await opened.enter_async_context(await _connection(dsn))
+        tail = Tail(dsn, "sealer")
+        opened.push_async_callback(tail.close)
+        await refuse_restored_ledger(conn, sinks)
+        sealer = await Sealer.load(conn, signer)
+        last = loop.time() - STATE_SECONDS
+        while True:
+            final = (await tail.batch(sealer.position, SEAL_POSITIONS)).final
+            waiting, quiet = final - sealer.position, loop.time() - last
+            if waiting >= SEAL_POSITIONS or quiet >= (SEAL_SECONDS if waiting else STATE_SECONDS):
+                last = loop.time()
+                if await sealer.seal(final) is not None:
+                    for event in sealed:
+                        event.set()
+            if waiting < SEAL_POSITIONS:
+                await rest(POLL_SECONDS)
+
+
+async def refuse_restored_ledger(conn: psycopg.AsyncConnection, sinks: Sequence[Sink]) -> None:
+    """Raise `LedgerRestored` if a sink holds a head that the database does not have, unless the ledger has a later
+    epoch than that head. Raises `SinkUnavailable`.
+    """
+    epoch = await fetch_value(conn, _EPOCH)
+    for sink in sinks:
+        held = await sink.last()
+        if held is None or held.head.epoch < epoch:
+            continue
+        if await fetch_value(conn, _HEAD, [held.head.number]) != held.text:
+            raise LedgerRestored(sink.name, held)
+
+
+async def _ship(dsn: str, sink: Sink, sealed: asyncio.Event) -> None:
+    """Send each head to a sink, until cancelled."""
+    unavailable = False
+    while True:
+        try:
+            async with await _connection(dsn) as conn:
+                number = await first_to_send(conn, sink)
+                while True:
+                    for text in await fetch_values(conn, _HEADS, [number]):
+                        head = head_of(text)
+                        await sink.send(head)
+                        number, unavailable = head.head.number, False
+                    sealed.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(RETRY_SECONDS):
+                            await sealed.wait()
+        except (SinkUnavailable, *DATABASE_UNAVAILABLE) as error:
+            if not unavailable:
+                log.warning("heads_not_sent", sink=sink.name, error=str(error))
+            unavailable = True
+        await rest(RETRY_SECONDS)
+
+
+async def first_to_send(conn: psycopg.AsyncConnection, sink: Sink) -> int:
+    """Return the number after which heads must be sent to a sink: that of its last head if the database has this head,
+    else 0 for a sink without heads or with heads of an earlier epoch.
+    """
+    held = await sink.last()
+    if held is None or await fetch_value(conn, _HEAD, [held.head.number]) != held.text:
+        return 0
+    return held.head.number
+
+
+async def _connection(dsn: str) -> psycopg.AsyncConnection:
+    return await psycopg.AsyncConnection.connect(dsn, autocommit=True, application_name="sealer")

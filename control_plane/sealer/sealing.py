@@ -1,0 +1,132 @@
+"""Extend the ledger's Merkle tree by final leaves, and store a signed head of it.
+
+One transaction inserts the completed subtrees and the head, so a crash leaves either both or none. The number of the
+head is a primary key: of two sealers that act at the same time, one fails and starts again from the stored head. The
+sealer signs leaves as they are stored. It does not compute them again: a row that was edited before it was sealed, with
+its old leaf, then differs from the sealed leaf.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final, LiteralString, NamedTuple
+
+import psycopg
+
+from control_plane.audit.heads import Head, Part, SignedHead, part_digest, sign_head, text_digest
+from control_plane.audit.parts import part_rows
+from control_plane.audit.stored_tree import STORED_LEVEL, last_head, load_frontier, store
+from events.ledger.connection import fetch_rows, fetch_value
+from events.ledger.tree import Frontier
+from events.values import Position
+from tasks.failpoints import failpoint
+from tasks.signing import Signer
+
+_LEAVES: Final[LiteralString] = """
+select position, leaf from (
+    select position, leaf from ledger.event where position > %(after)s and position <= %(upto)s
+    union all
+    select position, leaf from ledger.dead_position where position > %(after)s and position <= %(upto)s
+) leaves order by position
+"""
+_EPOCH: Final = "select ledger.current_epoch()"
+
+
+class LedgerIncomplete(Exception):
+    """A position that was final has no row any more, or two rows."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(
+            f"position {position} must have one event or be recorded as dead, but it has no row or two;"
+            " rows of the ledger were changed"
+        )
+
+
+class _Leaf(NamedTuple):
+    position: int
+    leaf: bytes
+
+
+def utc_now() -> datetime:
+    """Return the time of this machine, which does not depend on the database."""
+    return datetime.now(UTC)
+
+
+class Sealer:
+    """The tree at its newest head, and the connection that extends it. Use one task at a time."""
+
+    def __init__(
+        self,
+        conn: psycopg.AsyncConnection,
+        signer: Signer,
+        frontier: Frontier,
+        last: SignedHead | None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._conn, self._signer, self._clock = conn, signer, clock
+        self._frontier, self.last = frontier, last
+
+    @classmethod
+    async def load(
+        cls, conn: psycopg.AsyncConnection, signer: Signer, clock: Callable[[], datetime] = utc_now
+    ) -> "Sealer":
+        """Continue at the newest stored head; `conn` is in autocommit mode. Raises `TreeDamaged`."""
+        last = await last_head(conn)
+        return cls(conn, signer, await load_frontier(conn, last), last, clock)
+
+    @property
+    def position(self) -> Position:
+        """The last sealed position."""
+        return Position(self._frontier.size)
+
+    async def seal(self, upto: Position) -> SignedHead | None:
+        """Seal all positions up to `upto`, which are final, and return the new head.
+
+        Returns None if there is nothing new: no position, and all digests are those of the newest head. Raises
+        `LedgerIncomplete`, and `psycopg.errors.UniqueViolation` if another sealer has stored a head meanwhile.
+        """
+        async with self._conn.transaction():
+            leaves = await self._leaves(upto)
+            state = await self._state(upto)
+            if not leaves and self.last is not None and _is_same(state, self.last.head.state):
+                return None
+            frontier = self._frontier.copy()
+            nodes = frontier.extend(leaves, STORED_LEVEL)
+            signed = sign_head(self._signer, await self._head(frontier, state))
+            await store(self._conn, signed, leaves, nodes)
+            failpoint("seal.before_commit")
+        failpoint("seal.committed")
+        self._frontier, self.last = frontier, signed
+        return signed
+
+    async def _leaves(self, upto: Position) -> list[bytes]:
+        if upto <= self.position:
+            return []
+        rows = await fetch_rows(self._conn, _Leaf, _LEAVES, {"after": self.position, "upto": upto})
+        for position, row in enumerate(rows, self.position + 1):
+            if row.position != position:
+                raise LedgerIncomplete(min(position, row.position))
+        if len(rows) != upto - self.position:
+            raise LedgerIncomplete(self.position + len(rows) + 1)
+        return [row.leaf for row in rows]
+
+    async def _state(self, upto: Position) -> dict[Part, str]:
+        return {each: part_digest(await part_rows(self._conn, each, self.position, upto)) for each in Part}
+
+    async def _head(self, frontier: Frontier, state: dict[Part, str]) -> Head:
+        last = self.last
+        return Head(
+            number=1 if last is None else last.head.number + 1,
+            size=frontier.size,
+            root=frontier.root.hex(),
+            epoch=await fetch_value(self._conn, _EPOCH),
+            sealed_at=self._clock(),
+            previous=None if last is None else text_digest(last.text),
+            state=state,
+        )
+
+
+def _is_same(state: Mapping[Part, str], other: Mapping[Part, str]) -> bool:
+    """Return whether two heads of the same size would have the same digests. That of keys concerns the events between
+    them, of which there are none.
+    """
+    return all(state[part] == other.get(part) for part in Part if part is not Part.KEYS)

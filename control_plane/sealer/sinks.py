@@ -1,0 +1,112 @@
+"""Places outside the database to which signed heads are sent, so that a changed database contradicts them.
+
+A sink receives every head in the order of the numbers, at least once. `last` is asked once, at the start, and names the
+newest head that the sink is known to hold; sending continues after it.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+import httpx
+
+from control_plane.audit.heads import BadHead, SignedHead, head_of
+
+_TIMEOUT_SECONDS: Final = 10.0
+_CONTENT_TYPE: Final = "application/jose"
+
+
+class SinkUnavailable(Exception):
+    """A sink did not accept a head; the message names the sink and the reason."""
+
+
+class Sink(Protocol):
+    """A place that keeps heads."""
+
+    @property
+    def name(self) -> str:
+        """Name of the sink in log lines."""
+        ...
+
+    async def last(self) -> SignedHead | None:
+        """Return the newest head that the sink holds, None if it holds none or does not report it. Raises
+        `SinkUnavailable`.
+        """
+        ...
+
+    async def send(self, head: SignedHead) -> None:
+        """Store a head durably. Raises `SinkUnavailable`."""
+        ...
+
+
+class FileSink:
+    """A file with one head per line, which only grows. Each line is on the disk before the next head is sent."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        return str(self._path)
+
+    async def last(self) -> SignedHead | None:
+        return await asyncio.to_thread(self._last)
+
+    async def send(self, head: SignedHead) -> None:
+        try:
+            await asyncio.to_thread(self._append, head.text)
+        except OSError as error:
+            raise SinkUnavailable(f"{self._path} cannot be written: {error.strerror}") from error
+
+    def _last(self) -> SignedHead | None:
+        try:
+            lines = self._path.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SinkUnavailable(f"{self._path} cannot be read: {error.strerror}") from error
+        for line in reversed(lines):
+            try:
+                return head_of(line)
+            except BadHead:
+                continue  # a line that was written only in part
+        return None
+
+    def _append(self, line: str) -> None:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            if end:
+                file.seek(end - 1)
+            # A crash may have left a part of a line: it stays, and the head begins on a new line.
+            begin = b"\n" if end and file.read(1) != b"\n" else b""
+            file.write(begin + line.encode() + b"\n")
+            os.fsync(file.fileno())
+
+
+class HttpSink:
+    """A service that stores heads: each is sent with POST, as the text of a JWS, until it is answered with 2xx."""
+
+    def __init__(self, url: str, client: httpx.AsyncClient) -> None:
+        self._url, self._client = url, client
+
+    @property
+    def name(self) -> str:
+        return self._url
+
+    async def last(self) -> SignedHead | None:
+        return None
+
+    async def send(self, head: SignedHead) -> None:
+        try:
+            answer = await self._client.post(
+                self._url,
+                content=head.text,
+                headers={"Content-Type": _CONTENT_TYPE},
+                timeout=_TIMEOUT_SECONDS,
+            )
+        except (httpx.HTTPError, OSError) as error:
+            raise SinkUnavailable(f"{self._url} did not answer: {error}") from error
+        if not answer.is_success:
+            raise SinkUnavailable(f"{self._url} answered {answer.status_code}")

@@ -1,0 +1,70 @@
+"""Rows are read from the bytes that the leaf encoding defines, and wrong bytes are refused."""
+
+from contextlib import suppress
+from datetime import UTC
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_plane.audit.rows import BadRow, Dead, Event, dead_leaf, dead_of, event_leaf, event_of
+from events.ledger.merkle import DeadRow, EventRow, encoding_of, leaf_of
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+TIME = st.datetimes(timezones=st.just(UTC))
+BIGINT, INTEGER = st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1)
+EVENTS = st.builds(
+    EventRow, BIGINT, st.uuids(), TEXT, BIGINT, TEXT, st.integers(-(2**15), 2**15 - 1), st.none() | TEXT, TEXT, TEXT,
+    st.uuids(), st.none() | st.uuids(), st.none() | TEXT, TIME, TIME, INTEGER, TEXT,
+)  # fmt: skip
+DEAD = st.builds(DeadRow, BIGINT, TIME, TEXT, INTEGER)
+
+
+@given(EVENTS)
+def test_event_is_read_from_its_encoding_and_has_the_same_leaf(row: EventRow) -> None:
+    encoded = encoding_of(row)[2:]
+
+    assert event_of(encoded) == Event(
+        row.position,
+        row.stream_id,
+        row.version,
+        row.type,
+        row.schema_version,
+        row.epoch,
+        row.data.encode(),
+    )
+    assert event_leaf(encoded) == leaf_of(row)
+    with pytest.raises(BadRow):
+        dead_of(encoded)
+
+
+@given(DEAD)
+def test_dead_position_is_read_from_its_encoding_and_has_the_same_leaf(row: DeadRow) -> None:
+    encoded = encoding_of(row)[2:]
+
+    assert dead_of(encoded) == Dead(row.position, row.epoch)
+    assert dead_leaf(encoded) == leaf_of(row)
+    with pytest.raises(BadRow):
+        event_of(encoded)
+
+
+@given(EVENTS | DEAD, st.data())
+def test_row_that_is_cut_or_continued_is_refused(row: EventRow | DeadRow, data: st.DataObject) -> None:
+    encoded, read = encoding_of(row)[2:], event_of if isinstance(row, EventRow) else dead_of
+
+    for wrong in (encoded[: data.draw(st.integers(0, len(encoded) - 1))], encoded + b"\0"):
+        with pytest.raises(BadRow):
+            read(wrong)
+
+
+@given(EVENTS | DEAD, st.data())
+def test_changed_byte_never_crashes_and_always_changes_the_leaf(
+    row: EventRow | DeadRow, data: st.DataObject
+) -> None:
+    encoded = bytearray(encoding_of(row)[2:])
+    is_event = isinstance(row, EventRow)
+    encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
+
+    assert (event_leaf if is_event else dead_leaf)(bytes(encoded)) != leaf_of(row)
+    with suppress(BadRow):
+        (event_of if is_event else dead_of)(bytes(encoded))

@@ -1,0 +1,124 @@
+"""The sealer as a process: killed, stopped, started twice. Heads stay consistent, and appends never wait."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from control_plane.audit.export import compressed_export
+from control_plane.audit.heads import trusted_keys
+from control_plane.audit.verify import verify_export
+from control_plane.programs import SERVER
+from deploy.embedded.children import Child, installed_program
+from events.ledger.append import append
+from tests.ledger.given import because, on
+from tests.servers.plane import sealer_settings, settings_for
+from tests.servers.postgres import Database
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+SEALED = "select coalesce(max(size), 0), count(*) from ledger.tree_head"
+
+
+@contextmanager
+def sealer_process(
+    database: Database, folder: Path, failpoints: str = "", name: str = "sealer"
+) -> Iterator[Child]:
+    """Run a sealer process with an unreachable Redis, and end it, also if it is stopped."""
+    settings = sealer_settings(database, settings_for(database, "redis://127.0.0.1:1", 1, 1), folder)
+    environment = {
+        "SLICEPLANE_DATABASE_URL": settings.database_url.get_secret_value(),
+        "SLICEPLANE_REDIS_URL": settings.redis_url.get_secret_value(),
+        "SLICEPLANE_SEALING_KEY_FILE": str(settings.sealing_key_file),
+        "SLICEPLANE_HEADS_FILE": str(settings.heads_file),
+        "SLICEPLANE_FAILPOINTS": failpoints,
+    }
+    child = Child(name, installed_program(SERVER, "sealer"), folder / f"{name}.log", environment)
+    child.start()
+    try:
+        yield child
+    finally:
+        child.send(signal.SIGCONT)
+        child.stop()
+
+
+async def grow(database: Database, first: int, count: int) -> None:
+    """Append events, each in its own stream, 50 in one transaction."""
+    async with await psycopg.AsyncConnection.connect(database.app_dsn) as conn:
+        for begin in range(first, first + count, 50):
+            async with conn.transaction():
+                await append(conn, [on(f"s-{number}", 0) for number in range(begin, begin + 50)], because())
+
+
+def sealed(database: Database) -> tuple[int, int]:
+    """Return the number of sealed positions and of heads."""
+    with psycopg.connect(database.admin_dsn) as admin:
+        row = admin.execute(SEALED).fetchone()
+        assert row is not None
+        return row
+
+
+async def export(database: Database) -> bytes:
+    async with await psycopg.AsyncConnection.connect(database.admin_dsn) as conn:
+        await conn.execute("set transaction isolation level repeatable read")
+        return b"".join([piece async for piece in compressed_export(conn)])
+
+
+def assert_consistent(database: Database, folder: Path, positions: int) -> None:
+    """Assert that everything is sealed, and that an export agrees with each head that the file sink holds."""
+    heads = folder / "heads.jws"
+    until(lambda: sealed(database)[0] == positions, "all positions are sealed")
+    until(lambda: len(heads.read_text().split()) >= sealed(database)[1], "all heads are in the file")
+    path = folder / "export.gz"
+    path.write_bytes(asyncio.run(export(database)))
+    public = (folder / "sealing-key.pub.pem").read_text()
+
+    verdict = verify_export(path, trusted_keys([public]), heads.read_text().splitlines())
+
+    assert (verdict.differences, verdict.sealed) == ([], positions)
+
+
+@pytest.mark.parametrize("failpoint", ["seal.before_commit@2", "seal.committed@2"])
+def test_sealer_killed_while_it_seals_continues_with_consistent_heads(
+    database: Database, tmp_path: Path, failpoint: str
+) -> None:
+    asyncio.run(grow(database, 0, 3000))
+    with sealer_process(database, tmp_path, failpoint) as killed:
+        until(lambda: killed.status == -signal.SIGKILL, "the sealer is killed while it seals")
+    asyncio.run(grow(database, 3000, 100))
+
+    with sealer_process(database, tmp_path):
+        assert_consistent(database, tmp_path, 3100)
+
+
+def test_append_does_not_wait_for_a_sealer_that_is_stopped_inside_its_transaction(
+    database: Database, tmp_path: Path
+) -> None:
+    asyncio.run(grow(database, 0, 50))
+    with sealer_process(database, tmp_path, "stop:seal.before_commit") as stopped:
+        until(lambda: is_stopped(stopped), "the sealer is stopped while it seals")
+        asyncio.run(asyncio.wait_for(grow(database, 50, 500), timeout=3))
+        assert sealed(database) == (0, 0)
+        with sealer_process(database, tmp_path, name="other"):
+            assert_consistent(database, tmp_path, 550)
+
+
+def is_stopped(child: Child) -> bool:
+    state = Path(f"/proc/{child.pid}/stat").read_text()
+    return state.rpartition(")")[2].split()[0] == "T"
+
+
+def test_two_sealers_seal_one_history_and_the_second_continues_after_the_first(
+    database: Database, tmp_path: Path
+) -> None:
+    with sealer_process(database, tmp_path, name="second"):
+        with sealer_process(database, tmp_path, name="first"):
+            asyncio.run(grow(database, 0, 2500))
+            until(lambda: sealed(database)[0] > 1000, "a sealer seals")
+        asyncio.run(grow(database, 2500, 50))
+        assert_consistent(database, tmp_path, 2550)
