@@ -4,7 +4,7 @@
 with names in their paths raise `InvalidName` if a name cannot be one segment of a path.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from control_plane.client import bodies
@@ -73,9 +73,19 @@ def placement(name: str) -> Call[Placement]:
     return Call("GET", allocation_path(name, "placement"), Placement)
 
 
-def allocations(*, project: str | None = None, at: str | None = None) -> ListCall[Allocation]:
-    """List allocations, the newest first."""
-    return ListCall(_ALLOCATIONS, Allocation, {"project": project, "at": at})
+def allocations(
+    *,
+    project: str | None = None,
+    states: Sequence[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    at: str | None = None,
+) -> ListCall[Allocation]:
+    """List allocations, the newest first; with `states`, only those in one of these states, and with `labels`, only
+    those with all of these labels.
+    """
+    label = None if labels is None else [f"{name}={value}" for name, value in labels.items()]
+    filters = {"project": project, "state": states, "label": label, "at": at}
+    return ListCall(_ALLOCATIONS, Allocation, filters)
 
 
 def allocation(name: str, *, at: str | None = None) -> Call[Allocation]:

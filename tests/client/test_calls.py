@@ -17,6 +17,7 @@ from control_plane.client.exchange import Call, ListCall, Prepared, WatchCall, p
 
 EXAMPLES: Final[dict[str, Any]] = {
     "kind": "allocation",
+    "labels": {"team": "a"},
     "body": {
         "create_allocation": bodies.CreateAllocation(sku="s", ssh_authorized_keys=["k"]),
         "approve_slot": bodies.ApproveSlot(skus=["s"]),

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 
 from control_plane.api.catalogue.naming_route import NamingRoute
 from control_plane.api.requests.access import Caller, access, caller_of
+from control_plane.api.requests.allocation_filters import Wanted, filtered
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import CreateAllocation, RenewLease, ReportFault
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
@@ -174,6 +176,7 @@ async def list_allocations(
     principal: Caller,
     *,
     project: Annotated[str | None, Query(max_length=63)] = None,
+    wanted: Wanted,
     at: At = None,
     cursor: Cursor = None,
     limit: Limit = 50,
@@ -181,31 +184,31 @@ async def list_allocations(
 ) -> Page[AllocationView]:
     """List allocations in their present state by the time of their request, newest first. With `at`, list those
     requested until then, in their state at that time.
+
+    With `state` or `label`, a page may be short or empty without being the last.
     """
-    after, descending = position_of(cursor), order == "desc"
     only = within(principal, None if project is None else _project(project))
+    page = partial(allocations.page, within=only, descending=order == "desc")
+    after = position_of(cursor)
     if at is not None:
         async with travel_of(request).to(at, known_to="allocations") as (conn, [place]):
-            found = await allocations.page(
-                conn, within=only, after=after, limit=limit, descending=descending, upto=place.position
-            )
-            views = await allocations_then(conn, [each.allocation_id for each in found], place.position)
+
+            async def then(found: Sequence[allocations.Requested]) -> list[AllocationView]:
+                return await allocations_then(conn, [each.allocation_id for each in found], place.position)
+
+            listed = await filtered(partial(page, conn, upto=place.position), then, wanted, after, limit)
         set_headers(response, place)
-        return _page(views, found, limit)
+        return listed
     async with plane_of(request).engine.connect() as conn:
-        found = await allocations.page(conn, within=only, after=after, limit=limit, descending=descending)
-        streams = [stream_of_allocation(each.allocation_id) for each in found]
-        by_stream = await histories(conn, streams)
-        found_histories = [refuse_unreadable(by_stream[stream]) for stream in streams]
-        without_conditions = [view_of_history(each, principal) for each in found_histories]
-        views = await with_conditions(conn, without_conditions, plane_of(request).settings.unreachable_after)
-    return _page(views, found, limit)
 
+        async def now(found: Sequence[allocations.Requested]) -> list[AllocationView]:
+            streams = [stream_of_allocation(each.allocation_id) for each in found]
+            by_stream = await histories(conn, streams)
+            return [view_of_history(refuse_unreadable(by_stream[stream]), principal) for stream in streams]
 
-def _page(
-    views: list[AllocationView], found: list[allocations.Requested], limit: int
-) -> Page[AllocationView]:
-    return Page(items=views, next_cursor=str(found[-1].position) if len(found) == limit else None)
+        listed = await filtered(partial(page, conn), now, wanted, after, limit)
+        listed.items = await with_conditions(conn, listed.items, plane_of(request).settings.unreachable_after)
+    return listed
 
 
 def _project(raw: str) -> ProjectId:

@@ -188,14 +188,25 @@ def list_allocations(
     *,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of allocations, newest first.")] = 50,
     all_projects: AllProjects = False,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="Only allocations in this state, such as active; repeatable.", show_default=False),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Only allocations with this label; repeatable.", show_default=False
+        ),
+    ] = None,
     at: At = None,
     output: Output = Format.TABLE,
 ) -> None:
     """List the newest allocations, of the project of --project or of all projects that you may read."""
+    labelled = labels(label) if label else None
     with session(context, output) as current:
         project = None if all_projects else current.access.project
         current.show_list(
-            calls.allocations(project=project, at=at),
+            calls.allocations(project=project, states=state, labels=labelled, at=at),
             lambda found: tables.allocations(found, counted_from(at, current.recorded)),
             limit,
         )
