@@ -16,6 +16,7 @@ setup(
     package_data={
         **{each: ["py.typed"] for each in PRODUCT},
         "control_plane.migrations": ["versions/*.py", "sql/**/*.sql"],
+        "control_plane.web": ["static/*", "templates/*.html"],
         "node_agent.lab.initramfs": ["files/*"],
         "node_agent.lab.nested": ["files/*"],
     },

@@ -5,7 +5,7 @@ The state of an allocation is computed from the events of its own stream; these 
 events.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
@@ -32,10 +32,9 @@ allocation_label = sa.Table(
     metadata,
     sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("label", sa.Text, primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
     sa.Column("project", sa.Text, nullable=False),
-    sa.Index("allocation_label_in_project", "project", "label", "value", "position"),
-    sa.Index("allocation_label_by_value", "label", "value", "position"),
+    sa.Index("allocation_label_in_project", "project", "label", "position"),
+    sa.Index("allocation_label_in_all", "label", "position"),
     schema="read",
 )
 story = sa.Table(
@@ -60,10 +59,13 @@ def request(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, All
     return [(recorded.position, recorded.fact.allocation_id, recorded.fact.project)]
 
 
-def labels(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, str, str, str]]:
-    """Return the rows that the event of an allocation request adds to `read.allocation_label`."""
+def labels(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, str, str]]:
+    """Return the rows that the event of an allocation request adds to `read.allocation_label`: one for each label, in
+    the form `name=value`. Two labels can have the same form, because a name may contain `=`.
+    """
     fact = recorded.fact
-    return [(recorded.position, label, value, fact.project) for label, value in fact.labels.items()]
+    found = dict.fromkeys(f"{name}={value}" for name, value in fact.labels.items())
+    return [(recorded.position, each, fact.project) for each in found]
 
 
 class Requested(NamedTuple):
@@ -77,22 +79,23 @@ async def page(
     conn: AsyncConnection,
     *,
     within: frozenset[ProjectId] | None,
-    labelled: Mapping[str, str],
+    labelled: Sequence[str],
     after: Position | None,
     limit: int,
     descending: bool = True,
     upto: Position | None = None,
 ) -> list[Requested]:
-    """Return one page of allocation requests, newest first or oldest first; with `within`, only those in these
-    projects, and with `upto` only those that were recorded up to this position. They have all labels of `labelled`.
+    """Return one page of the allocation requests that have all labels of `labelled`, each in the form `name=value`;
+    newest first or oldest first. With `within`, only those in these projects, and with `upto` only those that were
+    recorded up to this position.
     """
     query, position = sa.select(allocation), allocation.c.position
     if within is not None:
         query = query.where(allocation.c.project.in_(sorted(within)))
-    for label, value in sorted(labelled.items()):
+    for label in labelled:
         given = allocation_label.alias()
         query = query.join(given, given.c.position == allocation.c.position)
-        query = query.where(given.c.label == label, given.c.value == value)
+        query = query.where(given.c.label == label)
         if within is not None:
             query = query.where(given.c.project.in_(sorted(within)))
         # The order of the label's index: all rows of a page are found in it one after the other.

@@ -32,13 +32,10 @@ from control_plane.api.routes import (
     access,
     access_log,
     allocations,
-    audit,
     capabilities,
     capacity,
     catalogue,
     drift,
-    events,
-    history,
     ingress,
     nodes,
     parked,
@@ -52,10 +49,10 @@ from control_plane.api.routes import (
     slots,
     status,
     tasks,
-    timelines,
     usage,
 )
 from control_plane.api.routes.agents import agent, desired_state, heartbeats
+from control_plane.api.routes.ledger import audit, events, history, timelines
 from control_plane.decisions.misplaced_secrets import has_secret
 from control_plane.identity.caller_sessions import by_secrets as sessions_by_secrets
 from control_plane.identity.oidc import Verifier

@@ -16,6 +16,7 @@ from control_plane.certificates import server_context
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.following.wake import Waiter, listen
 from control_plane.identity.sealing import order_keys
+from control_plane.web.console import Console
 from control_plane.wiring import CannotListen, Plane
 from control_plane.work.access_rows import Retention
 from events.ledger.tail import Tail
@@ -40,7 +41,7 @@ async def serve(plane: Plane) -> None:
     access_log = _access_log(plane)
     app = create_app(plane, feed, keys, access_log)
     config = uvicorn.Config(
-        app,
+        Console(app),
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=LAST_SECONDS,

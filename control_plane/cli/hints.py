@@ -44,7 +44,6 @@ HINTS: Final = {
     "in_the_future": "use a moment in the past, such as '10m ago'; check the clock: sliceplane doctor",
     "ingress_needs_public_nat": "create the allocation with --network-mode public-nat",
     "internal_error": "report the request id to the operator of the control plane, with its log",
-    "invalid_label": "use the form NAME=VALUE, and each name once",
     "invalid_project": "use a name of lower-case letters, digits and '-'",
     "invalid_target": "name a slot such as lab-a/0 for a task of one slot, and a node for a task of a host",
     "key_expired": "issue another key: sliceplane keys issue NAME --role ROLE",

@@ -397,6 +397,7 @@ class Status(Answer, frozen=True):
     status: str
     checks: tuple[HealthCheck, ...]
     nodes: dict[str, int] | None = None
+    slots: dict[str, int] | None = None
     drift: DriftCount | None = None
     tasks: dict[str, int] | None = None
 

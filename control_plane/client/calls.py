@@ -78,11 +78,18 @@ def placement(name: str) -> Call[Placement]:
 
 
 def allocations(
-    *, project: str | None = None, labels: Mapping[str, str] | None = None, at: str | None = None
+    *,
+    project: str | None = None,
+    states: Sequence[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    at: str | None = None,
 ) -> ListCall[Allocation]:
-    """List allocations, the newest first; with `labels`, only those that have all these labels."""
-    labelled = [f"{name}={value}" for name, value in (labels or {}).items()]
-    return ListCall(_ALLOCATIONS, Allocation, {"project": project, "label": labelled, "at": at})
+    """List allocations, the newest first; with `states`, only those in one of these states, and with `labels`, only
+    those with all of these labels.
+    """
+    label = None if labels is None else [f"{name}={value}" for name, value in labels.items()]
+    filters = {"project": project, "state": states, "label": label, "at": at}
+    return ListCall(_ALLOCATIONS, Allocation, filters)
 
 
 def allocation(name: str, *, at: str | None = None) -> Call[Allocation]:

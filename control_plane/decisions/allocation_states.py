@@ -15,7 +15,7 @@ state cannot diverge.
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, assert_never, get_args
+from typing import Final, Literal, assert_never, get_args
 
 from control_plane.decisions.first_release import implied_specification, with_check
 from events.allocations import (
@@ -431,7 +431,21 @@ def fold(facts: tuple[AllocationFact, ...]) -> Allocation | None:
     return state
 
 
-def state_name(state: Allocation) -> str:
+StateName = Literal[
+    "requested",
+    "placed",
+    "provisioning",
+    "active",
+    "starting",
+    "stopping",
+    "stopped",
+    "releasing",
+    "failed",
+    "released",
+]
+
+
+def state_name(state: Allocation) -> StateName:
     """Return the name of an allocation's state as defined by requirement ALC-8."""
     match state:
         case Requested():

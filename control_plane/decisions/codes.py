@@ -49,7 +49,6 @@ _IMPOSSIBLE: Final = {
     "invalid_cursor": "The cursor or position cannot be read.",
     "invalid_idempotency_key": "The idempotency key is too long or has characters that are not permitted.",
     "invalid_json": "The body is not valid JSON.",
-    "invalid_label": "A label of the filter is not of the form NAME=VALUE, or its name is given with two values.",
     "invalid_project": "The project is not a valid name.",
     "invalid_target": "The task kind requires a slot and the request names a node, or the reverse.",
     "invalid_value": "The value does not have the required form.",

@@ -23,6 +23,7 @@ POSTGRES, REDIS = check("postgres", latency_ms=0.4), check("redis", latency_ms=0
 FOLLOWERS = [check(name, leads=True, behind=0, lag_seconds=0.0) for name in ("dispatcher", "projector")]
 COUNTS = {
     "nodes": {"enrolled": 3, "unreachable": 1},
+    "slots": {"claimed": 2, "free": 5},
     "drift": {"open": 2, "blocking": 1},
     "tasks": {"failed": 1, "poisoned": 0, "refused": 0, "expired": 0, "parked": 4},
 }
@@ -50,6 +51,7 @@ def test_status_of_a_ready_control_plane_shows_its_measurements_and_ends_with_co
     assert "responds in 0.4 ms" in lines["postgres"]
     assert "a process leads, lag 0.00 s" in lines["dispatcher"]
     assert "3 enrolled, 1 unreachable" in lines["nodes"]
+    assert "2 claimed, 5 free" in lines["slots"]
     assert "2 open, 1 blocking placement" in lines["drift"]
     assert "1 failed, 4 parked" in lines["tasks"]
 

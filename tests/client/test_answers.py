@@ -12,10 +12,8 @@ from control_plane.api.requests import problems
 from control_plane.api.routes import (
     access,
     access_log,
-    audit,
     capabilities,
     capacity,
-    history,
     nodes,
     paths,
     projections,
@@ -25,6 +23,7 @@ from control_plane.api.routes import (
     status,
     usage,
 )
+from control_plane.api.routes.ledger import audit, history
 from control_plane.api.views import (
     allocation_views,
     entry_views,

@@ -13,12 +13,11 @@ create index allocation_by_project on allocation (project, position);
 create table allocation_label (
   position bigint not null,
   label text not null,
-  value text not null,
   project text not null,
   primary key (position, label)
 );
-create index allocation_label_in_project on allocation_label (project, label, value, position);
-create index allocation_label_by_value on allocation_label (label, value, position);
+create index allocation_label_in_project on allocation_label (project, label, position);
+create index allocation_label_in_all on allocation_label (label, position);
 
 create table api_key (
   key_id text not null,

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 
 from control_plane.api.catalogue.naming_route import NamingRoute
 from control_plane.api.requests.access import Caller, access, caller_of
+from control_plane.api.requests.allocation_filters import Wanted, filtered
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import CreateAllocation, RenewLease, ReportFault
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
@@ -77,7 +79,6 @@ placements = APIRouter(
     prefix="/v1/placements", tags=["allocations"], responses=PROBLEMS, route_class=NamingRoute
 )
 JSON = "application/json"
-_LABEL_FILTER = "A label NAME=VALUE that the allocations have; repeat the parameter for several labels."
 
 
 @router.post(
@@ -179,7 +180,7 @@ async def list_allocations(
     principal: Caller,
     *,
     project: Annotated[str | None, Query(max_length=63)] = None,
-    label: Annotated[list[str], Query(max_length=8, description=_LABEL_FILTER)] = [],  # noqa: B006 (never changed)
+    wanted: Wanted,
     at: At = None,
     cursor: Cursor = None,
     limit: Limit = 50,
@@ -187,51 +188,31 @@ async def list_allocations(
 ) -> Page[AllocationView]:
     """List allocations in their present state by the time of their request, newest first. With `at`, list those
     requested until then, in their state at that time.
+
+    With `state`, a page may be short or empty without being the last.
     """
-    labelled = _labels(label)
-    after, descending = position_of(cursor), order == "desc"
     only = within(principal, None if project is None else _project(project))
+    page = partial(allocations.page, within=only, labelled=sorted(wanted.labels), descending=order == "desc")
+    after = position_of(cursor)
     if at is not None:
         async with travel_of(request).to(at, known_to="allocations") as (conn, [place]):
-            found = await allocations.page(
-                conn,
-                within=only,
-                labelled=labelled,
-                after=after,
-                limit=limit,
-                descending=descending,
-                upto=place.position,
-            )
-            views = await allocations_then(conn, [each.allocation_id for each in found], place.position)
+
+            async def then(found: Sequence[allocations.Requested]) -> list[AllocationView]:
+                return await allocations_then(conn, [each.allocation_id for each in found], place.position)
+
+            listed = await filtered(partial(page, conn, upto=place.position), then, wanted, after, limit)
         set_headers(response, place)
-        return _page(views, found, limit)
+        return listed
     async with plane_of(request).engine.connect() as conn:
-        found = await allocations.page(
-            conn, within=only, labelled=labelled, after=after, limit=limit, descending=descending
-        )
-        streams = [stream_of_allocation(each.allocation_id) for each in found]
-        by_stream = await histories(conn, streams)
-        found_histories = [refuse_unreadable(by_stream[stream]) for stream in streams]
-        without_conditions = [view_of_history(each, principal) for each in found_histories]
-        views = await with_conditions(conn, without_conditions, plane_of(request).settings.unreachable_after)
-    return _page(views, found, limit)
 
+        async def now(found: Sequence[allocations.Requested]) -> list[AllocationView]:
+            streams = [stream_of_allocation(each.allocation_id) for each in found]
+            by_stream = await histories(conn, streams)
+            return [view_of_history(refuse_unreadable(by_stream[stream]), principal) for stream in streams]
 
-def _page(
-    views: list[AllocationView], found: list[allocations.Requested], limit: int
-) -> Page[AllocationView]:
-    return Page(items=views, next_cursor=str(found[-1].position) if len(found) == limit else None)
-
-
-def _labels(given: list[str]) -> dict[str, str]:
-    """Return the labels of a filter by their names. Raises `Malformed`."""
-    found = dict[str, str]()
-    for number, each in enumerate(given):
-        name, equals, value = each.partition("=")
-        if not (name and equals) or found.setdefault(name, value) != value:
-            reason = f"label {each!r} is not of the form NAME=VALUE, or its name has another value too"
-            raise Malformed(Objection("invalid_label", reason, parameter=f"label[{number}]"))
-    return found
+        listed = await filtered(partial(page, conn), now, wanted, after, limit)
+        listed.items = await with_conditions(conn, listed.items, plane_of(request).settings.unreachable_after)
+    return listed
 
 
 def _project(raw: str) -> ProjectId:

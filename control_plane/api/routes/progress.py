@@ -23,7 +23,7 @@ from redis.asyncio.client import PubSub
 from control_plane.api.requests.access import NODES, AuthenticatedRoute, CallingNode, credential_of
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of, plane_of
-from control_plane.api.routes.watch import watch
+from control_plane.api.routes.ledger.watch import watch
 from control_plane.outage import REDIS_UNAVAILABLE, raise_if_cancelled, rest
 from control_plane.queues.progress import Step, channel_of, keep, newest_of, spread
 from events.ledger.search import EventFilter

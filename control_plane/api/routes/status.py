@@ -44,6 +44,7 @@ select count(*) as open, count(*) filter (where (each -> 'blocks')::bool) as blo
   join read.node as node using (node_id) cross join jsonb_array_elements(drifting.drift) as each
  where node.state <> 'revoked'
 """)
+_SLOTS: Final = sa.text("select state, count(*) as number from read.slot group by state order by state")
 
 
 class CheckView(BaseModel):
@@ -88,9 +89,12 @@ class TaskCount(BaseModel):
 
 
 class StatusView(ReadinessView):
-    """The health checks, and counts of what needs attention. `nodes` counts nodes by the state in their views."""
+    """The health checks, and counts of what needs attention. `nodes` counts nodes by the state in their views, and
+    `slots` slots by their state.
+    """
 
     nodes: dict[str, int]
+    slots: dict[str, int]
     drift: DriftCount
     tasks: TaskCount
 
@@ -128,6 +132,7 @@ async def status(request: Request) -> StatusView:
         return StatusView(
             **dict(_readiness(found)),
             nodes=await _nodes(conn, plane.settings.unreachable_after.total_seconds()),
+            slots={row.state: row.number for row in await conn.execute(_SLOTS)},
             drift=await _drift(conn),
             tasks=await _tasks(conn),
         )

@@ -23,8 +23,8 @@ from control_plane.api.requests.pages import Cursor, Limit, Order, Page, cursor_
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.api.requests.task_filters import Wanted
+from control_plane.api.routes.ledger.watch import STREAMED, event_stream
 from control_plane.api.routes.progress import Subject, watch_both
-from control_plane.api.routes.watch import STREAMED, event_stream
 from control_plane.api.views.task_views import (
     ROWS,
     SHOWN,

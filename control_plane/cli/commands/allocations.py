@@ -195,24 +195,26 @@ def list_allocations(
     context: typer.Context,
     *,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of allocations, newest first.")] = 50,
+    all_projects: AllProjects = False,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="Only allocations in this state, such as active; repeatable.", show_default=False),
+    ] = None,
     label: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE",
-            help="List only allocations with this label; repeatable.",
-            show_default=False,
+            metavar="NAME=VALUE", help="Only allocations with this label; repeatable.", show_default=False
         ),
     ] = None,
-    all_projects: AllProjects = False,
     at: At = None,
     output: Output = Format.TABLE,
 ) -> None:
     """List the newest allocations, of the project of --project or of all projects that you may read."""
-    labelled = labels(label or [])
+    labelled = labels(label) if label else None
     with session(context, output) as current:
         project = None if all_projects else current.access.project
         current.show_list(
-            calls.allocations(project=project, labels=labelled, at=at),
+            calls.allocations(project=project, states=state, labels=labelled, at=at),
             lambda found: tables.allocations(found, counted_from(at, current.recorded)),
             limit,
         )

@@ -21,6 +21,8 @@ def _status(found: Status, url: str) -> Iterator[Row]:
         yield check.name, _check(check)
     if found.nodes is not None:
         yield "nodes", _counted(found.nodes, "none", "sliceplane nodes list")
+    if found.slots is not None:
+        yield "slots", _counted(found.slots, "none", "sliceplane slots list")
     if found.drift is not None:
         drift = {"open": found.drift.open, "blocking placement": found.drift.blocking}
         yield "drift", _counted(drift, "none", "sliceplane nodes drift")

@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from control_plane.api.feed.feed import Feed
 from control_plane.api.feed.ring import Ring, ledger_range
 from control_plane.api.requests.held_credential import CredentialKind, HeldCredential
-from control_plane.api.routes import watch as watching
-from control_plane.api.routes.watch import ALIVE, WELCOME, watch
+from control_plane.api.routes.ledger import watch as watching
+from control_plane.api.routes.ledger.watch import ALIVE, WELCOME, watch
 from control_plane.decisions.access import Principal, Role
 from control_plane.decisions.refusals import NotYetKnown, Objection, Unauthorised
 from control_plane.following.wake import Waiter

@@ -9,7 +9,7 @@ from control_plane.api.requests.event_filters import After, LastEventId, Picked,
 from control_plane.api.requests.pages import Limit, Order, Page, event_page, page_of_newest
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of
-from control_plane.api.routes.watch import STREAMED, event_stream, watch
+from control_plane.api.routes.ledger.watch import STREAMED, event_stream, watch
 from control_plane.api.views.views import EventView
 from control_plane.decisions.access import Scope
 from events.values import Position

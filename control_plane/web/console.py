@@ -1,0 +1,194 @@
+"""The web console: server-rendered pages below `/ui`, in the program of the API.
+
+Every page is made from responses of the API (`control_plane.web.calls`), with the credential of the user's session. A
+page works without scripts; the only script refreshes pages that show something live, and copies texts.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlencode
+
+import structlog
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from control_plane.web.calls import Api, Refusal, path_of, url_of
+from control_plane.web.cookies import ROOT, SESSION, delete_cookie
+from control_plane.web.logins import log_in, log_out, show_login
+from control_plane.web.pages import (
+    allocation_actions,
+    allocations,
+    catalogue,
+    history,
+    new_allocation,
+    nodes,
+    overview,
+    search,
+    tasks,
+)
+from control_plane.web.rendering import STATIC, page
+from control_plane.web.visits import Visit, problem
+
+log = structlog.get_logger()
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+_NOT_STORED: Final = "no-store"
+_REVALIDATED: Final = "no-cache"
+Page = Callable[[Visit], Awaitable[Response]]
+
+
+class Console:
+    """ASGI application that serves the console below `/ui`, and passes every other request to the API."""
+
+    def __init__(self, api: ASGIApp) -> None:
+        self._api = api
+        self._pages = _application(Api(api))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and f"{scope['path']}/".startswith(f"{ROOT}/"):
+            await self._pages(scope, receive, _secured(scope, send))
+        else:
+            await self._api(scope, receive, send)
+
+
+def _secured(scope: Scope, send: Send) -> Send:
+    stored = _REVALIDATED if scope["path"].startswith(f"{ROOT}/static/") else _NOT_STORED
+
+    async def send_secured(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.update(_HEADERS)
+            headers["Cache-Control"] = stored
+        await send(message)
+
+    return send_secured
+
+
+def _application(api: Api) -> Starlette:
+    handlers = {Refusal: _refused, HTTPException: _missing, Exception: _broken}
+    application = Starlette(routes=[*_routes()], exception_handlers=handlers)  # type: ignore[arg-type]  # Starlette's type does not bind a handler to its exception
+    application.state.api = api
+    return application
+
+
+def _routes() -> Sequence[BaseRoute]:
+    return [
+        Route(ROOT, lambda _request: RedirectResponse(f"{ROOT}/")),
+        Mount(f"{ROOT}/static", StaticFiles(directory=STATIC)),
+        Route(f"{ROOT}/login", show_login),
+        Route(f"{ROOT}/login", log_in, methods=["POST"]),
+        _page("/logout", log_out, "POST"),
+        _page("/", overview.show),
+        _page("/search", search.show),
+        _page("/nodes", nodes.show_list),
+        _page("/nodes/{node}", nodes.show),
+        _page("/nodes/{node}/{action}", nodes.confirm),
+        _page("/nodes/{node}/{action}", nodes.act, "POST"),
+        _page("/allocations", allocations.show_list),
+        _page("/allocations/new", new_allocation.show),
+        _page("/allocations/new", new_allocation.create, "POST"),
+        _page("/allocations/{allocation}", allocations.show),
+        _page("/allocations/{allocation}/placement", allocations.show_placement),
+        Route(f"{ROOT}/allocations/{{allocation}}/watch", _Watch()),
+        _page("/allocations/{allocation}/{action}", allocation_actions.confirm),
+        _page("/allocations/{allocation}/{action}", allocation_actions.act, "POST"),
+        _page("/history", history.show),
+        _page("/tasks", tasks.show_list),
+        _page("/tasks/{task}", tasks.show),
+        _page("/tasks/{task}/{action}", tasks.confirm),
+        _page("/tasks/{task}/{action}", tasks.act, "POST"),
+        _page("/projects", catalogue.show_projects),
+        _page("/skus", catalogue.show_skus),
+        _page("/images", catalogue.show_images),
+    ]
+
+
+def _page(path: str, show: Page, method: str = "GET") -> Route:
+    """Return the route of a page for logged-in users."""
+
+    async def visit(request: Request) -> Response:
+        secret = request.cookies.get(SESSION)
+        if secret is None:
+            return _to_login(request, "")
+        api: Api = request.app.state.api
+        answer = await api.call(request, secret, "GET", "/v1/whoami")
+        if not answer.is_success:
+            raise Refusal(answer.json)
+        if answer.json["credential_kind"] != "session":
+            # A cookie with an API key would neither become idle nor end with a logout.
+            return _to_login(request, "ended")
+        request.state.visit = Visit(request, api, secret, answer.json)
+        return await show(request.state.visit)
+
+    return Route(f"{ROOT}{path}", visit, methods=[method])
+
+
+class _Watch:
+    """Event stream of an allocation for the script of the allocation's page: the watch of the API, with the session of
+    the browser.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        secret = request.cookies.get(SESSION)
+        if secret is None:
+            await _to_login(request, "ended")(scope, receive, send)
+            return
+        path = path_of("allocations", scope["path_params"]["allocation"], "watch")
+        url = url_of(path, {"after": request.query_params.get("after")})
+        api: Api = request.app.state.api
+        await api.stream(request, secret, url, send, receive)
+
+
+def _to_login(request: Request, notice: str) -> Response:
+    """Return the redirection to the login page, which returns to the requested page afterwards."""
+    wanted = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+    query = {"next": wanted} if request.method in ("GET", "HEAD") else {}
+    response = RedirectResponse(
+        f"{ROOT}/login?{urlencode({**query, **({'notice': notice} if notice else {})})}", HTTPStatus.SEE_OTHER
+    )
+    delete_cookie(response, SESSION)
+    return response
+
+
+async def _refused(request: Request, refusal: Refusal) -> Response:
+    """Return the page of a refusal; the login page if the session is no longer valid."""
+    if refusal.status == HTTPStatus.UNAUTHORIZED:
+        return _to_login(request, "ended")
+    visit: Visit | None = getattr(request.state, "visit", None)
+    if visit is not None:
+        return visit.render("problem.html", refusal.status, problem=refusal.problem)
+    return page(
+        request, "problem.html", refusal.status, problem=refusal.problem, user=None, at=None, notice=None
+    )
+
+
+async def _missing(request: Request, error: HTTPException) -> Response:
+    status = HTTPStatus(error.status_code)
+    message = f"the console has no page {request.url.path} for {request.method}"
+    return await _refused(
+        request, problem(status, status.name.lower(), message, "Choose a page of the menu.")
+    )
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    log.error("console_page_failed", path=request.url.path, exc_info=error)
+    message = "the page could not be made; the log of the API program has the cause"
+    hint = "Try again; if it fails again, report the time and the path to the operator."
+    return await _refused(request, problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", message, hint))

@@ -1,0 +1,81 @@
+"""Pages of allocations: the list, one allocation with its timeline, and the explanation of its placement."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from control_plane.web.pages.allocation_actions import ACTIONS
+from control_plane.web.pages.commands import Commands
+from control_plane.web.visits import Visit, both, nothing
+
+_TIMELINE: Final = 100
+_SSH_PORT: Final = 22
+STATES: Final = (
+    "requested", "placed", "provisioning", "active", "starting", "stopping", "stopped", "releasing", "failed",
+    "released",
+)  # fmt: skip
+
+
+async def show_list(visit: Visit) -> Response:
+    chosen = {name: visit.query(name) for name in ("state", "project", "label")}
+    listed = await visit.get("allocations", cursor=visit.query("cursor"), limit=50, at=visit.at, **chosen)
+    return visit.render(
+        "allocations.html",
+        allocations=listed["items"],
+        next_cursor=listed["next_cursor"],
+        chosen=chosen,
+        states=STATES,
+    )
+
+
+async def show(visit: Visit) -> Response:
+    name, at = visit.request.path_params["allocation"], visit.at
+    found = await visit.get("allocations", name, at=at)
+    timeline, tasks = await both(
+        visit.get("allocations", name, "events", order="desc", limit=_TIMELINE),
+        visit.get("tasks", allocation=name, limit=20) if visit.allows("tasks:read") and not at else nothing(),
+    )
+    events = [each for each in timeline["items"] if at is None or _is_until(each, at)]
+    return visit.render(
+        "allocation.html",
+        allocation=found,
+        events=events,
+        has_older=timeline["next_cursor"] is not None,
+        after=f"{events[0]['epoch']}.{events[0]['position']}" if events else "",
+        tasks=None if tasks is None else tasks["items"],
+        logins=[*_logins(found)],
+        actions=ACTIONS,
+        commands=Commands(visit.request).of_allocation(name),
+    )
+
+
+async def show_placement(visit: Visit) -> Response:
+    name = visit.request.path_params["allocation"]
+    return visit.render("placement.html", placement=await visit.get("allocations", name, "placement"))
+
+
+def _is_until(event: Mapping[str, Any], at: str) -> bool:
+    """Return whether an event was recorded until `at`, which the API has accepted as a moment."""
+    position = at.removeprefix("position:")
+    if position != at:
+        return bool(event["position"] <= int(position))
+    return datetime.fromisoformat(event["recorded_at"]) <= datetime.fromisoformat(at)
+
+
+def _logins(allocation: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Yield the command line of ssh(1) for each endpoint that leads to the SSH server of a slice."""
+    by_rule = {(each["public_address"], each["public_port"]): each["port"] for each in allocation["ingress"]}
+    for each in allocation["endpoints"]:
+        address, port = each["address"], each["port"] or _SSH_PORT
+        guest_port = by_rule.get((address, each["port"])) if each["via"] == "public" else _SSH_PORT
+        if (
+            each["kind"] == "udp"
+            or (guest_port or _SSH_PORT) != _SSH_PORT
+            or (each["via"] == "node" and each["kind"] != "ssh")
+        ):
+            continue
+        command = shlex.join(["ssh", *([] if port == _SSH_PORT else ["-p", str(port)]), f"root@{address}"])
+        yield {"command": command, "via": each["via"], "node_id": each["node_id"]}

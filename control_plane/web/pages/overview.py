@@ -1,0 +1,39 @@
+"""Overview: what needs attention, and what changed last. Parts that the caller may not read are left out."""
+
+from collections import Counter
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from control_plane.web.visits import Visit, both, nothing
+
+COUNTED: Final = 200
+"""Number of the newest allocations that the overview counts by state."""
+_SHOWN: Final = 8
+
+
+async def show(visit: Visit) -> Response:
+    fleet, own = visit.allows("fleet:read"), visit.allows("allocations:read")
+    status, drift, allocations, tasks, events = await both(
+        visit.get("status") if fleet else nothing(),
+        visit.get("drift") if fleet else nothing(),
+        visit.get("allocations", limit=COUNTED) if own else nothing(),
+        visit.get("tasks", state="failed", limit=_SHOWN) if visit.allows("tasks:read") else nothing(),
+        visit.get("events", order="desc", limit=15) if visit.allows("events:read") else nothing(),
+    )
+    return visit.render(
+        "overview.html",
+        status=status,
+        drift=None if drift is None else drift["items"][:_SHOWN],
+        allocations=None if allocations is None else allocations["items"][:_SHOWN],
+        states=_states(allocations),
+        counted=COUNTED,
+        tasks=None if tasks is None else tasks["items"],
+        events=None if events is None else events["items"],
+    )
+
+
+def _states(allocations: Any) -> dict[str, int]:
+    """Return the number of listed allocations in each state, the most frequent first."""
+    listed = [] if allocations is None else allocations["items"]
+    return dict(Counter(each["state"] for each in listed).most_common())

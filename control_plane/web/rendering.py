@@ -1,0 +1,170 @@
+"""Rendering of pages: the Jinja2 environment, and the filters of its templates.
+
+Every value is escaped, because names, labels and reasons come from callers and nodes. A template that names a field
+which the API does not return fails, instead of showing nothing.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+from uuid import uuid4
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from control_plane.version import release
+
+_FOLDER: Final = Path(__file__).parent
+STATIC: Final = _FOLDER / "static"
+_LONGEST: Final = 60
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_TONES: Final = {
+    "good": ("active", "free", "enrolled", "done", "ok", "ready", "offered", "published", "bound", "suitable"),
+    "busy": (
+        "requested", "placed", "provisioning", "starting", "stopping", "releasing", "registered", "discovered",
+        "due", "sent", "waiting", "resyncing", "reserved", "none",
+    ),
+    "used": ("claimed",),
+    "bad": (
+        "failed", "unreachable", "revoked", "quarantined", "refused", "poisoned", "expired", "not_ready", "lost",
+    ),
+}  # fmt: skip
+_TONE_OF: Final = {state: tone for tone, states in _TONES.items() for state in states}
+_MARKS: Final = {"good": "●", "busy": "◐", "used": "■", "bad": "▲", "quiet": "○"}
+"""Shape of each tone, so that a state is recognized without its colour."""
+
+
+def page(request: Request, template: str, code: int, /, **values: Any) -> Response:
+    """Return a page made from a template, with a status code."""
+    path = request.url.path
+    text = _ENVIRONMENT.get_template(template).render(path=path, query=request.query_params, **values)
+    return HTMLResponse(text, code)
+
+
+def badge(state: str) -> Markup:
+    """Return a state as a word with the colour and the shape of its kind."""
+    tone = tone_of(state)
+    return Markup('<span class="badge {}"><span aria-hidden="true">{}</span> {}</span>').format(
+        tone, _MARKS[tone], state.replace("_", " ")
+    )
+
+
+def tone_of(state: str) -> str:
+    """Return the kind of a state: good, busy, used, bad or quiet."""
+    return _TONE_OF.get(state, "quiet")
+
+
+def mark_of(state: str) -> str:
+    """Return the shape of the kind of a state."""
+    return _MARKS[tone_of(state)]
+
+
+def moment(raw: str | None) -> Markup:
+    """Return a time of the API (RFC 3339) as UTC date and time to the second; a dash if there is none."""
+    if raw is None:
+        return Markup('<span class="quiet">–</span>')
+    time = datetime.fromisoformat(raw).astimezone(UTC)
+    shown = f"{time:%Y-%m-%d %H:%M:%S}"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        time.isoformat(), time.isoformat(), shown
+    )
+
+
+def relative(raw: str | None) -> str:
+    """Return a time of the API relative to now, such as `in 2 h` or `5 min ago`; empty if there is none."""
+    if raw is None:
+        return ""
+    left = (datetime.fromisoformat(raw) - datetime.now(UTC)).total_seconds()
+    return f"in {span(left)}" if left > 0 else f"{span(-left)} ago"
+
+
+def span(seconds: float) -> str:
+    """Return a duration in the largest unit that fits, rounded down."""
+    size, unit = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
+    return f"{int(seconds // size)} {unit}"
+
+
+def gist(data: Mapping[str, Any], of: str = "") -> str:
+    """Return the content of an event in one line, for every type of event. Values equal to `of`, the name of the
+    resource that the page shows, and digests are omitted.
+    """
+    shown = {name: each for name, each in data.items() if each != of and not name.endswith("_sha256")}
+    return ", ".join(_parts(shown))
+
+
+def _parts(data: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in data.items():
+        match name, value:
+            case _, None | "":
+                continue
+            case "reason", {"message": message}:
+                yield str(message)
+            case "reason", str():
+                yield value
+            case "slots", [*slots]:
+                yield "slots " + " ".join(str(each.get("slot_id", "")) for each in slots)
+            case _, dict() | list():
+                continue
+            case "slot_id" | "node_id" | "allocation_id", _:
+                yield str(value)
+            case _, str() if _TIME.fullmatch(value):
+                yield f"{name.replace('_', ' ')} {value[:19].replace('T', ' ')}"
+            case _, _:
+                text = scalar(value)
+                yield f"{name.replace('_', ' ')} {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"
+
+
+def in_path(segment: str) -> str:
+    """Return a name as one segment of a path of the console."""
+    return quote(segment, safe="")
+
+
+def scalar(value: Any) -> str:
+    """Return a scalar of a JSON document as text."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def fields_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the scalar fields of a JSON document, each with its path, such as `lease / expires_at`."""
+    match value:
+        case dict() if value:
+            for name, each in value.items():
+                yield from fields_of(each, f"{path} / {name}" if path else str(name))
+        case list() if value:
+            for index, each in enumerate(value):
+                yield from fields_of(each, f"{path} / {index}" if path else str(index))
+        case {} | []:
+            yield path, None
+        case _:
+            yield path, value
+
+
+def _without_cursor(query: Mapping[str, str]) -> dict[str, str]:
+    """Return the query parameters of a list without its cursor: those of its first page."""
+    return {name: value for name, value in query.items() if name != "cursor"}
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = {
+        "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
+        "tone": tone_of, "mark": mark_of, "scalar": scalar,
+    }  # fmt: skip
+    made.filters.update(filters)
+    made.globals.update(release=release(), new_key=lambda: str(uuid4()), without_cursor=_without_cursor)
+    return made
+
+
+_ENVIRONMENT: Final = _environment()

@@ -1,0 +1,87 @@
+// The only script of the console. Pages work without it: it refreshes a page that shows something live, and copies
+// texts. It never makes markup from data: a refreshed part is the server's own, escaped page.
+"use strict";
+
+const REFRESH_MS = 300;
+const RETRY_MS = 3000;
+
+for (const button of document.querySelectorAll("[data-copy]")) {
+  if (!navigator.clipboard) continue;
+  button.hidden = false;
+}
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  await navigator.clipboard.writeText(button.dataset.copy);
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+});
+
+const live = document.querySelector("[data-live]");
+if (live) follow(live);
+
+function follow(root) {
+  const shown = root.querySelector("[data-live-state]");
+  let stop = null;
+  let due = null;
+
+  const show = (text) => { shown.hidden = false; shown.textContent = text; };
+  const after = () => root.querySelector("[data-after]").dataset.after;
+
+  // A reader that selects text or has the focus in a part would lose it.
+  const isBusy = () => {
+    const selection = document.getSelection();
+    const focused = document.activeElement;
+    return (selection && !selection.isCollapsed && root.contains(selection.anchorNode))
+      || (focused && focused !== document.body && focused.closest("[data-part]"));
+  };
+
+  const refresh = async () => {
+    due = null;
+    if (isBusy()) {
+      show("Live, paused while you select or use a control");
+      due = setTimeout(refresh, RETRY_MS);
+      return;
+    }
+    const response = await fetch(location.pathname, { redirect: "error" }).catch(() => null);
+    if (!response || !response.ok) return;
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    for (const part of root.querySelectorAll("[data-part]")) {
+      const fresh = page.querySelector(`[data-part="${part.dataset.part}"]`);
+      if (fresh) part.replaceWith(document.adoptNode(fresh));
+    }
+    for (const button of root.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
+    show("Live");
+  };
+
+  const watch = async () => {
+    const mine = new AbortController();
+    stop = mine;
+    while (!mine.signal.aborted) {
+      try {
+        const url = `${root.dataset.live}?after=${encodeURIComponent(after())}`;
+        const response = await fetch(url, { signal: mine.signal });
+        if (response.redirected || response.status === 401) { location.reload(); return; }
+        if (!response.ok) throw new Error(response.statusText);
+        show("Live");
+        const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+        for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+          if (piece.value.includes("data:") && due === null) due = setTimeout(refresh, REFRESH_MS);
+        }
+      } catch (error) {
+        if (mine.signal.aborted) return;
+        show("Live updates are interrupted; connecting again");
+      }
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+      if (!mine.signal.aborted) await refresh();
+    }
+  };
+
+  // A hidden page uses neither a connection nor its session.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) { if (stop) stop.abort(); stop = null; }
+    else if (!stop) { refresh(); watch(); }
+  });
+  if (!document.hidden) watch();
+}

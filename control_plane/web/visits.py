@@ -1,0 +1,158 @@
+"""One request of a logged-in browser: its calls of the API, its form, and the page that answers it."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from control_plane.web.calls import Answer, Api, Query, Refusal, path_of, url_of
+from control_plane.web.cookies import form_token, is_form_token
+from control_plane.web.rendering import page
+
+MOST_FORM_BYTES: Final = 256 * 1024
+_MOST_FIELDS: Final = 100
+NOTICES: Final = {
+    "stop": "The stop was requested.",
+    "start": "The start was requested.",
+    "release": "The release was requested.",
+    "renew": "The lease was renewed.",
+    "created": "The allocation was created.",
+    "retry": "The task is tried again.",
+    "cancel": "The cancellation was requested.",
+    "cordon": "The node was cordoned.",
+    "uncordon": "The node was opened for placements again.",
+    "drain": "The drain was started.",
+}
+"""Sentences that a page shows after an action, by the query parameter `notice`."""
+
+
+def problem(status: HTTPStatus, code: str, message: str, hint: str) -> Refusal:
+    """Return a refusal of the console itself, in the form of the refusals of the API."""
+    reason = {"code": code, "message": message, "field": None, "parameter": None}
+    return Refusal({"title": status.phrase, "status": status.value, "reasons": [reason], "hint": hint})
+
+
+class Form:
+    """Fields of a form that a browser sent."""
+
+    def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
+        self._fields = dict(fields)
+
+    def text(self, name: str) -> str:
+        """Return the value of a field without surrounding white space; empty if it is missing."""
+        return self._fields.get(name, "").strip()
+
+    def values(self) -> Mapping[str, str]:
+        return self._fields
+
+
+async def read_form(request: Request, secret: str) -> Form:
+    """Return the form of a request. Raises `Refusal` if it is too long, not a form, or was not made by a page for the
+    browser with the cookie value `secret`.
+    """
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_FORM_BYTES:
+            message = f"the form has more than {MOST_FORM_BYTES} bytes"
+            raise problem(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message, "Shorten the longest field."
+            )
+    try:
+        form = Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        message = "the request has no form in UTF-8"
+        raise problem(HTTPStatus.BAD_REQUEST, "invalid_form", message, "Send the form of the page.") from None
+    if not is_form_token(form.text("csrf"), secret):
+        message = "the form does not belong to the present login of this browser"
+        hint = "Open the page again and repeat the action. Another site cannot send forms to the console."
+        raise problem(HTTPStatus.FORBIDDEN, "foreign_form", message, hint)
+    return form
+
+
+class Visit:
+    """One request of a logged-in browser. `user` is the caller, in the form of `/v1/whoami`."""
+
+    def __init__(self, request: Request, api: Api, secret: str, user: Mapping[str, Any]) -> None:
+        self.request, self._api, self._secret, self.user = request, api, secret, user
+        self._read: list[str] = []
+
+    @property
+    def at(self) -> str | None:
+        """The past moment that the page shows; None: the present."""
+        return self.query("at")
+
+    def query(self, name: str) -> str | None:
+        """Return a query parameter of the page without surrounding white space; None if it is missing or empty."""
+        return self.request.query_params.get(name, "").strip() or None
+
+    def allows(self, scope: str) -> bool:
+        """Return whether the caller has a scope. A page omits the parts that the caller may not read."""
+        return scope in self.user["scopes"]
+
+    async def get(self, *segments: str, **query: Any) -> Any:
+        """Return the JSON document of a GET request. Raises `Refusal`."""
+        return _document(await self._get(segments, query))
+
+    async def try_get(self, *segments: str, **query: Any) -> Any:
+        """Return the JSON document of a GET request; None if the API answers 404. Raises `Refusal`."""
+        answer = await self._get(segments, query)
+        return None if answer.status == HTTPStatus.NOT_FOUND else _document(answer)
+
+    async def _get(self, segments: Sequence[str], query: Query) -> Answer:
+        url = url_of(path_of(*segments), query)
+        self._read.append(url)
+        return await self._api.call(self.request, self._secret, "GET", url)
+
+    async def send(
+        self, method: str, *segments: str, body: object = None, idempotency_key: str | None = None
+    ) -> Any:
+        """Send a change and return the JSON document of the response. Raises `Refusal`."""
+        url = path_of(*segments)
+        key = idempotency_key or None
+        return _document(
+            await self._api.call(self.request, self._secret, method, url, body=body, idempotency_key=key)
+        )
+
+    async def form(self) -> Form:
+        """Return the form of the request. Raises `Refusal`."""
+        return await read_form(self.request, self._secret)
+
+    def render(self, template: str, code: int = HTTPStatus.OK, /, **values: Any) -> Response:
+        """Return a page with a status code. Its footer links the API requests that return the data of the page."""
+        notice = NOTICES.get(self.query("notice") or "")
+        common = {
+            "user": self.user,
+            "csrf": form_token(self._secret),
+            "api_urls": self._read,
+            "notice": notice,
+        }
+        return page(self.request, template, code, **common, at=self.at, **values)
+
+
+async def both(*calls: Any) -> list[Any]:
+    """Run API calls concurrently and return their results. Raises the first `Refusal` after all have ended."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for each in results:
+        if isinstance(each, BaseException):
+            raise each
+    return list(results)
+
+
+async def nothing() -> None:
+    """Take the place of an API call that the caller may not make, and return nothing."""
+
+
+def see_other(url: str) -> RedirectResponse:
+    """Return the response to a form that was carried out: the browser then gets the page at `url`."""
+    return RedirectResponse(url, HTTPStatus.SEE_OTHER)
+
+
+def _document(answer: Answer) -> Any:
+    if not answer.is_success:
+        raise Refusal(answer.json)
+    return answer.json

@@ -1,0 +1,316 @@
+"""Pages of the web console: what each role and project sees, actions, hostile texts, and the security of responses."""
+
+import re
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.api.access.principals import Key, create_project, issue
+from tests.api.node import KEY, admit
+from tests.api.reporting import RunningAllocation
+from tests.servers.plane import TLS_CONTEXT, RunningPlane
+from tests.waiting import until
+from tests.web.browsing import Browser, Page, logged_in
+
+HOSTILE: Final = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</textarea><svg/onload=alert(1)>",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "\u202etxt.exe \u2028 &lt;b&gt; &#x3c;b&#x3e;",
+)
+LISTS: Final = (
+    "/nodes",
+    "/allocations",
+    "/tasks",
+    "/history",
+    "/projects",
+    "/skus",
+    "/images",
+    "/search?q=n1",
+)
+
+
+@pytest.fixture(scope="module")
+def running(shared_plane: RunningPlane) -> RunningAllocation:
+    """An active allocation on node n1, with hostile labels, and a hostile description of a project and reason."""
+    node = admit(shared_plane, "n1")
+    found = RunningAllocation(
+        shared_plane, node, labels={f"{each}{n}": each for n, each in enumerate(HOSTILE)}
+    )
+    create_project(shared_plane, "other")
+    with shared_plane.client() as admin:
+        assert admin.patch("/projects/other", json={"description": HOSTILE[0] + HOSTILE[1]}).is_success
+        assert admin.post("/nodes/n1/cordon", json={"reason": HOSTILE[1] + HOSTILE[2]}).is_success
+        assert admin.post("/nodes/n1/uncordon", json={"reason": HOSTILE[3]}).is_success
+    until(lambda: bool(shared_plane.client().get("/allocations").json()["items"]), "the allocation is listed")
+    return found
+
+
+@pytest.fixture
+def admin(running: RunningAllocation) -> Browser:
+    return logged_in(running.plane)
+
+
+def pages_of(running: RunningAllocation) -> list[str]:
+    """Return the paths of all pages, with the resources that exist."""
+    with running.plane.client() as client:
+        task = client.get("/tasks").json()["items"][0]["id"]
+    own = f"/allocations/{running.id}"
+    return [
+        "/", *LISTS, "/nodes/n1", "/nodes/n1/drain", own, f"{own}/release", f"{own}/renew", f"{own}/placement",
+        "/allocations/new", f"/tasks/{task}", f"/history?kind=allocation&name={running.id}",
+        "/history?kind=slot&name=n1/0", "/history?kind=node&name=n1",
+        f"/history?kind=address&name={running.slot['mac_address']}", f"{own}?at=position:12", "/nodes/n1?at=position:12",
+    ]  # fmt: skip
+
+
+def test_every_page_is_shown_with_a_strict_policy_and_without_inline_code(
+    admin: Browser, running: RunningAllocation
+) -> None:
+    for path in [*pages_of(running), "/login", "/static/console.js", "/nodes/absent", "/absent"]:
+        page = admin.open(path)
+        assert page.status == (404 if path.endswith("absent") else 200), (path, page.text)
+        headers = page.response.headers
+        policy = dict(each.strip().split(" ", 1) for each in headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+        assert {policy[name] for name in ("script-src", "style-src", "connect-src", "form-action")} == {
+            "'self'"
+        }
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == ("no-cache" if "static" in path else "no-store")
+        if "static" not in path:
+            assert_safe(page, path)
+
+
+def assert_safe(page: Page, path: str) -> None:
+    """Check that a page has only the script, the style sheet and the links of the console."""
+    scripts = [found for tag, found in page.tags if tag == "script"]
+    assert scripts == [{"src": "/ui/static/console.js", "defer": None}], path
+    assert not [
+        found for tag, found in page.tags for name in found if name.startswith("on") or name == "style"
+    ]
+    assert {tag for tag, _ in page.tags} & {"img", "svg", "iframe", "object", "style", "base"} == set(), path
+    for target in (*page.attributes("a", "href"), *page.attributes("form", "action")):
+        assert re.match(r"/ui(/|$)|#main$|#drift$|/docs$", target), (path, target)
+    ids = [found["id"] for _, found in page.tags if "id" in found]
+    assert len(ids) == len(set(ids)), (path, ids)
+    labelled = {found["for"] for tag, found in page.tags if tag == "label" and "for" in found}
+    assert labelled <= set(ids), path
+
+
+def test_hostile_labels_descriptions_and_reasons_are_shown_as_text(
+    admin: Browser, running: RunningAllocation
+) -> None:
+    own = f"/allocations/{running.id}"
+    for path in (own, "/allocations", f"{own}/release", f"/history?kind=allocation&name={running.id}"):
+        page = admin.open(path)
+        assert_safe(page, path)
+        for text in HOSTILE:
+            assert " ".join(text.split()) in page.text, (path, text)
+    assert HOSTILE[0] + HOSTILE[1] in admin.open("/projects").text
+    assert HOSTILE[1] in admin.open("/nodes/n1").text
+    for text in HOSTILE:
+        for path in ("/search", "/allocations", "/history", "/nodes", "/tasks"):
+            names = (
+                "q",
+                "label",
+                "project",
+                "name",
+                "at",
+                "kind",
+                "cursor",
+                "state",
+                "notice",
+                "from",
+                "node",
+            )
+            page = admin.open(path, **dict.fromkeys(names, text))
+            assert page.status < 500, (path, text)
+            assert_safe(page, path)
+    for name in ("sku", "labels", "ssh_keys", "project", "user_data"):
+        page = admin.submit("/allocations/new", **{name: HOSTILE[3], "slot_count": "1", "hours": "1"})
+        assert (page.status, HOSTILE[3] in page.response.text) == (422, False)
+        assert_safe(page, name)
+
+
+def test_link_of_a_hostile_label_lists_the_allocation(admin: Browser, running: RunningAllocation) -> None:
+    targets = [each for each in admin.open("/allocations").attributes("a", "href") if "label=" in each]
+    assert len(targets) == len(HOSTILE)
+    for target in targets:
+        assert running.id[-6:] in admin.open(target.removeprefix("/ui")).text
+
+
+@pytest.fixture(scope="module")
+def keys(running: RunningAllocation) -> dict[str, Key]:
+    plane = running.plane
+    return {
+        "auditor": issue(plane, "auditor", "auditor"),
+        "owner": issue(plane, "owner", projects=["default"]),
+        "other": issue(plane, "other", projects=["other"]),
+        "limited": issue(plane, "limited", "admin", scopes=["projects:read"]),
+    }
+
+
+def test_each_role_sees_only_what_the_api_returns_to_it(
+    running: RunningAllocation, keys: dict[str, Key]
+) -> None:
+    own, fleet = f"/allocations/{running.id}", ("/nodes", "/nodes/n1")
+    expected = {
+        "auditor": {own: 200, **dict.fromkeys(fleet, 200), "/history?kind=node&name=n1": 200},
+        "owner": {own: 200, **dict.fromkeys(fleet, 403), "/history?kind=node&name=n1": 403},
+        "other": {own: 404, f"{own}/placement": 404, **dict.fromkeys(fleet, 403)},
+        "limited": {own: 403, "/allocations": 403, "/": 200, "/projects": 200, "/tasks": 403},
+    }
+    for name, statuses in expected.items():
+        browser = logged_in(running.plane, keys[name].secret)
+        assert {path: browser.open(path).status for path in statuses} == statuses, name
+        overview = browser.open("/")
+        assert overview.status == 200
+        assert ("Open drift" in overview.text) is (name == "auditor")
+        assert (running.id[-6:] in overview.text) is (name in ("auditor", "owner"))
+    assert running.id[-6:] not in logged_in(running.plane, keys["other"].secret).open("/allocations").text
+
+
+def test_action_that_is_not_allowed_is_disabled_with_the_reason_and_refused_if_it_is_sent(
+    running: RunningAllocation, keys: dict[str, Key]
+) -> None:
+    own = f"/allocations/{running.id}"
+    auditor, owner = (logged_in(running.plane, keys[name].secret) for name in ("auditor", "owner"))
+    page = auditor.open(own)
+    assert "role_missing" in page.text
+    assert f"/ui{own}/release" not in page.attributes("a", "href")
+    position = running.plane.last_position()
+    refused = auditor.submit(f"{own}/release")
+    assert (refused.status, "role_missing" in refused.text, "What to do:" in refused.text) == (
+        403,
+        True,
+        True,
+    )
+    assert running.plane.last_position() == position
+    assert f"/ui{own}/release" in owner.open(own).attributes("a", "href")
+
+
+def test_page_shows_the_ssh_line_and_commands_of_an_active_allocation(
+    admin: Browser, running: RunningAllocation
+) -> None:
+    page = admin.open(f"/allocations/{running.id}")
+    assert f"ssh root@{running.slot['private_ip']}" in page.text
+    assert f"sliceplane allocations release {running.id}" in page.text
+    [curl] = [each for each in page.attributes("button", "data-copy") if "--request DELETE" in each]
+    assert curl.endswith(f"{running.plane.url}/v1/allocations/{running.id}")
+    assert f"GET /v1/allocations/{running.id}" in page.text
+    assert "slice.ready" not in page.text
+    assert "allocation.activated" in page.text
+
+
+def test_page_of_the_past_shows_the_state_then_and_offers_no_action(
+    admin: Browser, running: RunningAllocation
+) -> None:
+    [(position,)] = running.plane.rows(
+        "select position from ledger.event where type = 'allocation.placed' and stream_id = %(s)s",
+        s=f"allocation-{running.id}",
+    )
+    page = admin.open(f"/allocations/{running.id}?at=position:{position}")
+    assert "State as of position:" in page.text
+    assert "The past cannot be changed." in page.text
+    assert "allocation.placed" in page.text
+    assert "allocation.activated" not in page.text
+    assert page.attributes("div", "data-live") == []
+    assert admin.open(f"/allocations/{running.id}?at=tomorrow").status == 422
+
+
+def test_lists_are_filtered_and_paged(admin: Browser, running: RunningAllocation) -> None:
+    assert running.id[-6:] in admin.open("/allocations?state=active&project=default").text
+    for query in ("state=failed", "project=other", "label=a=b"):
+        assert running.id[-6:] not in admin.open(f"/allocations?{query}").text, query
+    assert admin.open("/allocations?state=absent").status == 422
+
+
+def test_search_finds_a_resource_by_id_name_and_address(admin: Browser, running: RunningAllocation) -> None:
+    slot = running.slot
+    found = {
+        running.id: f"/ui/allocations/{running.id}",
+        "n1": "/ui/nodes/n1",
+        "lab.small": "/ui/skus",
+        slot["mac_address"]: "/ui/history?kind=address&name=" + slot["mac_address"].replace(":", "%3A"),
+        slot["private_ip"]: f"/ui/history?kind=address&name={slot['private_ip']}",
+    }
+    for text, path in found.items():
+        page = admin.open("/search", q=text)
+        assert (page.status, page.path) == (200, path)
+    assert "Nothing that you may read" in admin.open("/search", q="absent").text
+
+
+def test_form_creates_an_allocation_once_and_a_refusal_keeps_what_was_entered(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    plane = running.plane
+    admit(plane, "n2", slots=2)
+    fields: dict[str, Any] = {
+        "sku": "lab.small", "image": "lab-guest", "network_mode": "private-nat", "slot_count": "1", "hours": "0.5",
+        "ssh_keys": KEY, "labels": "team = speech\nrun=4", "replace_on_failure": "on",
+    }  # fmt: skip
+    preview = admin.submit("/allocations/new", **fields, preview="yes")
+    assert (preview.status, "It would get n2/0" in preview.text, "curl" in preview.text) == (200, True, True)
+    refused = admin.submit("/allocations/new", **{**fields, "slot_count": "9"})
+    assert (refused.status, "no_suitable_slot" in refused.text, KEY in refused.text) == (409, True, True)
+    assert admin.submit("/allocations/new", **{**fields, "labels": "team"}).status == 422
+
+    created = admin.submit("/allocations/new", **fields, idempotency_key="form-1")
+    assert "The allocation was created." in created.text
+    again = admin.submit("/allocations/new", **fields, idempotency_key="form-1")
+    assert again.path == created.path
+    name = created.path.split("/")[-1].partition("?")[0]
+    with plane.client() as client:
+        view = client.get(f"/allocations/{name}").json()
+    assert (view["labels"], view["slots"][0]["slot_id"]) == ({"team": "speech", "run": "4"}, "n2/0")
+
+    stop = view["allowed_actions"]["stop"]
+    assert f"/ui/allocations/{name}/stop" not in created.attributes("a", "href")
+    assert f"{stop['reason']} {stop['code']}" in created.text
+    assert admin.submit(f"/allocations/{name}/stop").status == 409
+    assert admin.submit(f"/allocations/{name}/renew", hours="x").status == 422
+    released = admin.submit(f"/allocations/{name}/release")
+    assert (released.path, "releasing" in released.text) == (f"/ui/allocations/{name}?notice=release", True)
+
+
+def test_node_is_cordoned_and_opened_with_a_reason(running: RunningAllocation, admin: Browser) -> None:
+    admit(running.plane, "n3")
+    assert admin.submit("/nodes/n3/cordon", reason="").status == 422
+    assert "fan is loud" in admin.submit("/nodes/n3/cordon", reason="fan is loud").text
+    assert "not_cordoned" not in admin.open("/nodes/n3").text
+    assert (
+        "fan is loud"
+        not in admin.submit("/nodes/n3/uncordon", reason="fan replaced").text.partition("Slots")[0]
+    )
+    assert admin.open("/nodes/n3/explode").status == 404
+
+
+def test_requests_of_the_console_are_in_the_access_log_with_the_session_and_the_address_of_the_browser(
+    running: RunningAllocation, keys: dict[str, Key]
+) -> None:
+    browser = logged_in(running.plane, keys["owner"].secret)
+    browser.submit(f"/allocations/{running.id}/renew", hours="1")
+    with running.plane.client() as admin:
+        wanted = {"principal": f"key:{keys['owner'].id}", "method": "POST"}
+        rows = admin.get("/access-log", params=wanted).json()["items"]
+    newest = rows[0]
+    assert (newest["path"], newest["source"]) == (f"/v1/allocations/{running.id}/lease", "127.0.0.1")
+    assert newest["credential"].startswith("ses-")
+
+
+def test_watch_passes_the_event_stream_of_the_api_only_to_a_logged_in_browser(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    url = f"/ui/allocations/{running.id}/watch"
+    with admin.client.stream("GET", url) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert "content-security-policy" in stream.headers
+        lines = stream.iter_lines()
+        assert next(line for line in lines if line.startswith("event:")) == "event: allocation.requested"
+    answer = httpx.get(f"{running.plane.url}{url}", verify=TLS_CONTEXT)
+    assert answer.status_code == 303
