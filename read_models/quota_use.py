@@ -5,7 +5,8 @@ written in the transaction that appends the facts, so that a later request finds
 project or of a principal, and its use is the sum of its rows, of which it has at most `events.derived.quotas.SHARDS`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -15,6 +16,7 @@ from events.derived.quotas import NOTHING_USED, QuotaUse, use_changes
 from events.facts import Fact
 from events.ledger.tables import metadata
 from events.values import StreamId
+from read_models.compiled import CompiledQuery
 from read_models.rows import Amounts
 
 quota_use = sa.Table(
@@ -40,11 +42,20 @@ def amounts(fact: Fact) -> list[Amounts]:
 
 async def used_by(conn: AsyncConnection, holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
     """Return the present use of each holder."""
-    which = quota_use.c.holder == sa.any_(sa.cast([*holders], ARRAY(sa.Text)))
-    amounts_of_all = [quota_use.c[name] for name in QuotaUse._fields]
-    sums = [sa.cast(sa.func.sum(each), each.type).label(each.name) for each in amounts_of_all]
-    found = await conn.execute(sa.select(quota_use.c.holder, *sums).where(which).group_by(quota_use.c.holder))
-    return _by_holder(found.mappings(), holders)
+    return _by_holder(await _USED.rows(conn, {"holders": [*holders]}), holders)
+
+
+_USED: Final = CompiledQuery(
+    sa.select(
+        quota_use.c.holder,
+        *(
+            sa.cast(sa.func.sum(each), each.type).label(each.name)
+            for each in (quota_use.c[name] for name in QuotaUse._fields)
+        ),
+    )
+    .where(quota_use.c.holder == sa.any_(sa.bindparam("holders", type_=ARRAY(sa.Text))))
+    .group_by(quota_use.c.holder)
+)
 
 
 async def held_use(conn: AsyncConnection, holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
@@ -58,10 +69,10 @@ async def held_use(conn: AsyncConnection, holders: Collection[StreamId]) -> dict
     return _by_holder((await conn.execute(query)).mappings(), holders)
 
 
-def _by_holder(rows: sa.MappingResult, holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
+def _by_holder(rows: Iterable[Mapping[Any, Any]], holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
     found = {StreamId(row["holder"]): _use(row) for row in rows}
     return {each: found.get(each, NOTHING_USED) for each in holders}
 
 
-def _use(row: sa.RowMapping) -> QuotaUse:
+def _use(row: Mapping[Any, Any]) -> QuotaUse:
     return QuotaUse._make(row[name] for name in QuotaUse._fields)

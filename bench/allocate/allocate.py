@@ -1,11 +1,11 @@
 """`allocate`: how many allocations per second the API accepts, and what a creation costs.
 
 The control plane runs as in a deployment: Postgres with fsync, Redis, API processes and the projector. Callers create
-allocations over HTTP with API keys and idempotency keys, in an open loop of `RATE` requests per second: once all with
-one project, and once with many. A further process releases allocations, so that the fleet of 1,000 nodes stays filled
-to about 70 % (`bench.allocate.releases`). Then the same callers create as fast as they can, and bare appends of the
-same size run on the same database for comparison. The growth of the cost with the fleet is measured by commands without
-HTTP, in databases of 800 and of 80,000 slots in turn.
+allocations over HTTP with API keys, idempotency keys and limits of their projects, in an open loop of `RATE` requests
+per second: once all with one project, and once with many. A further process releases allocations, so that the fleet of
+1,000 nodes stays filled to about 70 % (`bench.allocate.releases`). Then the same callers create as fast as they can,
+and bare appends of the same size run on the same database for comparison. The growth of the cost with the fleet is
+measured by commands without HTTP, in databases of 800 and of 80,000 slots in turn.
 """
 
 import asyncio
@@ -76,6 +76,7 @@ SMALL_FLEET, LARGE_FLEET = 100, 10_000
 CREATIONS: Final = 100
 """Creations of a round in the small and in the large fleet."""
 _ORIGIN_REASON: Final = "bench"
+_LIMITS: Final = {"slots": 1_000_000, "vcpus": 100_000_000, "price_per_hour": "1000000"}
 _NO_LIMIT: Final = {"SLICEPLANE_REQUESTS_PER_MINUTE": "0", "SLICEPLANE_PROJECT_REQUESTS_PER_MINUTE": "0"}
 
 
@@ -132,13 +133,14 @@ def _projector(site: _Site) -> Iterator[None]:
 
 
 async def _keys(port: int, admin: str) -> list[str]:
-    """Create the projects, and return an API key of a caller of each."""
+    """Create the projects, each with limits that it never reaches, and return an API key of a caller of each."""
     headers = {"Authorization": f"Bearer {admin}"}
     keys = list[str]()
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
         for number in range(PROJECTS):
             name = f"bench-{number}"
             (await client.post("/v1/projects", json={"id": name})).raise_for_status()
+            (await client.put(f"/v1/projects/{name}/limits", json=_LIMITS)).raise_for_status()
             wanted = {"name": name, "role": "caller", "projects": [name]}
             keys.append((await client.post("/v1/keys", json=wanted)).raise_for_status().json()["key"])
     return keys

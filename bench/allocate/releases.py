@@ -73,7 +73,7 @@ async def _release(made: Plane, held: list[_Held]) -> None:
 def _changes(held: _Held, row: slots.SlotRow) -> tuple[Change, Change]:
     by, slot = held.allocation_id, held.slot_id
     own = (AllocationReleasing(by, _REASON), SliceRemoved(by, slot), AllocationReleased(by))
-    of_slot = (*begin_release(slot, row.state, by), *free(slot, Releasing(by), by, _ABSENT))
+    of_slot = (*begin_release(slot, row.state, by), *free(slot, Releasing(by), by, _ABSENT, row.use))
     return (
         Change(stream_of_allocation(by), held.version, own),
         Change(stream_of_slot(slot), row.version, of_slot),

@@ -8,7 +8,7 @@ project with limits take turns for their appends only, and a project without lim
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -37,6 +37,7 @@ from events.values import (
     stream_of_project,
 )
 from read_models import projects, quota_use
+from read_models.compiled import CompiledQuery
 from read_models.principals import limits_in, principal
 from read_models.projects import ProjectRow
 
@@ -96,6 +97,18 @@ def _limits_any(limits: Limits, requested: QuotaUse) -> bool:
     )
 
 
+_LIMITS: Final = (
+    sa.select(principal.c.limits)
+    .where(principal.c.actor == sa.bindparam("actor", type_=sa.Text))
+    .scalar_subquery()
+)
+_HOLD: Final = CompiledQuery(
+    sa.select(projects.project, _LIMITS.label("principal_limits"))
+    .where(projects.project.c.project == sa.bindparam("project", type_=sa.Text))
+    .with_for_update(read=True)
+)
+
+
 async def hold_project(
     conn: AsyncConnection, project: ProjectId, actor: str | None
 ) -> tuple[list[Objection], Quotas]:
@@ -105,15 +118,10 @@ async def hold_project(
     Until the transaction ends, no other transaction can archive the project or change its limits. Rows of projects
     are locked before rows of slots.
     """
-    limits = sa.select(principal.c.limits).where(principal.c.actor == actor).scalar_subquery()
-    found = await conn.execute(
-        sa.select(projects.project, limits.label("principal_limits"))
-        .where(projects.project.c.project == project)
-        .with_for_update(read=True)
-    )
-    row = found.mappings().one_or_none()
-    if row is None:
+    found = await _HOLD.rows(conn, {"project": project, "actor": actor})
+    if not found:
         return [unknown_project(project, "/project")], UNLIMITED
+    [row] = found
     held = ProjectRow(row)
     quotas = [Quota("project", project, stream_of_project(project), held.limits, NOTHING_USED)]
     if actor is not None:
