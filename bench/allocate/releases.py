@@ -31,14 +31,15 @@ PAUSE_SECONDS: Final = 0.1
 MOST: Final = 100
 """Largest number of allocations that are released by one append."""
 _REASON: Final = Reason("released_by_caller", "a release was requested by the benchmark")
+_CREATED: Final = 3
+"""Version of an allocation's stream after its creation: requested, specified, placed."""
 _ABSENT: Final = ("port", "lease", "flow", "translation", "firewall", "domain", "disk")
 _EXCESS: Final = sa.text(
     "select count(*) filter (where state <> 'free') - (count(*) * :share)::int from read.slot"
 )
 _OLDEST: Final = sa.text(
-    "select slot_id, allocation_id, head.version from read.slot"
-    " join ledger.head on stream_id = 'allocation-' || allocation_id"
-    " where state = 'claimed' order by allocation_id limit :count"
+    "select slot_id, allocation_id from read.slot where state = 'claimed' and allocation_id is not null"
+    " order by allocation_id limit :count"
 )
 
 
@@ -55,7 +56,6 @@ class Releases(msgspec.Struct):
 class _Held(NamedTuple):
     slot_id: SlotId
     allocation_id: AllocationId
-    version: int
 
 
 async def _release(made: Plane, held: list[_Held]) -> None:
@@ -75,7 +75,7 @@ def _changes(held: _Held, row: slots.SlotRow) -> tuple[Change, Change]:
     own = (AllocationReleasing(by, _REASON), SliceRemoved(by, slot), AllocationReleased(by))
     of_slot = (*begin_release(slot, row.state, by), *free(slot, Releasing(by), by, _ABSENT, row.use))
     return (
-        Change(stream_of_allocation(by), held.version, own),
+        Change(stream_of_allocation(by), _CREATED, own),
         Change(stream_of_slot(slot), row.version, of_slot),
     )
 

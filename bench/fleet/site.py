@@ -31,6 +31,7 @@ from deploy.embedded.lab_catalogue import publish_lab_catalogue
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.redis import RedisServer
 from deploy.embedded.stack import await_api
+from deploy.embedded.stack import sqlalchemy_url as url_of_dsn
 
 REPLICAS: Final = 2
 REDIS_MEMORY: Final = "2gb"
@@ -119,7 +120,12 @@ async def site(folder: Path, settings: Mapping[str, str]) -> AsyncIterator[Fleet
             "SLICEPLANE_REQUESTS_PER_MINUTE": "0",
             **settings,
         }
-        children = opened.enter_context(_programs(folder, environment, ports))
+        sealer_url = url_of_dsn(postgres.sealer_dsn).render_as_string(hide_password=False)
+        sealing = {
+            "SLICEPLANE_DATABASE_URL": sealer_url,
+            "SLICEPLANE_SEALING_KEY_FILE": environment["SLICEPLANE_SIGNING_KEY_FILE"],
+        }
+        children = opened.enter_context(_programs(folder, environment, sealing, ports))
         apis = [f"http://127.0.0.1:{port}" for port in ports]
         made = FleetSite(postgres, redis, apis, children)
         for api in apis:
@@ -138,14 +144,17 @@ def _redis(folder: Path) -> Iterator[RedisServer]:
 
 @contextmanager
 def _programs(
-    folder: Path, environment: Mapping[str, str], ports: Sequence[int]
+    folder: Path, environment: Mapping[str, str], sealing: Mapping[str, str], ports: Sequence[int]
 ) -> Iterator[dict[str, Child]]:
+    """Run all programs of the control plane, one of each for every port. `sealing` are settings of the sealers."""
     started: dict[str, Child] = {}
     try:
         for program in Program:
             for number, port in enumerate(ports, 1):
                 name = program.value if number == 1 else f"{program}-{number}"
                 own = {**environment, "SLICEPLANE_LISTEN": f"127.0.0.1:{port}"}
+                if program is Program.SEALER:
+                    own.update(sealing)
                 child = Child(name, installed_program(SERVER, program), folder / f"{name}.log", own)
                 started[name] = child
                 child.start()

@@ -1,5 +1,5 @@
 """Fleets for the benchmarks of placement and of allocations: rows of nodes and slots as projections would write them,
-and the versions of the slots' streams, without events.
+without events. The streams of the slots are at version 0, so that a command can append to them.
 """
 
 from dataclasses import dataclass
@@ -40,14 +40,11 @@ select node_id, '1', 0, true, %(seen_at)s from read.node
 _SLOTS: Final = """
 insert into read.slot (slot_id, node_id, slot_index, version, state, vcpus, memory_mib, network_device, offer, skus,
                        l2_domain, mac_address, private_ip, subnet, gateway, bridge)
-select 'n' || lpad(number::text, 6, '0') || '/' || index, 'n' || lpad(number::text, 6, '0'), index, 1,
+select 'n' || lpad(number::text, 6, '0') || '/' || index, 'n' || lpad(number::text, 6, '0'), index, 0,
        case when random() < %(full)s then 'claimed' else 'free' end, %(vcpus)s, %(memory)s, 'slice' || index,
        (%(offers)s::text[])[1 + number %% %(kinds)s], %(skus)s,
        'default', '52:54:00:00:00:01', '10.0.0.10', '10.0.0.0/24', '10.0.0.1', 'br-slice'
   from generate_series(1, %(nodes)s) number cross join generate_series(0, %(last)s) index
-"""
-_HEADS: Final = """
-insert into ledger.head (stream_id, version) select 'slot-' || slot_id, version from read.slot
 """
 _COUNTS: Final = """
 insert into work.slot_counts (node_id, class, slots, fit, idle, free, free_on_node)
@@ -80,6 +77,6 @@ class Fleet:
         }
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute("select setseed(0.5)")
-            for query in (_NODES, _SEEN, _SLOTS, _HEADS, _COUNTS):
+            for query in (_NODES, _SEEN, _SLOTS, _COUNTS):
                 conn.execute(query, parameters)
             conn.execute("vacuum analyze")

@@ -124,7 +124,8 @@ def _to_redis(settings: Settings, redis: RedisLimits) -> Iterator[ReachPath]:
     secure, local = settings.redis_over_tls, "path" in options
     host = str(options.get("host", "localhost"))
     common = [*_limits(redis), *_listening(settings, redis)]
-    for program in Program:
+    # The sealer does not use Redis.
+    for program in (each for each in Program if each is not Program.SEALER):
         yield ReachPath(
             client=program,
             server="Redis",

@@ -35,7 +35,7 @@ async def test_fleet_benchmark_with_three_nodes_loses_and_duplicates_nothing(
     )
     assert (done["completed"], len(done["active"]), len(done["released"])) == ([12.0], 12, 12)
     assert {name for name in done if name.startswith("cost.")} == {
-        f"cost.{name}" for name in ("api", "dispatcher", "projector", "postgres", "redis", "agents")
+        f"cost.{name}" for name in ("api", "dispatcher", "projector", "sealer", "postgres", "redis", "agents")
     }
     assert sum(done[name][0] for name in done if name.startswith("cost.")) == pytest.approx(done["cost"][0])
 

@@ -45,7 +45,7 @@ def test_control_plane_with_secure_settings_has_only_encrypted_network_paths_and
     assert all(path.encrypted for path in found)
     assert [(path.client, path.server) for path in found] == [
         ("callers", "API"),
-        *((program, "Postgres") for program in ("api", "dispatcher", "projector")),
+        *((program, "Postgres") for program in ("api", "dispatcher", "projector", "sealer")),
         *((program, "Redis") for program in ("api", "dispatcher", "projector")),
         ("1 admitted node", "API"),
         ("4,608 nodes", "API"),

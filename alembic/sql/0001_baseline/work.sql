@@ -98,6 +98,8 @@ begin
            sum(u.public_addresses)::bigint, sum(u.public_ports)::bigint, sum(u.price_per_hour)
       from read.quota_use u where u.holder = any(holders) group by u.holder;
 end $$;
+revoke all on function work.hold_quotas from public;
+grant execute on function work.hold_quotas to sliceplane_app;
 
 -- How many slots of each class a node has, how many of them are fit for placement (`fit`), held by no allocation (`idle`) or
 -- both (`free`), and how many are free on the node. It may be a moment older than the slots.

@@ -68,6 +68,7 @@ def test_force_release_records_actor_reason_and_last_reported_leftovers(
         "allocation.slice_removal_overridden",
         "slot.force_released",
     ]
+    assert freed[1].pop("use")["project"] == "default"
     assert freed[1] == {
         "slot_id": "n1/0",
         "allocation_id": allocation,

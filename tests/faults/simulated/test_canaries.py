@@ -41,6 +41,8 @@ _PROGRAMS: Final = frozenset(
     f"process/{name}/environment"
     for name in ("api", "api-2", "dispatcher", "dispatcher-2", "projector", "projector-2")
 )
+_SEALERS: Final = ("process/sealer/environment", "process/sealer-2/environment")
+"""Every program needs the address of Redis among its settings, also the sealer, which does not use it."""
 OWN: Final = (
     "first API key",
     "issued API key",
@@ -192,7 +194,7 @@ def _files_of_the_installation(sender: Sender) -> None:
     admin = str(conninfo_to_dict(stack.admin_dsn)["password"])
     sender.have("password of the database's superuser", admin, "postgres/secrets.json")
     redis = str(httpx.URL(stack.redis_url).password)
-    sender.have("password of Redis", redis, "redis/password", *_PROGRAMS)
+    sender.have("password of Redis", redis, "redis/password", *_PROGRAMS, *_SEALERS)
     ensure_key_pair(layout.ssh_key)
     sender.have("private SSH key", secret_line(layout.ssh_key.read_text()), "ssh/id_ed25519")
     with pytest.raises(psycopg.OperationalError):
