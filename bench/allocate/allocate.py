@@ -106,8 +106,7 @@ def _site(folder: Path, nodes: int) -> Iterator[_Site]:
 
 
 async def _publish(made: Plane) -> None:
-    """Publish the SKU and the image that the fleet offers, and create the project `default`."""
-    await made.handle(create_project(project_id("default"), "", _origin(), _no_answer))
+    """Publish the SKU and the image that the fleet offers."""
     sku = msgspec.structs.replace(SMALL, vcpus=24, memory_mib=245_760)
     await made.handle(create_entry("sku", PLAIN, sku, _origin(), _no_answer))
     await made.handle(create_entry("image", IMAGE, GUEST, _origin(), _no_answer))
@@ -242,6 +241,7 @@ async def _running() -> AsyncIterator[TakeRound]:
         for nodes in (SMALL_FLEET, LARGE_FLEET):
             site = opened.enter_context(_site(folder / str(nodes), nodes))
             made = await opened.enter_async_context(plane(site.settings(), pool=1))
+            await made.handle(create_project(project_id("default"), "", _origin(), _no_answer))
             await _publish(made)
             opened.enter_context(_projector(site))
             fleets[f"fleet {nodes}"] = made
