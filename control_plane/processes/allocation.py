@@ -99,14 +99,14 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceEnd:
-    """Due command to record that the lease of an allocation ends after this lead time or earlier."""
+    """A command is due that records that the lease of an allocation ends within this lead time."""
 
     lead: timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class RecordOverdue:
-    """Due command to record that the release of an allocation was not complete by this deadline."""
+    """A command is due that records that the release of an allocation was not complete by this deadline."""
 
     deadline: datetime
 
@@ -186,7 +186,9 @@ def _next_notice(
     lease_leads: Collection[timedelta],
     up_since: datetime | None,
 ) -> _Notice | None:
-    """Return the next notice of an allocation, which may be due already; None if there is none in this state."""
+    """Return the next command of an allocation that only records that a time has come. The time may have passed
+    already. Return None if the state has no such command.
+    """
     match state:
         case Active() | Starting() | Stopping() | Stopped():
             term = term_of(history)

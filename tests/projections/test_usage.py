@@ -77,7 +77,7 @@ def changes(draw: st.DrawFn, name: AllocationId) -> list[Change]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Recorded[Fact]]:
-    """Draw a ledger with the facts of several allocations, mixed in any order that keeps the order of each."""
+    """Generate a ledger of interleaved facts of several allocations; those of each allocation keep their order."""
     streams = [draw(changes(name)) for name in NAMES]
     order = draw(st.permutations([index for index, each in enumerate(streams) for _ in each]))
     events = list[Recorded[Fact]]()

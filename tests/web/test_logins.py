@@ -17,7 +17,7 @@ def plane(shared_plane: RunningPlane) -> RunningPlane:
 
 
 def sessions(plane: RunningPlane) -> dict[str, str]:
-    """Return the state of each session that the console has started, by the session's id."""
+    """Return the states of the sessions that logins at the console have started, by the id of the session."""
     with plane.client() as admin:
         listed = admin.get("/sessions", params={"limit": 500}).json()["items"]
     return {each["id"]: each["state"] for each in listed if each["label"] == "web console"}

@@ -49,8 +49,7 @@ class GroupView(BaseModel):
 
 
 class UsageView(BaseModel):
-    """Usage in a range of time. `begin` is null if the range begins with the first usage. `end` is at most the present
-    time.
+    """Usage between two times. `begin` is null if everything before `end` is included; `end` is not in the future.
 
     `position` is the position of the ledger up to which events are included. The total is rounded by itself, and may
     differ from the sum of rounded groups in the last decimals.

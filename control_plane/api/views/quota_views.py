@@ -12,7 +12,7 @@ from events.projects import ProjectLimits
 
 
 class PrincipalLimitsView(BaseModel):
-    """Limits of a caller. Null does not limit anything."""
+    """Limits of a caller. A field that is null sets no limit."""
 
     slots: int | None
     price_per_hour: str | None
@@ -27,7 +27,7 @@ class PrincipalUseView(BaseModel):
 
 
 class ProjectLimitsView(PrincipalLimitsView):
-    """Limits of a project. Null does not limit anything."""
+    """Limits of a project. A field that is null sets no limit."""
 
     gpus: int | None
     vcpus: int | None
@@ -59,7 +59,7 @@ class ExceededLimitView(BaseModel):
     """Name of the limit, such as `slots`."""
     limit: str
     used: str
-    """Present use, without the request."""
+    """Amount in use before the request; the request would add `requested`."""
     requested: str
     """What the request would add."""
 
