@@ -55,7 +55,7 @@ from node_agent.aspects.machine_plans import (
     root_disk_name,
     seed_name,
 )
-from node_agent.aspects.passthrough import PciBus, devices_in_use, numa_mismatches, objections, reset
+from node_agent.aspects.passthrough import PciBus, bind, devices_in_use, numa_mismatches, objections, reset
 from node_agent.aspects.seed import seed_image
 from node_agent.host.guests import Accelerator, Guest, Hosting, guest_for
 from node_agent.host.host import ObservedMachine
@@ -280,6 +280,7 @@ class Machines:
         self._fabric_manager.activate(partition_of(guest.place.of("gpu"), partitions).number)
 
     def _start(self, guest: Guest, wanted: Slice) -> None:
+        bind(guest.place, self._bus)
         self._hypervisor.start(guest, self.hosting(guest, wanted.machine.root_disk))
 
     def _domains(self) -> Domains:

@@ -2,9 +2,10 @@
 
 From the start of its domain, a machine's functions can read and write its memory, and so can every function of the same
 IOMMU group. So all functions of these groups are read again and checked before each start, and all problems are
-reported together. When the machine is gone, each function is reset, because the function's next tenant could otherwise
-read the data of the last tenant. A function that cannot be reset stays noted in the slot's folder, and the slot is not
-used again while a function is noted.
+reported together; then they are bound to vfio-pci. When the machine is gone, each function is reset, because the
+function's next tenant could otherwise read the data of the last tenant, and is then left without a driver. No driver of
+the host gets a function between a machine and the reset. A function that cannot be reset stays noted in the slot's
+folder, and the slot is not used again while a function is noted.
 """
 
 import re
@@ -21,6 +22,7 @@ NO_REPRESENTOR: Final = "has no representor: its card is not in switchdev mode"
 _VFIO: Final = re.compile(r"(\w+[-_])?vfio[-_]pci")
 """Pattern of the names of the drivers that give a PCI function to a machine: vfio-pci, or a vendor's variant of it
 (`mlx5_vfio_pci`)."""
+_BOUND_BY_AGENT: Final = "vfio-pci"
 _UNFIT_KINDS: Final[dict[str, frozenset[PciKind]]] = {
     # An audio function or an NVSwitch belongs to its GPU, and a card without a host driver shows no RDMA device: so
     # kind "other" is allowed for both.
@@ -41,6 +43,14 @@ class PciBus(Protocol):
         """Return the sizes in bytes of all prefetchable 64-bit BARs of these PCI functions; a function that does not
         exist has none. Raises `HostUnreadable`.
         """
+        ...
+
+    def bind(self, address: PciAddress) -> None:
+        """Bind a PCI function without a driver to vfio-pci. Raises `HostRefused`."""
+        ...
+
+    def unbind(self, address: PciAddress) -> None:
+        """Take a PCI function from vfio-pci and leave it without a driver. Raises `HostRefused`."""
         ...
 
     def reset(self, address: PciAddress) -> None:
@@ -101,9 +111,20 @@ def devices_in_use(
     )
 
 
+def bind(place: Place, bus: PciBus) -> None:
+    """Bind the slot's PCI functions that have no driver to vfio-pci. Raises `HostRefused`, and `HostUnreadable` if the
+    PCI bus cannot be read.
+    """
+    devices = bus.devices()
+    for address in place.addresses:
+        device = devices.find(address)
+        if device is not None and device.driver is None:
+            bus.bind(address)
+
+
 def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> None:
-    """Reset a PCI function. A function that is absent needs no reset: it lost power or was removed by its card, and
-    comes back reset.
+    """Reset a PCI function, and take it from vfio-pci. A function that is absent needs no reset: it lost power or was
+    removed by its card, and comes back reset.
 
     Raises `HostRefused` if the function is in use or cannot be reset, and `HostUnreadable` if the PCI bus cannot be
     read.
@@ -117,6 +138,8 @@ def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> N
     if reasons:
         raise HostRefused(f"PCI device {address} cannot be reset: it {', and '.join(reasons)}")
     bus.reset(address)
+    if device.driver == _BOUND_BY_AGENT:
+        bus.unbind(address)
 
 
 def _problems(wanted: HostDevice, place: Place, devices: PciDevices) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Read the host's PCI functions from sysfs, and reset them (kernel: Documentation/ABI/testing/sysfs-bus-pci).
+"""Read the host's PCI functions from sysfs, bind and reset them (kernel: Documentation/ABI/testing/sysfs-bus-pci).
 
 A function that disappears during the read counts as absent: a card removes its virtual functions when a program changes
 their number. A function that cannot be read is listed as unreadable and does not affect the others. But its IOMMU group
@@ -34,6 +34,7 @@ class SysfsPci:
 
     def __init__(self, root: Path, reset_seconds: float = RESET_SECONDS) -> None:
         self._folder, self._reset_seconds = root / "bus" / "pci" / "devices", reset_seconds
+        self._vfio = root / "bus" / "pci" / "drivers" / "vfio-pci"
         self._deadlines = Deadlines()
 
     def devices(self) -> PciDevices:
@@ -50,6 +51,27 @@ class SysfsPci:
                 reason = f"cannot read the BARs of PCI device {address}: {error.strerror}"
                 raise HostUnreadable(reason) from error
         return tuple(sizes)
+
+    def bind(self, address: PciAddress) -> None:
+        invalidate_reads()
+        if not self._vfio.exists():
+            raise HostRefused(f"cannot bind PCI device {address}: the kernel module vfio-pci is not loaded")
+        try:
+            # With the override, vfio-pci accepts the function, and every other driver refuses it.
+            _write(self._folder / address / "driver_override", b"vfio-pci")
+            _write(self._vfio / "bind", address.encode())
+        except OSError as error:
+            raise HostRefused(f"cannot bind PCI device {address} to vfio-pci: {error.strerror}") from error
+
+    def unbind(self, address: PciAddress) -> None:
+        invalidate_reads()
+        try:
+            _write(self._vfio / "unbind", address.encode())
+            # An empty line removes the override. The kernel does not offer the function to other drivers until a
+            # program requests it.
+            _write(self._folder / address / "driver_override", b"\n")
+        except OSError as error:
+            raise HostRefused(f"cannot take PCI device {address} from vfio-pci: {error.strerror}") from error
 
     def reset(self, address: PciAddress) -> None:
         invalidate_reads()

@@ -33,6 +33,9 @@ def lay_out(tree: str, root: Path) -> Path:
         shown.symlink_to(f"../../../devices/{address}")
         for name, content in files.items():
             _put(folder / name, content)
+        _put(folder / "driver_override", "(null)")
+    for name in ("bind", "unbind"):
+        _put(root / "bus" / "pci" / "drivers" / "vfio-pci" / name, "")
     return root
 
 

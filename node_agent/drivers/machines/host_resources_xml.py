@@ -45,7 +45,7 @@ def devices(place: Place, bars: Sequence[int]) -> tuple[ET.Element, ...]:
 def vf_interface(vf: PciAddress, mac: MacAddress) -> ET.Element:
     """Return the XML of a PCI virtual function as network card; libvirt sets its MAC before the guest starts."""
     return element(
-        "interface", element("mac", address=mac), _source(vf, type="pci"), type="hostdev", managed="yes"
+        "interface", element("mac", address=mac), _source(vf, type="pci"), type="hostdev", managed="no"
     )
 
 
@@ -103,14 +103,15 @@ def _window(bars: Sequence[int]) -> Iterator[ET.Element]:
 
 
 def _hostdev(use: Use, number: int, address: PciAddress) -> ET.Element:
-    # With managed='yes', libvirt binds the function to vfio-pci, and afterwards restores the state without a driver.
+    # With managed='yes', libvirt would give the function to any driver of the host that accepts it, as soon as the
+    # machine ends and before the function is reset. So the agent binds it itself (`PciBus.bind`).
     return element(
         "hostdev",
         _source(address),
         element("alias", name=f"ua-{use}{number}"),
         mode="subsystem",
         type="pci",
-        managed="yes",
+        managed="no",
     )
 
 

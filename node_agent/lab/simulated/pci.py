@@ -1,6 +1,7 @@
 """The PCI bus of a simulated host, with the devices that the settings of its slots name."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from events.values import PciAddress
@@ -58,6 +59,18 @@ class SimulatedPci:
         devices = self.devices()
         gpus = [each for each in map(devices.find, addresses) if each is not None and each.kind == "gpu"]
         return prefetchable_bars(_GPU_RESOURCE) * len(gpus)
+
+    def bind(self, address: PciAddress) -> None:
+        self._set_driver(address, "vfio-pci")
+
+    def unbind(self, address: PciAddress) -> None:
+        self._set_driver(address, None)
+
+    def _set_driver(self, address: PciAddress, driver: str | None) -> None:
+        with self._host.change("machine.bind", address) as state:
+            state.pci = [
+                replace(each, driver=driver) if each.address == address else each for each in state.pci
+            ]
 
     def reset(self, address: PciAddress) -> None:
         with self._host.change("machine.reset", address) as state:

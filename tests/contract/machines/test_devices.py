@@ -240,6 +240,23 @@ def test_virtual_machine_with_a_virtual_function_as_network_card_starts_without_
     assert [step.name for step in steps] == ["machine.destroy", "machine.reset_device", "machine.wipe_disks"]
 
 
+def test_pci_devices_have_the_vfio_driver_while_their_machine_exists_and_afterwards_no_driver(
+    simulated: Simulated,
+) -> None:
+    for address in both().addresses:
+        simulated.bus.unbind(address)
+    machines = on(simulated, both())
+    apply(machines)
+    assert drivers(simulated) == {GPU: "vfio-pci", CARD: "vfio-pci"}
+    for step in machines.to_remove(network_on(0)):
+        step.run()
+    assert drivers(simulated) == {GPU: None, CARD: None}
+
+
+def drivers(host: Simulated) -> dict[PciAddress, str | None]:
+    return {each.address: each.driver for each in host.bus.devices() if each.address in both().addresses}
+
+
 def test_pci_devices_of_a_removed_virtual_machine_are_reset_through_the_kernel(
     simulated: Simulated, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@ describes.
 """
 
 import os
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -166,6 +167,35 @@ def test_pci_device_is_reset_through_its_sysfs_file_and_the_reset_is_refused_wit
     for without in ("0000:00:00.0", "0000:02:00.0"):
         with pytest.raises(HostRefused, match=without):
             SysfsPci(root).reset(PciAddress(without))
+
+
+def test_pci_device_is_bound_to_vfio_by_an_override_that_keeps_other_drivers_away(tmp_path: Path) -> None:
+    root = lay_out("workstation", tmp_path)
+    SysfsPci(root).bind(PciAddress("0000:01:00.0"))
+    assert (root / "devices/0000:01:00.0/driver_override").read_text().startswith("vfio-pci")
+    assert (root / "bus/pci/drivers/vfio-pci/bind").read_text() == "0000:01:00.0"
+
+
+def test_pci_device_that_is_taken_from_vfio_has_no_override(tmp_path: Path) -> None:
+    root = lay_out("workstation", tmp_path)
+    SysfsPci(root).unbind(PciAddress("0000:01:00.0"))
+    assert (root / "bus/pci/drivers/vfio-pci/unbind").read_text() == "0000:01:00.0"
+    assert (root / "devices/0000:01:00.0/driver_override").read_text().startswith("\n")
+
+
+def test_pci_device_is_not_bound_on_a_host_without_the_vfio_module(tmp_path: Path) -> None:
+    root = lay_out("workstation", tmp_path)
+    shutil.rmtree(root / "bus/pci/drivers/vfio-pci")
+    with pytest.raises(HostRefused, match="the kernel module vfio-pci is not loaded"):
+        SysfsPci(root).bind(PciAddress("0000:01:00.0"))
+
+
+def test_absent_pci_device_is_neither_bound_nor_unbound(tmp_path: Path) -> None:
+    bus, absent = SysfsPci(lay_out("workstation", tmp_path)), PciAddress("0000:09:00.0")
+    with pytest.raises(HostRefused, match=r"cannot bind PCI device 0000:09:00\.0 to vfio-pci"):
+        bus.bind(absent)
+    with pytest.raises(HostRefused, match=r"cannot take PCI device 0000:09:00\.0 from vfio-pci"):
+        bus.unbind(absent)
 
 
 def test_pci_device_reset_that_does_not_end_makes_the_host_unreadable_at_the_deadline(tmp_path: Path) -> None:
