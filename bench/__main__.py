@@ -16,6 +16,7 @@ import msgspec
 
 from bench.access import access
 from bench.allocate import allocate
+from bench.audit import audit
 from bench.dispatch import dispatch, redelivery
 from bench.fleet import fleet, resync
 from bench.harness.measure import Bench, Measurement, show
@@ -31,6 +32,7 @@ BENCHES: Final[dict[str, Bench]] = {
         access.BENCH,
         allocate.BENCH,
         append.BENCH,
+        audit.BENCH,
         boot.BENCH,
         dispatch.BENCH,
         drift.BENCH,

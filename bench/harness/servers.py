@@ -74,7 +74,12 @@ def signing_key(folder: Path) -> tuple[Path, Signer]:
 
 def sqlalchemy_url(server: PostgresServer) -> str:
     """Return the SQLAlchemy URL of the Postgres server's database for the application's role."""
-    options = {name: str(value) for name, value in conninfo_to_dict(server.app_dsn).items()}
+    return sqlalchemy_url_of(server.app_dsn)
+
+
+def sqlalchemy_url_of(dsn: str) -> str:
+    """Return the SQLAlchemy URL of a libpq connection string with role, password and Unix socket."""
+    options = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
     url = URL.create(
         "postgresql+psycopg",
         username=options["user"],

@@ -14,7 +14,7 @@ import msgspec
 FORMAT: Final = 1
 
 
-class _Line(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _Line(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Base class of all lines."""
 
 

@@ -7,13 +7,16 @@ from typing import Final, NamedTuple
 from events.ledger.merkle import DEAD, EVENT, VERSION
 
 _INT8, _BYTEA, _INT2, _INT4, _TEXT, _TIMESTAMPTZ, _UUID = 20, 17, 21, 23, 25, 1184, 2950
-# An event in as few pieces as its texts and nullable columns permit: a text begins after each. `x` skips a byte.
-_TO_STREAM: Final = Struct(">iIiqIi16xIi")
-_TO_TYPE: Final = Struct(">IiqIi")
-_TO_PROJECT: Final = Struct(">IihIi")
+# An event in as few pieces as its texts and nullable columns permit: a text begins after each. `x` skips a byte. The
+# type and the length of a column of fixed length are read as one number of 8 bytes (`Q`).
+_TO_STREAM: Final = Struct(">iQqQ16xIi")
+_TO_TYPE: Final = Struct(">QqIi")
+_TO_PROJECT: Final = Struct(">QhIi")
 _TO_TEXT: Final = Struct(">Ii")
-_TO_CAUSATION: Final = Struct(">Ii16xIi")
-_TO_DATA: Final = Struct(">IiqIiqIiiIi")
+_TO_CAUSATION: Final = Struct(">Q16xIi")
+_TO_DATA: Final = Struct(">QqQqQiIi")
+_INT8_8, _INT2_2, _INT4_4 = _INT8 << 32 | 8, _INT2 << 32 | 2, _INT4 << 32 | 4
+_UUID_16, _TIMESTAMPTZ_8 = _UUID << 32 | 16, _TIMESTAMPTZ << 32 | 8
 _DEAD: Final = Struct(">iIiqIi8xIi")
 _TO_LEAF: Final = Struct(">IiiIi")
 _NULL: Final = -1
@@ -57,41 +60,34 @@ def dead_leaf(row: bytes) -> bytes:
 def event_of(row: bytes) -> Event:
     """Return the columns of an event. Raises `BadRow`."""
     try:
-        count, t1, n1, position, t2, n2, t3, stream = _TO_STREAM.unpack_from(row)
-        is_valid = (count, t1, n1, t2, n2, t3) == (17, _INT8, 8, _UUID, 16, _TEXT)
-        at, end = 52, 52 + stream
-        name = row[at:end]
-        t1, n1, version, t2, type_ = _TO_TYPE.unpack_from(row, end)
-        is_valid &= (t1, n1, t2) == (_INT8, 8, _TEXT) and stream >= 0 <= type_
-        at, end = end + 24, end + 24 + type_
+        count, c1, position, c2, t1, stream = _TO_STREAM.unpack_from(row)
+        is_valid = count == 17 and c1 == _INT8_8 and c2 == _UUID_16 and t1 == _TEXT and stream >= 0
+        end = 52 + stream
+        c1, version, t1, type_ = _TO_TYPE.unpack_from(row, end)
+        is_valid &= c1 == _INT8_8 and t1 == _TEXT and type_ >= 0
+        at = end + 24
+        end = at + type_
         event_type = row[at:end]
-        t1, n1, schema_version, t2, project = _TO_PROJECT.unpack_from(row, end)
-        is_valid &= (t1, n1, t2) == (_INT2, 2, _TEXT) and project >= _NULL
-        end += 18 + max(0, project)
+        c1, schema_version, t1, project = _TO_PROJECT.unpack_from(row, end)
+        is_valid &= c1 == _INT2_2 and t1 == _TEXT and project >= _NULL
+        end += 18 + project if project > 0 else 18
         t1, actor = _TO_TEXT.unpack_from(row, end)
         t2, reason = _TO_TEXT.unpack_from(row, end + 8 + actor)
         is_valid &= t1 == t2 == _TEXT and actor >= 0 <= reason
         end += 16 + actor + reason
-        t1, n1, t2, causation = _TO_CAUSATION.unpack_from(row, end)
-        is_valid &= (t1, n1, t2) == (_UUID, 16, _UUID) and causation in (16, _NULL)
-        end += 32 + (16 if causation > 0 else 0)
+        c1, t1, causation = _TO_CAUSATION.unpack_from(row, end)
+        is_valid &= c1 == _UUID_16 and t1 == _UUID and causation in (16, _NULL)
+        end += 48 if causation > 0 else 32
         t1, trace = _TO_TEXT.unpack_from(row, end)
         is_valid &= t1 == _TEXT and trace >= _NULL
-        end += 8 + max(0, trace)
-        t1, n1, _, t2, n2, _, t3, n3, epoch, t4, data = _TO_DATA.unpack_from(row, end)
-        is_valid &= (t1, n1, t2, n2, t3, n3, t4) == (_TIMESTAMPTZ, 8, _TIMESTAMPTZ, 8, _INT4, 4, _TEXT)
-        at, end = end + 52, end + 52 + data
-        is_valid &= data >= 0 and _TO_TEXT.unpack_from(row, end) == (_BYTEA, _NULL) and end + 8 == len(row)
-        if is_valid:
-            return Event(
-                position,
-                name.decode(),
-                version,
-                event_type.decode(),
-                schema_version,
-                epoch,
-                row[at:end],
-            )
+        end += 8 + trace if trace > 0 else 8
+        c1, _, c2, _, c3, epoch, t1, data = _TO_DATA.unpack_from(row, end)
+        is_valid &= c1 == c2 == _TIMESTAMPTZ_8 and c3 == _INT4_4 and t1 == _TEXT and data >= 0
+        at = end + 52
+        end = at + data
+        if is_valid and end + 8 == len(row) and _TO_TEXT.unpack_from(row, end) == (_BYTEA, _NULL):
+            name, text = row[52 : 52 + stream].decode(), event_type.decode()
+            return Event(position, name, version, text, schema_version, epoch, row[at:end])
     except (error, UnicodeDecodeError):
         pass
     raise BadRow("a row is not that of an event: a column is missing or has another type")
