@@ -62,7 +62,9 @@ def event_of(row: bytes) -> Event:
     """Return the columns of an event. Raises `BadRow`."""
     try:
         count, c1, position, c2, t1, stream = _TO_STREAM.unpack_from(row)
-        is_valid = count == _EVENT_COLUMNS and c1 == _INT8_8 and c2 == _UUID_16 and t1 == _TEXT and stream >= 0
+        is_valid = (
+            count == _EVENT_COLUMNS and c1 == _INT8_8 and c2 == _UUID_16 and t1 == _TEXT and stream >= 0
+        )
         end = 52 + stream
         c1, version, t1, type_ = _TO_TYPE.unpack_from(row, end)
         is_valid &= c1 == _INT8_8 and t1 == _TEXT and type_ >= 0
