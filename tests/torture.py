@@ -32,6 +32,7 @@ PROMISES: Final = {
     "P7": ("tests/faults/simulated/test_redelivery.py", "tests/queue/test_recovery.py"),
     "P8": ("tests/faults/test_clocks.py",),
     "P9": ("tests/road/test_identity.py",),
+    "P10": ("tests/faults/claims",),
     "P11": ("tests/ledger/test_no_event_is_skipped.py",),
     "P12": ("tests/projections/test_histories.py", "tests/projections/test_swap.py", "tests/golden"),
     "P14": ("tests/ledger/test_roles.py",),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -71,10 +71,12 @@ class System(Caller):
     """Complete system under test. `armed` is the program that is to die at its failpoint, and `died_at` the time of its
     death by the monotonic clock.
 
-    `late` contains the allocations that were created during a fault.
+    A node has `plain_slots` equal slots without functions of its host; if 0, slots of all kinds. `late` contains the
+    allocations that were created during a fault.
     """
 
     boot_seconds: float = field(kw_only=True)
+    plain_slots: int = 0
     nodes: dict[str, Node] = field(default_factory=dict)
     armed: Child | None = None
     died_at: float | None = None
@@ -198,17 +200,8 @@ class System(Caller):
                 "gpu_partitions": [{"number": index, "gpus": [f"0000:1b:{index:02x}.0"]} for index in (0, 1)],
             },
             "survey_seconds": 2,
-            # Each has something that a machine may have to itself, so that every kind of step makes and ends slices.
-            "slots": [
-                *(
-                    {"index": index, **slot, "gpus": [f"0000:1b:{index:02x}.0"], "cpus": [index]}
-                    for index in (0, 1)
-                ),
-                *(
-                    {"index": index, **_room_for(SKUS[ON_CARDS]), "vf": f"0000:3b:00.{index}"}
-                    for index in (2, 3)
-                ),
-            ],
+            "slots": [{"index": index, **slot} for index in range(self.plain_slots)]
+            or _slots_of_all_kinds(slot),
         }
         path = write_configuration(self.layout, name, self.stack.node_api_url, folder, simulated)
         agent = Child(
@@ -241,19 +234,27 @@ def _room_for(sku: SkuContent) -> dict[str, int]:
     return {"vcpus": sku.vcpus, "memory_mib": sku.memory_mib}
 
 
+def _slots_of_all_kinds(room: dict[str, int]) -> list[dict[str, Any]]:
+    """Each has something that a machine may have to itself, so that every kind of step makes and ends slices."""
+    return [
+        *({"index": index, **room, "gpus": [f"0000:1b:{index:02x}.0"], "cpus": [index]} for index in (0, 1)),
+        *({"index": index, **_room_for(SKUS[ON_CARDS]), "vf": f"0000:3b:00.{index}"} for index in (2, 3)),
+    ]
+
+
 def _ignore(_line: str) -> None:
     """Ignore the notice of a restarted program, because restarts are visible in the program's log."""
 
 
 @contextmanager
-def running_system(boot_seconds: float = 0.2) -> Iterator[System]:
-    """Run a system with one node that has two approved slots. A slice on this node takes `boot_seconds` to start."""
+def running_system(boot_seconds: float = 0.2, plain_slots: int = 0) -> Iterator[System]:
+    """Run a system with one node and approved slots. A slice on this node takes `boot_seconds` to start."""
     with server_folder() as state:
         layout = Layout(state)
         layout.ensure()
         stack = Stack(layout, (), Screen().show, replicas=REPLICAS, simulated_nodes=True)
         # With a rate, so that meters are made and removed too.
-        system = System(layout, stack, sku="lab.medium", boot_seconds=boot_seconds)
+        system = System(layout, stack, sku="lab.medium", boot_seconds=boot_seconds, plain_slots=plain_slots)
         try:
             stack.start()
             for child in stack.programs.values():
@@ -267,7 +268,7 @@ def running_system(boot_seconds: float = 0.2) -> Iterator[System]:
             for slot in system.call("GET", "/slots")["items"]:
                 path = f"/nodes/{NODE}/slots/{slot['index']}/approve"
                 system.call("POST", path)
-                if slot["devices"][0]["use"] == "gpu":
+                if any(each["use"] == "gpu" for each in slot["devices"]):
                     system.call("POST", path, {"skus": [system.sku, WITH_ROOT_DISK]})
             public = {"address": "203.0.113.7", "use": "ports"}
             system.call("PUT", f"/nodes/{NODE}/public-addresses", {"addresses": [public]})

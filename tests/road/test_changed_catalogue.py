@@ -8,8 +8,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from events.values import MAX_SLOTS
-from tests import torture
+from tests import matrix, torture
 from tests.projections.plane_requests import NAMES, rebuild, verify
 from tests.road.conftest import KEY, SimulatedNode, start_node
 from tests.servers.plane import RunningPlane
@@ -18,6 +20,7 @@ from tests.waiting import until
 SKU: Final = {"vcpus": 1, "memory_mib": 100, "rate_mbit": 10}
 IMAGE: Final = {"format": "kernel"}
 WAIT_SECONDS: Final = 120.0
+TIMEOUT_SECONDS: Final = 900 if matrix.is_full() else 120
 
 
 class Catalogue:
@@ -72,6 +75,7 @@ def rates(nodes: list[SimulatedNode]) -> set[int]:
     }
 
 
+@pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_allocations_keep_their_sku_and_image_while_both_are_changed_and_retired(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:

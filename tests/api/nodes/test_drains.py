@@ -20,11 +20,11 @@ from tests.waiting import until
 WHY: Final = "its firmware is old"
 DRAINS: Final = ("node.cordoned", "node.uncordoned", "node.drain_started", "node.drain_ended")
 PLACED_LATER: Final = """
-select stream_id from ledger.event where type = 'slot.claimed'
-  and position > (select position from ledger.event where type = 'node.cordoned')
+select stream_id from ledger.event where type = 'slot.claimed' and stream_id like 'slot-' || %(node)s || '/%%'
+  and position > (select position from ledger.event where type = 'node.cordoned' and stream_id = 'node-' || %(node)s)
 """
 TIMERS: Final = "select 1 from work.timer where stream_id = 'node-n1'"
-CLAIMED: Final = "select count(*) from read.slot where state = 'claimed'"
+CLAIMED: Final = "select count(*) from read.slot where state = 'claimed' and node_id = %(node)s"
 
 
 @pytest.fixture
@@ -315,18 +315,27 @@ def test_nothing_is_placed_after_the_cordon_of_a_node_and_its_drain_ends_while_c
     plane: RunningPlane,
 ) -> None:
     slots, creators = 64, count(64, 4)
-    node = Node(plane, slots=slots)
-    keep_nodes_reachable(plane)
-    with ThreadPoolExecutor(creators) as pool:
-        creating = [pool.submit(lambda: list(creations(plane))) for _ in range(creators)]
-        until(lambda: plane.rows(CLAIMED)[0][0] >= 8, "allocations are being created")
-        done(send(plane, "cordon"))
-        made = [each for creator in creating for each in creator.result()]
-
-    assert plane.rows(PLACED_LATER) == []
-    assert 8 <= len(made) < slots, "the cordon must close the node while callers create allocations"
-    done(send(plane, "drain", release_after_seconds=0))
-    until(lambda: plane.rows(CLAIMED) == [(0,)], "every allocation is released")
+    for attempt in range(1, 6):
+        node = Node(plane, f"n{attempt}", slots=slots)
+        made = created_while_cordoned(plane, node.name, creators)
+        assert plane.rows(PLACED_LATER, node=node.name) == []
+        # On a busy machine the creators may fill the node before it is cordoned, which shows nothing.
+        if 0 < len(made) < slots:
+            break
+    else:
+        pytest.fail("no cordon closed its node while callers created allocations")
+    done(send(plane, "drain", node.name, release_after_seconds=0))
+    until(lambda: plane.rows(CLAIMED, node=node.name) == [(0,)], "every allocation is released")
     for each in made:
         node.report_removed(each)
     assert await_outcome(node, "empty")["remaining"] == []
+
+
+def created_while_cordoned(plane: RunningPlane, node: str, creators: int) -> list[dict[str, Any]]:
+    """Cordon a node while callers create allocations until they are refused, and return these allocations."""
+    keep_nodes_reachable(plane)
+    with ThreadPoolExecutor(creators) as pool:
+        creating = [pool.submit(lambda: list(creations(plane))) for _ in range(creators)]
+        until(lambda: plane.rows(CLAIMED, node=node) > [(0,)], "allocations are being created")
+        done(send(plane, "cordon", node))
+        return [each for creator in creating for each in creator.result()]
