@@ -1,8 +1,8 @@
 """Promise P10: with many callers and few slots, no slot, MAC, IP address or public port is ever held twice, and no
 request is refused while a slot is free, although programs of the API and Postgres are killed at random moments.
 
-Each caller requests an allocation, releases it, waits until the release is complete, and begins again. A request without
-an answer is repeated with the same idempotency key. The recorded history is checked against a model; then the
+Each caller requests an allocation, releases it, waits until the release is complete, and begins again. A request
+without an answer is repeated with the same idempotency key. The recorded history is checked against a model; then the
 ledger is verified.
 """
 
@@ -29,7 +29,7 @@ from tests.waiting import until
 
 SLOTS: Final = 8
 CALLERS: Final = 64
-CLAIMS, GRANTS = (10_000, 500) if matrix.is_full() else (60, 12)
+CLAIMS, GRANTS = (10_000, 500) if matrix.is_full() else (40, 10)
 """The callers claim until so many claims were answered, and so many of them granted and released."""
 GRANTS_PER_KILL: Final = 20
 """Largest number of completed grants between two kills. The number is random, and at least one, so that the callers
