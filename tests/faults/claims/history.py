@@ -1,11 +1,12 @@
 """Check of a recorded history of claims against the model of exclusive slots: each resource has at most one holder, and
 a request is refused only if no slot was free during its whole duration.
 
-A caller has the times at which it sent a request and got the answer, but the request took effect at some time between. So a
-resource is certainly held from the answer that granted it until the request that releases it, and certainly free from
-the answer that showed its release until the request that was granted next. A history agrees with the model exactly if
-no two certain holds of one resource overlap (then some order of the effects is possible for each resource), and if no
-refusal lies within a time in which one slot is certainly free. The check uses what callers saw, and not the ledger.
+A caller has the times at which it sent a request and got the answer, but the request took effect at some time
+between. So a resource is certainly held from the answer that granted it until the request that releases it, and
+certainly free from the answer that showed its release until the request that was granted next. A history agrees with
+the model exactly if no two certain holds of one resource overlap (then some order of the effects is possible for each
+resource), and if no refusal lies within a time in which one slot is certainly free. The check uses what callers saw,
+and not the ledger.
 """
 
 from collections import defaultdict
