@@ -28,6 +28,7 @@ EXAMPLES: Final[dict[str, Any]] = {
         "renew_lease": bodies.RenewLease(lease_seconds=60),
         "report_fault": bodies.ReportFault(fault="f"),
         "configure_node": bodies.ConfigureNode(bridge="b", l2_domain="d"),
+        "close_billing_period": bodies.ClosePeriod(),
         "request_task": bodies.RequestTask(kind="node.verify", node_id="n"),
         "skip_event": bodies.SkipEvent(position=1, reason="r"),
         "create_project": bodies.CreateProject(id="p"),
