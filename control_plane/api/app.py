@@ -52,7 +52,7 @@ from control_plane.api.routes import (
 )
 from control_plane.api.routes.agents import agent, desired_state, heartbeats
 from control_plane.api.routes.ledger import audit, events, history, timelines
-from control_plane.api.routes.usage import figures, periods
+from control_plane.api.routes.usage import export, figures, periods
 from control_plane.decisions.misplaced_secrets import has_secret
 from control_plane.identity.caller_sessions import by_secrets as sessions_by_secrets
 from control_plane.identity.oidc import Verifier
@@ -98,6 +98,7 @@ for _router in (
     drift.router,
     capacity.router,
     figures.router,
+    export.router,
     periods.router,
     ingress.router,
     projections.router,

@@ -68,11 +68,12 @@ class Corrections(NamedTuple):
 
 
 class Bill(NamedTuple):
-    """Usage of a range of time or a billing period, named `period` (None: a range)."""
+    """Usage of a range of time, or the bill of the period named `period`, with these bounds (None: a range)."""
 
     piece: Piece
     corrections: Corrections | None = None
     period: str | None = None
+    bounds: tuple[datetime, datetime] | None = None
 
 
 class OpenPeriod(NamedTuple):
@@ -107,14 +108,15 @@ def bill_of(period: Period, previous: Period | None) -> Bill:
     """Return the bill of a closed period. `previous` is the period closed before it, if any."""
     piece = Piece(period.starts_at, period.ends_at, period.through)
     corrections = None if previous is None else Corrections(period.number, previous.through, period.through)
-    return Bill(piece, corrections, period.name)
+    return Bill(piece, corrections, period.name, (period.starts_at, period.ends_at))
 
 
 def bill_of_open(period: OpenPeriod, now: datetime) -> Bill:
     """Return the bill of the open period until `now`."""
     last = period.last
     corrections = None if last is None else Corrections(last.number + 1, last.through)
-    return Bill(Piece(period.starts_at, max(now, period.starts_at)), corrections, OPEN_PERIOD)
+    piece = Piece(period.starts_at, max(now, period.starts_at))
+    return Bill(piece, corrections, OPEN_PERIOD, (period.starts_at, period.ends_at))
 
 
 def month_begin(moment: datetime) -> datetime:

@@ -58,8 +58,9 @@ WITHOUT_A_CALL: Final = {
     ("GET", "/problems/{problem}"),
     ("GET", "/problems/codes/{code}"),
     ("GET", "/v1/audit/export"),
+    ("GET", "/v1/usage/export"),
 }
-"""Operations for load balancers and readers of documentation, and a file, which `Client.download` reads. The operations
+"""Operations for load balancers and readers of documentation, and files, which `Client.download` reads. The operations
 of nodes, below /v1/agent, are not for clients either.
 """
 VARIANTS: Final[dict[tuple[str, str], tuple[str | None, ...]]] = {("drift", "node_name"): (None, "lab-a")}

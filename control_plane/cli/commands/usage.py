@@ -1,18 +1,22 @@
 """`sliceplane usage`."""
 
+from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from msgspec import UNSET
 
+from control_plane.cli.files import write_new_file
 from control_plane.cli.options import Output, UnnamedOutput
 from control_plane.cli.pages import usage as pages
 from control_plane.cli.screen import Format, UnnamedFormat
-from control_plane.cli.session import session
+from control_plane.cli.session import refuse_as_curl, session
 from control_plane.cli.times import Since, Until, time_option
 from control_plane.client import calls
 from control_plane.client.bodies import ClosePeriod
+from control_plane.client.paths import usage_params
 
 commands = typer.Typer(no_args_is_help=True)
 period_commands = typer.Typer(no_args_is_help=True)
@@ -29,6 +33,15 @@ PeriodArgument = Annotated[
 ]
 Project = Annotated[str | None, typer.Option(help="Only usage of this project.", show_default=False)]
 Sku = Annotated[str | None, typer.Option(help="Only usage of this SKU.", show_default=False)]
+
+
+class ExportFormat(StrEnum):
+    """Format of an export."""
+
+    CSV = "csv"
+    FOCUS = "focus"
+
+
 _MONTH = "that of the month that the period is named after"
 Label = Annotated[
     str | None,
@@ -69,6 +82,29 @@ def show(
         else:
             page = partial(pages.usage, grouping=group_by)
             current.screen.one(current.send(calls.usage(**which, group_by=group_by)), page)
+
+
+@commands.command()
+def export(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write; it must not exist.")],
+    *,
+    format_: Annotated[
+        ExportFormat, typer.Option("--format", help="csv; or focus: FOCUS 1.0, for a billing period.")
+    ] = ExportFormat.CSV,
+    period: Period = None,
+    since: Since = None,
+    to: Until = None,
+    project: Project = None,
+    sku: Sku = None,
+    label: Label = None,
+) -> None:
+    """Write the entries of a billing period or a range of time into a file, one line for each."""
+    refuse_as_curl(context, "usage export")
+    which = usage_params(since=since, to=to, period=period, project=project, sku=sku, label=label)
+    with session(context, UnnamedFormat.TABLE) as current:
+        pieces = current.client.download("/v1/usage/export", {**which, "format": format_.value})
+        write_new_file(file, pieces)
 
 
 @period_commands.command("list")

@@ -1,5 +1,7 @@
 """The API closes billing periods, and bills late events as corrections of the closed periods (PLT-9)."""
 
+import csv
+import io
 from datetime import timedelta
 from typing import Any
 
@@ -130,6 +132,53 @@ def test_bill_shows_a_caller_its_own_projects_only(running: RunningAllocation) -
     for headers, seconds in ((own, "0.001000"), (other, "0.000000")):
         assert get(plane, "/usage/periods/first", headers=headers)["total"]["slot_seconds"] == seconds
         assert get(plane, "/usage", {"period": "first"}, headers)["total"]["slot_seconds"] == seconds
+
+
+def exported(plane: RunningPlane, query: dict[str, str], headers: dict[str, str]) -> list[dict[str, str]]:
+    with plane.client(**headers) as client, client.stream("GET", "/usage/export", params=query) as answer:
+        assert answer.headers["content-type"] == "text/csv; charset=utf-8; header=present"
+        content = answer.read().decode()
+    assert answer.status_code == 200, content
+    return [*csv.DictReader(io.StringIO(content, newline=""), strict=True)]
+
+
+def test_exports_have_the_entries_of_the_bill_and_for_a_caller_those_of_its_projects_only(
+    running: RunningAllocation,
+) -> None:
+    plane, start = running.plane, granted_at(running)
+    create_project(plane, "blue")
+    own, other = (issue(plane, name, projects=[name]).headers for name in ("red", "blue"))
+    assert close(plane, "first", start, start + 4 * MILLISECOND).is_success
+    grant_late(running, start + MILLISECOND)
+    until_known(plane)
+    end = start + 5 * MILLISECOND
+    assert close(plane, "second", start + 4 * MILLISECOND, end).is_success
+
+    wanted = entries(plane, "second")
+    found = exported(plane, {"period": "second"}, own)
+    for line, entry in zip(found, wanted, strict=True):
+        assert (line["entry_id"], line["corrects"]) == (entry["id"], entry["corrects"] or "")
+        assert (line["slot_seconds"], line["price"]) == tuple(entry["amount"].values())
+        assert line["events"].split() == [str(each["position"]) for each in entry["events"]]
+    charges = exported(plane, {"period": "second", "format": "focus"}, own)
+    assert [each["ChargeClass"] for each in charges] == ["", "Correction", "Correction"]
+    assert [each["x_EntryId"] for each in charges] == [each["id"] for each in wanted]
+    assert {each["BillingPeriodEnd"] for each in charges} == {text(end)}
+    assert [each["SubAccountId"] for each in charges] == ["red"] * 3
+    assert [each["kind"] for each in exported(plane, {"to": text(end)}, own)] == ["metered"]
+    for query in ({"period": "second"}, {"period": "second", "format": "focus"}, {}):
+        assert exported(plane, query, other) == []
+
+
+def test_export_that_is_not_possible_is_refused_with_the_reason(shared_plane: RunningPlane) -> None:
+    with shared_plane.client() as client:
+        for query, status, code in (
+            ({"format": "focus"}, 422, "required"),
+            ({"format": "xlsx"}, 422, "unknown_value"),
+            ({"period": "1999-01"}, 404, "unknown_period"),
+        ):
+            answer = client.get("/usage/export", params=query)
+            assert (answer.status_code, answer.json()["reasons"][0]["code"]) == (status, code), answer.text
 
 
 def test_period_that_is_not_closed_is_refused_by_its_name(shared_plane: RunningPlane) -> None:

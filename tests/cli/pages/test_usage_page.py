@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.cli.control_plane import ScriptedPlane, document, page
+from tests.cli.control_plane import Reply, ScriptedPlane, document, page
 from tests.cli.examples import ALLOCATION
 from tests.cli.outcome import Outcome
 
@@ -131,6 +132,19 @@ def test_billing_period_is_closed_with_the_given_times_and_printed_with_its_tota
         "starts_at": "2026-11-01T00:00:00Z",
         "ends_at": "2026-12-01T00:00:00Z",
     }
+
+
+def test_export_is_written_into_a_new_file_only(
+    plane: ScriptedPlane, sliceplane: Run, tmp_path: Path
+) -> None:
+    plane.script("GET /v1/usage/export", Reply(b"entry_id\r\n"))
+    file = tmp_path / "bill.csv"
+    arguments = ("usage", "export", str(file), "--format", "focus", "--period", "2026-11")
+    assert sliceplane(*arguments).code == 0
+    assert file.read_bytes() == b"entry_id\r\n"
+    assert set(plane.received[0].path.partition("?")[2].split("&")) == {"period=2026-11", "format=focus"}
+    again = sliceplane(*arguments)
+    assert (again.code, "exists already" in again.err) == (2, True)
 
 
 SLOTS = {"sku": "lab.small", "free": 4, "claimed": 2, "quarantined": 0, "blocked": 1}
