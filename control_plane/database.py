@@ -4,7 +4,7 @@ import select
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 import sqlalchemy as sa
@@ -12,6 +12,11 @@ from psycopg.pq import PipelineStatus
 from sqlalchemy import event, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
+
+LONG_PAUSES: Final = "select set_config('idle_in_transaction_session_timeout', '5min', true)"
+"""Statement for the transaction of an export. With a slow reader, it pauses between two statements for longer than
+other transactions may.
+"""
 
 
 class DatabaseUnavailable(Exception):

@@ -93,6 +93,13 @@ class Settings(BaseSettings):
     """Interval of nodes' heartbeats (PLT-3). Nodes receive a change when they renew, after half of `session_seconds`:
     if the new interval is below a quarter of the old one, all nodes count as unreachable until then."""
 
+    currency: str = Field(default="USD", pattern="^[A-Z]{3}$")
+    """Currency of all prices (ISO 4217), for exports in FOCUS."""
+    provider_name: str = Field(default="Sliceplane", min_length=1, max_length=200)
+    """Name of the operator, which provides the service and issues the bill, for exports in FOCUS."""
+    billing_account: str = Field(default="default", min_length=1, max_length=200)
+    """Id of the account that is billed, of which projects are sub-accounts, for exports in FOCUS."""
+
     max_key_days: float | None = Field(default=None, gt=0)
     """Maximum lifetime of an API key that is issued over the API, in days; None: keys may be issued without expiry."""
 

@@ -25,6 +25,7 @@ from events import (
     slots,
     tasks,
 )
+from events.billing import periods
 from events.shapes import BrokenCatalog, NotYetWritable, Shape, Shapes, UnknownFact, UnreadableFact
 from events.upcasts import UPCASTS
 
@@ -134,6 +135,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "project.described": Shape(1, projects.ProjectDescribed),
     "project.limits_set": Shape(1, projects.ProjectLimitsSet),
     "project.archived": Shape(1, projects.ProjectArchived),
+    "billing.period_closed": Shape(1, periods.PeriodClosed),
     "service_account.created": Shape(1, service_accounts.ServiceAccountCreated),
     "service_account.disabled": Shape(1, service_accounts.ServiceAccountDisabled),
     "service_account.enabled": Shape(1, service_accounts.ServiceAccountEnabled),

@@ -31,6 +31,8 @@ SessionId = NewType("SessionId", str)
 SkuName = NewType("SkuName", str)
 ImageName = NewType("ImageName", str)
 AppProfileName = NewType("AppProfileName", str)
+PeriodName = NewType("PeriodName", str)
+"""Name of a billing period, such as `2026-11`."""
 StreamId = NewType("StreamId", str)
 MacAddress = NewType("MacAddress", str)
 """Unicast EUI-48, lower case, colon separated."""
@@ -66,6 +68,9 @@ _SESSION: Final = re.compile(rf"ses-{_UUID}")
 _PRICE: Final = re.compile(r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,6})?")
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_PERIOD: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,29}[a-z0-9])?")
+OPEN_PERIOD: Final = "open"
+"""Name with which requests refer to the time after the last closed billing period. No period has this name."""
 _CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _BASE32: Final = str.maketrans(_CROCKFORD, "0123456789abcdefghijklmnopqrstuv")
 _MAX_SKU: Final = 63
@@ -92,6 +97,14 @@ def _label(kind: str, raw: str) -> str:
 
 def node_id(raw: str) -> NodeId:
     return NodeId(_label("node id", raw))
+
+
+def period_name(raw: str) -> PeriodName:
+    """Return the name of a billing period. Raises `InvalidValue`."""
+    if not _PERIOD.fullmatch(raw) or raw == OPEN_PERIOD:
+        valid = f"use 1 to 31 characters of a-z, 0-9 and '-', such as 2026-11, and not {OPEN_PERIOD!r}"
+        raise InvalidValue("name of a billing period", raw[:64], valid)
+    return PeriodName(raw)
 
 
 def project_id(raw: str) -> ProjectId:
@@ -274,6 +287,11 @@ def stream_of_projection(projection: str) -> StreamId:
 
 def stream_of_project(project: ProjectId) -> StreamId:
     return StreamId(f"project-{project}")
+
+
+def stream_of_billing() -> StreamId:
+    """Return the stream of all billing periods."""
+    return StreamId("billing")
 
 
 def stream_of_entry(kind: EntryKind, name: str) -> StreamId:

@@ -18,8 +18,9 @@ from events.allocations import (
 )
 from events.claims import CLAIMING
 from events.facts import Fact
-from read_models import allocations, capacity, holdings, projects, usage
+from read_models import allocations, capacity, holdings, projects
 from read_models.inline import (
+    BILLING,
     CATALOGUE,
     KEYS,
     NODES,
@@ -31,6 +32,7 @@ from read_models.inline import (
     SLOTS,
 )
 from read_models.rows import Derived, Inserted, Patched, Selected, Summed
+from read_models.usage import tables as usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ PROJECTIONS: Final[dict[str, Projection]] = {
         Projection("principals", (PRINCIPALS,), inline=True),
         Projection("projects", (PROJECTS,), inline=True),
         Projection("quota_use", (QUOTA_USE,), inline=True),
+        Projection("billing", (BILLING,), inline=True),
         Projection("catalogue", (CATALOGUE,), inline=True),
         Projection("service_accounts", (SERVICE_ACCOUNTS,), inline=True),
         Projection("sessions", (SESSIONS,), inline=True),

@@ -49,10 +49,10 @@ from control_plane.api.routes import (
     slots,
     status,
     tasks,
-    usage,
 )
 from control_plane.api.routes.agents import agent, desired_state, heartbeats
 from control_plane.api.routes.ledger import audit, events, history, timelines
+from control_plane.api.routes.usage import export, figures, periods
 from control_plane.decisions.misplaced_secrets import has_secret
 from control_plane.identity.caller_sessions import by_secrets as sessions_by_secrets
 from control_plane.identity.oidc import Verifier
@@ -97,7 +97,9 @@ for _router in (
     slots.router,
     drift.router,
     capacity.router,
-    usage.router,
+    figures.router,
+    export.router,
+    periods.router,
     ingress.router,
     projections.router,
     tasks.router,

@@ -28,6 +28,7 @@ PARAMETERS: Final = {
     "kind": PathParameter("Kind of the resource.", "slot"),
     "name": PathParameter("Name of the resource, or of the read model.", "lab-a/0"),
     "node": PathParameter("Name of a node.", "lab-a"),
+    "period": PathParameter("Name of a billing period.", "2026-11"),
     "position": PathParameter("Position in the ledger.", "1"),
     "problem": PathParameter("Name of a problem type.", "conflict"),
     "project": PathParameter("Name of a project.", "vision"),
@@ -117,6 +118,10 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/service-accounts/{account}/disable": {"reason": "its host was compromised"},
     "POST /v1/keys/{key}/rotate": {"overlap_seconds": 3600},
     "POST /v1/keys/{key}/revoke": {"reason": "the laptop was lost"},
+    "POST /v1/usage/periods/{period}/close": {
+        "starts_at": "2026-10-01T00:00:00Z",
+        "ends_at": "2026-11-01T00:00:00Z",
+    },
     "POST /v1/principals/revoke": {"actor": "service-account:trainer", "reason": "its host was compromised"},
     "PUT /v1/principals/limits": {"actor": "service-account:trainer", "slots": 4, "price_per_hour": "12.80"},
     "POST /v1/sessions": {"label": "laptop of alice", "lifetime_seconds": 28800},

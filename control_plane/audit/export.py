@@ -27,6 +27,7 @@ from control_plane.audit.lines import (
     StreamLine,
 )
 from control_plane.audit.parts import part_rows
+from control_plane.database import LONG_PAUSES
 from events.ledger.connection import fetch_rows, fetch_value
 from events.ledger.tables import dead_position, event
 
@@ -70,8 +71,6 @@ select k.principal || ' ' || k.route || ' ' || k.key as name
    and (e.position is null or k.taken_at not between e.recorded_at - interval '1 minute' and e.recorded_at)
  order by 1
 """
-# An export to a slow reader pauses between two statements for longer than other transactions may.
-_LONG_PAUSES: Final = "select set_config('idle_in_transaction_session_timeout', '5min', true)"
 
 
 class _Head(NamedTuple):
@@ -106,7 +105,7 @@ async def compressed_export(conn: psycopg.AsyncConnection) -> AsyncIterator[byte
 
 
 async def _lines(conn: psycopg.AsyncConnection) -> AsyncIterator[Line]:
-    await conn.execute(_LONG_PAUSES)
+    await conn.execute(LONG_PAUSES)
     yield ExportLine(FORMAT, await fetch_value(conn, "select clock_timestamp()"))
     async for line in _history(conn):
         yield line

@@ -23,6 +23,7 @@ _SLOTS: Final = "list the slots and their states: sliceplane slots list"
 _REQUEST: Final = "request a new token from the identity provider: sliceplane login --device"
 _TASKS: Final = "list the tasks: sliceplane tasks list"
 _LOGIN: Final = "log in again: sliceplane login"
+_PERIODS: Final = "list the billing periods: sliceplane usage periods list"
 _SESSIONS: Final = "list the sessions: sliceplane sessions list"
 
 HINTS: Final = {
@@ -152,6 +153,10 @@ HINTS: Final = {
     "unknown_kind": "docs/tasks.md lists the kinds of tasks",
     "unknown_node": "check the name of the node" + _FLEET + "list the nodes: sliceplane nodes list",
     "unknown_parked": "list the parked streams: sliceplane tasks parked",
+    "unknown_period": _PERIODS,
+    "period_closed": _PERIODS,
+    "period_not_adjacent": _PERIODS,
+    "usage_incomplete": "wait for the projector, and repeat the command: sliceplane status",
     "unknown_project": "list the projects: sliceplane projects list",
     "unknown_projection": "list the projections: sliceplane projections list",
     "unknown_service_account": _ACCOUNTS,

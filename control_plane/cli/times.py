@@ -62,7 +62,8 @@ def time_only(given: str, clock: Callable[[], datetime] = _now) -> str:
     return time_or_position(given, clock)
 
 
-def _time_option(given: str | None) -> str | None:
+def time_option(given: str | None) -> str | None:
+    """Return the value of an option that is a time, in the format of the API. Raises `typer.BadParameter`."""
     return None if given is None else time_only(given)
 
 
@@ -103,7 +104,7 @@ Since = Annotated[
     typer.Option(
         "--from",
         metavar="WHEN",
-        callback=_time_option,
+        callback=time_option,
         help="Begin at this time: '10m ago' or -10m, 2026-11-21T09:30:00Z, or '2026-11-21 09:30' (local).",
         show_default=False,
     ),
@@ -113,7 +114,7 @@ Until = Annotated[
     typer.Option(
         "--to",
         metavar="WHEN",
-        callback=_time_option,
+        callback=time_option,
         help="End at this time, in the same form. Default: now.",
         show_default=False,
     ),

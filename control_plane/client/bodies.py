@@ -247,6 +247,15 @@ class RevokePrincipal(Body, frozen=True):
     reason: str
 
 
+class ClosePeriod(Body, frozen=True):
+    """Body of `POST /v1/usage/periods/{period}/close`. Both times are RFC 3339; without them, the period is the
+    calendar month (UTC) that it is named after.
+    """
+
+    starts_at: str | UnsetType = UNSET
+    ends_at: str | UnsetType = UNSET
+
+
 class RequestTask(Body, frozen=True):
     """Body of `POST /v1/tasks`: `slot_id` for a task of one slot, `node_id` for one of a whole node."""
 

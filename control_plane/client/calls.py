@@ -47,16 +47,18 @@ from control_plane.client.paths import (
     key_path,
     node_path,
     parked_path,
+    period_path,
     project_path,
     projection_path,
     service_account_path,
     session_path,
     slot_path,
     task_path,
+    usage_params,
     verification_path,
 )
 from control_plane.client.projection_answers import Projection, Verification
-from control_plane.client.usage_answers import Usage, UsageEntry
+from control_plane.client.usage_answers import Period, PeriodBill, Usage, UsageEntry
 
 _ALLOCATIONS: Final = "/v1/allocations"
 _EVENTS: Final = "/v1/events"
@@ -300,30 +302,48 @@ def usage(
     *,
     since: str | None = None,
     to: str | None = None,
+    period: str | None = None,
     project: str | None = None,
     sku: str | None = None,
     label: str | None = None,
     group_by: str | None = None,
 ) -> Call[Usage]:
-    """Show the usage of slots from `since` to `to`; both are times (RFC 3339), None: from the beginning, until now.
+    """Show the usage of slots from `since` to `to`, or what a billing period bills; both are times (RFC 3339), None:
+    from the beginning, until now.
 
     `label` has the form NAME=VALUE. `group_by` is `project`, `sku` or `label:NAME`.
     """
-    which = {"from": since, "to": to, "project": project, "sku": sku, "label": label, "group_by": group_by}
-    return Call("GET", "/v1/usage", Usage, which)
+    which = usage_params(since=since, to=to, period=period, project=project, sku=sku, label=label)
+    return Call("GET", "/v1/usage", Usage, {**which, "group_by": group_by})
 
 
 def usage_entries(
     *,
     since: str | None = None,
     to: str | None = None,
+    period: str | None = None,
     project: str | None = None,
     sku: str | None = None,
     label: str | None = None,
 ) -> ListCall[UsageEntry]:
     """List the entries that the total of `usage` with the same arguments is the sum of, each with its events."""
-    which = {"from": since, "to": to, "project": project, "sku": sku, "label": label}
+    which = usage_params(since=since, to=to, period=period, project=project, sku=sku, label=label)
     return ListCall("/v1/usage/entries", UsageEntry, which)
+
+
+def billing_periods() -> ListCall[Period]:
+    """List the billing periods in the order of time; the last one is the open period."""
+    return ListCall("/v1/usage/periods", Period)
+
+
+def billing_period(name: str) -> Call[PeriodBill]:
+    """Show a billing period, or `open`, with the totals of its bill."""
+    return Call("GET", period_path(name), PeriodBill)
+
+
+def close_billing_period(name: str, body: bodies.ClosePeriod) -> Call[PeriodBill]:
+    """Close a billing period after it has ended."""
+    return Call("POST", period_path(name, "close"), PeriodBill, body=body)
 
 
 def parked() -> ListCall[Parked]:

@@ -79,5 +79,22 @@ def projection_path(projection: str, *further: str) -> str:
     return "/".join(["/v1/projections", _part(projection, "a projection"), *further])
 
 
+def period_path(period: str, *further: str) -> str:
+    return "/".join(["/v1/usage/periods", _part(period, "a billing period"), *further])
+
+
 def verification_path(verification: str) -> str:
     return f"/v1/verifications/{_part(verification, 'a verification')}"
+
+
+def usage_params(
+    *,
+    since: str | None = None,
+    to: str | None = None,
+    period: str | None = None,
+    project: str | None = None,
+    sku: str | None = None,
+    label: str | None = None,
+) -> dict[str, str | None]:
+    """Return the query parameters of `/v1/usage` and of its entries and exports."""
+    return {"from": since, "to": to, "period": period, "project": project, "sku": sku, "label": label}

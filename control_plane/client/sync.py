@@ -33,6 +33,7 @@ from control_plane.client.exchange import (
     Call,
     ListCall,
     Pages,
+    Params,
     Reply,
     WatchCall,
     given,
@@ -125,10 +126,10 @@ class Client:
         except httpx.TransportError as error:
             raise unreachable(self.url, error) from error
 
-    def download(self, path: str) -> Iterator[bytes]:
+    def download(self, path: str, params: Params | None = None) -> Iterator[bytes]:
         """Yield the content of a file from a GET request, in pieces. The request is sent once."""
         try:
-            with self._http.stream("GET", path, timeout=TIMEOUT) as response:
+            with self._http.stream("GET", path, params=given(params or {}), timeout=TIMEOUT) as response:
                 if not response.is_success:
                     refuse_failure(response.status_code, response.headers, response.read())
                 yield from response.iter_raw()

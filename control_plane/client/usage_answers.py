@@ -19,13 +19,16 @@ class Group(Answer, frozen=True):
 
 
 class Usage(Answer, frozen=True):
-    """Usage in a range of time; `begin` is None if the range begins with the first usage."""
+    """Usage in a range of time, or of the billing period `period`; `begin` is None if the range begins with the first
+    usage.
+    """
 
     end: datetime
     position: int
     total: Amount
     groups: tuple[Group, ...] = ()
     begin: datetime | None = None
+    period: str | None = None
 
 
 class Source(Answer, frozen=True):
@@ -37,7 +40,12 @@ class Source(Answer, frozen=True):
 
 
 class UsageEntry(Answer, frozen=True):
-    """The usage of one allocation in a range of time. `running`: its lease had not ended yet."""
+    """The usage of one allocation in a range of time, or in the bill of a period. `running`: its lease had not ended
+    yet.
+
+    `kind`: metered, reversal or re_entry; a reversal is negative. `corrects` is the id of the entry that a reversal
+    takes back and a re-entry replaces.
+    """
 
     kind: str
     allocation_id: str
@@ -52,3 +60,36 @@ class UsageEntry(Answer, frozen=True):
     labels: dict[str, str]
     running: bool = False
     events: tuple[Source, ...] = ()
+    id: str | None = None
+    billing_period: str | None = None
+    service_period: str | None = None
+    corrects: str | None = None
+
+
+class Period(Answer, frozen=True):
+    """A billing period. The last four fields are None for the open period."""
+
+    name: str
+    state: str
+    starts_at: datetime
+    ends_at: datetime
+    through: int | None = None
+    position: int | None = None
+    closed_at: datetime | None = None
+    closed_by: str | None = None
+
+
+class PeriodBill(Answer, frozen=True):
+    """A billing period with the totals of its bill."""
+
+    name: str
+    state: str
+    starts_at: datetime
+    ends_at: datetime
+    metered: Amount
+    corrections: Amount
+    total: Amount
+    through: int | None = None
+    position: int | None = None
+    closed_at: datetime | None = None
+    closed_by: str | None = None

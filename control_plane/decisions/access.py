@@ -35,6 +35,7 @@ class Scope(StrEnum):
     PROJECTS_READ = "projects:read"
     PROJECTS_WRITE = "projects:write"
     USAGE_READ = "usage:read"
+    USAGE_WRITE = "usage:write"
     FLEET_READ = "fleet:read"
     FLEET_WRITE = "fleet:write"
     ACCESS_READ = "access:read"

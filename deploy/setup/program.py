@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from deploy.setup import debian, environment
+from deploy.setup import debian, environment, focus
 from deploy.setup.commands import SetupFailed
 from deploy.setup.interrupts import INTERRUPTED, end_at_once, raise_interrupts
 from deploy.setup.progress import step
@@ -37,6 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         raise_interrupts()
         set_up()
+        if arguments[0] == "test":
+            focus.ensure()
         end_at_once()
     except SetupFailed as failed:
         sys.stderr.write(f"\nThe set-up failed. {failed}\n")

@@ -21,9 +21,9 @@ from control_plane.api.routes import (
     service_accounts,
     sessions,
     status,
-    usage,
 )
 from control_plane.api.routes.ledger import audit, history
+from control_plane.api.routes.usage import views as usage
 from control_plane.api.views import (
     allocation_views,
     entry_views,
@@ -86,6 +86,8 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     projection_answers.Verification: projections.VerificationView,
     usage_answers.Usage: usage.UsageView,
     usage_answers.UsageEntry: usage.EntryView,
+    usage_answers.Period: usage.PeriodView,
+    usage_answers.PeriodBill: usage.PeriodBill,
 }
 """What the client reads, and what the API sends. The parts of both are compared too."""
 UNREAD: Final[Mapping[type[BaseModel], set[str]]] = {

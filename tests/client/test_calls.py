@@ -28,6 +28,7 @@ EXAMPLES: Final[dict[str, Any]] = {
         "renew_lease": bodies.RenewLease(lease_seconds=60),
         "report_fault": bodies.ReportFault(fault="f"),
         "configure_node": bodies.ConfigureNode(bridge="b", l2_domain="d"),
+        "close_billing_period": bodies.ClosePeriod(),
         "request_task": bodies.RequestTask(kind="node.verify", node_id="n"),
         "skip_event": bodies.SkipEvent(position=1, reason="r"),
         "create_project": bodies.CreateProject(id="p"),
@@ -57,8 +58,9 @@ WITHOUT_A_CALL: Final = {
     ("GET", "/problems/{problem}"),
     ("GET", "/problems/codes/{code}"),
     ("GET", "/v1/audit/export"),
+    ("GET", "/v1/usage/export"),
 }
-"""Operations for load balancers and readers of documentation, and a file, which `Client.download` reads. The operations
+"""Operations for load balancers and readers of documentation, and files, which `Client.download` reads. The operations
 of nodes, below /v1/agent, are not for clients either.
 """
 VARIANTS: Final[dict[tuple[str, str], tuple[str | None, ...]]] = {("drift", "node_name"): (None, "lab-a")}

@@ -24,11 +24,13 @@ from events.ledger.store import read_range
 from events.principals import PrincipalLimits
 from events.projects import ProjectLimits
 from events.values import AllocationId, NodeId, PciAddress, Position, SlotId, StreamId, new_uuid
-from read_models import capacity, usage
+from read_models import capacity
 from read_models.inline import SLOTS
 from read_models.projections import PROJECTIONS
-from read_models.usage import Grouping, UsageFilter
-from read_models.usage_pieces import pieces_of
+from read_models.usage import entries as usage
+from read_models.usage.entries import Grouping
+from read_models.usage.intervals import UsageFilter
+from read_models.usage.periods import Bill, Piece
 from tasks import reports
 from tasks.devices import FoundDevice
 from tests.projections import expected
@@ -313,7 +315,7 @@ class Histories(RuleBasedStateMachine):
         """Check that the usage of both projects is the one that a computation by hand finds in the whole ledger."""
         async with self.fleet.handle.engine.connect() as conn:
             now = await self.fleet.clock(conn)
-            totals = await usage.totals(conn, UsageFilter(), pieces_of(None, now), Grouping("project"))
+            totals = await usage.totals(conn, UsageFilter(), Bill(Piece(None, now)), Grouping("project"))
             events = await read_range(await ledger_connection(conn), Position(0), END, limit=100_000)
         leases = by_hand.leases(events).values()
         metered = [(lease, spent) for lease in leases if (spent := by_hand.metered(lease, None, now))]

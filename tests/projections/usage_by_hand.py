@@ -22,7 +22,7 @@ from events.allocations import (
 from events.envelope import Recorded
 from events.facts import Fact
 from events.values import AllocationId
-from read_models.usage_pieces import Amount, amount_of
+from read_models.usage.amounts import Amount, amount_of
 
 
 @dataclass

@@ -256,6 +256,17 @@ create table usage_lease (
 );
 create index usage_lease_of_allocation on usage_lease (allocation_id);
 
+-- Closed billing periods. Their usage is that of the events up to the position "through".
+create table billing_period (
+  name text not null,
+  number bigint not null,
+  starts_at timestamptz not null,
+  ends_at timestamptz not null,
+  through bigint not null,
+  primary key (name),
+  unique (number)
+);
+
 -- The status of each slot from a position on, and the numbers of slots of each SKU by status from a position on.
 create table slot_status (
   slot_id text not null,

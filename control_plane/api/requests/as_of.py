@@ -61,12 +61,13 @@ def time_of(raw: str | None) -> datetime | None:
     return found
 
 
-def _checked_time(raw: str | None) -> str | None:
+def checked_time(raw: str | None) -> str | None:
+    """Return the text unchanged if it is a time. Raises `InvalidValue`."""
     time_of(raw)
     return raw
 
 
-Time = Annotated[str | None, AfterValidator(_checked_time)]
+Time = Annotated[str | None, AfterValidator(checked_time)]
 
 
 def timed(name: str, description: str) -> Any:

@@ -14,6 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from control_plane.api.requests.as_of import checked_time
 from control_plane.decisions.access import SCOPES_OF, Role, Scope
 from control_plane.decisions.fleet.macs import MAX_POOL, size_of
 from control_plane.decisions.public_addresses import (
@@ -345,6 +346,17 @@ class DescribeProject(Body):
     """Request body of `PATCH /v1/projects/{project}`."""
 
     description: Description
+
+
+class ClosePeriod(Body):
+    """Request body of `POST /v1/usage/periods/{period}/close`. Both times are RFC 3339; if both are null, the period is
+    the calendar month (UTC) that it is named after, such as `2026-11`.
+    """
+
+    starts_at: Annotated[str | None, Field(max_length=64), AfterValidator(checked_time)] = None
+    """Begin of the period. It must be the end of the period closed before it, if there is one."""
+    ends_at: Annotated[str | None, Field(max_length=64), AfterValidator(checked_time)] = None
+    """End of the period, which does not contain this time."""
 
 
 def recorded_actor(actor: str) -> str:

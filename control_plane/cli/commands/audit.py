@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from control_plane.cli.failures import Different, Failure, WrongUsage
+from control_plane.cli.files import write_new_file
 from control_plane.cli.options import UnnamedOutput
 from control_plane.cli.pages import audit as pages
 from control_plane.cli.screen import UnnamedFormat
@@ -134,14 +135,7 @@ def export(
     """Write the whole ledger into a file, for `audit verify`."""
     refuse_as_curl(context, "audit export")
     with session(context, UnnamedFormat.TABLE) as current:
-        try:
-            with file.open("xb") as target:
-                for piece in current.client.download("/v1/audit/export"):
-                    target.write(piece)
-        except FileExistsError:
-            raise WrongUsage(f"{file} exists already", "choose another name") from None
-        except OSError as error:
-            raise WrongUsage(f"{file} cannot be written: {error.strerror}", "choose another name") from error
+        write_new_file(file, current.client.download("/v1/audit/export"))
         current.screen.note(f"verify it: sliceplane audit verify {file} --key KEY --head HEADS")
 
 

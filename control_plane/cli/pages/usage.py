@@ -8,7 +8,7 @@ from rich.text import Text
 from control_plane.cli.pages import words
 from control_plane.cli.pages.details import Row, page
 from control_plane.cli.pages.tables import nothing, table
-from control_plane.client.usage_answers import Usage, UsageEntry
+from control_plane.client.usage_answers import Period, PeriodBill, Usage, UsageEntry
 
 
 def usage(item: Usage, grouping: str | None) -> RenderableType:
@@ -23,6 +23,8 @@ def usage(item: Usage, grouping: str | None) -> RenderableType:
 
 
 def _total(item: Usage) -> Iterator[Row]:
+    if item.period is not None:
+        yield "period", item.period
     yield "from", "the beginning" if item.begin is None else words.clock(item.begin)
     yield "to", f"{words.clock(item.end)}, with the events up to position {item.position}"
     yield "slot-seconds", Text(item.total.slot_seconds, "bold")
@@ -34,7 +36,17 @@ def entries(items: Iterable[UsageEntry]) -> RenderableType:
     them.
     """
     rows = table(
-        "ALLOCATION", "PROJECT", "SKU", "PER HOUR", "SLOTS", "FROM", "TO", "SLOT-SECONDS", "PRICE", "EVENTS"
+        "KIND",
+        "ALLOCATION",
+        "PROJECT",
+        "SKU",
+        "PER HOUR",
+        "SLOTS",
+        "FROM",
+        "TO",
+        "SLOT-SECONDS",
+        "PRICE",
+        "EVENTS",
     )
     for item in items:
         end = f"{words.clock(item.ends_at)}{' (running)' if item.running else ''}"
@@ -42,5 +54,41 @@ def entries(items: Iterable[UsageEntry]) -> RenderableType:
         size = (f"{item.sku} v{item.sku_version}", item.price_per_hour, str(item.slot_count))
         times = (words.clock(item.starts_at), end)
         amount = (item.amount.slot_seconds, item.amount.price)
-        rows.add_row(item.allocation_id, item.project, *size, *times, *amount, events)
+        rows.add_row(_kind(item), item.allocation_id, item.project, *size, *times, *amount, events)
     return rows if rows.row_count else nothing("no usage", "usage begins when an allocation is active")
+
+
+def _kind(item: UsageEntry) -> str:
+    """Return the kind of an entry, for a correction with the period that it corrects."""
+    kind = item.kind.replace("_", "-")
+    if item.service_period in (None, item.billing_period):
+        return kind
+    return f"{kind} of {item.service_period}"
+
+
+def periods(items: Iterable[Period]) -> RenderableType:
+    """Return the table of billing periods."""
+    rows = table("PERIOD", "STATE", "FROM", "TO", "THROUGH", "CLOSED")
+    for item in items:
+        closed = "-" if item.closed_at is None else f"{words.clock(item.closed_at)} by {item.closed_by}"
+        through = "-" if item.through is None else str(item.through)
+        times = (words.clock(item.starts_at), words.clock(item.ends_at))
+        rows.add_row(item.name, words.state(item.state), *times, through, closed)
+    return rows
+
+
+def period(item: PeriodBill) -> RenderableType:
+    """Return the page of a billing period with the totals of its bill."""
+    return page(_period(item))
+
+
+def _period(item: PeriodBill) -> Iterator[Row]:
+    yield "period", Text(item.name, "bold")
+    yield "state", words.state(item.state)
+    yield "from", words.clock(item.starts_at)
+    yield "to", words.clock(item.ends_at)
+    if item.closed_at is not None:
+        yield "closed", f"{words.clock(item.closed_at)} by {item.closed_by}, event {item.position}"
+        yield "usage", f"with the events up to position {item.through}"
+    for name, amount in (("metered", item.metered), ("corrections", item.corrections), ("total", item.total)):
+        yield name, f"{amount.slot_seconds} slot-seconds, price {amount.price}"

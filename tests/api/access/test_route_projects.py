@@ -45,7 +45,8 @@ class Route:
 
     @property
     def names_a_resource(self) -> bool:
-        return "{" in self.path
+        # A billing period belongs to no project: a caller sees its own part of the bill.
+        return "{" in self.path and "{period}" not in self.path
 
     @property
     def reads(self) -> bool:
@@ -59,6 +60,7 @@ class Route:
             "kind": "allocation",
             "name": ids["allocation"],
             "ingress": INGRESS,
+            "period": "open",
         }
         query = f"?project={ids['project']}" if "project" in self.filters else ""
         return self.path.format(**parts) + query

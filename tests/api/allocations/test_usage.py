@@ -1,20 +1,16 @@
 """The API shows the usage of slots, with the events of each figure, and each caller sees its projects only (PLT-9)."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from types import MappingProxyType
-from typing import Any, Final
 
 import pytest
 
 from tests.api.access.principals import create_project, issue
+from tests.api.allocations.billing import get, until_known
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
-from tests.waiting import until
 
-NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 PRICE = Decimal("0.01")
 """Price per hour of the SKU of the lab."""
 
@@ -23,21 +19,6 @@ PRICE = Decimal("0.01")
 def running(emptied_plane: RunningPlane) -> RunningAllocation:
     create_project(emptied_plane, "red")
     return RunningAllocation(emptied_plane, admit(emptied_plane, "n1"), project="red", labels={"team": "a"})
-
-
-def get(
-    plane: RunningPlane, path: str, query: Mapping[str, str] = NOTHING, headers: Mapping[str, str] = NOTHING
-) -> dict[str, Any]:
-    with plane.client(**headers) as client:
-        answer = client.get(path, params=query)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
-
-
-def until_known(plane: RunningPlane) -> None:
-    """Wait until the usage contains all events of the ledger."""
-    last = plane.last_position()
-    until(lambda: get(plane, "/usage")["position"] >= last, "the usage has all events")
 
 
 def test_usage_of_a_released_allocation_is_its_lease_with_the_events_that_it_follows_from(

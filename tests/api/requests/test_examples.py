@@ -121,6 +121,12 @@ class World:
         until(lambda: bool(self.plane.rows(heads, position=position)), "the position is sealed")
         return {"position": position}
 
+    def open_period(self) -> Names:
+        return {"period": "open"}
+
+    def ended_period(self) -> Names:
+        return {"period": "2026-10"}
+
     def excluded(self) -> Names:
         for table in ("read.node", "read.slot"):
             self.plane.rows(
@@ -246,6 +252,7 @@ PREPARED: Final[Mapping[str, Callable[[World], Names]]] = {
     "POST /v1/tasks/{task_id}/retry": World.failed_task,
     "POST /v1/tasks/{task_id}/cancel": World.task,
     "GET /v1/audit/consistency": World.sealed,
+    "POST /v1/usage/periods/{period}/close": World.ended_period,
 }
 """Operations that need a resource in a particular state."""
 BY_PARAMETER: Final[Mapping[str, Callable[[World], Names]]] = {
@@ -257,6 +264,7 @@ BY_PARAMETER: Final[Mapping[str, Callable[[World], Names]]] = {
     "task_id": World.task,
     "stream": World.parked,
     "verification": World.verification,
+    "period": World.open_period,
     "node": World.slot,
     "kind": World.slot,
     "sku": World.sku,

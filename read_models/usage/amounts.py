@@ -1,6 +1,5 @@
-"""Pieces of a range of time in which usage is metered, and amounts of usage. Pure functions for `read_models.usage`."""
+"""Amounts of usage, and the kinds of entries. Pure."""
 
-from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -12,19 +11,13 @@ _EXACT: Final = Context(prec=60, rounding=ROUND_HALF_EVEN)
 
 
 class EntryKind(StrEnum):
-    """Kind of a usage entry."""
-
-    METERED = "metered"
-
-
-class Piece(NamedTuple):
-    """A part of a range of time, in which usage is metered. Times are half-open: from `starts_at` (None: the beginning)
-    up to, but not including, `ends_at`.
+    """Kind of a usage entry: usage of the range or period, the reversal of an entry of a closed period, or the entry
+    that replaces a reversed one.
     """
 
-    kind: EntryKind
-    starts_at: datetime | None
-    ends_at: datetime
+    METERED = "metered"
+    REVERSAL = "reversal"
+    RE_ENTRY = "re_entry"
 
 
 class Amount(NamedTuple):
@@ -34,9 +27,7 @@ class Amount(NamedTuple):
     price: Decimal
 
 
-def pieces_of(begin: datetime | None, end: datetime) -> list[Piece]:
-    """Return the pieces of the range from `begin` (None: the beginning) to `end`, in the order of time."""
-    return [Piece(EntryKind.METERED, begin, end)] if begin is None or begin < end else []
+NOTHING: Final = Amount(Decimal(0).quantize(_STEP), Decimal(0).quantize(_STEP))
 
 
 def amount_of(slot_seconds: Decimal, weighted: Decimal) -> Amount:
