@@ -17,6 +17,7 @@ class ProjectLimits(Answer, frozen=True):
     public_addresses: int | None = None
     public_ports: int | None = None
     price_per_hour: str | None = None
+    max_lease_seconds: int | None = None
 
 
 class ProjectUse(Answer, frozen=True):

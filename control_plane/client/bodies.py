@@ -146,6 +146,7 @@ class SetProjectLimits(Body, frozen=True):
     public_addresses: int | UnsetType = UNSET
     public_ports: int | UnsetType = UNSET
     price_per_hour: str | UnsetType = UNSET
+    max_lease_seconds: int | UnsetType = UNSET
 
 
 class SetPrincipalLimits(Body, frozen=True):

@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 
 from control_plane.commands.bring_ups import failure_changes, merged_by_stream
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load
+from control_plane.commands.quotas import hold_project_of
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import awaiting_proof
 from control_plane.decisions.deadlines import STOP_WITHIN, ready_within
 from control_plane.decisions.fleet.device_health import exclude_for
 from control_plane.decisions.fleet.slots import quarantine_overdue
 from control_plane.decisions.ingress import withdraw_overdue
-from control_plane.decisions.leases import limits_of, term_of
+from control_plane.decisions.leases import limits_of, limits_of_project, term_of
 from control_plane.decisions.refusals import refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
@@ -91,12 +92,16 @@ def start_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -
 
 def renew_lease(allocation: AllocationId, origin: Origin, duration: timedelta) -> Command:
     """Let the lease of an allocation end after `duration` from now. A lease that lasts as long already is not
-    changed. The limits that the allocation has recorded apply, not those of the present catalogue.
+    changed. The limits that the allocation has recorded apply, not those of the present catalogue; so does the present
+    limit of its project.
     """
 
     async def command(transaction: Transaction) -> Decision:
+        # The row of the project is locked before those of the slots.
+        quotas = await hold_project_of(transaction.conn, allocation)
         loaded = await load(transaction.conn, allocation)
-        limits = limits_of(loaded.state.specification)
+        project = loaded.state.request.project
+        limits = limits_of(loaded.state.specification) + limits_of_project(project, quotas.project_limits)
         renewed = life.renew(loaded.state, transaction.now, duration, limits)
         return Decision(loaded.changes(renewed), origin.at(transaction.now))
 

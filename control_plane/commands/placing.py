@@ -13,7 +13,7 @@ from control_plane.commands.placement_request import NewAllocation, PlacementReq
 from control_plane.commands.quotas import Quotas, hold_project, ingress_use
 from control_plane.commands.searching import FoundSlots, apart_nodes, find_slots
 from control_plane.decisions.deadlines import ready_within
-from control_plane.decisions.leases import against_length, limits_of
+from control_plane.decisions.leases import against_length, limits_of, limits_of_project
 from control_plane.decisions.placing.explanation import Group, Unplaced, field_of_sku, unplaced_with_any
 from control_plane.decisions.quotas import NotAdmitted, against_price, over_quota, times, use_of
 from control_plane.decisions.refusals import Conflict, refuse_if
@@ -141,7 +141,8 @@ async def _options(conn: AsyncConnection, new: NewAllocation, actor: str) -> lis
     for place, sku in enumerate((new.request.sku, *new.alternative_skus)):
         specified = await specification(conn, new.as_sku(sku), new.app_profile)
         if isinstance(specified, AllocationSpecified):
-            against += against_length(new.request.lease_seconds, limits_of(specified))
+            limits = limits_of(specified) + limits_of_project(new.request.project, quotas.project_limits)
+            against += against_length(new.request.lease_seconds, limits)
             found.append(specified)
         else:
             field = field_of_sku(place)

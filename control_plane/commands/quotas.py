@@ -20,14 +20,15 @@ from control_plane.decisions.quotas import (
     ExceededLimit,
     Limits,
     Scope,
+    amount_limits,
     exceeded_by,
-    has_limits,
     over_quota,
 )
 from control_plane.decisions.refusals import Objection
 from control_plane.handle import LastCheck, RetryWithoutLocks
 from events.derived.quotas import NOTHING_USED, QuotaUse
 from events.ledger.tables import event
+from events.projects import ProjectLimits
 from events.values import (
     AllocationId,
     ProjectId,
@@ -52,11 +53,17 @@ class Quota(NamedTuple):
     used: QuotaUse
 
 
+_NO_LIMITS: Final = ProjectLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The quotas that apply to a request: those of its project and its caller, as far as they have limits."""
+    """The limits of the project of a request, and the quotas that apply: those of its project and its caller, as far as
+    they have limits of amounts.
+    """
 
     quotas: tuple[Quota, ...]
+    project_limits: ProjectLimits = _NO_LIMITS
 
     def exceeded(self, requested: QuotaUse) -> list[ExceededLimit]:
         """Return the limits that a request would exceed, as of the last commit."""
@@ -91,10 +98,7 @@ def _exceeded(quota: Quota, used: QuotaUse, requested: QuotaUse) -> list[Exceede
 
 
 def _limits_any(limits: Limits, requested: QuotaUse) -> bool:
-    return any(
-        getattr(limits, name) is not None and getattr(requested, name) > 0
-        for name in limits.__struct_fields__
-    )
+    return any(getattr(requested, name) > 0 for name in amount_limits(limits))
 
 
 _LIMITS: Final = (
@@ -127,11 +131,11 @@ async def hold_project(
     if actor is not None:
         own = limits_in(row["principal_limits"])
         quotas.append(Quota("principal", actor, stream_of_principal(actor), own, NOTHING_USED))
-    limited = [each for each in quotas if has_limits(each.limits)]
+    limited = [each for each in quotas if amount_limits(each.limits)]
     if limited:
         used = await quota_use.used_by(conn, [each.stream for each in limited])
         limited = [each._replace(used=used[each.stream]) for each in limited]
-    return against_changing(project, held.archived, "/project"), Quotas(tuple(limited))
+    return against_changing(project, held.archived, "/project"), Quotas(tuple(limited), held.limits)
 
 
 async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Quotas:

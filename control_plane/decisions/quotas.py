@@ -62,9 +62,10 @@ def over_quota(exceeded: Sequence[ExceededLimit]) -> NotAdmitted:
     return NotAdmitted([*map(_objection, exceeded)], exceeded)
 
 
-def has_limits(limits: Limits) -> bool:
-    """Return whether at least one limit is set."""
-    return any(getattr(limits, name) is not None for name in limits.__struct_fields__)
+def amount_limits(limits: Limits) -> dict[str, int | str]:
+    """Return the limits that are set for amounts in use, by name."""
+    found = {name: getattr(limits, name, None) for name in QuotaUse._fields}
+    return {name: limit for name, limit in found.items() if limit is not None}
 
 
 def use_of(project: ProjectId, principal: str, specified: AllocationSpecified) -> SlotUse:
@@ -86,8 +87,7 @@ def exceeded_by(
     """
     return [
         ExceededLimit(scope, holder, name, str(limit), amount_text(had), amount_text(more))
-        for name in limits.__struct_fields__
-        if (limit := getattr(limits, name)) is not None
+        for name, limit in amount_limits(limits).items()
         for had, more in [(getattr(used, name), getattr(requested, name))]
         if more > 0 and had + more > Decimal(limit)
     ]

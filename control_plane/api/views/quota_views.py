@@ -34,6 +34,8 @@ class ProjectLimitsView(PrincipalLimitsView):
     memory_mib: int | None
     public_addresses: int | None
     public_ports: int | None
+    max_lease_seconds: int | None
+    """Longest time in seconds that a lease may run, counted from its request and from each renewal."""
 
 
 class ProjectUseView(PrincipalUseView):

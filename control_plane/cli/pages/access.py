@@ -33,6 +33,7 @@ _AMOUNTS: Final = {
     "public_addresses": "public addresses",
     "public_ports": "public ports",
     "price_per_hour": "price per hour",
+    "max_lease_seconds": "longest lease (s)",
 }
 """Names of amounts that differ from those in the API."""
 
@@ -68,9 +69,9 @@ def principal_limits(item: PrincipalQuota) -> Table:
 
 
 def _limits(limits: ProjectLimits | PrincipalLimits, used: ProjectUse | PrincipalUse | None) -> Iterator[Row]:
-    """Yield a row for each amount, with its use and its limit; the use of the past is not known."""
+    """Yield a row for each limit, with its use if it limits an amount; the use of the past is not known."""
     for name in limits.__struct_fields__:
-        limit, use = getattr(limits, name), "" if used is None else f"{getattr(used, name)} "
+        limit, use = getattr(limits, name), f"{getattr(used, name)} " if hasattr(used, name) else ""
         most = "no limit" if limit is None else f"limit {limit}"
         yield _AMOUNTS.get(name, name), f"{use}({most})" if use else most
 
