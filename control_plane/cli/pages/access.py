@@ -1,6 +1,7 @@
 """Pages of projects, service accounts, API keys, sessions, revoked callers and the caller."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from rich.console import RenderableType
@@ -12,6 +13,7 @@ from control_plane.cli.pages.details import Row, actions, page
 from control_plane.cli.pages.tables import nothing, table
 from control_plane.client.access_answers import (
     AccessRow,
+    Budget,
     Caller,
     IssuedKey,
     Key,
@@ -34,6 +36,7 @@ _AMOUNTS: Final = {
     "public_ports": "public ports",
     "price_per_hour": "price per hour",
     "max_lease_seconds": "longest lease (s)",
+    "budget_per_month": "budget per month",
 }
 """Names of amounts that differ from those in the API."""
 
@@ -57,11 +60,19 @@ def _project(item: Project) -> Iterator[Row]:
     yield "description", item.description or "-"
     if item.limits is not None:
         yield from _limits(item.limits, item.used)
+    yield from _budget(item.budget)
     yield from actions(item.allowed_actions)
 
 
 def project_limits(item: Project) -> Table:
-    return page(_limits(item.limits or ProjectLimits(), item.used))
+    return page(chain(_limits(item.limits or ProjectLimits(), item.used), _budget(item.budget)))
+
+
+def _budget(budget: Budget | None) -> Iterator[Row]:
+    if budget is not None:
+        yield f"spent in {budget.month}", budget.spent
+        yield "committed", f"{budget.committed} (until the ends of leases or of the month)"
+        yield "remaining", budget.remaining
 
 
 def principal_limits(item: PrincipalQuota) -> Table:
