@@ -25,6 +25,10 @@ class ProjectLimits(Record, frozen=True, omit_defaults=True):
     """Number of ports of public addresses."""
     price_per_hour: str | None = None
     """Sum of the prices per hour, a decimal number in the currency of the deployment."""
+    max_lease_seconds: int | None = None
+    """Longest time in seconds that a lease may run, counted from its request and from each renewal."""
+    budget_per_month: str | None = None
+    """Price of all leases in a calendar month (UTC), a decimal number in the currency of the deployment."""
 
 
 class ProjectCreated(Fact, frozen=True, omit_defaults=True):

@@ -99,6 +99,8 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
         "gpus": 16,
         "public_ports": 40,
         "price_per_hour": "60.00",
+        "max_lease_seconds": 604800,
+        "budget_per_month": "9000.00",
     },
     "POST /v1/projects/{project}/archive": {"reason": "the project has ended"},
     "POST /v1/keys": {

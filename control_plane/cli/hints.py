@@ -52,7 +52,7 @@ HINTS: Final = {
     "key_replaced": "rotate the newest key instead: sliceplane keys list",
     "key_revoked": KEY,
     "ledger_end_unknown": _LATER,
-    "lease_too_long": "use a shorter --lease, or choose another SKU: sliceplane skus list",
+    "lease_too_long": "use a shorter --lease; the message names the SKU or the project that sets the limit",
     "lifetime_too_long": "use a shorter --lifetime",
     "limits_of_service_account": "omit --role, --project and --scope, or --service-account",
     "limited_to_projects": "use a key that is not limited to projects; " + _WHOAMI,

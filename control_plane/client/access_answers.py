@@ -17,6 +17,8 @@ class ProjectLimits(Answer, frozen=True):
     public_addresses: int | None = None
     public_ports: int | None = None
     price_per_hour: str | None = None
+    max_lease_seconds: int | None = None
+    budget_per_month: str | None = None
 
 
 class ProjectUse(Answer, frozen=True):
@@ -29,6 +31,16 @@ class ProjectUse(Answer, frozen=True):
     public_addresses: int = 0
     public_ports: int = 0
     price_per_hour: str = "0"
+
+
+class Budget(Answer, frozen=True):
+    """The budget of a project in the present calendar month (UTC), and what is spent and committed of it."""
+
+    month: str
+    limit: str
+    spent: str
+    committed: str
+    remaining: str
 
 
 class PrincipalLimits(Answer, frozen=True):
@@ -59,6 +71,7 @@ class Project(Answer, frozen=True):
     project_network_id: str | None = None
     limits: ProjectLimits | None = None
     used: ProjectUse | None = None
+    budget: Budget | None = None
     allowed_actions: dict[str, Action] | None = None
 
 

@@ -72,6 +72,7 @@ class ExceededLimit(Answer, frozen=True):
     limit: str
     used: str
     requested: str
+    remaining: str | None = None
 
 
 class Problem(Answer, frozen=True):

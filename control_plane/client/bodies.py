@@ -146,6 +146,8 @@ class SetProjectLimits(Body, frozen=True):
     public_addresses: int | UnsetType = UNSET
     public_ports: int | UnsetType = UNSET
     price_per_hour: str | UnsetType = UNSET
+    max_lease_seconds: int | UnsetType = UNSET
+    budget_per_month: str | UnsetType = UNSET
 
 
 class SetPrincipalLimits(Body, frozen=True):

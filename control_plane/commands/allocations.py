@@ -7,13 +7,15 @@ from datetime import datetime, timedelta
 
 from control_plane.commands.bring_ups import failure_changes, merged_by_stream
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load
+from control_plane.commands.quotas import hold_project_of, with_budget
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import awaiting_proof
+from control_plane.decisions.budgets import NOTHING
 from control_plane.decisions.deadlines import STOP_WITHIN, ready_within
 from control_plane.decisions.fleet.device_health import exclude_for
 from control_plane.decisions.fleet.slots import quarantine_overdue
 from control_plane.decisions.ingress import withdraw_overdue
-from control_plane.decisions.leases import limits_of, term_of
+from control_plane.decisions.leases import limits_of, limits_of_project, term_of
 from control_plane.decisions.refusals import refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
@@ -21,6 +23,7 @@ from control_plane.processes.allocation import last_placement_fact
 from control_plane.work.missing_proofs import missing_proofs
 from control_plane.work.spooled_reports import has_recent_heartbeat, has_spooled_reports
 from events.allocations import AllocationFact, AllocationFailed, LeaseExpiring, LeaseGranted, LeaseRenewed
+from events.derived.quotas import NOTHING_USED
 from events.envelope import Recorded
 from events.facts import FailedBringUp, Reason
 from events.ingress import IngressReserved, IngressWithdrawn
@@ -91,14 +94,28 @@ def start_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -
 
 def renew_lease(allocation: AllocationId, origin: Origin, duration: timedelta) -> Command:
     """Let the lease of an allocation end after `duration` from now. A lease that lasts as long already is not
-    changed. The limits that the allocation has recorded apply, not those of the present catalogue.
+    changed. The limits that the allocation has recorded apply, not those of the present catalogue; so do the present
+    limits of its project, of which the budget must cover the added time.
     """
 
     async def command(transaction: Transaction) -> Decision:
+        # The row of the project is locked before those of the slots.
+        quotas = await hold_project_of(transaction.conn, allocation)
         loaded = await load(transaction.conn, allocation)
-        limits = limits_of(loaded.state.specification)
-        renewed = life.renew(loaded.state, transaction.now, duration, limits)
-        return Decision(loaded.changes(renewed), origin.at(transaction.now))
+        state, now = loaded.state, transaction.now
+        quotas = await with_budget(transaction.conn, state.request.project, quotas, now)
+        cost = (
+            NOTHING
+            if quotas.budget is None
+            else life.cost_of_renewal(state, now, duration, quotas.budget.month)
+        )
+        limits = limits_of(state.specification)
+        limits += limits_of_project(state.request.project, quotas.project_limits)
+        exceeded = quotas.exceeded(NOTHING_USED, cost)
+        renewed = life.renew(state, now, duration, limits, exceeded)
+        return Decision(
+            loaded.changes(renewed), origin.at(now), last_check=quotas.last_check(NOTHING_USED, cost)
+        )
 
     return command
 

@@ -1,7 +1,8 @@
 """The commands that create an allocation, and that show where it would be placed."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -10,10 +11,11 @@ from control_plane.commands.catalogue import specification
 from control_plane.commands.explaining import groups_of
 from control_plane.commands.outlook import outlook_of
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
-from control_plane.commands.quotas import Quotas, hold_project, ingress_use
+from control_plane.commands.quotas import Quotas, hold_project, ingress_use, with_budget
 from control_plane.commands.searching import FoundSlots, apart_nodes, find_slots
+from control_plane.decisions.budgets import NOTHING, weight_of
 from control_plane.decisions.deadlines import ready_within
-from control_plane.decisions.leases import against_length, limits_of
+from control_plane.decisions.leases import against_length, limits_of, limits_of_project
 from control_plane.decisions.placing.explanation import Group, Unplaced, field_of_sku, unplaced_with_any
 from control_plane.decisions.quotas import NotAdmitted, against_price, over_quota, times, use_of
 from control_plane.decisions.refusals import Conflict, refuse_if
@@ -48,7 +50,7 @@ def create_allocation(
     """
 
     async def command(transaction: Transaction) -> Decision:
-        options = await _options(transaction.conn, new, origin.actor)
+        options = await _options(transaction, new, origin.actor)
         try:
             option, found = await _find_slots_for_any(transaction, options)
         except Conflict as nothing:
@@ -73,7 +75,7 @@ def create_allocation(
         changes = (Change(stream_of_allocation(name), 0, facts), *claims)
         # If other requests used the quota since the first check, the next run tries the alternatives.
         may_retry = len(options) > 1 and not transaction.wait_for_locked
-        check = option.quotas.last_check(option.amounts, may_retry=may_retry)
+        check = option.quotas.last_check(option.amounts, option.cost, may_retry=may_retry)
         return Decision(changes, origin.at(transaction.now), answer, check)
 
     return command
@@ -91,7 +93,7 @@ def preview_placement(
     """
 
     async def command(transaction: Transaction) -> Decision:
-        options = await _options(transaction.conn, new, origin.actor)
+        options = await _options(transaction, new, origin.actor)
         groups = [group for each in options for group in await groups_of(transaction.conn, each.wanted)]
         try:
             option, found = await _find_slots_for_any(transaction, options)
@@ -110,7 +112,8 @@ def preview_placement(
 
 class _Option(NamedTuple):
     """A SKU that a new allocation may get: the specification with this SKU, the slots that it needs, what each of them
-    counts towards quotas (`use`), and the quotas that apply. `refusal` is why the SKU is not used wherever there are
+    counts towards quotas (`use`), the quotas that apply, and what the lease costs in their budget's month, as a weight
+    (`cost`). `refusal` is why the SKU is not used wherever there are
     free slots; None if it may be used.
     """
 
@@ -118,6 +121,7 @@ class _Option(NamedTuple):
     wanted: PlacementRequest
     use: SlotUse
     quotas: Quotas
+    cost: Decimal
     refusal: NotAdmitted | None
 
     @property
@@ -131,22 +135,25 @@ def _amounts(use: SlotUse, wanted: PlacementRequest) -> QuotaUse:
     return of_slots.plus(ingress_use(wanted.ingress_requests))
 
 
-async def _options(conn: AsyncConnection, new: NewAllocation, actor: str) -> list[_Option]:
+async def _options(transaction: Transaction, new: NewAllocation, actor: str) -> list[_Option]:
     """Return an option for each SKU of a new allocation of the caller `actor`, in the order of preference. Raises
     `UnknownName` or `Conflict` with every objection to its project, to its entries of the catalogue and to the length
     of its lease.
     """
+    conn = transaction.conn
     against, quotas = await hold_project(conn, new.request.project, actor)
     found = list[AllocationSpecified]()
     for place, sku in enumerate((new.request.sku, *new.alternative_skus)):
         specified = await specification(conn, new.as_sku(sku), new.app_profile)
         if isinstance(specified, AllocationSpecified):
-            against += against_length(new.request.lease_seconds, limits_of(specified))
+            limits = limits_of(specified) + limits_of_project(new.request.project, quotas.project_limits)
+            against += against_length(new.request.lease_seconds, limits)
             found.append(specified)
         else:
             field = field_of_sku(place)
             against += (each._replace(field=field) if each.field == "/sku" else each for each in specified)
     refuse_if([*dict.fromkeys(against)])
+    quotas = await with_budget(conn, new.request.project, quotas, transaction.now)
     apart = await apart_nodes(conn, new.request)
     return [_option(new, each, apart, quotas, actor) for each in found]
 
@@ -155,10 +162,14 @@ def _option(
     new: NewAllocation, specified: AllocationSpecified, apart: frozenset[NodeId], quotas: Quotas, actor: str
 ) -> _Option:
     wanted, use = new.placed_as(specified, apart), use_of(new.request.project, actor, specified)
+    cost = NOTHING
+    if (budget := quotas.budget) is not None:
+        end = budget.now + timedelta(seconds=new.request.lease_seconds)
+        cost = weight_of(use.price_per_hour, new.request.slot_count, budget.now, end, budget.month)
     if too_high := against_price(specified, new.request.slot_count, new.max_price_per_hour):
-        return _Option(specified, wanted, use, quotas, NotAdmitted(too_high))
-    exceeded = quotas.exceeded(_amounts(use, wanted))
-    return _Option(specified, wanted, use, quotas, over_quota(exceeded) if exceeded else None)
+        return _Option(specified, wanted, use, quotas, cost, NotAdmitted(too_high))
+    exceeded = quotas.exceeded(_amounts(use, wanted), cost)
+    return _Option(specified, wanted, use, quotas, cost, over_quota(exceeded) if exceeded else None)
 
 
 def _searched(options: Sequence[_Option]) -> bool:

@@ -7,27 +7,31 @@ project with limits take turns for their appends only, and a project without lim
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions.access import unknown_project
+from control_plane.decisions.budgets import NOTHING, Month, exceeded_budget, month_of
 from control_plane.decisions.projects import against_changing
 from control_plane.decisions.public_addresses import AddressRequest, IngressRequest
 from control_plane.decisions.quotas import (
     ExceededLimit,
     Limits,
     Scope,
+    amount_limits,
     exceeded_by,
-    has_limits,
     over_quota,
 )
 from control_plane.decisions.refusals import Objection
 from control_plane.handle import LastCheck, RetryWithoutLocks
 from events.derived.quotas import NOTHING_USED, QuotaUse
 from events.ledger.tables import event
+from events.projects import ProjectLimits
 from events.values import (
     AllocationId,
     ProjectId,
@@ -37,9 +41,26 @@ from events.values import (
     stream_of_project,
 )
 from read_models import projects, quota_use
+from read_models.commitments import commitments
 from read_models.compiled import CompiledQuery
 from read_models.principals import limits_in, principal
 from read_models.projects import ProjectRow
+
+
+class Budget(NamedTuple):
+    """The budget of a project in a month, and what of it was committed as of the last commit. `now` is the time of the
+    request.
+    """
+
+    project: ProjectId
+    limit: str
+    month: Month
+    now: datetime
+    committed: Decimal
+
+    def exceeded(self, committed: Decimal, cost: Decimal) -> list[ExceededLimit]:
+        """Return this budget if a request that costs `cost` in the month does not fit into it."""
+        return exceeded_budget(self.project, self.limit, committed, cost)
 
 
 class Quota(NamedTuple):
@@ -52,31 +73,51 @@ class Quota(NamedTuple):
     used: QuotaUse
 
 
+_NO_LIMITS: Final = ProjectLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The quotas that apply to a request: those of its project and its caller, as far as they have limits."""
+    """The limits of the project of a request, and the quotas that apply: those of its project and its caller, as far as
+    they have limits of amounts.
+    """
 
     quotas: tuple[Quota, ...]
+    project_limits: ProjectLimits = _NO_LIMITS
+    budget: Budget | None = None
+    """Budget of the project; None if it has none, or if the request cannot cost anything."""
 
-    def exceeded(self, requested: QuotaUse) -> list[ExceededLimit]:
-        """Return the limits that a request would exceed, as of the last commit."""
-        return [limit for each in self.quotas for limit in _exceeded(each, each.used, requested)]
+    def exceeded(self, requested: QuotaUse, cost: Decimal = NOTHING) -> list[ExceededLimit]:
+        """Return the limits that a request would exceed, as of the last commit. `cost` is what it costs in the month of
+        the budget, as a weight.
+        """
+        exceeded = [limit for each in self.quotas for limit in _exceeded(each, each.used, requested)]
+        return exceeded + (self.budget.exceeded(self.budget.committed, cost) if self.budget else [])
 
-    def last_check(self, requested: QuotaUse, *, may_retry: bool = False) -> LastCheck | None:
-        """Return the check that decides whether a request may have these amounts; None if no limit applies. It raises
-        `NotAdmitted`; if the request `may_retry`, it raises `RetryWithoutLocks` instead.
+    def last_check(
+        self, requested: QuotaUse, cost: Decimal = NOTHING, *, may_retry: bool = False
+    ) -> LastCheck | None:
+        """Return the check that decides whether a request may have these amounts and cost; None if no limit applies. It
+        raises `NotAdmitted`; if the request `may_retry`, it raises `RetryWithoutLocks` instead.
         """
         limited = [each for each in self.quotas if _limits_any(each.limits, requested)]
-        if not limited:
+        budget = self.budget if cost > 0 else None
+        if not limited and budget is None:
             return None
 
         async def check(conn: AsyncConnection) -> None:
-            used = await quota_use.held_use(conn, [each.stream for each in limited])
+            holders = {each.stream for each in limited}
+            if budget is not None:
+                holders.add(stream_of_project(budget.project))
+            used = await quota_use.held_use(conn, holders)
             exceeded = [
                 limit
                 for each in limited
                 for limit in _exceeded(each, used[each.stream].minus(requested), requested)
             ]
+            if budget is not None:
+                # A statement of its own after the lock: it sees the commitments of each earlier holder of the lock.
+                exceeded += budget.exceeded(await _committed(conn, budget), cost)
             if exceeded:
                 raise RetryWithoutLocks if may_retry else over_quota(exceeded)
 
@@ -91,10 +132,7 @@ def _exceeded(quota: Quota, used: QuotaUse, requested: QuotaUse) -> list[Exceede
 
 
 def _limits_any(limits: Limits, requested: QuotaUse) -> bool:
-    return any(
-        getattr(limits, name) is not None and getattr(requested, name) > 0
-        for name in limits.__struct_fields__
-    )
+    return any(getattr(requested, name) > 0 for name in amount_limits(limits))
 
 
 _LIMITS: Final = (
@@ -127,11 +165,11 @@ async def hold_project(
     if actor is not None:
         own = limits_in(row["principal_limits"])
         quotas.append(Quota("principal", actor, stream_of_principal(actor), own, NOTHING_USED))
-    limited = [each for each in quotas if has_limits(each.limits)]
+    limited = [each for each in quotas if amount_limits(each.limits)]
     if limited:
         used = await quota_use.used_by(conn, [each.stream for each in limited])
         limited = [each._replace(used=used[each.stream]) for each in limited]
-    return against_changing(project, held.archived, "/project"), Quotas(tuple(limited))
+    return against_changing(project, held.archived, "/project"), Quotas(tuple(limited), held.limits)
 
 
 async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Quotas:
@@ -145,6 +183,20 @@ async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Qu
         return UNLIMITED
     _, quotas = await hold_project(conn, ProjectId(project), None)
     return quotas
+
+
+async def with_budget(conn: AsyncConnection, project: ProjectId, quotas: Quotas, now: datetime) -> Quotas:
+    """Return the quotas of a request for a lease with the budget of its project, if it has one."""
+    limit = quotas.project_limits.budget_per_month
+    if limit is None:
+        return quotas
+    budget = Budget(project, limit, month_of(now), now, NOTHING)
+    return replace(quotas, budget=budget._replace(committed=await _committed(conn, budget)))
+
+
+async def _committed(conn: AsyncConnection, budget: Budget) -> Decimal:
+    found = await commitments(conn, [budget.project], *budget.month, budget.now)
+    return found[budget.project].committed
 
 
 def ingress_use(rules: Sequence[IngressRequest]) -> QuotaUse:

@@ -5,6 +5,7 @@ A slot is released by a fact of its own stream, recorded in the same append as t
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Final, assert_never
 
 from control_plane.decisions.allocation_states import (
@@ -25,8 +26,10 @@ from control_plane.decisions.allocation_states import (
     slot_ids,
     state_name,
 )
+from control_plane.decisions.budgets import NOTHING, Month, weight_of
 from control_plane.decisions.fleet.device_health import FAULT_REPORTED
 from control_plane.decisions.leases import LeaseLimit, LeaseTerm, against_length
+from control_plane.decisions.quotas import ExceededLimit, refuse_over
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from events.allocations import (
     AllocationActivated,
@@ -143,12 +146,17 @@ def announce_end(
 
 
 def renew(
-    state: Allocation, now: datetime, duration: timedelta, limits: Sequence[LeaseLimit]
+    state: Allocation,
+    now: datetime,
+    duration: timedelta,
+    limits: Sequence[LeaseLimit],
+    exceeded: Sequence[ExceededLimit] = (),
 ) -> tuple[AllocationFact, ...]:
-    """Let the lease end at `now` plus `duration`; return no facts if it ends then or later already.
+    """Let the lease end at `now` plus `duration`; return no facts if it ends then or later already. `exceeded` are the
+    limits of the project that the added time would exceed.
 
     Raises `Conflict` if the allocation has no lease, if the lease is over and only its release is outstanding, or if
-    `duration` exceeds a limit.
+    a limit is exceeded.
     """
     match state:
         case (Active() | Starting() | Stopping() | Stopped()) as leased:
@@ -158,10 +166,21 @@ def renew(
                     f"the lease ended at {present.isoformat()}, and the allocation is about to be released"
                 )
                 raise Conflict(Objection("lease_over", reason))
-            refuse_if(against_length(int(duration.total_seconds()), limits))
+            refuse_over(against_length(int(duration.total_seconds()), limits), exceeded)
             return () if end <= present else (LeaseRenewed(leased.request.allocation_id, end),)
         case _:
             raise Conflict(*against_renewing(state))
+
+
+def cost_of_renewal(state: Allocation, now: datetime, duration: timedelta, month: Month) -> Decimal:
+    """Return what the time that a renewal adds to the lease costs in a month, as a weight; 0 without a lease."""
+    match state:
+        case (Active() | Starting() | Stopping() | Stopped()) as leased:
+            price = leased.specification.sku.content.price_per_hour
+            count = leased.request.slot_count
+            return weight_of(price, count, end_of_lease(leased), now + duration, month)
+        case _:
+            return NOTHING
 
 
 def against_renewing(state: Allocation) -> list[Objection]:

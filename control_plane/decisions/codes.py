@@ -113,7 +113,7 @@ _IMPOSSIBLE: Final = {
 _NOT_PERMITTED: Final = {
     "key_expired": "The API key, or that of the session, has expired.",
     "key_revoked": "The API key, or that of the session, was revoked.",
-    "lease_too_long": "The lease is longer than the SKU allows; the message names the limit.",
+    "lease_too_long": "The lease is longer than the SKU or the project allows; the message names the limit.",
     "limited_to_projects": "The route concerns all projects, and the credential is limited to some.",
     "no_credentials": "The request has no credentials.",
     "no_grant": "The token is valid, but the operator grants no role to its claims.",

@@ -17,6 +17,8 @@ from events.allocations import (
     LeaseRenewed,
 )
 from events.envelope import Recorded
+from events.projects import ProjectLimits
+from events.values import ProjectId
 
 
 class LeaseLimit(NamedTuple):
@@ -31,9 +33,16 @@ class LeaseLimit(NamedTuple):
 def limits_of(specification: AllocationSpecified) -> tuple[LeaseLimit, ...]:
     """Return the limits that the entries of the catalogue set, as the allocation has recorded them."""
     sku = specification.sku
-    if sku.content.max_lease_seconds is None:
-        return ()
-    return (LeaseLimit(sku.content.max_lease_seconds, f"SKU {sku.name}"),)
+    return _limit(sku.content.max_lease_seconds, f"SKU {sku.name}")
+
+
+def limits_of_project(project: ProjectId, limits: ProjectLimits) -> tuple[LeaseLimit, ...]:
+    """Return the limit that a project sets now, if it sets one."""
+    return _limit(limits.max_lease_seconds, f"project {project}")
+
+
+def _limit(seconds: int | None, source: str) -> tuple[LeaseLimit, ...]:
+    return () if seconds is None else (LeaseLimit(seconds, source),)
 
 
 def against_length(seconds: int, limits: Iterable[LeaseLimit]) -> list[Objection]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final, Literal, NamedTuple
 
-from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from events.allocations import AllocationSpecified
 from events.derived.quotas import QuotaUse
 from events.principals import PrincipalLimits
@@ -23,6 +23,7 @@ _NAMED: Final = {
     "public_addresses": "public addresses",
     "public_ports": "public ports",
     "price_per_hour": "price per hour",
+    "budget_per_month": "budget of this month",
 }
 _FIELDS: Final = {
     "slots": "/slot_count",
@@ -30,13 +31,15 @@ _FIELDS: Final = {
     "vcpus": "/sku",
     "memory_mib": "/sku",
     "price_per_hour": "/sku",
+    "budget_per_month": "/lease_seconds",
 }
 """Fields of a request for an allocation that determine the requested amounts."""
 
 
 class ExceededLimit(NamedTuple):
     """A limit that a request would exceed: `used` is the use without the request, `requested` what the request adds.
-    `holder` is the project or the caller that has the limit. The amounts are decimal numbers.
+    `remaining` is what is left of the limit, at least 0. `holder` is the project or the caller that has the limit. The
+    amounts are decimal numbers.
     """
 
     scope: Scope
@@ -45,6 +48,7 @@ class ExceededLimit(NamedTuple):
     limit: str
     used: str
     requested: str
+    remaining: str
 
 
 class NotAdmitted(Conflict):
@@ -62,9 +66,17 @@ def over_quota(exceeded: Sequence[ExceededLimit]) -> NotAdmitted:
     return NotAdmitted([*map(_objection, exceeded)], exceeded)
 
 
-def has_limits(limits: Limits) -> bool:
-    """Return whether at least one limit is set."""
-    return any(getattr(limits, name) is not None for name in limits.__struct_fields__)
+def refuse_over(objections: Sequence[Objection], exceeded: Sequence[ExceededLimit]) -> None:
+    """Raise a refusal with other objections to a request and the limits that it would exceed, if there are any."""
+    if exceeded:
+        raise NotAdmitted([*objections, *map(_objection, exceeded)], exceeded)
+    refuse_if(objections)
+
+
+def amount_limits(limits: Limits) -> dict[str, int | str]:
+    """Return the limits that are set for amounts in use, by name."""
+    found = {name: getattr(limits, name, None) for name in QuotaUse._fields}
+    return {name: limit for name, limit in found.items() if limit is not None}
 
 
 def use_of(project: ProjectId, principal: str, specified: AllocationSpecified) -> SlotUse:
@@ -85,11 +97,11 @@ def exceeded_by(
     the same amount.
     """
     return [
-        ExceededLimit(scope, holder, name, str(limit), amount_text(had), amount_text(more))
-        for name in limits.__struct_fields__
-        if (limit := getattr(limits, name)) is not None
+        ExceededLimit(scope, holder, name, str(limit), amount_text(had), amount_text(more), left)
+        for name, limit in amount_limits(limits).items()
         for had, more in [(getattr(used, name), getattr(requested, name))]
         if more > 0 and had + more > Decimal(limit)
+        for left in [amount_text(max(Decimal(limit) - had, Decimal(0)))]
     ]
 
 
@@ -118,6 +130,7 @@ def _objection(each: ExceededLimit) -> Objection:
     holder = f"project {each.holder}" if each.scope == "project" else f"caller {each.holder}"
     reason = (
         f"{holder} would exceed its limit of {_NAMED[each.limit_name]}: limit {each.limit}, used {each.used},"
-        f" requested {each.requested}; release allocations, or ask an admin for a higher limit"
+        f" requested {each.requested}, remaining {each.remaining}; release allocations, or ask an admin for a higher"
+        " limit"
     )
     return Objection(CODE, reason, _FIELDS.get(each.limit_name))

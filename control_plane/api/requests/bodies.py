@@ -400,6 +400,10 @@ class SetProjectLimits(Body):
     """Number of ports of public addresses."""
     price_per_hour: Price | None = None
     """Sum of the prices per hour, a decimal number in the currency of the deployment."""
+    max_lease_seconds: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """Longest time in seconds that a lease may run, counted from its request and from each renewal."""
+    budget_per_month: Price | None = None
+    """Price of all leases in a calendar month (UTC), a decimal number in the currency of the deployment."""
 
 
 class Limits(Body):

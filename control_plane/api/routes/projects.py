@@ -1,9 +1,11 @@
 """`/v1/projects`: create, list, show, describe, limit and archive projects."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
@@ -15,13 +17,16 @@ from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.api.views.allowed_actions import AllowedActions, actions_on_project
 from control_plane.api.views.quota_views import (
+    BudgetView,
     ProjectLimitsView,
     ProjectUseView,
+    budget_view,
     project_limits_view,
     project_use_view,
 )
 from control_plane.commands.projects import archive_project, create_project, describe_project, set_limits
 from control_plane.decisions.access import Principal, Scope, unknown_project, within
+from control_plane.decisions.budgets import month_of
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.handle import Command
 from control_plane.time_travel.rows import rows_at
@@ -30,6 +35,7 @@ from events.ledger.connection import ledger_connection
 from events.projects import ProjectCreated, ProjectLimits
 from events.values import InvalidValue, ProjectId, project_id, stream_of_project
 from read_models import projects
+from read_models.commitments import commitments
 from read_models.inline import PROJECTS
 from read_models.projects import ProjectRow
 from read_models.quota_use import used_by
@@ -52,11 +58,16 @@ class ProjectView(BaseModel):
     limits: ProjectLimitsView
     used: ProjectUseView | None
     """What is used of the limits; null in a view of the past."""
+    budget: BudgetView | None
+    """What is spent and committed of the budget of the present month; null without a budget, and in a view of the
+    past."""
     allowed_actions: AllowedActions
     """Actions that the caller may take now, or the reason why not; empty in a view of the past."""
 
 
-def _view(row: ProjectRow, principal: Principal | None, used: QuotaUse | None) -> ProjectView:
+def _view(
+    row: ProjectRow, principal: Principal | None, used: QuotaUse | None, budget: BudgetView | None = None
+) -> ProjectView:
     return ProjectView(
         id=row.project,
         state="active" if row.archived is None else "archived",
@@ -65,6 +76,7 @@ def _view(row: ProjectRow, principal: Principal | None, used: QuotaUse | None) -
         project_network_id=row.project_network_id,
         limits=project_limits_view(row.limits),
         used=None if used is None else project_use_view(used),
+        budget=budget,
         allowed_actions={} if principal is None else actions_on_project(principal, row),
     )
 
@@ -115,8 +127,11 @@ async def list_projects(
             archived=None if state is None else state == "archived",
         )
         used = await used_by(conn, [stream_of_project(row.project) for row in rows])
+        budgets = await _budgets(request, conn, rows)
     following = rows[-1].project if len(rows) == limit else None
-    items = [_view(row, principal, used[stream_of_project(row.project)]) for row in rows]
+    items = [
+        _view(row, principal, used[stream_of_project(row.project)], budgets.get(row.project)) for row in rows
+    ]
     return Page(items=items, next_cursor=following)
 
 
@@ -144,10 +159,26 @@ async def _shown(request: Request, name: ProjectId) -> ProjectView:
     async with plane_of(request).engine.connect() as conn:
         rows = await projects.page(conn, within=within(principal, name), after=None, limit=1)
         used = await used_by(conn, [stream_of_project(name)])
+        budgets = await _budgets(request, conn, rows)
     if not rows:
         raise _unknown(name)
     set_version(request, rows[0].version)
-    return _view(rows[0], principal, used[stream_of_project(name)])
+    return _view(rows[0], principal, used[stream_of_project(name)], budgets.get(name))
+
+
+async def _budgets(
+    request: Request, conn: AsyncConnection, rows: Sequence[ProjectRow]
+) -> dict[ProjectId, BudgetView]:
+    """Return the budgets of those projects that have one."""
+    limits = {
+        row.project: row.limits.budget_per_month for row in rows if row.limits.budget_per_month is not None
+    }
+    if not limits:
+        return {}
+    now = await plane_of(request).handle.clock(conn)
+    month = month_of(now)
+    found = await commitments(conn, [*limits], *month, now)
+    return {name: budget_view(limit, month, found[name]) for name, limit in limits.items()}
 
 
 @router.patch("/{project}", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE))

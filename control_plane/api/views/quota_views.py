@@ -5,10 +5,12 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from control_plane.decisions.budgets import Month, money, remaining
 from control_plane.decisions.quotas import ExceededLimit, amount_text
 from events.derived.quotas import QuotaUse
 from events.principals import PrincipalLimits
 from events.projects import ProjectLimits
+from read_models.commitments import Commitments
 
 
 class PrincipalLimitsView(BaseModel):
@@ -34,6 +36,10 @@ class ProjectLimitsView(PrincipalLimitsView):
     memory_mib: int | None
     public_addresses: int | None
     public_ports: int | None
+    max_lease_seconds: int | None
+    """Longest time in seconds that a lease may run, counted from its request and from each renewal."""
+    budget_per_month: str | None
+    """Price of all leases in a calendar month (UTC), a decimal number in the currency of the deployment."""
 
 
 class ProjectUseView(PrincipalUseView):
@@ -46,6 +52,23 @@ class ProjectUseView(PrincipalUseView):
     memory_mib: int
     public_addresses: int
     public_ports: int
+
+
+class BudgetView(BaseModel):
+    """The budget of a project in the present calendar month (UTC). Amounts are decimal numbers in the currency of the
+    deployment.
+    """
+
+    month: str
+    """The month, such as `2026-11`."""
+    limit: str
+    spent: str
+    """Price of the usage in the month so far."""
+    committed: str
+    """`spent`, and the price of the running leases until their end or the end of the month. An allocation that has not
+    been active yet counts as if its lease began now."""
+    remaining: str
+    """What is not committed, at least 0."""
 
 
 class ExceededLimitView(BaseModel):
@@ -62,6 +85,8 @@ class ExceededLimitView(BaseModel):
     """Amount in use before the request; the request would add `requested`."""
     requested: str
     """What the request would add."""
+    remaining: str
+    """What is left of the limit, at least 0."""
 
 
 def project_limits_view(limits: ProjectLimits) -> ProjectLimitsView:
@@ -70,6 +95,16 @@ def project_limits_view(limits: ProjectLimits) -> ProjectLimitsView:
 
 def project_use_view(used: QuotaUse) -> ProjectUseView:
     return ProjectUseView(**{**used._asdict(), "price_per_hour": _price(used)})
+
+
+def budget_view(limit: str, month: Month, found: Commitments) -> BudgetView:
+    return BudgetView(
+        month=f"{month.begins_at:%Y-%m}",
+        limit=limit,
+        spent=money(found.spent),
+        committed=money(found.committed),
+        remaining=remaining(limit, found.committed),
+    )
 
 
 def principal_limits_view(limits: PrincipalLimits) -> PrincipalLimitsView:

@@ -7,6 +7,7 @@ from msgspec import UNSET
 
 from control_plane.cli.options import Output, Why
 from control_plane.cli.pages import access as pages
+from control_plane.cli.request import seconds
 from control_plane.cli.screen import Format
 from control_plane.cli.session import session
 from control_plane.cli.times import At
@@ -91,6 +92,18 @@ def set_limits(
         str | None,
         typer.Option(help="Sum of the prices per hour, such as 60.00.", show_default=_UNLIMITED),
     ] = None,
+    max_lease: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Longest lease, from a request or a renewal on.", show_default=_UNLIMITED
+        ),
+    ] = None,
+    budget_per_month: Annotated[
+        str | None,
+        typer.Option(
+            help="Price of all leases in a calendar month, such as 9000.00.", show_default=_UNLIMITED
+        ),
+    ] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Set all limits of a project. A limit that is not given is removed, and existing allocations keep what they
@@ -104,6 +117,8 @@ def set_limits(
         public_addresses=UNSET if public_addresses is None else public_addresses,
         public_ports=UNSET if public_ports is None else public_ports,
         price_per_hour=price_per_hour or UNSET,
+        max_lease_seconds=UNSET if max_lease is None else seconds(max_lease, "--max-lease"),
+        budget_per_month=budget_per_month or UNSET,
     )
     with session(context, output) as current:
         current.screen.one(current.send(calls.set_project_limits(project, body)), pages.project_limits)

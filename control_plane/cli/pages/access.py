@@ -1,6 +1,7 @@
 """Pages of projects, service accounts, API keys, sessions, revoked callers and the caller."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from rich.console import RenderableType
@@ -12,6 +13,7 @@ from control_plane.cli.pages.details import Row, actions, page
 from control_plane.cli.pages.tables import nothing, table
 from control_plane.client.access_answers import (
     AccessRow,
+    Budget,
     Caller,
     IssuedKey,
     Key,
@@ -33,6 +35,8 @@ _AMOUNTS: Final = {
     "public_addresses": "public addresses",
     "public_ports": "public ports",
     "price_per_hour": "price per hour",
+    "max_lease_seconds": "longest lease (s)",
+    "budget_per_month": "budget per month",
 }
 """Names of amounts that differ from those in the API."""
 
@@ -56,11 +60,19 @@ def _project(item: Project) -> Iterator[Row]:
     yield "description", item.description or "-"
     if item.limits is not None:
         yield from _limits(item.limits, item.used)
+    yield from _budget(item.budget)
     yield from actions(item.allowed_actions)
 
 
 def project_limits(item: Project) -> Table:
-    return page(_limits(item.limits or ProjectLimits(), item.used))
+    return page(chain(_limits(item.limits or ProjectLimits(), item.used), _budget(item.budget)))
+
+
+def _budget(budget: Budget | None) -> Iterator[Row]:
+    if budget is not None:
+        yield f"spent in {budget.month}", budget.spent
+        yield "committed", f"{budget.committed} (until the ends of leases or of the month)"
+        yield "remaining", budget.remaining
 
 
 def principal_limits(item: PrincipalQuota) -> Table:
@@ -68,9 +80,9 @@ def principal_limits(item: PrincipalQuota) -> Table:
 
 
 def _limits(limits: ProjectLimits | PrincipalLimits, used: ProjectUse | PrincipalUse | None) -> Iterator[Row]:
-    """Yield a row for each amount, with its use and its limit; the use of the past is not known."""
+    """Yield a row for each limit, with its use if it limits an amount; the use of the past is not known."""
     for name in limits.__struct_fields__:
-        limit, use = getattr(limits, name), "" if used is None else f"{getattr(used, name)} "
+        limit, use = getattr(limits, name), f"{getattr(used, name)} " if hasattr(used, name) else ""
         most = "no limit" if limit is None else f"limit {limit}"
         yield _AMOUNTS.get(name, name), f"{use}({most})" if use else most
 

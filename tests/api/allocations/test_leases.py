@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from control_plane.settings import SettingsRefused, read_settings
+from tests.api.allocations.test_quotas import limit
 from tests.api.node import admit, allocate
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -77,6 +78,39 @@ def test_lease_is_limited_by_the_sku_version_of_the_allocation_at_its_creation_a
     assert running.event_types().count("lease_renewed") == 0
     assert renew(running, 3600)["status"] == 200
     assert running.event_types().count("lease_renewed") == 1
+
+
+def test_lease_limit_of_a_project_applies_at_creation_and_at_renewals_of_older_allocations(
+    emptied_plane: RunningPlane,
+) -> None:
+    def shown(sources: list[tuple[str, int]], seconds: int) -> list[str]:
+        return [
+            f"a lease of {seconds} s is longer than the {source} allows ({most} s); request at most {most} s"
+            for source, most in sources
+        ]
+
+    node = admit(emptied_plane, "n1")
+    content = {"vcpus": 1, "memory_mib": 96, "max_lease_seconds": 4000}
+    assert emptied_plane.client().put("/skus/lab.small", json=content).is_success
+    running = RunningAllocation(emptied_plane, node, lease_seconds=600)
+    assert limit(emptied_plane, max_lease_seconds=3000)["limits"]["max_lease_seconds"] == 3000
+    for seconds, sources in [
+        (3001, [("project default", 3000)]),
+        (4001, [("SKU lab.small", 4000), ("project default", 3000)]),
+    ]:
+        refused = allocate(emptied_plane, lease_seconds=seconds)
+        assert [each["message"] for each in refused.json()["reasons"]] == shown(sources, seconds)
+        refused_renewal = renew(running, seconds)
+        assert refused_renewal["status"] == 409
+        assert refused_renewal["reasons"] == refused.json()["reasons"]
+    assert renew(running, 3000)["status"] == 200
+    limit(emptied_plane)
+    assert renew(running, 3001)["status"] == 200
+
+
+def test_lease_limit_of_zero_seconds_is_refused(emptied_plane: RunningPlane) -> None:
+    answer = emptied_plane.client().put("/projects/default/limits", json={"max_lease_seconds": 0})
+    assert (answer.status_code, answer.json()["reasons"][0]["field"]) == (422, "/max_lease_seconds")
 
 
 def test_released_allocation_cannot_renew_its_lease(running: RunningAllocation) -> None:

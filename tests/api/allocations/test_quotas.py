@@ -69,6 +69,7 @@ def test_of_many_concurrent_requests_exactly_as_many_succeed_as_the_limit_permit
         "limit": "8",
         "used": "8",
         "requested": "1",
+        "remaining": "0",
     }
     assert [each["exceeded"] for each in refusals] == [[shown]] * 56
     assert project_of(running_plane)["used"]["slots"] == 8

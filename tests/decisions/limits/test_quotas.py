@@ -80,15 +80,18 @@ def test_refusal_names_holder_limit_use_and_request_of_each_exceeded_limit() -> 
     used = QuotaUse(slots=2, price_per_hour=Decimal("6.40"))
     exceeded = exceeded_by("project", "vision", limits, used, AMOUNTS)
     assert exceeded == [
-        ExceededLimit("project", "vision", "slots", "2", "2", "1"),
-        ExceededLimit("project", "vision", "price_per_hour", "6.4", "6.4", "3.2"),
+        ExceededLimit("project", "vision", "slots", "2", "2", "1", "0"),
+        ExceededLimit("project", "vision", "price_per_hour", "6.4", "6.4", "3.2", "0"),
     ]
     refusal = over_quota(exceeded)
     assert [(each.code, each.field) for each in refusal.objections] == [
         ("quota_exceeded", "/slot_count"),
         ("quota_exceeded", "/sku"),
     ]
-    assert "project vision would exceed its limit of slots: limit 2, used 2, requested 1;" in str(refusal)
+    assert (
+        "project vision would exceed its limit of slots: limit 2, used 2, requested 1, remaining 0;"
+        in str(refusal)
+    )
 
 
 @pytest.mark.parametrize(("most", "codes"), [(None, []), ("0.03", []), ("0.029999", ["price_too_high"])])

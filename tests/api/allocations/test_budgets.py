@@ -1,0 +1,140 @@
+"""The budget of a project in a calendar month: creations and renewals that do not fit into it are refused (ALC-13).
+
+The SKU costs 0.01 per hour. Leases are short, so that they end before the month does.
+"""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from typing import Any
+
+from tests.api.allocations.test_quotas import limit, project_of, release
+from tests.api.broken_nodes import Node, accepted_allocation, codes
+from tests.api.node import KEY, admit, allocate
+from tests.api.reporting import RunningAllocation
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+
+HOUR = 3600
+
+
+def budget(plane: RunningPlane) -> dict[str, Any]:
+    return dict(project_of(plane)["budget"])
+
+
+def usage_of_month(plane: RunningPlane) -> Decimal:
+    """Return the price of the usage that the projector has written."""
+    with plane.client() as client:
+        return Decimal(client.get("/usage", params={"project": "default"}).json()["total"]["price"])
+
+
+def test_creation_that_does_not_fit_into_the_budget_is_refused_with_what_remains(
+    emptied_plane: RunningPlane,
+) -> None:
+    Node(emptied_plane, "n1", slots=4)
+    limit(emptied_plane, budget_per_month="0.035")
+    assert budget(emptied_plane)["committed"] == "0"
+    accepted_allocation(emptied_plane, lease_seconds=2 * HOUR)
+    shown = budget(emptied_plane)
+    assert (shown["limit"], shown["spent"], shown["committed"], shown["remaining"]) == (
+        "0.035",
+        "0",
+        "0.02",
+        "0.015",
+    )
+    refused = allocate(emptied_plane, lease_seconds=HOUR, slot_count=2)
+    assert refused.status_code == 409
+    assert refused.json()["exceeded"] == [
+        {
+            "scope": "project",
+            "holder": "default",
+            "limit_name": "budget_per_month",
+            "limit": "0.035",
+            "used": "0.02",
+            "requested": "0.02",
+            "remaining": "0.015",
+        }
+    ]
+    [reason] = refused.json()["reasons"]
+    assert (reason["code"], reason["field"]) == ("quota_exceeded", "/lease_seconds")
+    body = {"sku": "lab.small", "ssh_authorized_keys": [KEY], "lease_seconds": 2 * HOUR}
+    with emptied_plane.client() as client:
+        previewed = client.post("/placements/preview", json=body).json()
+    assert [each["limit_name"] for each in previewed["exceeded"]] == ["budget_per_month"]
+    accepted_allocation(emptied_plane, lease_seconds=HOUR)
+    assert budget(emptied_plane)["remaining"] == "0.005"
+    # What costs nothing fits into each budget.
+    limit(emptied_plane, budget_per_month="0")
+    content = {"vcpus": 1, "memory_mib": 96, "price_per_hour": "0"}
+    with emptied_plane.client() as client:
+        assert client.put("/skus/lab.small", json=content).is_success
+    accepted_allocation(emptied_plane, lease_seconds=HOUR)
+
+
+def test_of_concurrent_creations_exactly_as_many_succeed_as_the_budget_permits(
+    emptied_plane: RunningPlane,
+) -> None:
+    Node(emptied_plane, "n1", slots=24)
+    limit(emptied_plane, budget_per_month="0.06")
+    with ThreadPoolExecutor(24) as pool:
+        answers = [*pool.map(lambda _: allocate(emptied_plane, lease_seconds=HOUR), range(24))]
+    assert Counter(each.status_code for each in answers) == {202: 6, 409: 18}
+    assert {
+        each["used"] for answer in answers if answer.status_code == 409 for each in answer.json()["exceeded"]
+    } == {"0.06"}
+    assert budget(emptied_plane)["remaining"] == "0"
+
+
+def test_renewal_must_fit_into_the_budget_and_its_refusal_also_names_the_lease_limit(
+    emptied_plane: RunningPlane,
+) -> None:
+    running = RunningAllocation(emptied_plane, admit(emptied_plane, "n1"), lease_seconds=HOUR)
+    limit(emptied_plane, budget_per_month="0.02", max_lease_seconds=3 * HOUR)
+
+    def renew(seconds: int) -> Any:
+        with emptied_plane.client() as client:
+            return client.post(f"/allocations/{running.id}/lease", json={"lease_seconds": seconds})
+
+    refused = renew(3 * HOUR)
+    assert (refused.status_code, codes(refused)) == (409, ["quota_exceeded"])
+    assert [(each["limit_name"], each["used"]) for each in refused.json()["exceeded"]] == [
+        ("budget_per_month", "0.01")
+    ]
+    assert codes(renew(3 * HOUR + 1)) == ["lease_too_long", "quota_exceeded"]
+    assert renew(2 * HOUR - 60).status_code == 200
+    assert Decimal("0.0198") < Decimal(budget(emptied_plane)["committed"]) <= Decimal("0.02")
+    # A renewal that adds nothing costs nothing.
+    limit(emptied_plane, budget_per_month="0")
+    assert renew(60).status_code == 200
+
+
+def test_release_returns_what_is_committed_and_the_rest_equals_the_usage(emptied_plane: RunningPlane) -> None:
+    running = RunningAllocation(emptied_plane, admit(emptied_plane, "n1"), lease_seconds=HOUR)
+    limit(emptied_plane, budget_per_month="1")
+    before = budget(emptied_plane)
+    assert (before["committed"], Decimal(before["spent"]) < Decimal("0.01")) == ("0.01", True)
+    release(emptied_plane, {"id": running.id})
+    after = budget(emptied_plane)
+    assert after["committed"] == after["spent"]
+    until(
+        lambda: usage_of_month(emptied_plane) == Decimal(after["spent"]),
+        "the projector has written the end of the lease",
+    )
+
+
+def test_allocation_that_failed_before_its_lease_began_commits_nothing(emptied_plane: RunningPlane) -> None:
+    Node(emptied_plane, "n1", slots=2)
+    limit(emptied_plane, budget_per_month="0.01")
+    made = accepted_allocation(emptied_plane, lease_seconds=HOUR)
+    assert codes(allocate(emptied_plane, lease_seconds=HOUR)) == ["quota_exceeded"]
+    release(emptied_plane, made)
+    assert budget(emptied_plane)["committed"] == "0"
+    accepted_allocation(emptied_plane, lease_seconds=HOUR)
+
+
+def test_project_without_a_budget_has_none_in_its_view(emptied_plane: RunningPlane) -> None:
+    assert project_of(emptied_plane)["budget"] is None
+    limit(emptied_plane, budget_per_month="5")
+    [[position]] = emptied_plane.rows("select max(position) from ledger.event")
+    then = project_of(emptied_plane, at=f"position:{position}")
+    assert (then["limits"]["budget_per_month"], then["budget"]) == ("5", None)
