@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.values import ProjectId
-from read_models.usage import PROJECTION
+from read_models.usage.tables import PROJECTION
 
 _QUERY: Final = sa.text(
     """
