@@ -21,27 +21,23 @@ def start(name):
     atexit.register(process.kill)
     return process
 """
-PROCESS_OF_A_TEST = """
-def test_first():
+RESOURCES_OF_TESTS = """
+import psycopg
+
+def test_process():
     global left
     left = start("mine")
 
-def test_second():
+def test_folder():
     left.kill()
     left.wait()
-"""
-FOLDER_OF_A_TEST = """
-def test_first():
     tempfile.mkdtemp(prefix="sp-mine-")
-"""
-DATABASE_OF_A_TEST = """
-import psycopg
 
-def test_first(postgres_server):
+def test_database(postgres_server):
     with psycopg.connect(postgres_server.admin_dsn_of("postgres"), autocommit=True) as admin:
         admin.execute("create database mine")
 
-def test_second():
+def test_nothing(postgres_server):
     pass
 """
 SHARED = """
@@ -71,20 +67,18 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str)
         return pytester.runpytest_subprocess(*plugins, "-o", "leftover_seconds=0.2")
 
 
-@pytest.mark.parametrize(
-    ("source", "named"),
-    [
-        (PROCESS_OF_A_TEST, "*process *time.sleep(60) mine"),
-        (FOLDER_OF_A_TEST, "*folder */sp-mine-*"),
-        (DATABASE_OF_A_TEST, "*database * of *postgres/data"),
-    ],
-)
-def test_test_that_leaves_a_resource_behind_fails_with_the_name_of_the_resource(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str, named: str
+def test_each_test_that_leaves_a_resource_behind_fails_with_the_name_of_the_resource(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = run(pytester, monkeypatch, source)
-    assert done.parseoutcomes()["errors"] == 1
-    done.stdout.fnmatch_lines(["*test_first left behind:", named])
+    done = run(pytester, monkeypatch, RESOURCES_OF_TESTS)
+    done.assert_outcomes(passed=4, errors=3)
+    named = {
+        "process": "*process *time.sleep(60) mine",
+        "folder": "*folder */sp-mine-*",
+        "database": "*database * of *postgres/data",
+    }
+    for test, resource in named.items():
+        done.stdout.fnmatch_lines([f"*test_{test} left behind:", resource])
 
 
 def test_resources_of_a_shared_fixture_are_not_reported_as_leftovers_while_it_is_used(

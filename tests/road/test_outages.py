@@ -36,6 +36,7 @@ from tests.api.node import (
 from tests.api.streams import watch_events
 from tests.servers.plane import TLS_CONTEXT, RunningPlane, free_port
 from tests.servers.program_copies import run_copy
+from tests.servers.redis import connect_as_node
 from tests.waiting import until
 
 
@@ -154,8 +155,7 @@ def test_node_that_an_admin_allows_to_enrol_again_keeps_its_redis_user(running_p
         admin.acl_deluser("node-n1")
         admin.flushall()
         until(lambda: "node-n1" in _users(admin), "the Redis user of the node exists again")
-    port = running_plane.redis.port
-    with redis.Redis("127.0.0.1", port, username="node-n1", password=QUEUE_PASSWORD) as node:
+    with connect_as_node(running_plane.redis.port, "n1", QUEUE_PASSWORD) as node:
         assert node.ping()
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import redis
 from redis.asyncio import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from control_plane.queues.redis_nodes import answers
 from deploy.embedded import redis as embedded
@@ -28,6 +31,15 @@ async def queue_depth(client: Redis, node_id: NodeId) -> Depth:
     """Return the depth of a node's queue, read with the rights of the control plane."""
     keys = QueueKeys.of(namespace_of(node_id))
     return Depth(*await answers(client, [("LLEN", keys.waiting), ("HLEN", keys.held)]))
+
+
+def connect_as_node(port: int, node: str, password: str) -> redis.Redis:
+    """Return a client with the Redis user of a node. After a closed connection it connects once again, without the
+    pauses of seconds that the Redis client makes by default, also before it reports a refused password.
+    """
+    return redis.Redis(
+        "127.0.0.1", port, username=f"node-{node}", password=password, retry=Retry(NoBackoff(), 1)
+    )
 
 
 @contextmanager

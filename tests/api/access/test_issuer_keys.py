@@ -3,17 +3,18 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
-from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
+from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
 from structlog.testing import capture_logs
 
 from control_plane.decisions.refusals import IdentityProviderUnavailable
@@ -190,26 +191,26 @@ def test_only_public_signature_keys_of_sufficient_size_are_used_from_a_jwk_set()
 
 
 @pytest.mark.parametrize(
-    ("key", "algorithm", "fits"),
+    ("new_key", "algorithm", "fits"),
     [
-        (RSAKey.generate_key(2048), "RS256", True),
-        (RSAKey.generate_key(2048), "PS512", True),
-        (RSAKey.generate_key(2048, {"alg": "RS512"}), "RS256", False),
-        (RSAKey.generate_key(2048), "ES256", False),
-        (RSAKey.generate_key(2048), "HS256", False),
-        (ECKey.generate_key("P-256"), "ES256", True),
-        (ECKey.generate_key("P-384"), "ES256", False),
-        (ECKey.generate_key("P-256"), "RS256", False),
-        (OKPKey.generate_key("Ed25519"), "EdDSA", True),
-        (OKPKey.generate_key("Ed25519"), "Ed25519", True),
-        (OKPKey.generate_key("X25519"), "EdDSA", False),
-        (OKPKey.generate_key("Ed25519"), "none", False),
+        (partial(RSAKey.generate_key, 2048), "RS256", True),
+        (partial(RSAKey.generate_key, 2048), "PS512", True),
+        (partial(RSAKey.generate_key, 2048, {"alg": "RS512"}), "RS256", False),
+        (partial(RSAKey.generate_key, 2048), "ES256", False),
+        (partial(RSAKey.generate_key, 2048), "HS256", False),
+        (partial(ECKey.generate_key, "P-256"), "ES256", True),
+        (partial(ECKey.generate_key, "P-384"), "ES256", False),
+        (partial(ECKey.generate_key, "P-256"), "RS256", False),
+        (partial(OKPKey.generate_key, "Ed25519"), "EdDSA", True),
+        (partial(OKPKey.generate_key, "Ed25519"), "Ed25519", True),
+        (partial(OKPKey.generate_key, "X25519"), "EdDSA", False),
+        (partial(OKPKey.generate_key, "Ed25519"), "none", False),
     ],
 )
 def test_provider_key_verifies_only_signatures_of_algorithms_that_fit_the_type_of_the_key(
-    key: Any, algorithm: str, fits: bool
+    new_key: Callable[[], Key], algorithm: str, fits: bool
 ) -> None:
-    [usable] = usable_keys({"keys": [key.as_dict(private=False)]})
+    [usable] = usable_keys({"keys": [new_key().as_dict(private=False)]})
     assert usable.fits(algorithm) is fits
 
 

@@ -21,6 +21,7 @@ from tests.api.node import (
     survey,
 )
 from tests.servers.plane import RunningPlane
+from tests.servers.redis import connect_as_node
 from tests.waiting import until
 
 
@@ -97,7 +98,7 @@ def test_node_that_floods_its_queue_is_revoked_and_another_node_still_receives_i
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1")
-    flood = redis.Redis("127.0.0.1", running_plane.redis.port, username="node-n1", password=QUEUE_PASSWORD)
+    flood = connect_as_node(running_plane.redis.port, "n1", QUEUE_PASSWORD)
     with pytest.raises(redis.RedisError):
         any(flood.hset("ctl:n1:slices.messages", str(each), "x" * 500_000) < 0 for each in count())
     client = running_plane.client()

@@ -38,6 +38,7 @@ from tests.api.node import (
     request_desired_state,
 )
 from tests.servers.plane import TLS_CONTEXT, RunningPlane
+from tests.servers.redis import connect_as_node
 from tests.waiting import until
 
 OTHER_KEY = Signer.of_pem(new_private_key())
@@ -59,7 +60,7 @@ def api_accepts(plane: RunningPlane, credential: str) -> bool:
 
 
 def queue(plane: RunningPlane, password: str, name: str = "n1") -> redis.Redis:
-    return redis.Redis("127.0.0.1", plane.redis.port, username=f"node-{name}", password=password)
+    return connect_as_node(plane.redis.port, name, password)
 
 
 def queue_accepts(plane: RunningPlane, password: str) -> bool:
