@@ -220,6 +220,36 @@ async def by_sku(conn: AsyncConnection, upto: Position | None = None) -> dict[Sk
     return {SkuName(each.sku): Numbers(*(getattr(each, name) for name in STATUSES)) for each in found}
 
 
+async def by_sku_over_time(
+    conn: AsyncConnection, positions: Sequence[Position]
+) -> list[dict[SkuName, Numbers]]:
+    """Return the numbers of slots of each SKU at each of these positions, in their order. A SKU that had no slot yet is
+    missing.
+    """
+    row = capacity.c
+    wanted = (
+        sa.func.unnest(sa.cast([*positions], ARRAY(sa.BigInteger)))
+        .table_valued("position", with_ordinality="number", name="wanted")
+        .render_derived()
+    )
+    skus = sa.select(row.sku).distinct().subquery("skus")
+    last = (
+        sa.select(*(row[each] for each in STATUSES))
+        .where(row.sku == skus.c.sku, row.position <= wanted.c.position)
+        .order_by(row.position.desc())
+        .limit(1)
+        .lateral("last")
+    )
+    query = sa.select(wanted.c.number, skus.c.sku, *(last.c[each] for each in STATUSES)).select_from(
+        sa.join(sa.join(wanted, skus, sa.true()), last, sa.true())
+    )
+    found: list[dict[SkuName, Numbers]] = [{} for _ in positions]
+    for each in await conn.execute(query.order_by(wanted.c.number, skus.c.sku)):
+        numbers = Numbers(*(getattr(each, name) for name in STATUSES))
+        found[each.number - 1][SkuName(each.sku)] = numbers
+    return found
+
+
 async def by_node(
     conn: AsyncConnection, names: Sequence[NodeId], upto: Position | None = None
 ) -> dict[NodeId, dict[SkuName, Numbers]]:

@@ -87,7 +87,11 @@ program.add_typer(
     name="app-profiles",
     help="List, publish and retire app profiles, the requirements of workloads.",
 )
-program.command()(capacity.capacity)
+program.add_typer(
+    capacity.commands,
+    name="capacity",
+    help="Show how many more allocations of one slot fit for each SKU, and its slots by status.",
+)
 program.add_typer(
     usage.commands,
     name="usage",

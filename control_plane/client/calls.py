@@ -37,7 +37,7 @@ from control_plane.client.answers import (
     Task,
 )
 from control_plane.client.audit_answers import ConsistencyProof, Head, InclusionProof
-from control_plane.client.capacity_answers import CapacityReport, NodeCapacity
+from control_plane.client.capacity_answers import CapacityHistory, CapacityReport, NodeCapacity
 from control_plane.client.exchange import Call, ListCall, Params, WatchCall
 from control_plane.client.history_answers import Changes, History
 from control_plane.client.paths import (
@@ -296,6 +296,20 @@ def capacity(*, at: str | None = None) -> Call[CapacityReport]:
 def node_capacity(*, at: str | None = None) -> ListCall[NodeCapacity]:
     """List nodes by name, each with its slots by SKU and status."""
     return ListCall("/v1/capacity/nodes", NodeCapacity, {"at": at})
+
+
+def capacity_history(
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    step: int | None = None,
+    node_name: str | None = None,
+) -> Call[CapacityHistory]:
+    """Show the slots of each SKU by status at equal steps of `step` seconds from `since` until `until`; both are times
+    (RFC 3339).
+    """
+    params: Params = {"from": since, "until": until, "step": step, "node": node_name}
+    return Call("GET", "/v1/capacity/history", CapacityHistory, params)
 
 
 def usage(

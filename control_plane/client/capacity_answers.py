@@ -1,5 +1,7 @@
 """Response types of `/v1/capacity`."""
 
+from datetime import datetime
+
 from control_plane.client.answers import Answer
 
 
@@ -26,6 +28,24 @@ class Capacity(Answer, frozen=True):
 
 class CapacityReport(Answer, frozen=True):
     skus: tuple[Capacity, ...]
+
+
+class CapacityPoint(Answer, frozen=True):
+    """The slots of each SKU by status at a time, after the event at `position`."""
+
+    at: datetime
+    position: int
+    skus: tuple[Numbers, ...] = ()
+
+
+class CapacityHistory(Answer, frozen=True):
+    """The slots of each SKU by status at equal steps; `node_id` is None for all nodes."""
+
+    begin: datetime
+    end: datetime
+    points: tuple[CapacityPoint, ...]
+    step_seconds: int | None = None
+    node_id: str | None = None
 
 
 class NodeCapacity(Answer, frozen=True):

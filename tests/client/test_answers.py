@@ -84,6 +84,8 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     history_answers.Holders: history_subjects.HoldersView,
     projection_answers.Projection: projections.ProjectionView,
     projection_answers.Verification: projections.VerificationView,
+    capacity_answers.CapacityHistory: capacity.CapacityHistory,
+    capacity_answers.CapacityPoint: capacity.CapacityPoint,
     usage_answers.Usage: usage.UsageView,
     usage_answers.UsageEntry: usage.EntryView,
     usage_answers.Period: usage.PeriodView,

@@ -1,21 +1,29 @@
 """`/v1/capacity`: how many more allocations fit, and the slots of each SKU by status, now and in the past."""
 
-from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import AfterValidator, BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.requests.access import AuthenticatedRoute, access
-from control_plane.api.requests.as_of import At, set_headers, travel_of
+from control_plane.api.requests.as_of import At, Time, set_headers, time_of, timed, travel_of
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
 from control_plane.commands.capacity import fitting
 from control_plane.decisions.access import Scope
+from control_plane.decisions.fleet.points import MOST_POINTS, points_of
 from events.values import InvalidValue, NodeId, Position, SkuName, node_id
 from read_models import capacity, catalogue, nodes
 from read_models.capacity import Numbers
 
 router = APIRouter(prefix="/v1/capacity", tags=["nodes"], responses=PROBLEMS, route_class=AuthenticatedRoute)
+
+_DAY: Final = timedelta(days=1)
+_LONGEST_STEP: Final = 10 * 366 * 24 * 3600
+_USUAL_POINTS: Final = 48
 
 
 class NumbersView(BaseModel):
@@ -56,6 +64,33 @@ class NodeCapacity(BaseModel):
     skus: list[NumbersView]
 
 
+class CapacityPoint(BaseModel):
+    """The slots of each SKU by status at a time: those after the event at `position`. A SKU that had no slot yet is
+    missing.
+    """
+
+    at: datetime
+    position: int
+    skus: list[NumbersView]
+
+
+class CapacityHistory(BaseModel):
+    """The slots of each SKU by status at equal steps. `begin` and `end` are the times of the first and last point.
+
+    `step_seconds` is null if there is only one point, and `node_id` if the history is that of all nodes.
+    """
+
+    begin: datetime
+    end: datetime
+    step_seconds: int | None
+    node_id: str | None
+    points: list[CapacityPoint]
+
+
+def _checked_node(raw: str | None) -> str | None:
+    return None if raw is None else node_id(raw)
+
+
 @router.get("", openapi_extra=access(Scope.FLEET_READ))
 async def show_capacity(request: Request, response: Response, *, at: At = None) -> CapacityReport:
     """Return, for each SKU, how many more allocations of one slot fit now, and its slots by status; with `at`, the
@@ -76,6 +111,56 @@ async def show_capacity(request: Request, response: Response, *, at: At = None) 
             simulated_allowed=settings.place_on_simulated_nodes,
         )
         return _report(await capacity.by_sku(conn), fits)
+
+
+@router.get("/history", openapi_extra=access(Scope.FLEET_READ))
+async def show_history(
+    request: Request,
+    *,
+    from_: Annotated[Time, timed("from", "Begin at this time. Default: 24 hours before the end")] = None,
+    until: Annotated[Time, timed("until", "End at this time. Default: now")] = None,
+    step: Annotated[
+        int | None,
+        Query(
+            ge=1,
+            le=_LONGEST_STEP,
+            description=f"Seconds between two points. A history has at most {MOST_POINTS} points. Default: a step of whole"
+            f" seconds with about {_USUAL_POINTS} points.",
+        ),
+    ] = None,
+    node: Annotated[
+        str | None,
+        Query(max_length=63, description="Only the slots of this node."),
+        AfterValidator(_checked_node),
+    ] = None,
+) -> CapacityHistory:
+    """Return the slots of each SKU by status at equal steps in a range of time: at each point, the numbers that `at`
+    returns for its time. The points end at the end of the range, or less than one step before it.
+    """
+    clock = plane_of(request).handle.clock
+    async with plane_of(request).engine.connect() as conn:
+        now = await clock(conn)
+    end = time_of(until) or now
+    times = points_of(time_of(from_) or end - _DAY, end, step)
+    async with travel_of(request).to(*times, known_to=capacity.PROJECTION) as (conn, places):
+        positions = [each.position for each in places]
+        if node is None:
+            found = await capacity.by_sku_over_time(conn, positions)
+        else:
+            name = NodeId(node)
+            found = [(await capacity.by_node(conn, [name], each)).get(name, {}) for each in positions]
+    return CapacityHistory(
+        begin=times[0],
+        end=times[-1],
+        step_seconds=int((times[1] - times[0]).total_seconds()) if len(times) > 1 else None,
+        node_id=node,
+        points=[
+            CapacityPoint(
+                at=time, position=position, skus=[_numbers(sku, each) for sku, each in numbers.items()]
+            )
+            for time, position, numbers in zip(times, positions, found, strict=True)
+        ],
+    )
 
 
 @router.get("/nodes", openapi_extra=access(Scope.FLEET_READ))

@@ -4,8 +4,15 @@ from collections.abc import Iterable
 
 from rich.console import RenderableType
 
+from control_plane.cli.pages import words
 from control_plane.cli.pages.tables import nothing, table
-from control_plane.client.capacity_answers import Capacity, CapacityReport, NodeCapacity, Numbers
+from control_plane.client.capacity_answers import (
+    Capacity,
+    CapacityHistory,
+    CapacityReport,
+    NodeCapacity,
+    Numbers,
+)
 
 _STATUSES = ("FREE", "CLAIMED", "QUARANTINED", "BLOCKED")
 
@@ -25,6 +32,16 @@ def nodes(items: Iterable[NodeCapacity]) -> RenderableType:
         for each in item.skus:
             rows.add_row(item.node_id, each.sku, *_numbers(each))
     return rows if rows.row_count else nothing("no approved slots", "sliceplane slots approve SLOT")
+
+
+def history(item: CapacityHistory, sku: str | None) -> RenderableType:
+    """Return the table with one row for each point and SKU; with `sku`, only of this SKU."""
+    rows = table("TIME", "SKU", *_STATUSES)
+    for point in item.points:
+        for each in point.skus:
+            if sku in (None, each.sku):
+                rows.add_row(words.clock(point.at), each.sku, *_numbers(each))
+    return rows if rows.row_count else nothing("no slots in this range", "sliceplane capacity")
 
 
 def _numbers(each: Capacity | Numbers) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from control_plane.web.capacity_chart import charts
 from control_plane.web.visits import Visit, both, nothing
 
 COUNTED: Final = 200
@@ -14,9 +15,10 @@ _SHOWN: Final = 8
 
 async def show(visit: Visit) -> Response:
     fleet, own = visit.allows("fleet:read"), visit.allows("allocations:read")
-    status, drift, allocations, tasks, events = await both(
+    status, drift, capacity, allocations, tasks, events = await both(
         visit.get("status") if fleet else nothing(),
         visit.get("drift") if fleet else nothing(),
+        visit.get("capacity", "history") if fleet else nothing(),
         visit.get("allocations", limit=COUNTED) if own else nothing(),
         visit.get("tasks", state="failed", limit=_SHOWN) if visit.allows("tasks:read") else nothing(),
         visit.get("events", order="desc", limit=15) if visit.allows("events:read") else nothing(),
@@ -25,6 +27,7 @@ async def show(visit: Visit) -> Response:
         "overview.html",
         status=status,
         drift=None if drift is None else drift["items"][:_SHOWN],
+        capacity=None if capacity is None else charts(capacity),
         allocations=None if allocations is None else allocations["items"][:_SHOWN],
         states=_states(allocations),
         counted=COUNTED,

@@ -1,7 +1,9 @@
 """The capacity of the fleet: what fits is what placement accepts, and past numbers of slots stay readable."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.api.access.principals import issue
 from tests.api.node import admit, allocate
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
@@ -64,3 +66,66 @@ def test_slots_of_a_sku_by_status_are_shown_now_and_at_an_earlier_position(
             claimed = 2 - free
             assert found[node] == [{**NOTHING, "sku": SKU, "free": free, "claimed": claimed}]
             assert sum(each["free"] for [each] in found.values()) == 4 - claimed
+
+
+def history(plane: RunningPlane, **query: str) -> dict[str, Any]:
+    with plane.client() as client:
+        answer = client.get("/capacity/history", params=query)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_history_has_at_each_point_the_numbers_that_the_past_state_has_at_its_time(
+    emptied_plane: RunningPlane,
+) -> None:
+    plane = emptied_plane
+    for name in ("n1", "n2"):
+        admit(plane, name, slots=2)
+    before = datetime.now(UTC)
+    [slot] = allocate(plane).json()["slots"]
+    node = slot["slot_id"].partition("/")[0]
+    until(lambda: capacity(plane)["claimed"] == 1, "the capacity has the claim")
+    after = before + timedelta(seconds=2)
+    until(lambda: datetime.now(UTC) > after, "the end of the range is past")
+    query = {"from": moment(before - timedelta(seconds=60)), "until": moment(after), "step": "1"}
+
+    found = history(plane, **query)
+
+    assert (len(found["points"]), found["step_seconds"], found["node_id"]) == (63, 1, None)
+    assert datetime.fromisoformat(found["end"]) == after
+    for each in found["points"][-4:]:
+        with plane.client() as client:
+            then = client.get("/capacity", params={"at": each["at"]}).json()["skus"]
+        assert [{**numbers, "fits": None} for numbers in each["skus"]] == then
+    assert found["points"][0]["skus"] == []
+    assert found["points"][-1]["skus"] == [{**NOTHING, "sku": SKU, "free": 3, "claimed": 1}]
+    own = history(plane, **query, node=node)
+    assert own["points"][-1]["skus"] == [{**NOTHING, "sku": SKU, "free": 1, "claimed": 1}]
+    assert own["node_id"] == node
+    assert len(history(plane)["points"]) == 49
+
+
+def test_history_that_is_not_possible_is_refused_with_the_reason(shared_plane: RunningPlane) -> None:
+    begin, end = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    with shared_plane.client() as client:
+        for query, status, code, parameter in (
+            ({"from": end, "until": begin}, 422, "range_reversed", "from"),
+            ({"from": begin, "until": end, "step": "60"}, 422, "out_of_range", "step"),
+            ({"from": begin, "until": end, "step": "0"}, 422, "out_of_range", "step"),
+            ({"from": "position:1"}, 422, "invalid_value", "from"),
+            ({"node": "no node"}, 422, "invalid_value", "node"),
+            ({"until": "2999-01-01T00:00:00Z"}, 409, "in_the_future", None),
+        ):
+            answer = client.get("/capacity/history", params=query)
+            [reason] = answer.json()["reasons"]
+            assert (answer.status_code, reason["code"], reason["parameter"]) == (status, code, parameter), (
+                query
+            )
+    caller = issue(shared_plane, "caller-of-capacity", projects=["default"]).headers
+    with shared_plane.client(**caller) as client:
+        answer = client.get("/capacity/history")
+    assert (answer.status_code, answer.json()["reasons"][0]["code"]) == (403, "role_missing")
+
+
+def moment(time: datetime) -> str:
+    return time.isoformat().replace("+00:00", "Z")

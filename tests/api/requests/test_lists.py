@@ -41,6 +41,8 @@ def plane(shared_plane: RunningPlane) -> RunningPlane:
         for path in CONTENTS:
             _, name = (create(admin, path)["name"] for _ in range(2))
             assert admin.put(f"/{path}/{name}", json={**CONTENTS[path], **CHANGES[path]}).is_success
+        for month in ("2025-01", "2025-02"):
+            assert admin.post(f"/usage/periods/{month}/close", json={}).is_success
     for _ in range(3):
         assert allocate(shared_plane).status_code == 202
     shared_plane.rows(

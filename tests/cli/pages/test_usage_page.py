@@ -162,3 +162,22 @@ def test_capacity_prints_what_fits_and_the_slots_of_each_sku_by_status(
 
     assert lines[1:] == [["lab.small", "3", "4", "2", "0", "1"], ["lab.old", "-", "4", "2", "0", "1"]]
     assert of_nodes[1].split() == ["lab-a", "lab.small", "4", "2", "0", "1"]
+
+
+def test_history_of_the_capacity_prints_one_line_for_each_point_of_a_sku(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    other = {**SLOTS, "sku": "lab.big"}
+    points = [
+        {"at": "2026-01-02T03:00:00Z", "position": 7, "skus": [SLOTS]},
+        {"at": "2026-01-02T03:30:00Z", "position": 9, "skus": [other, SLOTS]},
+    ]
+    begin, end = (each["at"] for each in points)
+    answer = {"begin": begin, "end": end, "step_seconds": 1800, "node_id": None, "points": points}
+    plane.script("GET /v1/capacity/history", document(answer))
+    arguments = ("--from", str(begin), "--step", "30m", "--sku", "lab.small", "--node", "n1")
+    lines = sliceplane("capacity", "history", *arguments).out.splitlines()
+    assert len(lines) == 3
+    assert all(line.split()[-5:] == ["lab.small", "4", "2", "0", "1"] for line in lines[1:])
+    asked = set(plane.received[0].path.partition("?")[2].split("&"))
+    assert {"step=1800", "node=n1"} <= asked
