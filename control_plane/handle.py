@@ -44,6 +44,19 @@ LastCheck = Callable[[AsyncConnection], Awaitable[None]]
 """Check of a decision with its changes in the inline read models. Raises the refusal of the command."""
 
 
+def in_turn(*checks: LastCheck | None) -> LastCheck | None:
+    """Return the check that makes several checks in this order; None if there are none."""
+    given = [each for each in checks if each is not None]
+    if not given:
+        return None
+
+    async def check(conn: AsyncConnection) -> None:
+        for each in given:
+            await each(conn)
+
+    return check
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The outcome of a command: the facts per stream, their cause, and the JSON answer for the caller.

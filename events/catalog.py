@@ -134,6 +134,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "project.created": Shape(1, projects.ProjectCreated),
     "project.described": Shape(1, projects.ProjectDescribed),
     "project.limits_set": Shape(1, projects.ProjectLimitsSet),
+    "project.reservations_set": Shape(1, projects.ProjectReservationsSet),
     "project.archived": Shape(1, projects.ProjectArchived),
     "billing.period_closed": Shape(1, periods.PeriodClosed),
     "service_account.created": Shape(1, service_accounts.ServiceAccountCreated),

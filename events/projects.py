@@ -1,7 +1,7 @@
 """Facts about projects, the owners of allocations. Stream: `project-<project>`."""
 
 from events.facts import Fact, Record
-from events.values import ProjectId
+from events.values import ProjectId, SkuName
 
 
 class ProjectLimits(Record, frozen=True, omit_defaults=True):
@@ -69,4 +69,15 @@ class ProjectLimitsSet(Fact, frozen=True):
     """All limits of the project from now on, which replace the previous ones; empty if it has none any more."""
 
 
-ProjectFact = ProjectCreated | ProjectDescribed | ProjectLimitsSet | ProjectArchived
+class ProjectReservationsSet(Fact, frozen=True):
+    """An administrator changed how many slots are kept free for a project (ALC-13). Allocations that exist keep what
+    they have.
+    """
+
+    project: ProjectId
+    """Id of the project."""
+    reservations: dict[SkuName, int]
+    """Number of slots by SKU: all reservations of the project from now on, which replace the previous ones."""
+
+
+ProjectFact = ProjectCreated | ProjectDescribed | ProjectLimitsSet | ProjectReservationsSet | ProjectArchived

@@ -211,6 +211,8 @@ class SlotUse(Record, frozen=True):
     """Memory in MiB."""
     price_per_hour: str
     """Price per hour, a decimal number in the currency of the deployment."""
+    sku: SkuName
+    """SKU of the allocation, which counts towards a reservation of the project."""
 
 
 class SlotDiscovered(Fact, frozen=True):

@@ -21,8 +21,9 @@ from events.projects import (
     ProjectFact,
     ProjectLimits,
     ProjectLimitsSet,
+    ProjectReservationsSet,
 )
-from events.values import Position, ProjectId
+from events.values import Position, ProjectId, SkuName
 from read_models.pages import keyset
 from read_models.rows import Patch
 
@@ -35,6 +36,8 @@ project = sa.Table(
     sa.Column("project_network_id", sa.Text),
     sa.Column("archived", sa.Text),
     sa.Column("limits", JSONB(none_as_null=True)),
+    sa.Column("reservations", JSONB(none_as_null=True)),
+    sa.Index("project_reserving", "project", postgresql_where=sa.text("reservations is not null")),
     schema="read",
 )
 project_event = sa.Table(
@@ -63,6 +66,7 @@ class ProjectRow:
         self.archived: str | None = row["archived"]
         limits = row["limits"]
         self.limits = ProjectLimits() if limits is None else msgspec.convert(limits, ProjectLimits)
+        self.reservations: dict[SkuName, int] = row["reservations"] or {}
 
 
 def patch(version: int, fact: ProjectFact) -> Patch:
@@ -75,6 +79,8 @@ def patch(version: int, fact: ProjectFact) -> Patch:
             return Patch(fact.project, {"version": version, "description": description})
         case ProjectLimitsSet(limits=limits):
             return Patch(fact.project, {"version": version, "limits": msgspec.to_builtins(limits)})
+        case ProjectReservationsSet(reservations=reservations):
+            return Patch(fact.project, {"version": version, "reservations": reservations or None})
         case ProjectArchived(reason=reason):
             return Patch(fact.project, {"version": version, "archived": reason})
         case _:
@@ -85,7 +91,14 @@ def created(fact: ProjectCreated) -> ProjectRow:
     """Return the row that is added when a project is created."""
     made = patch(1, fact)
     return ProjectRow(
-        {"project": fact.project, "archived": None, "limits": None, **made.columns, **(made.born or {})}
+        {
+            "project": fact.project,
+            "archived": None,
+            "limits": None,
+            "reservations": None,
+            **made.columns,
+            **(made.born or {}),
+        }
     )
 
 
@@ -100,6 +113,21 @@ async def find(conn: AsyncConnection, name: ProjectId, *, lock: str | None = Non
         query = query.with_for_update(read=lock == "share")
     row = (await conn.execute(query)).mappings().one_or_none()
     return None if row is None else ProjectRow(row)
+
+
+def all_reservations() -> sa.ScalarSelect[Any]:
+    """Return the subquery for the reservations of all projects: an object with those of each project, or null."""
+    other = project.alias("reserving")
+    return (
+        sa.select(sa.func.jsonb_object_agg(other.c.project, other.c.reservations))
+        .where(other.c.reservations.is_not(None), other.c.archived.is_(None))
+        .scalar_subquery()
+    )
+
+
+async def reserved(conn: AsyncConnection) -> dict[ProjectId, dict[SkuName, int]]:
+    """Return the reservations of each project that has any: numbers of slots by SKU."""
+    return await conn.scalar(sa.select(all_reservations())) or {}
 
 
 async def page(

@@ -101,6 +101,12 @@ slot = sa.Table(
         postgresql_where=sa.text("state = 'free' and not blocked"),
     ),
     sa.Index("slot_class", "class"),
+    sa.Index(
+        "slot_used",
+        sa.text("(use ->> 'project')"),
+        sa.text("(use ->> 'sku')"),
+        postgresql_where=sa.text("use is not null"),
+    ),
     sa.Index("slot_excluded", "node_id", "slot_index", postgresql_where=sa.text("excluded is not null")),
     sa.Index("slot_drifting", "node_id", "slot_index", postgresql_where=sa.text("drift is not null")),
     schema="read",

@@ -84,6 +84,7 @@ _ROUTES = APIRouter(
 for _router in (
     capabilities.router,
     projects.router,
+    projects.reservations,
     access.router,
     service_accounts.router,
     sessions.router,

@@ -102,6 +102,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
         "max_lease_seconds": 604800,
         "budget_per_month": "9000.00",
     },
+    "PUT /v1/projects/{project}/reservations/{sku}": {"slots": 4},
     "POST /v1/projects/{project}/archive": {"reason": "the project has ended"},
     "POST /v1/keys": {
         "name": "ci",

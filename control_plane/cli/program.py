@@ -22,6 +22,7 @@ from control_plane.cli.commands import (
     principals,
     projections,
     projects,
+    reservations,
     service_accounts,
     sessions,
     slots,
@@ -63,6 +64,11 @@ program.add_typer(
 )
 program.add_typer(
     projects.commands, name="projects", help="Create, list and archive projects, the owners of allocations."
+)
+program.add_typer(
+    reservations.commands,
+    name="reservations",
+    help="List, set and remove slots that are kept free for a project.",
 )
 program.add_typer(
     service_accounts.commands,

@@ -43,6 +43,17 @@ class Budget(Answer, frozen=True):
     remaining: str
 
 
+class Reservation(Answer, frozen=True):
+    """Slots of a SKU that are kept free for a project; `used`, `unused` and `short_by` are None if not known."""
+
+    project: str
+    sku: str
+    slots: int
+    used: int | None = None
+    unused: int | None = None
+    short_by: int | None = None
+
+
 class PrincipalLimits(Answer, frozen=True):
     """Limits of a caller; None does not limit anything."""
 
@@ -72,6 +83,7 @@ class Project(Answer, frozen=True):
     limits: ProjectLimits | None = None
     used: ProjectUse | None = None
     budget: Budget | None = None
+    reservations: tuple[Reservation, ...] = ()
     allowed_actions: dict[str, Action] | None = None
 
 

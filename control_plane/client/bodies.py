@@ -150,6 +150,12 @@ class SetProjectLimits(Body, frozen=True):
     budget_per_month: str | UnsetType = UNSET
 
 
+class SetReservation(Body, frozen=True):
+    """Body of `PUT /v1/projects/{project}/reservations/{sku}`."""
+
+    slots: int
+
+
 class SetPrincipalLimits(Body, frozen=True):
     """Body of `PUT /v1/principals/limits`: all limits of the caller. An unset one does not limit."""
 

@@ -16,6 +16,7 @@ from control_plane.client.access_answers import (
     Key,
     PrincipalQuota,
     Project,
+    Reservation,
     RevokedPrincipal,
     ServiceAccount,
     Session,
@@ -50,6 +51,7 @@ from control_plane.client.paths import (
     period_path,
     project_path,
     projection_path,
+    reservation_path,
     service_account_path,
     session_path,
     slot_path,
@@ -288,9 +290,11 @@ def watch_task(name: str) -> WatchCall[Event]:
     return WatchCall(task_path(name, "watch"), Event)
 
 
-def capacity(*, at: str | None = None) -> Call[CapacityReport]:
-    """Show how many more allocations of one slot fit for each SKU, and its slots by status."""
-    return Call("GET", "/v1/capacity", CapacityReport, {"at": at})
+def capacity(*, at: str | None = None, project: str | None = None) -> Call[CapacityReport]:
+    """Show how many more allocations of one slot fit for each SKU, with `project` beside the reservations of other
+    projects, and its slots by status.
+    """
+    return Call("GET", "/v1/capacity", CapacityReport, {"at": at, "project": project})
 
 
 def node_capacity(*, at: str | None = None) -> ListCall[NodeCapacity]:
@@ -500,6 +504,21 @@ def describe_project(name: str, description: str) -> Call[Project]:
 def set_project_limits(name: str, body: bodies.SetProjectLimits) -> Call[Project]:
     """Set all limits of a project."""
     return Call("PUT", project_path(name, "limits"), Project, body=body)
+
+
+def reservations() -> ListCall[Reservation]:
+    """List the reservations of the projects of the caller."""
+    return ListCall("/v1/reservations", Reservation)
+
+
+def set_reservation(project: str, sku: str, body: bodies.SetReservation) -> Call[Project]:
+    """Keep slots of a SKU free for a project."""
+    return Call("PUT", reservation_path(project, sku), Project, body=body)
+
+
+def remove_reservation(project: str, sku: str) -> Call[Project]:
+    """Remove the reservation of a SKU for a project."""
+    return Call("DELETE", reservation_path(project, sku), Project)
 
 
 def archive_project(name: str, reason: str) -> Call[Project]:

@@ -36,6 +36,10 @@ def project_path(project: str, *further: str) -> str:
     return "/".join(["/v1/projects", _part(project, "a project"), *further])
 
 
+def reservation_path(project: str, sku: str) -> str:
+    return project_path(project, "reservations", _part(sku, "a SKU"))
+
+
 def entry_path(listed: str, name: str, *further: str) -> str:
     """Return the path of an entry of the catalogue; `listed` is the path of the list of its kind."""
     return "/".join([listed, _part(name, "an entry of the catalogue"), *further])

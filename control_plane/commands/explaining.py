@@ -5,7 +5,7 @@ slots of each class on every node, so that its cost is one pass over the nodes, 
 are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
@@ -20,6 +20,7 @@ from control_plane.decisions.placing.explanation import (
     NO_PUBLIC_ADDRESS,
     NO_SLOTS,
     NOT_APART,
+    RESERVED,
     SLOTS_BLOCKED,
     SUITABLE,
     TOO_FEW_SLOTS,
@@ -68,7 +69,7 @@ async def groups_in(conn: AsyncConnection, wanted: PlacementRequest, fleet: Flee
         for key, each in fleet.classes.items()
         for found in [compare(wanted.demand, each)]
     }
-    node, own = fleet.node, _slots_by_node(fleet.counts, ranks).subquery("own")
+    node, own = fleet.node, _slots_by_node(fleet.counts, ranks, wanted.kept_classes).subquery("own")
     code = _code(wanted, fleet, own)
     which = [node.c.state != nodes.REMOVED]
     if wanted.request.node is not None:
@@ -91,10 +92,12 @@ async def groups_in(conn: AsyncConnection, wanted: PlacementRequest, fleet: Flee
     return [*ordered(groups)]
 
 
-def _slots_by_node(counts: sa.FromClause, ranks: Mapping[str, int]) -> sa.Select[tuple[object, ...]]:
+def _slots_by_node(
+    counts: sa.FromClause, ranks: Mapping[str, int], kept: Collection[str]
+) -> sa.Select[tuple[object, ...]]:
     """Return the query that counts, for each node, the slots that suit the request (`suited`), those of them that are
-    fit for placement (`fit`), those that no allocation holds (`idle`), and those that are both (`free`). `closest` is
-    the highest rank of the node's slots.
+    fit for placement (`fit`), those that no allocation holds (`idle`), those that are both (`free`), and those of the
+    free ones that are not kept for other projects (`unreserved`). `closest` is the highest rank of the node's slots.
     """
     keys, numbers = sa.cast([*ranks], ARRAY(sa.Text)), sa.cast([*ranks.values()], ARRAY(sa.Integer))
     rank = sa.func.unnest(keys, numbers).table_valued("key", "rank", name="ranked").render_derived()
@@ -111,6 +114,7 @@ def _slots_by_node(counts: sa.FromClause, ranks: Mapping[str, int]) -> sa.Select
             total(counts.c.fit).label("fit"),
             total(counts.c.idle).label("idle"),
             total(counts.c.free).label("free"),
+            total(sa.case((counts.c["class"].in_(sorted(kept)), 0), else_=counts.c.free)).label("unreserved"),
         )
         .select_from(sa.join(counts, rank, counts.c["class"] == rank.c.key))
         .group_by(counts.c.node_id)
@@ -137,6 +141,7 @@ def _code(wanted: PlacementRequest, fleet: Fleet, own: sa.FromClause) -> sa.Colu
         Need(own.c.fit >= count, sa.literal(SLOTS_BLOCKED)),
         Need(sa.or_(own.c.free >= count, own.c.idle < count), sa.literal(SLOTS_BLOCKED)),
         Need(own.c.free >= count, sa.literal(NO_FREE_SLOT)),
+        Need(own.c.unreserved >= count, sa.literal(RESERVED)),
         *_last_needs(wanted, fleet),
     )
     return sa.func.coalesce(placeable.first_reason(needs), SUITABLE)

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.catalogue import specification
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
-from control_plane.commands.searching import first_hosts, on_fit_node, suitable_classes
+from control_plane.commands.searching import first_hosts, on_fit_node, suitable_classes, usable_classes
 from control_plane.decisions.leases import against_length, limits_of
 from control_plane.decisions.placing.explanation import Nearest, Outlook
 from control_plane.decisions.placing.suitability import difference, skus_among
@@ -41,7 +41,7 @@ async def _with_fewer_slots(conn: AsyncConnection, refused: Sequence[PlacementRe
     if refused[0].request.slot_count == 1:
         return None
     for each in refused:
-        keys = [*await suitable_classes(conn, each.demand)]
+        keys = [*await usable_classes(conn, each)]
         total, node = sa.func.sum(tables.slot_counts.c.free), tables.slot_counts.c.node_id
         found = await conn.scalar(
             sa.select(total)
@@ -72,7 +72,7 @@ async def _with_another_sku(
         if against_length(new.request.lease_seconds, limits_of(specified)):
             continue
         placed = new.placed_as(specified, refused[0].apart_nodes)
-        keys = [*await suitable_classes(conn, placed.demand)]
+        keys = [*await usable_classes(conn, placed)]
         if keys and await first_hosts(conn, placed, keys, []):
             return Nearest(name, new.request.slot_count)
     return None

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from control_plane.decisions.placing.suitability import Demand, demand_of
 from control_plane.decisions.public_addresses import IngressRequest
+from control_plane.decisions.reservations import Supply
 from control_plane.identity.sessions import supports
 from events.allocations import AllocationRequested, AllocationSpecified
 from events.values import AppProfileName, IngressId, NodeId, SkuName
@@ -68,6 +69,10 @@ class PlacementRequest:
     except_nodes: frozenset[NodeId] = frozenset()
     apart_nodes: frozenset[NodeId] = frozenset()
     """Nodes with allocations from which the request keeps apart."""
+    kept_classes: frozenset[str] = frozenset()
+    """Classes of slots of which the free ones are kept for reservations of other projects."""
+    kept_supplies: tuple[Supply, ...] = ()
+    """The reservations for which they are kept."""
 
     @property
     def form(self) -> tuple[object, ...]:

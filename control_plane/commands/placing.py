@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.commands.admission.reservations import Claimable, restricted
 from control_plane.commands.catalogue import specification
 from control_plane.commands.explaining import groups_of
 from control_plane.commands.outlook import outlook_of
@@ -19,7 +20,7 @@ from control_plane.decisions.leases import against_length, limits_of, limits_of_
 from control_plane.decisions.placing.explanation import Group, Unplaced, field_of_sku, unplaced_with_any
 from control_plane.decisions.quotas import NotAdmitted, against_price, over_quota, times, use_of
 from control_plane.decisions.refusals import Conflict, refuse_if
-from control_plane.handle import Command, Decision, RetryWithoutLocks, Transaction
+from control_plane.handle import Command, Decision, RetryWithoutLocks, Transaction, in_turn
 from control_plane.origin import Origin
 from events.allocations import (
     AllocationFact,
@@ -30,7 +31,6 @@ from events.derived.quotas import QuotaUse, amounts_of_slot
 from events.ledger.append import Change
 from events.slots import SlotUse
 from events.values import (
-    NodeId,
     SkuName,
     SlotId,
     stream_of_allocation,
@@ -76,7 +76,9 @@ def create_allocation(
         # If other requests used the quota since the first check, the next run tries the alternatives.
         may_retry = len(options) > 1 and not transaction.wait_for_locked
         check = option.quotas.last_check(option.amounts, option.cost, may_retry=may_retry)
-        return Decision(changes, origin.at(transaction.now), answer, check)
+        # Locks of SKUs are taken before those of projects and callers.
+        of_slots = option.claimable.last_check(transaction, option.wanted, found)
+        return Decision(changes, origin.at(transaction.now), answer, in_turn(of_slots, check))
 
     return command
 
@@ -112,15 +114,16 @@ def preview_placement(
 
 class _Option(NamedTuple):
     """A SKU that a new allocation may get: the specification with this SKU, the slots that it needs, what each of them
-    counts towards quotas (`use`), the quotas that apply, and what the lease costs in their budget's month, as a weight
-    (`cost`). `refusal` is why the SKU is not used wherever there are
-    free slots; None if it may be used.
+    counts towards quotas (`use`), the quotas that apply, the reservations that concern its slots (`claimable`), and
+    what the lease costs in their budget's month, as a weight (`cost`). `refusal` is why the SKU is not used wherever
+    there are free slots; None if it may be used.
     """
 
     specified: AllocationSpecified
     wanted: PlacementRequest
     use: SlotUse
     quotas: Quotas
+    claimable: Claimable
     cost: Decimal
     refusal: NotAdmitted | None
 
@@ -155,21 +158,28 @@ async def _options(transaction: Transaction, new: NewAllocation, actor: str) -> 
     refuse_if([*dict.fromkeys(against)])
     quotas = await with_budget(conn, new.request.project, quotas, transaction.now)
     apart = await apart_nodes(conn, new.request)
-    return [_option(new, each, apart, quotas, actor) for each in found]
+    limited = [await restricted(conn, new.placed_as(each, apart), quotas.reserved) for each in found]
+    return [_option(new, each, of, quotas, actor) for each, of in zip(found, limited, strict=True)]
 
 
 def _option(
-    new: NewAllocation, specified: AllocationSpecified, apart: frozenset[NodeId], quotas: Quotas, actor: str
+    new: NewAllocation,
+    specified: AllocationSpecified,
+    limited: tuple[PlacementRequest, Claimable],
+    quotas: Quotas,
+    actor: str,
 ) -> _Option:
-    wanted, use = new.placed_as(specified, apart), use_of(new.request.project, actor, specified)
+    wanted, claimable = limited
+    use = use_of(new.request.project, actor, specified)
     cost = NOTHING
     if (budget := quotas.budget) is not None:
         end = budget.now + timedelta(seconds=new.request.lease_seconds)
         cost = weight_of(use.price_per_hour, new.request.slot_count, budget.now, end, budget.month)
     if too_high := against_price(specified, new.request.slot_count, new.max_price_per_hour):
-        return _Option(specified, wanted, use, quotas, cost, NotAdmitted(too_high))
+        return _Option(specified, wanted, use, quotas, claimable, cost, NotAdmitted(too_high))
     exceeded = quotas.exceeded(_amounts(use, wanted), cost)
-    return _Option(specified, wanted, use, quotas, cost, over_quota(exceeded) if exceeded else None)
+    refusal = over_quota(exceeded) if exceeded else None
+    return _Option(specified, wanted, use, quotas, claimable, cost, refusal)
 
 
 def _searched(options: Sequence[_Option]) -> bool:

@@ -6,14 +6,22 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions.access import unknown_project
+from control_plane.decisions.catalogue import retired_entry, unknown_entry
 from control_plane.decisions.projects import against_changing
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName, refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.ledger.append import Change
-from events.projects import ProjectArchived, ProjectCreated, ProjectDescribed, ProjectLimits, ProjectLimitsSet
-from events.values import ProjectId, stream_of_project
-from read_models import projects
+from events.projects import (
+    ProjectArchived,
+    ProjectCreated,
+    ProjectDescribed,
+    ProjectLimits,
+    ProjectLimitsSet,
+    ProjectReservationsSet,
+)
+from events.values import ProjectId, SkuName, stream_of_project
+from read_models import catalogue, projects
 from read_models.projects import ProjectRow
 
 
@@ -62,6 +70,30 @@ def set_limits(name: ProjectId, limits: ProjectLimits, origin: Origin) -> Comman
         if row.limits == limits:
             return Decision((), origin.at(transaction.now))
         change = Change(stream_of_project(name), row.version, (ProjectLimitsSet(name, limits),))
+        return Decision((change,), origin.at(transaction.now))
+
+    return command
+
+
+def set_reservation(name: ProjectId, sku: SkuName, slots: int, origin: Origin) -> Command:
+    """Reserve a number of slots of a SKU for a project; 0 removes the reservation. Raises `UnknownName`, and `Conflict`
+    if the project is archived or the SKU is retired. A reservation may be larger than what is free now.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        row = await _locked(transaction.conn, name)
+        refuse_if(against_changing(name, row.archived))
+        if slots:
+            entry = (await catalogue.find(transaction.conn, [("sku", sku)], lock="share")).get("sku")
+            if entry is None:
+                raise UnknownName(unknown_entry("sku", sku))
+            if entry.retired is not None:
+                raise Conflict(retired_entry("sku", sku, entry.retired, None))
+        changed = {**row.reservations, sku: slots}
+        reservations = {each: count for each, count in sorted(changed.items()) if count}
+        if reservations == row.reservations:
+            return Decision((), origin.at(transaction.now))
+        change = Change(stream_of_project(name), row.version, (ProjectReservationsSet(name, reservations),))
         return Decision((change,), origin.at(transaction.now))
 
     return command

@@ -6,8 +6,8 @@ and the lock of each holder that has a limit, and the lock is held only from the
 project with limits take turns for their appends only, and a project without limits takes no such lock.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Final, NamedTuple
@@ -35,6 +35,7 @@ from events.projects import ProjectLimits
 from events.values import (
     AllocationId,
     ProjectId,
+    SkuName,
     StreamId,
     stream_of_allocation,
     stream_of_principal,
@@ -84,6 +85,8 @@ class Quotas:
 
     quotas: tuple[Quota, ...]
     project_limits: ProjectLimits = _NO_LIMITS
+    reserved: Mapping[ProjectId, Mapping[SkuName, int]] = field(default_factory=dict)
+    """The reservations of all projects."""
     budget: Budget | None = None
     """Budget of the project; None if it has none, or if the request cannot cost anything."""
 
@@ -141,7 +144,9 @@ _LIMITS: Final = (
     .scalar_subquery()
 )
 _HOLD: Final = CompiledQuery(
-    sa.select(projects.project, _LIMITS.label("principal_limits"))
+    sa.select(
+        projects.project, _LIMITS.label("principal_limits"), projects.all_reservations().label("reserved")
+    )
     .where(projects.project.c.project == sa.bindparam("project", type_=sa.Text))
     .with_for_update(read=True)
 )
@@ -169,7 +174,9 @@ async def hold_project(
     if limited:
         used = await quota_use.used_by(conn, [each.stream for each in limited])
         limited = [each._replace(used=used[each.stream]) for each in limited]
-    return against_changing(project, held.archived, "/project"), Quotas(tuple(limited), held.limits)
+    return against_changing(project, held.archived, "/project"), Quotas(
+        tuple(limited), held.limits, row["reserved"] or {}
+    )
 
 
 async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Quotas:

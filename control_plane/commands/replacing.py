@@ -7,6 +7,7 @@ emptied like those of any allocation that ends, and become free once their node 
 from dataclasses import dataclass
 from datetime import timedelta
 
+from control_plane.commands.admission.reservations import restricted
 from control_plane.commands.loaded import LoadedAllocation
 from control_plane.commands.placement_request import PlacementRequest, needs_root_disk
 from control_plane.commands.searching import FoundSlots, apart_nodes, find_slots
@@ -21,6 +22,7 @@ from events.allocations import AllocationFact
 from events.facts import Reason
 from events.ledger.append import Change
 from events.values import NodeId, SlotId, ingress_of, new_uuid, node_of
+from read_models import projects
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,12 @@ class Replacing:
             return loaded.changes(life.fail_slice(state, slot, reason))
         try:
             apart = await apart_nodes(transaction.conn, state.request)
-            place = await find_slots(transaction, self._placement_request(loaded, state, apart))
+            reserved = await projects.reserved(transaction.conn)
+            request = self._placement_request(loaded, state, apart)
+            wanted, claimable = await restricted(transaction.conn, request, reserved)
+            place = await find_slots(transaction, wanted)
+            if check := claimable.last_check(transaction, wanted, place, claimed=False):
+                await check(transaction.conn)
         except Conflict as nowhere:
             if not transaction.wait_for_locked:
                 raise RetryWithoutLocks from nowhere

@@ -27,9 +27,10 @@ from control_plane.decisions.placing.choice import (
     fits,
     unknown_node,
 )
-from control_plane.decisions.placing.explanation import unplaced
+from control_plane.decisions.placing.explanation import RESERVED, Unplaced, unplaced
 from control_plane.decisions.placing.suitability import Demand, Suited, compare
 from control_plane.decisions.refusals import Conflict
+from control_plane.decisions.reservations import against_taking
 from control_plane.handle import Transaction
 from control_plane.work import placeable, tables
 from control_plane.work.label_locks import lock_labels, nodes_with_labels
@@ -80,6 +81,8 @@ class FoundSlots:
     slots: tuple[PlacedSlot, ...]
     versions: tuple[int, ...]
     reserved: tuple[IngressReserved, ...]
+    classes: frozenset[str] = frozenset()
+    """The classes of the slots."""
 
     def claims(self, allocation: AllocationId, use: SlotUse | None) -> tuple[Change, ...]:
         """Return the changes that claim the slots for an allocation; `use` is what each counts towards quotas."""
@@ -96,7 +99,7 @@ async def find_slots(transaction: Transaction, wanted: PlacementRequest) -> Foun
     them.
     """
     conn, wait_for_locked, request = transaction.conn, transaction.wait_for_locked, wanted.request
-    suitable = await suitable_classes(conn, wanted.demand)
+    suitable = await usable_classes(conn, wanted)
     rows, free = await _free_slots_in_placement_order(conn, wanted, suitable)
     if not fits(rows, request.slot_count):
         # The numbers may be out of date, or other transactions may have locked the slots: read the slots of all nodes.
@@ -108,7 +111,8 @@ async def find_slots(transaction: Transaction, wanted: PlacementRequest) -> Foun
     candidates = {name: Candidate(suitable[row.class_], len(row.failures)) for name, row in rows.items()}
     chosen, reserved = await _chosen(conn, candidates, free, wanted)
     versions = tuple(rows[slot].version for slot in chosen)
-    return FoundSlots(tuple(_placed(rows[slot]) for slot in chosen), versions, reserved)
+    classes = frozenset(rows[slot].class_ for slot in chosen)
+    return FoundSlots(tuple(_placed(rows[slot]) for slot in chosen), versions, reserved, classes)
 
 
 async def apart_nodes(conn: AsyncConnection, request: AllocationRequested) -> frozenset[NodeId]:
@@ -117,6 +121,12 @@ async def apart_nodes(conn: AsyncConnection, request: AllocationRequested) -> fr
     """
     await lock_labels(conn, request.project, request.apart_from)
     return await nodes_with_labels(conn, request.project, request.apart_from)
+
+
+async def usable_classes(conn: AsyncConnection, wanted: PlacementRequest) -> dict[str, Suited]:
+    """Return the suitable classes of a request, without those of which the free slots are kept."""
+    found = await suitable_classes(conn, wanted.demand)
+    return {key: suited for key, suited in found.items() if key not in wanted.kept_classes}
 
 
 async def suitable_classes(conn: AsyncConnection, demand: Demand) -> dict[str, Suited]:
@@ -221,6 +231,9 @@ async def _refuse(conn: AsyncConnection, wanted: PlacementRequest) -> None:
         raise unknown_node(node)
     row = None if node is None else await nodes.find(conn, node)
     cordoned = None if row is None else row.cordoned
+    if any(each.code == RESERVED for each in found):
+        count, project = wanted.request.slot_count, wanted.request.project
+        raise Unplaced([against_taking(wanted.kept_supplies, project, count, wanted.demand)], found)
     raise unplaced(found, wanted.demand, wanted.request.slot_count, node, cordoned)
 
 

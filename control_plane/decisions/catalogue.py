@@ -78,7 +78,7 @@ def unknown_entry(kind: EntryKind, name: str, field: str | None = None) -> Objec
     return Objection(_UNKNOWN[kind], f"no {WORDS[kind]} is named {name!r}", field)
 
 
-def retired_entry(kind: EntryKind, name: str, reason: str, field: str) -> Objection:
+def retired_entry(kind: EntryKind, name: str, reason: str, field: str | None) -> Objection:
     """Return the objection to a name of the request if its entry is retired for this reason."""
     message = f"the {WORDS[kind]} {name} is retired ({reason}); choose another one"
     return Objection(_RETIRED[kind], message, field)

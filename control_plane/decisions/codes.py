@@ -201,6 +201,7 @@ _UNAVAILABLE: Final = {
     "sku_exists": "A SKU with this name exists already.",
     "sku_retired": "The SKU is retired; new allocations cannot use it.",
     "sku_does_not_fit": "The hardware of the slot cannot carry the SKU.",
+    "slots_reserved": "Enough slots are free, but they are reserved for other projects; the message has the numbers.",
     "slot_taken": "Another request claimed the slot at the same time.",
     "stop_not_cancellable": "A stop cannot be cancelled; start the allocation again when it has stopped.",
     "subnet_taken": "Another node claimed the subnet at the same time.",

@@ -82,7 +82,9 @@ def amount_limits(limits: Limits) -> dict[str, int | str]:
 def use_of(project: ProjectId, principal: str, specified: AllocationSpecified) -> SlotUse:
     """Return what each slot of an allocation counts, which `principal` requests in `project`."""
     sku = specified.sku.content
-    return SlotUse(project, principal, sku.gpu_count, sku.vcpus, sku.memory_mib, sku.price_per_hour)
+    return SlotUse(
+        project, principal, sku.gpu_count, sku.vcpus, sku.memory_mib, sku.price_per_hour, specified.sku.name
+    )
 
 
 def times(use: QuotaUse, count: int) -> QuotaUse:

@@ -32,6 +32,7 @@ EXAMPLES: Final[dict[str, Any]] = {
         "request_task": bodies.RequestTask(kind="node.verify", node_id="n"),
         "skip_event": bodies.SkipEvent(position=1, reason="r"),
         "create_project": bodies.CreateProject(id="p"),
+        "set_reservation": bodies.SetReservation(slots=2),
         "set_project_limits": bodies.SetProjectLimits(slots=8),
         "set_principal_limits": bodies.SetPrincipalLimits(actor="key:x", slots=8),
         "create_service_account": bodies.CreateServiceAccount(id="a", role="auditor"),

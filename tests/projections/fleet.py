@@ -46,7 +46,13 @@ from control_plane.commands.nodes import register_node, remove_node, reopen_enro
 from control_plane.commands.placement_request import NewAllocation
 from control_plane.commands.placing import create_allocation
 from control_plane.commands.projections import order_rebuild
-from control_plane.commands.projects import archive_project, create_project, describe_project, set_limits
+from control_plane.commands.projects import (
+    archive_project,
+    create_project,
+    describe_project,
+    set_limits,
+    set_reservation,
+)
 from control_plane.commands.service_accounts import (
     create_service_account,
     disable_service_account,
@@ -262,8 +268,8 @@ class Fleet:
     async def expire(self, allocation: AllocationId) -> bool:
         return await self.do(expire_lease(allocation))
 
-    async def renew_lease(self, allocation: AllocationId) -> bool:
-        return await self.do(renew_lease(allocation, self.origin("renew lease"), timedelta(hours=3)))
+    async def renew_lease(self, allocation: AllocationId, duration: timedelta = timedelta(hours=3)) -> bool:
+        return await self.do(renew_lease(allocation, self.origin("renew lease"), duration))
 
     async def announce_end(self, allocation: AllocationId) -> bool:
         return await self.do(announce_end(allocation, timedelta(hours=1)))
@@ -339,6 +345,10 @@ class Fleet:
 
     async def set_limits(self, project: str, limits: ProjectLimits) -> bool:
         return await self.do(set_limits(ProjectId(project), limits, self.origin("limits")))
+
+    async def set_reservation(self, project: str, sku: str, slots: int) -> bool:
+        origin = self.origin("reservation")
+        return await self.do(set_reservation(ProjectId(project), SkuName(sku), slots, origin))
 
     async def set_principal_limits(self, limits: PrincipalLimits, actor: str = ACTOR) -> bool:
         return await self.do(set_principal_limits(actor, limits, self.origin("limits")))

@@ -119,8 +119,11 @@ create table project (
   project_network_id text,
   archived text,
   limits jsonb,
+  reservations jsonb,
   primary key (project)
 );
+-- Each creation reads the reservations of all projects.
+create index project_reserving on project (project) where reservations is not null;
 
 -- Positions of the events of each project.
 create table project_event (
@@ -214,6 +217,8 @@ create index slot_by_node on slot (node_id, slot_index);
 -- Placement searches for free slots here.
 create index slot_free on slot (class, node_id, slot_index) where state = 'free' and not blocked;
 create index slot_class on slot (class);
+-- What a project uses of its reservations.
+create index slot_used on slot ((use ->> 'project'), (use ->> 'sku')) where use is not null;
 create index slot_drifting on slot (node_id, slot_index) where drift is not null;
 create index slot_excluded on slot (node_id, slot_index) where excluded is not null;
 

@@ -28,6 +28,7 @@ from control_plane.decisions.public_addresses import (
 )
 from control_plane.decisions.refusals import Refused
 from control_plane.decisions.requests import network_mode_offered, permits_ingress
+from control_plane.decisions.reservations import MOST_SLOTS
 from control_plane.decisions.tasks import REQUESTABLE, kind_requestable
 from control_plane.decisions.tokens import KEY_ACTOR, SERVICE_ACCOUNT_ACTOR, USER_ACTOR, is_recorded_form
 from events import values
@@ -404,6 +405,13 @@ class SetProjectLimits(Body):
     """Longest time in seconds that a lease may run, counted from its request and from each renewal."""
     budget_per_month: Price | None = None
     """Price of all leases in a calendar month (UTC), a decimal number in the currency of the deployment."""
+
+
+class SetReservation(Body):
+    """Request body of `PUT /v1/projects/{project}/reservations/{sku}`."""
+
+    slots: Annotated[int, Field(ge=1, le=MOST_SLOTS)]
+    """Number of slots that are kept free for the project, including those that it holds."""
 
 
 class Limits(Body):

@@ -12,11 +12,13 @@ from control_plane.api.requests.as_of import At, Time, set_headers, time_of, tim
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
+from control_plane.commands.admission.reservations import Placeable
 from control_plane.commands.capacity import fitting
-from control_plane.decisions.access import Scope
+from control_plane.decisions.access import Scope, unknown_project
 from control_plane.decisions.fleet.points import MOST_POINTS, points_of
-from events.values import InvalidValue, NodeId, Position, SkuName, node_id
-from read_models import capacity, catalogue, nodes
+from control_plane.decisions.refusals import UnknownName
+from events.values import InvalidValue, NodeId, Position, ProjectId, SkuName, node_id, project_id
+from read_models import capacity, catalogue, nodes, projects
 from read_models.capacity import Numbers
 
 router = APIRouter(prefix="/v1/capacity", tags=["nodes"], responses=PROBLEMS, route_class=AuthenticatedRoute)
@@ -92,7 +94,18 @@ def _checked_node(raw: str | None) -> str | None:
 
 
 @router.get("", openapi_extra=access(Scope.FLEET_READ))
-async def show_capacity(request: Request, response: Response, *, at: At = None) -> CapacityReport:
+async def show_capacity(
+    request: Request,
+    response: Response,
+    *,
+    at: At = None,
+    project: Annotated[
+        str | None,
+        Query(
+            description="Count in `fits` only the slots that are not reserved for other projects than this one."
+        ),
+    ] = None,
+) -> CapacityReport:
     """Return, for each SKU, how many more allocations of one slot fit now, and its slots by status; with `at`, the
     slots by status then.
     """
@@ -102,14 +115,10 @@ async def show_capacity(request: Request, response: Response, *, at: At = None) 
         set_headers(response, place)
         return _report(found, {})
     settings = plane_of(request).settings
+    nodes_used = Placeable(settings.unreachable_after, settings.place_on_simulated_nodes)
     async with plane_of(request).engine.connect() as conn:
-        offered = await catalogue.offered(conn, "sku")
-        fits = await fitting(
-            conn,
-            offered,
-            settings.unreachable_after,
-            simulated_allowed=settings.place_on_simulated_nodes,
-        )
+        name = None if project is None else await _project(conn, project)
+        fits = await fitting(conn, await catalogue.offered(conn, "sku"), nodes_used, name)
         return _report(await capacity.by_sku(conn), fits)
 
 
@@ -197,6 +206,17 @@ async def list_node_capacity(
         async with plane_of(request).engine.connect() as conn:
             items = await page(conn, None)
     return Page(items=items, next_cursor=items[-1].node_id if len(items) == limit else None)
+
+
+async def _project(conn: AsyncConnection, raw: str) -> ProjectId:
+    """Return the id of a project that exists. Raises `UnknownName`."""
+    try:
+        name = project_id(raw)
+    except InvalidValue:
+        raise UnknownName(unknown_project(raw)) from None
+    if await projects.find(conn, name) is None:
+        raise UnknownName(unknown_project(raw))
+    return name
 
 
 def _report(found: dict[SkuName, Numbers], fits: dict[SkuName, int]) -> CapacityReport:

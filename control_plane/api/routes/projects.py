@@ -1,7 +1,8 @@
 """`/v1/projects`: create, list, show, describe, limit and archive projects."""
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
@@ -9,10 +10,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
-from control_plane.api.requests.bodies import CreateProject, DescribeProject, ReasonOnly, SetProjectLimits
+from control_plane.api.requests.bodies import (
+    CreateProject,
+    DescribeProject,
+    ReasonOnly,
+    SetProjectLimits,
+    SetReservation,
+)
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
-from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
+from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor, numbered, page_of
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.api.views.allowed_actions import AllowedActions, actions_on_project
@@ -20,20 +27,30 @@ from control_plane.api.views.quota_views import (
     BudgetView,
     ProjectLimitsView,
     ProjectUseView,
+    ReservationView,
     budget_view,
     project_limits_view,
     project_use_view,
+    reservation_view,
 )
-from control_plane.commands.projects import archive_project, create_project, describe_project, set_limits
+from control_plane.commands.admission.reservations import Placeable, supplies
+from control_plane.commands.projects import (
+    archive_project,
+    create_project,
+    describe_project,
+    set_limits,
+    set_reservation,
+)
 from control_plane.decisions.access import Principal, Scope, unknown_project, within
 from control_plane.decisions.budgets import month_of
 from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.decisions.reservations import Supply
 from control_plane.handle import Command
 from control_plane.time_travel.rows import rows_at
 from events.derived.quotas import NOTHING_USED, QuotaUse
 from events.ledger.connection import ledger_connection
 from events.projects import ProjectCreated, ProjectLimits
-from events.values import InvalidValue, ProjectId, project_id, stream_of_project
+from events.values import InvalidValue, ProjectId, SkuName, project_id, stream_of_project
 from read_models import projects
 from read_models.commitments import commitments
 from read_models.inline import PROJECTS
@@ -43,7 +60,11 @@ from read_models.quota_use import used_by
 router = APIRouter(
     prefix="/v1/projects", tags=["projects"], responses=PROBLEMS, route_class=AuthenticatedRoute
 )
+reservations = APIRouter(
+    prefix="/v1/reservations", tags=["projects"], responses=PROBLEMS, route_class=AuthenticatedRoute
+)
 JSON = "application/json"
+_NONE_SUPPLIED: Final[Mapping[SkuName, Supply]] = MappingProxyType({})
 
 
 class ProjectView(BaseModel):
@@ -61,12 +82,18 @@ class ProjectView(BaseModel):
     budget: BudgetView | None
     """What is spent and committed of the budget of the present month; null without a budget, and in a view of the
     past."""
+    reservations: list[ReservationView]
+    """Slots that are kept free for the project, by SKU."""
     allowed_actions: AllowedActions
     """Actions that the caller may take now, or the reason why not; empty in a view of the past."""
 
 
 def _view(
-    row: ProjectRow, principal: Principal | None, used: QuotaUse | None, budget: BudgetView | None = None
+    row: ProjectRow,
+    principal: Principal | None,
+    used: QuotaUse | None,
+    budget: BudgetView | None = None,
+    supplied: Mapping[SkuName, Supply] = _NONE_SUPPLIED,
 ) -> ProjectView:
     return ProjectView(
         id=row.project,
@@ -77,6 +104,10 @@ def _view(
         limits=project_limits_view(row.limits),
         used=None if used is None else project_use_view(used),
         budget=budget,
+        reservations=[
+            reservation_view(row.project, sku, slots, supplied.get(sku))
+            for sku, slots in row.reservations.items()
+        ],
         allowed_actions={} if principal is None else actions_on_project(principal, row),
     )
 
@@ -128,9 +159,11 @@ async def list_projects(
         )
         used = await used_by(conn, [stream_of_project(row.project) for row in rows])
         budgets = await _budgets(request, conn, rows)
+        supplied = await _supplied(request, conn, rows)
     following = rows[-1].project if len(rows) == limit else None
     items = [
-        _view(row, principal, used[stream_of_project(row.project)], budgets.get(row.project)) for row in rows
+        _view(row, principal, used[stream_of_project(row.project)], budgets.get(row.project), supplied)
+        for row in rows
     ]
     return Page(items=items, next_cursor=following)
 
@@ -160,10 +193,21 @@ async def _shown(request: Request, name: ProjectId) -> ProjectView:
         rows = await projects.page(conn, within=within(principal, name), after=None, limit=1)
         used = await used_by(conn, [stream_of_project(name)])
         budgets = await _budgets(request, conn, rows)
+        supplied = await _supplied(request, conn, rows)
     if not rows:
         raise _unknown(name)
     set_version(request, rows[0].version)
-    return _view(rows[0], principal, used[stream_of_project(name)], budgets.get(name))
+    return _view(rows[0], principal, used[stream_of_project(name)], budgets.get(name), supplied)
+
+
+async def _supplied(
+    request: Request, conn: AsyncConnection, rows: Sequence[ProjectRow]
+) -> Mapping[SkuName, Supply]:
+    """Return how the reserved SKUs of these projects are supplied."""
+    names = {sku for row in rows for sku in row.reservations}
+    settings = plane_of(request).settings
+    nodes = Placeable(settings.unreachable_after, settings.place_on_simulated_nodes)
+    return await supplies(conn, names, nodes) if names else {}
 
 
 async def _budgets(
@@ -197,6 +241,60 @@ async def limit(request: Request, principal: Caller, project: str, body: SetProj
     name, limits = _named(project), ProjectLimits(**body.model_dump())
     command = set_limits(name, limits, origin_of(request, principal, project=name))
     return await _execute(request, name, command)
+
+
+@router.put(
+    "/{project}/reservations/{sku}", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE)
+)
+async def reserve(
+    request: Request, principal: Caller, project: str, sku: str, body: SetReservation
+) -> ProjectView:
+    """Keep slots of a SKU free for a project. It may reserve more than is free now: `short_by` states how many slots
+    are missing. Idempotent.
+    """
+    return await _reserve(request, principal, project, sku, body.slots)
+
+
+@router.delete(
+    "/{project}/reservations/{sku}", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE)
+)
+async def remove_reservation(request: Request, principal: Caller, project: str, sku: str) -> ProjectView:
+    """Remove the reservation of a SKU. Allocations of the project keep their slots. Idempotent."""
+    return await _reserve(request, principal, project, sku, 0)
+
+
+async def _reserve(request: Request, principal: Principal, project: str, sku: str, slots: int) -> ProjectView:
+    name, origin = _named(project), origin_of(request, principal, project=ProjectId(project))
+    return await _execute(request, name, set_reservation(name, SkuName(sku), slots, origin))
+
+
+@reservations.get("", openapi_extra=access(Scope.PROJECTS_READ))
+async def list_reservations(
+    request: Request,
+    principal: Caller,
+    *,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    order: Order = "asc",
+) -> Page[ReservationView]:
+    """List the reservations of the projects of the caller by project and SKU; for admins and auditors, those of all
+    projects.
+    """
+    async with plane_of(request).engine.connect() as conn:
+        found = await projects.reserved(conn)
+        rows = [
+            row
+            for name in sorted(found)
+            if principal.permits(name)
+            if (row := await projects.find(conn, name))
+        ]
+        supplied = await _supplied(request, conn, rows)
+    items = [
+        reservation_view(row.project, sku, slots, supplied.get(sku))
+        for row in rows
+        for sku, slots in row.reservations.items()
+    ]
+    return page_of(items, numbered(items), cursor, limit, order)
 
 
 @router.post("/{project}/archive", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE))

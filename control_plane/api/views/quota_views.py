@@ -7,9 +7,11 @@ from pydantic import BaseModel
 
 from control_plane.decisions.budgets import Month, money, remaining
 from control_plane.decisions.quotas import ExceededLimit, amount_text
+from control_plane.decisions.reservations import Supply
 from events.derived.quotas import QuotaUse
 from events.principals import PrincipalLimits
 from events.projects import ProjectLimits
+from events.values import ProjectId, SkuName
 from read_models.commitments import Commitments
 
 
@@ -71,6 +73,22 @@ class BudgetView(BaseModel):
     """What is not committed, at least 0."""
 
 
+class ReservationView(BaseModel):
+    """Slots of a SKU that are kept free for a project. `used`, `unused` and `short_by` are null in a view of the past,
+    and for a retired SKU, of which no slots are kept.
+    """
+
+    project: str
+    sku: str
+    slots: int
+    used: int | None
+    """Slots of the SKU that the project holds, each until it is free again."""
+    unused: int | None
+    """Slots that other projects cannot take."""
+    short_by: int | None
+    """Slots that are missing, because fewer usable slots are free than all reservations of the SKU need."""
+
+
 class ExceededLimitView(BaseModel):
     """A limit that the request would exceed. Amounts are decimal numbers."""
 
@@ -104,6 +122,22 @@ def budget_view(limit: str, month: Month, found: Commitments) -> BudgetView:
         spent=money(found.spent),
         committed=money(found.committed),
         remaining=remaining(limit, found.committed),
+    )
+
+
+def reservation_view(project: ProjectId, sku: SkuName, slots: int, supply: Supply | None) -> ReservationView:
+    own = (
+        None
+        if supply is None
+        else next((each for each in supply.reservations if each.project == project), None)
+    )
+    return ReservationView(
+        project=project,
+        sku=sku,
+        slots=slots,
+        used=None if own is None else own.used,
+        unused=None if own is None else own.unused,
+        short_by=None if own is None or supply is None else supply.short_by(own),
     )
 
 

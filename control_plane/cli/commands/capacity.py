@@ -22,6 +22,10 @@ def capacity(
     *,
     by_node: Annotated[bool, typer.Option("--by-node", help="Show the slots of each node.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of nodes of --by-node.")] = 100,
+    project: Annotated[
+        str | None,
+        typer.Option(metavar="PROJECT", help="Leave out slots that are reserved for other projects."),
+    ] = None,
     at: At = None,
     output: UnnamedOutput = UnnamedFormat.TABLE,
 ) -> None:
@@ -32,7 +36,7 @@ def capacity(
         if by_node:
             current.show_list(calls.node_capacity(at=at), pages.nodes, limit)
         else:
-            current.screen.one(current.send(calls.capacity(at=at)), pages.skus)
+            current.screen.one(current.send(calls.capacity(at=at, project=project)), pages.skus)
 
 
 @commands.command()

@@ -23,6 +23,7 @@ from control_plane.client.access_answers import (
     Project,
     ProjectLimits,
     ProjectUse,
+    Reservation,
     RevokedPrincipal,
     ServiceAccount,
     Session,
@@ -61,11 +62,18 @@ def _project(item: Project) -> Iterator[Row]:
     if item.limits is not None:
         yield from _limits(item.limits, item.used)
     yield from _budget(item.budget)
+    yield from _reservations(item.reservations)
     yield from actions(item.allowed_actions)
 
 
 def project_limits(item: Project) -> Table:
-    return page(chain(_limits(item.limits or ProjectLimits(), item.used), _budget(item.budget)))
+    return page(
+        chain(
+            _limits(item.limits or ProjectLimits(), item.used),
+            _budget(item.budget),
+            _reservations(item.reservations),
+        )
+    )
 
 
 def _budget(budget: Budget | None) -> Iterator[Row]:
@@ -73,6 +81,27 @@ def _budget(budget: Budget | None) -> Iterator[Row]:
         yield f"spent in {budget.month}", budget.spent
         yield "committed", f"{budget.committed} (until the ends of leases or of the month)"
         yield "remaining", budget.remaining
+
+
+def _reservations(items: Iterable[Reservation]) -> Iterator[Row]:
+    for item in items:
+        use = "" if item.used is None else f", {item.used} used, {item.unused} unused"
+        short = f", short by {item.short_by}" if item.short_by else ""
+        yield f"reserved {item.sku}", f"{item.slots} slots{use}{short}"
+
+
+def reservations(items: Iterable[Reservation]) -> RenderableType:
+    """Return the table of reservations. A number that is not known is `-`."""
+    rows = table("PROJECT", "SKU", "SLOTS", "USED", "UNUSED", "SHORT BY")
+    for item in items:
+        numbers = (item.used, item.unused, item.short_by)
+        known = ("-" if each is None else str(each) for each in numbers)
+        rows.add_row(item.project, item.sku, str(item.slots), *known)
+    return (
+        rows
+        if rows.row_count
+        else nothing("no reservations", "sliceplane reservations set PROJECT SKU SLOTS")
+    )
 
 
 def principal_limits(item: PrincipalQuota) -> Table:

@@ -24,6 +24,7 @@ IMAGE_MISSING: Final = "image_missing"
 UNSUPPORTED: Final = "unsupported_by_agent"
 SLOTS_BLOCKED: Final = "slots_blocked"
 NO_FREE_SLOT: Final = "no_free_slot"
+RESERVED: Final = "reserved_for_others"
 NO_PUBLIC_ADDRESS: Final = "no_public_address"
 NOT_APART: Final = "not_apart"
 SIMULATED: Final = "simulated"
@@ -79,6 +80,7 @@ _HEALTH: Final[Mapping[str, str]] = {
 }
 _USE: Final[Mapping[str, str]] = {
     NO_FREE_SLOT: "too few free slots",
+    RESERVED: "the free slots are reserved for other projects",
     NOT_APART: "an allocation from which the request keeps apart has a slot there",
     NO_PUBLIC_ADDRESS: "no public address or port is free",
     SIMULATED: "the node is simulated, and is used only for requests that name it",

@@ -44,6 +44,7 @@ BODIES: Final[dict[str, Any]] = {
     "/v1/projects/{project}": {"description": "changed"},
     "/v1/projects/{project}/archive": {"reason": "over"},
     "/v1/projects/{project}/limits": {"slots": 8},
+    "/v1/projects/{project}/reservations/{sku}": {"slots": 2},
 }
 """Bodies of the requests that have one and change a resource."""
 

@@ -203,6 +203,9 @@ class World:
     def read_model(self) -> Names:
         return {"name": READ_MODEL}
 
+    def reservable(self) -> Names:
+        return {**self.project(), **self.sku()}
+
     def sku(self) -> Names:
         return {"sku": self.entry("skus")}
 
@@ -225,6 +228,8 @@ class World:
 
 
 PREPARED: Final[Mapping[str, Callable[[World], Names]]] = {
+    "PUT /v1/projects/{project}/reservations/{sku}": World.reservable,
+    "DELETE /v1/projects/{project}/reservations/{sku}": World.reservable,
     "DELETE /v1/allocations/{allocation}": World.any,
     "POST /v1/allocations/{allocation}/stop": World.running,
     "POST /v1/allocations/{allocation}/start": World.stopped,

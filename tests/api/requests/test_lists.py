@@ -45,6 +45,9 @@ def plane(shared_plane: RunningPlane) -> RunningPlane:
             assert admin.post(f"/usage/periods/{month}/close", json={}).is_success
     for _ in range(3):
         assert allocate(shared_plane).status_code == 202
+    with shared_plane.client() as admin:
+        for name in ("p1", "p2"):
+            assert admin.put(f"/projects/{name}/reservations/lab.small", json={"slots": 1}).is_success
     shared_plane.rows(
         "update read.slot set drift = %(drift)s where slot_index = 0 returning 1",
         drift=DRIFT,

@@ -32,7 +32,7 @@ from events.values import (
 )
 from tests.decisions.histories import ID, A
 
-USE = SlotUse(ProjectId("vision"), "key:ci", 2, 24, 4096, "3.20")
+USE = SlotUse(ProjectId("vision"), "key:ci", 2, 24, 4096, "3.20", SkuName("h200.two"))
 AMOUNTS = QuotaUse(slots=1, gpus=2, vcpus=24, memory_mib=4096, price_per_hour=Decimal("3.20"))
 NAME = IngressId("ing-01jd3v6w8xf0r9k2m4n6p8q0s3")
 PORT = IngressRule(Ipv4Address("203.0.113.7"), Service("tcp", 20022, 22), ())
