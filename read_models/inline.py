@@ -10,6 +10,7 @@ from typing import Final, get_args
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.access import AccessFact
+from events.allocations import AllocationDequeued, AllocationQueued
 from events.derived.quotas import COUNTED
 from events.entries import EntryFact
 from events.facts import Fact
@@ -30,6 +31,7 @@ from read_models import (
     service_accounts,
     sessions,
     slots,
+    waiting,
 )
 from read_models.rows import Patched, Summed, add, write
 
@@ -43,13 +45,14 @@ SERVICE_ACCOUNTS: Final = Patched(
     service_accounts.service_account, get_args(ServiceAccountFact), service_accounts.patch
 )
 SESSIONS: Final = Patched(sessions.session, get_args(SessionFact), sessions.patch)
+WAITING: Final = Patched(waiting.waiting, (AllocationQueued, AllocationDequeued), waiting.patch)
 QUOTA_USE: Final = Summed(quota_use.quota_use, COUNTED, quota_use.amounts)
 
 
 async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
     """Apply facts to the rows of every inline read model. Each fact is paired with its version in its stream."""
     numbered = list(facts)
-    for each in (NODES, SLOTS, KEYS, PRINCIPALS, PROJECTS, CATALOGUE, SERVICE_ACCOUNTS, SESSIONS):
+    for each in (NODES, SLOTS, KEYS, PRINCIPALS, PROJECTS, CATALOGUE, SERVICE_ACCOUNTS, SESSIONS, WAITING):
         await write(conn, each.table, each.patches(numbered))
     # Last, because these rows are the only ones that requests of the same project share.
     await add(conn, QUOTA_USE.table, QUOTA_USE.amounts_of(numbered))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -36,7 +37,7 @@ from events.values import (
     stream_of_principal,
     stream_of_project,
 )
-from read_models import projects, quota_use
+from read_models import projects, quota_use, waiting
 from read_models.compiled import CompiledQuery
 from read_models.principals import limits_in, principal
 from read_models.projects import ProjectRow
@@ -103,27 +104,45 @@ _LIMITS: Final = (
     .scalar_subquery()
 )
 _HOLD: Final = CompiledQuery(
-    sa.select(projects.project, _LIMITS.label("principal_limits"))
+    sa.select(
+        projects.project,
+        _LIMITS.label("principal_limits"),
+        waiting.any_waiting().label("any_waiting"),
+    )
     .where(projects.project.c.project == sa.bindparam("project", type_=sa.Text))
-    .with_for_update(read=True)
+    .with_for_update(read=True, of=projects.project)
 )
 
 
+class HeldProject(NamedTuple):
+    """Objections to the use of a project for an allocation, and the quotas that apply to the request. `any_waiting` is
+    whether requests of any project wait for capacity.
+    """
+
+    objections: list[Objection]
+    quotas: Quotas
+    any_waiting: bool
+
+
 async def hold_project(
-    conn: AsyncConnection, project: ProjectId, actor: str | None
-) -> tuple[list[Objection], Quotas]:
+    conn: AsyncConnection, project: ProjectId, actor: str | None, most_waiting: int | None = None
+) -> HeldProject:
     """Return the objections to the use of a project for an allocation, and the quotas that apply to requests of the
-    caller `actor` in it (None: only those of the project).
+    caller `actor` in it (None: only those of the project). `most_waiting` is the limit of waiting requests if the
+    project has none; None: no limit of them applies.
 
     Until the transaction ends, no other transaction can archive the project or change its limits. Rows of projects
     are locked before rows of slots.
     """
     found = await _HOLD.rows(conn, {"project": project, "actor": actor})
     if not found:
-        return [unknown_project(project, "/project")], UNLIMITED
+        return HeldProject([unknown_project(project, "/project")], UNLIMITED, any_waiting=False)
     [row] = found
     held = ProjectRow(row)
-    quotas = [Quota("project", project, stream_of_project(project), held.limits, NOTHING_USED)]
+    limits = held.limits
+    if most_waiting is not None and limits.waiting_requests is None:
+        limits = msgspec.structs.replace(limits, waiting_requests=most_waiting)
+    quotas = [Quota("project", project, stream_of_project(project), limits, NOTHING_USED)]
     if actor is not None:
         own = limits_in(row["principal_limits"])
         quotas.append(Quota("principal", actor, stream_of_principal(actor), own, NOTHING_USED))
@@ -131,7 +150,8 @@ async def hold_project(
     if limited:
         used = await quota_use.used_by(conn, [each.stream for each in limited])
         limited = [each._replace(used=used[each.stream]) for each in limited]
-    return against_changing(project, held.archived, "/project"), Quotas(tuple(limited))
+    against = against_changing(project, held.archived, "/project")
+    return HeldProject(against, Quotas(tuple(limited)), any_waiting=row["any_waiting"])
 
 
 async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Quotas:
@@ -143,8 +163,7 @@ async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Qu
     project = await conn.scalar(query)
     if project is None:
         return UNLIMITED
-    _, quotas = await hold_project(conn, ProjectId(project), None)
-    return quotas
+    return (await hold_project(conn, ProjectId(project), None)).quotas
 
 
 def ingress_use(rules: Sequence[IngressRequest]) -> QuotaUse:

@@ -19,6 +19,7 @@ from control_plane.decisions.allocation_states import (
     Starting,
     Stopped,
     Stopping,
+    Waiting,
     awaiting_proof,
     end_of_lease,
     lease_of,
@@ -30,6 +31,7 @@ from control_plane.decisions.leases import LeaseLimit, LeaseTerm, against_length
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from events.allocations import (
     AllocationActivated,
+    AllocationDequeued,
     AllocationFact,
     AllocationFailed,
     AllocationReleased,
@@ -59,11 +61,18 @@ from events.facts import Reason, RemainingSlot
 from events.values import SlotId
 
 SECOND_PLACEMENT: Final = 2
+WAIT_EXPIRED: Final = "wait_expired"
+"""Code of the failure of an allocation that was not placed before the end of its wait."""
 
 
 def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
     """Release the allocation; a repeated request returns no facts. Raises `Conflict` if the allocation failed."""
     match state:
+        case Waiting():
+            # Nothing has to be emptied, so the release is complete at once.
+            allocation = state.request.allocation_id
+            ended = AllocationReleasing(allocation, reason), AllocationReleased(allocation)
+            return end_of_wait(state), *ended
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             return _ending(state, AllocationReleasing(state.request.allocation_id, reason))
         case Releasing() | Released():
@@ -71,9 +80,30 @@ def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
         case Failed():
             raise Conflict(*against_releasing(state))
         case Requested():
-            raise AssertionError("one append must record an allocation request together with its placement")
+            raise AssertionError(
+                "one append must record an allocation request together with its placement or queueing"
+            )
         case _:
             assert_never(state)
+
+
+def end_of_wait(state: Waiting) -> AllocationDequeued:
+    """Return the fact that ends the wait of an allocation; the fact of its placement or end must follow."""
+    return AllocationDequeued(state.request.allocation_id, state.queued.project)
+
+
+def expire_wait(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
+    """Fail the allocation if it waits and its wait is over; otherwise return no facts."""
+    match state:
+        case Waiting(queued=queued) if queued.waits_until <= now:
+            allocation, seconds = (
+                queued.allocation_id,
+                (queued.waits_until - queued.queued_at).total_seconds(),
+            )
+            message = f"no capacity became free in {seconds:.0f} s; at the beginning of the wait: {queued.reason.message}"
+            return end_of_wait(state), AllocationFailed(allocation, Reason(WAIT_EXPIRED, message))
+        case _:
+            return ()
 
 
 def release_with_fault(state: Allocation, fault: str) -> tuple[AllocationFact, ...]:
@@ -171,7 +201,7 @@ def against_renewing(state: Allocation) -> list[Objection]:
     match state:
         case Active() | Starting() | Stopping() | Stopped():
             return []
-        case Requested() | Provisioning() | Releasing() | Released() | Failed():
+        case Requested() | Waiting() | Provisioning() | Releasing() | Released() | Failed():
             requirement = "a lease can be renewed from the first activation of the allocation until its end"
             return [_wrong_state(state, requirement)]
         case _:
@@ -295,7 +325,7 @@ def against_stopping(state: Allocation) -> list[Objection]:
     match state:
         case Active() | Starting() | Stopping() | Stopped():
             return []
-        case Requested() | Provisioning() | Releasing() | Released() | Failed():
+        case Requested() | Waiting() | Provisioning() | Releasing() | Released() | Failed():
             return [_wrong_state(state, "only an active or starting allocation can be stopped")]
         case _:
             assert_never(state)
@@ -317,7 +347,7 @@ def against_starting(state: Allocation) -> list[Objection]:
     match state:
         case Stopped() | Active() | Starting():
             return []
-        case Requested() | Provisioning() | Stopping() | Releasing() | Released() | Failed():
+        case Requested() | Waiting() | Provisioning() | Stopping() | Releasing() | Released() | Failed():
             return [_wrong_state(state, "only a stopped allocation can be started")]
         case _:
             assert_never(state)

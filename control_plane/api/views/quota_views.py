@@ -34,6 +34,8 @@ class ProjectLimitsView(PrincipalLimitsView):
     memory_mib: int | None
     public_addresses: int | None
     public_ports: int | None
+    waiting_requests: int | None
+    """Number of requests that wait for capacity; null: the default of the deployment applies."""
 
 
 class ProjectUseView(PrincipalUseView):
@@ -46,6 +48,7 @@ class ProjectUseView(PrincipalUseView):
     memory_mib: int
     public_addresses: int
     public_ports: int
+    waiting_requests: int
 
 
 class ExceededLimitView(BaseModel):

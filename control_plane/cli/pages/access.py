@@ -32,6 +32,7 @@ _AMOUNTS: Final = {
     "memory_mib": "memory (MiB)",
     "public_addresses": "public addresses",
     "public_ports": "public ports",
+    "waiting_requests": "waiting requests",
     "price_per_hour": "price per hour",
 }
 """Names of amounts that differ from those in the API."""

@@ -26,6 +26,7 @@ SLOTS_BLOCKED: Final = "slots_blocked"
 NO_FREE_SLOT: Final = "no_free_slot"
 NO_PUBLIC_ADDRESS: Final = "no_public_address"
 NOT_APART: Final = "not_apart"
+KEPT: Final = "kept_for_waiting"
 SIMULATED: Final = "simulated"
 _MOST_GROUPS: Final = 8
 """Number of groups that the message of a refusal names."""
@@ -80,6 +81,7 @@ _HEALTH: Final[Mapping[str, str]] = {
 _USE: Final[Mapping[str, str]] = {
     NO_FREE_SLOT: "too few free slots",
     NOT_APART: "an allocation from which the request keeps apart has a slot there",
+    KEPT: "its free slots are kept for requests that wait for capacity",
     NO_PUBLIC_ADDRESS: "no public address or port is free",
     SIMULATED: "the node is simulated, and is used only for requests that name it",
 }
