@@ -110,6 +110,16 @@ class RetryWithoutLocks(Exception):
     """
 
 
+class RunBefore(Exception):
+    """Raised by a command that must run again after other commands, which `work` runs. After `ATTEMPTS` runs, and in a
+    dry run, which must change nothing, `refusal` is raised to the caller.
+    """
+
+    def __init__(self, work: "Callable[[Handle], Awaitable[None]]", refusal: Conflict) -> None:
+        super().__init__(str(refusal))
+        self.work, self.refusal = work, refusal
+
+
 class Wake(Protocol):
     """Callback that wakes followers of the ledger after an append. A lost call delays them by one poll interval."""
 
@@ -157,6 +167,10 @@ class Handle:
                 if dry_run:
                     return await self._try(command, condition, wait_for_locked=wait_for_locked)
                 return await self._once(command, key, condition, wait_for_locked=wait_for_locked)
+            except RunBefore as before:
+                if dry_run or attempt == ATTEMPTS:
+                    raise before.refusal from None
+                await before.work(self)
             except ClaimHeld as held:
                 if attempt == ATTEMPTS:
                     raise Conflict(Objection(f"{held.claim.kind}_taken", str(held))) from held

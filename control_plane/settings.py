@@ -121,6 +121,12 @@ class Settings(BaseSettings):
     reports_per_minute: int = Field(default=60, ge=1, le=1_000_000)
     """Tokens that the report budget of a node regains per minute."""
 
+    waiting_requests: int = Field(default=16, ge=0, le=1000)
+    """Number of requests of a project that may wait for capacity at a time, unless the project has a limit of its own;
+    0: none."""
+    wait_seconds: int = Field(default=3600, ge=1, le=30 * 24 * 3600)
+    """How long a request waits for capacity if it does not name a time, in seconds."""
+
     requests_per_minute: int = Field(default=1200, ge=0, le=1_000_000)
     """Requests of one principal per minute, over all API processes; 0: not limited."""
     project_requests_per_minute: int = Field(default=6000, ge=0, le=1_000_000)

@@ -15,7 +15,9 @@ from events.slots import SlotNetwork
 from events.values import (
     AllocationId,
     ImageName,
+    IngressId,
     Ipv4Address,
+    Ipv4Subnet,
     MacAddress,
     NetworkMode,
     NodeId,
@@ -35,7 +37,9 @@ class PlacedSlot(Record, frozen=True):
 
 # `omit_defaults`: a request without the newer options is stored in the bytes of version 1.
 class AllocationRequested(Fact, frozen=True, omit_defaults=True):
-    """An allocation was requested and accepted; its slots are claimed in the same append."""
+    """An allocation was requested and accepted. Its slots are claimed in the same append, or it waits for capacity
+    (`allocation.queued`).
+    """
 
     allocation_id: AllocationId
     project: ProjectId
@@ -82,6 +86,54 @@ class AllocationSpecified(Fact, frozen=True):
     """Image that the slices boot from."""
     app_profile: SpecifiedAppProfile | None
     """App profile with the requirements of the workload; null: the request named no app profile."""
+
+
+class QueuedIngress(Record, frozen=True, omit_defaults=True):
+    """An ingress rule that a waiting request gets when it is placed: a port, or a whole public address if it has no
+    `port`.
+    """
+
+    ingress_id: IngressId
+    slot: int
+    """Number of the slot among those of the allocation, counted from 0."""
+    sources: tuple[Ipv4Subnet, ...] = ()
+    """Networks that may connect; absent: all."""
+    protocol: str | None = None
+    """`tcp` or `udp`; absent for a whole address."""
+    port: int | None = None
+    """Port of the slice; absent for a whole address."""
+    public_port: int | None = None
+    """Port of the public address that the request named; absent: any free one."""
+
+
+class AllocationQueued(Fact, frozen=True, omit_defaults=True):
+    """The request cannot be placed now and waits for capacity. It holds no slots, addresses or price meanwhile, and is
+    placed in the order of `priority`, `queued_at` and id.
+    """
+
+    allocation_id: AllocationId
+    project: ProjectId
+    """Project that the request counts for in the limit `waiting_requests`."""
+    priority: int
+    """Requests with a higher priority are placed first."""
+    reason: Reason
+    """Why the request could not be placed at once."""
+    queued_at: datetime
+    """When the wait began."""
+    waits_until: datetime
+    """When the allocation fails unless it is placed by then."""
+    ingress: tuple[QueuedIngress, ...] = ()
+    """Ingress rules that are reserved with the placement."""
+
+
+class AllocationDequeued(Fact, frozen=True):
+    """The request does not wait any more. What follows is recorded in the same append: the placement, the release or
+    the failure.
+    """
+
+    allocation_id: AllocationId
+    project: ProjectId
+    """Project that the request counted for, as in `allocation.queued`."""
 
 
 class ReadinessCheckSet(Fact, frozen=True):
@@ -336,6 +388,8 @@ class AllocationReleased(Fact, frozen=True):
 AllocationFact = (
     AllocationRequested
     | AllocationSpecified
+    | AllocationQueued
+    | AllocationDequeued
     | ReadinessCheckSet
     | AllocationPlaced
     | AllocationReplaced

@@ -89,6 +89,8 @@ CATALOG: Final[dict[str, Shape]] = {
     "slot.readmitted": Shape(1, slots.SlotReadmitted),
     "allocation.requested": Shape(2, allocations.AllocationRequested),
     "allocation.specified": Shape(1, allocations.AllocationSpecified),
+    "allocation.queued": Shape(1, allocations.AllocationQueued),
+    "allocation.dequeued": Shape(1, allocations.AllocationDequeued),
     "allocation.readiness_check_set": Shape(1, allocations.ReadinessCheckSet),
     "allocation.placed": Shape(1, allocations.AllocationPlaced),
     "allocation.replaced": Shape(1, allocations.AllocationReplaced),

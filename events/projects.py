@@ -8,7 +8,7 @@ class ProjectLimits(Record, frozen=True, omit_defaults=True):
     """Limits of a project (ALC-13). An absent limit does not limit anything.
 
     A slot counts from its claim until it is free again, a public address or port from the request of its ingress rule
-    until the rule is removed.
+    until the rule is removed, and a waiting request from the begin of its wait to the end of the wait.
     """
 
     slots: int | None = None
@@ -23,6 +23,8 @@ class ProjectLimits(Record, frozen=True, omit_defaults=True):
     """Number of whole public addresses."""
     public_ports: int | None = None
     """Number of ports of public addresses."""
+    waiting_requests: int | None = None
+    """Number of requests that wait for capacity; absent: the default of the deployment."""
     price_per_hour: str | None = None
     """Sum of the prices per hour, a decimal number in the currency of the deployment."""
     max_lease_seconds: int | None = None

@@ -10,6 +10,7 @@ from typing import Final, get_args
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.access import AccessFact
+from events.allocations import AllocationDequeued, AllocationQueued
 from events.billing.periods import BillingFact
 from events.derived.quotas import COUNTED
 from events.entries import EntryFact
@@ -31,6 +32,7 @@ from read_models import (
     service_accounts,
     sessions,
     slots,
+    waiting,
 )
 from read_models.rows import Patched, Summed, add, write
 from read_models.usage import periods
@@ -46,13 +48,26 @@ SERVICE_ACCOUNTS: Final = Patched(
 )
 SESSIONS: Final = Patched(sessions.session, get_args(SessionFact), sessions.patch)
 BILLING: Final = Patched(periods.billing_period, (BillingFact,), periods.patch)
+WAITING: Final = Patched(waiting.waiting, (AllocationQueued, AllocationDequeued), waiting.patch)
 QUOTA_USE: Final = Summed(quota_use.quota_use, COUNTED, quota_use.amounts)
 
 
 async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
     """Apply facts to the rows of every inline read model. Each fact is paired with its version in its stream."""
     numbered = list(facts)
-    for each in (NODES, SLOTS, KEYS, PRINCIPALS, PROJECTS, CATALOGUE, SERVICE_ACCOUNTS, SESSIONS, BILLING):
+    tables = (
+        NODES,
+        SLOTS,
+        KEYS,
+        PRINCIPALS,
+        PROJECTS,
+        CATALOGUE,
+        SERVICE_ACCOUNTS,
+        SESSIONS,
+        BILLING,
+        WAITING,
+    )
+    for each in tables:
         await write(conn, each.table, each.patches(numbered))
     # Last, because these rows are the only ones that requests of the same project share.
     await add(conn, QUOTA_USE.table, QUOTA_USE.amounts_of(numbered))

@@ -30,6 +30,7 @@ from read_models.inline import (
     SERVICE_ACCOUNTS,
     SESSIONS,
     SLOTS,
+    WAITING,
 )
 from read_models.rows import Derived, Inserted, Patched, Selected, Summed
 from read_models.usage import tables as usage
@@ -69,6 +70,7 @@ PROJECTIONS: Final[dict[str, Projection]] = {
         Projection("catalogue", (CATALOGUE,), inline=True),
         Projection("service_accounts", (SERVICE_ACCOUNTS,), inline=True),
         Projection("sessions", (SESSIONS,), inline=True),
+        Projection("waiting", (WAITING,), inline=True),
         Projection(
             "allocations",
             (

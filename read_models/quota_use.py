@@ -30,6 +30,7 @@ quota_use = sa.Table(
     sa.Column("memory_mib", sa.BigInteger, nullable=False),
     sa.Column("public_addresses", sa.BigInteger, nullable=False),
     sa.Column("public_ports", sa.BigInteger, nullable=False),
+    sa.Column("waiting_requests", sa.BigInteger, nullable=False),
     sa.Column("price_per_hour", sa.Numeric, nullable=False),
     schema="read",
 )

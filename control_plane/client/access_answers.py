@@ -16,6 +16,7 @@ class ProjectLimits(Answer, frozen=True):
     memory_mib: int | None = None
     public_addresses: int | None = None
     public_ports: int | None = None
+    waiting_requests: int | None = None
     price_per_hour: str | None = None
     max_lease_seconds: int | None = None
     budget_per_month: str | None = None
@@ -30,6 +31,7 @@ class ProjectUse(Answer, frozen=True):
     memory_mib: int = 0
     public_addresses: int = 0
     public_ports: int = 0
+    waiting_requests: int = 0
     price_per_hour: str = "0"
 
 

@@ -349,6 +349,17 @@ class ReleaseOverdue(Answer, frozen=True):
     remaining: tuple[RemainingSlot, ...] = ()
 
 
+class Queued(Answer, frozen=True):
+    """The wait of an allocation for capacity. `position` in the queue counts from 1."""
+
+    priority: int
+    queued_at: datetime
+    waits_until: datetime
+    reason: Reason
+    position: int | None = None
+    earliest_possible_at: datetime | None = None
+
+
 class Allocation(Answer, frozen=True):
     id: str
     project: str
@@ -370,6 +381,7 @@ class Allocation(Answer, frozen=True):
     ingress: tuple[Ingress, ...] = ()
     replaced: Replacement | None = None
     release_overdue: ReleaseOverdue | None = None
+    queue: Queued | None = None
     labels: dict[str, str] = {}
     apart_from: dict[str, str] = {}
     conditions: tuple[Condition, ...] | None = None

@@ -51,6 +51,17 @@ class CreateAllocation(Body, frozen=True):
     max_price_per_hour: str | UnsetType = UNSET
     """Highest price of the whole allocation per hour."""
     user_data: str | UnsetType = UNSET
+    wait_for_capacity: "WaitForCapacity | bool | UnsetType" = UNSET
+    """Whether the request waits if it cannot be placed now, and how."""
+
+
+class WaitForCapacity(Body, frozen=True):
+    """How a request waits for capacity."""
+
+    wait_seconds: int | UnsetType = UNSET
+    """How long it waits before the allocation fails, in seconds."""
+    priority: int | UnsetType = UNSET
+    """Requests with a higher priority are placed first."""
 
 
 class ReportFault(Body, frozen=True):
@@ -145,6 +156,7 @@ class SetProjectLimits(Body, frozen=True):
     memory_mib: int | UnsetType = UNSET
     public_addresses: int | UnsetType = UNSET
     public_ports: int | UnsetType = UNSET
+    waiting_requests: int | UnsetType = UNSET
     price_per_hour: str | UnsetType = UNSET
     max_lease_seconds: int | UnsetType = UNSET
     budget_per_month: str | UnsetType = UNSET

@@ -12,6 +12,7 @@ from control_plane.client.answers import Event
 
 _ENTERS: Final = {
     "allocation.requested": "requested",
+    "allocation.queued": "waiting",
     "allocation.placed": "placed",
     "allocation.replaced": "placed",
     "allocation.activated": "active",

@@ -131,6 +131,19 @@ def expire_lease(allocation: AllocationId) -> Command:
     return command
 
 
+def expire_wait(allocation: AllocationId) -> Command:
+    """Fail the allocation if it waits for capacity and its wait is over."""
+
+    async def command(transaction: Transaction) -> Decision:
+        loaded = await load(transaction.conn, allocation)
+        cause = loaded.history[-1].leads_to(
+            actor="process:allocation", reason="end of the wait for capacity", observed_at=transaction.now
+        )
+        return Decision(loaded.changes(life.expire_wait(loaded.state, transaction.now)), cause)
+
+    return command
+
+
 def announce_end(allocation: AllocationId, lead: timedelta) -> Command:
     """Record that the lease of the allocation ends after this lead time or earlier, unless it was renewed, is over, or
     this was recorded before.

@@ -16,6 +16,7 @@ from control_plane.commands.ingress import has_free_ingress
 from control_plane.commands.placement_request import PlacementRequest
 from control_plane.decisions.placing.explanation import (
     IMAGE_MISSING,
+    KEPT,
     NO_FREE_SLOT,
     NO_PUBLIC_ADDRESS,
     NO_SLOTS,
@@ -153,6 +154,8 @@ def _supported(wanted: PlacementRequest, node: sa.FromClause) -> Iterator[Need]:
 
 def _last_needs(wanted: PlacementRequest, fleet: Fleet) -> Iterator[Need]:
     """Yield the conditions that are named only for nodes with enough free slots."""
+    if wanted.kept_nodes:
+        yield Need(fleet.node.c.node_id.not_in(wanted.kept_nodes), sa.literal(KEPT))
     if wanted.apart_nodes:
         yield Need(fleet.node.c.node_id.not_in(wanted.apart_nodes), sa.literal(NOT_APART))
     if not fleet.is_past:

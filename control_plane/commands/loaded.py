@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions import allocation as life
-from control_plane.decisions.allocation_states import Placed, Requested, fold
+from control_plane.decisions.allocation_states import Accepted, Requested, fold
 from control_plane.decisions.fleet.slots import begin_release
 from control_plane.decisions.ingress import IngressStates, ingress_states_of
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
@@ -37,7 +37,7 @@ class LoadedAllocation:
     """
 
     history: tuple[Recorded[AllocationFact], ...]
-    state: Placed
+    state: Accepted
     rows: dict[SlotId, SlotRow]
 
     def changes(self, facts: tuple[AllocationFact, ...], *slot_changes: Change) -> tuple[Change, ...]:

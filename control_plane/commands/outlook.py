@@ -4,7 +4,7 @@ refused one may be placed at the earliest.
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -17,8 +17,8 @@ from control_plane.decisions.placing.explanation import Nearest, Outlook
 from control_plane.decisions.placing.suitability import difference, skus_among
 from control_plane.work import placeable, tables
 from events.allocations import AllocationSpecified
-from events.slot_states import Claimed, Free, slot_state_name
-from events.values import AllocationId
+from events.slot_states import Claimed, Free, Releasing, slot_state_name
+from events.values import AllocationId, NodeId
 from read_models import catalogue, slots
 
 MOST_SKUS: Final = 16
@@ -82,24 +82,50 @@ async def _earliest(conn: AsyncConnection, wanted: PlacementRequest) -> datetime
     """Return when enough slots of one node are free, if each allocation that has one of them is released at the end of
     its lease, and no other one gets them; None if the known ends of leases do not suffice.
     """
+    first = await first_fit(conn, wanted)
+    return None if first is None else first.at
+
+
+class FirstFit(NamedTuple):
+    """The node on which a request fits first, and when (None: not known)."""
+
+    node: NodeId
+    at: datetime | None
+
+
+async def first_fit(conn: AsyncConnection, wanted: PlacementRequest) -> FirstFit | None:
+    """Return the node on which enough slots are free first, if each allocation that has one of them is released at the
+    end of its lease, and no other one gets them. If the known ends of leases do not suffice on any node, it is the node
+    with the most free slots. None if no node has enough slots that can become free.
+    """
     keys = [*await suitable_classes(conn, wanted.demand)]
     slot, timer = slots.slot, tables.timer
     stream = sa.literal("allocation-") + slot.c.allocation_id
     is_free = slot.c.state == slot_state_name(Free())
     is_claimed = slot.c.state == slot_state_name(Claimed(AllocationId("")))
+    is_releasing = slot.c.state == slot_state_name(Releasing(AllocationId("")))
     free_at = sa.case((is_free, sa.func.now()), else_=timer.c.lease_ends_at)
     each = (
         sa.select(
+            slot.c.node_id,
             free_at.label("free_at"),
-            sa.func.row_number().over(partition_by=slot.c.node_id, order_by=free_at).label("number"),
+            sa.func.row_number()
+            .over(partition_by=slot.c.node_id, order_by=free_at.nulls_last())
+            .label("number"),
+            sa.func.count().filter(is_free).over(partition_by=slot.c.node_id).label("free"),
         )
         .select_from(slot.outerjoin(timer, sa.and_(timer.c.stream_id == stream, is_claimed)))
-        .where(*_is_suitable(wanted, keys), sa.or_(is_free, timer.c.lease_ends_at.is_not(None)))
+        .where(*_is_suitable(wanted, keys), sa.or_(is_free, is_claimed, is_releasing))
         .subquery()
     )
-    enough = sa.select(sa.func.min(each.c.free_at)).where(each.c.number == wanted.request.slot_count)
-    found: datetime | None = await conn.scalar(enough)
-    return found
+    enough = (
+        sa.select(each.c.node_id, each.c.free_at)
+        .where(each.c.number == wanted.request.slot_count)
+        .order_by(each.c.free_at.nulls_last(), each.c.free.desc(), each.c.node_id)
+        .limit(1)
+    )
+    found = (await conn.execute(enough)).one_or_none()
+    return None if found is None else FirstFit(NodeId(found.node_id), found.free_at)
 
 
 def _is_suitable(wanted: PlacementRequest, keys: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:

@@ -26,6 +26,7 @@ from control_plane.time_travel.rows import Row, rows_at
 from control_plane.work.label_locks import nodes_with_labels
 from control_plane.work.slot_counts import counted_to, counts_with
 from events.allocations import (
+    AllocationDequeued,
     AllocationFact,
     AllocationPlaced,
     AllocationReplaced,
@@ -93,7 +94,9 @@ class Placement(NamedTuple):
 
 
 def newest_placement(history: Sequence[Recorded[AllocationFact]]) -> Placement:
-    """Return the newest placement of an allocation. `history` is its whole stream."""
+    """Return the newest placement of an allocation. `history` is its whole stream. Raises `Conflict` if the allocation
+    waits for capacity, or ended while it waited.
+    """
     request = history[0].fact
     assert isinstance(request, AllocationRequested)
     [specified] = (each.fact for each in history if isinstance(each.fact, AllocationSpecified))
@@ -103,10 +106,13 @@ def newest_placement(history: Sequence[Recorded[AllocationFact]]) -> Placement:
                 hosts = frozenset(map(node_of, vacated))
                 return Placement(request, specified, chosen, hosts, attempt, *_time_before(each, each))
             case AllocationPlaced(slots=chosen):
-                return Placement(request, specified, chosen, frozenset(), 1, *_time_before(each, history[0]))
+                dequeued = (other for other in history if isinstance(other.fact, AllocationDequeued))
+                first = next(dequeued, history[0])
+                return Placement(request, specified, chosen, frozenset(), 1, *_time_before(each, first))
             case _:
                 continue
-    raise LookupError(f"allocation {request.allocation_id} was never placed")
+    message = f"allocation {request.allocation_id} was not placed, so there is no placement to explain"
+    raise Conflict(Objection("wrong_state", message))
 
 
 def _time_before(placed: Recorded[Fact], first: Recorded[Fact]) -> tuple[datetime, Position]:

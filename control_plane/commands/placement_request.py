@@ -31,6 +31,8 @@ class NewAllocation:
     max_price_per_hour: str | None = None
     """Price of the whole allocation per hour that its SKU must not exceed; None: any price."""
     ingress_rules: Sequence[tuple[IngressId, IngressRequest]] = ()
+    wait: "WaitOptions | None" = None
+    """How the request waits if it cannot be placed now; None: it is refused then."""
 
     def as_sku(self, sku: SkuName) -> AllocationRequested:
         """Return the request with another SKU."""
@@ -47,6 +49,17 @@ class NewAllocation:
             needs_root_disk=needs_root_disk(specified),
             apart_nodes=apart_nodes,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class WaitOptions:
+    """How a request waits for capacity: with which priority, and for how long. `most_waiting` is the number of requests
+    of a project that may wait at a time, if the project has no limit of its own.
+    """
+
+    priority: int
+    duration: timedelta
+    most_waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,8 @@ class PlacementRequest:
     """Classes of slots of which the free ones are kept for reservations of other projects."""
     kept_supplies: tuple[Supply, ...] = ()
     """The reservations for which they are kept."""
+    kept_nodes: frozenset[NodeId] = frozenset()
+    """Nodes with free slots that are kept for requests that wait for capacity."""
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -88,6 +103,7 @@ class PlacementRequest:
             self.simulated_allowed,
             bool(self.except_nodes),
             bool(self.apart_nodes),
+            bool(self.kept_nodes),
             tuple(each.to for each in self.ingress_requests),
         )
 
@@ -100,6 +116,7 @@ class PlacementRequest:
             "wanted_slots": self.request.slot_count,
             "except_nodes": sorted(self.except_nodes),
             "apart_nodes": sorted(self.apart_nodes),
+            "kept_nodes": sorted(self.kept_nodes),
             "unreachable_after": self.unreachable_after,
         }
 

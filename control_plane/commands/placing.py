@@ -1,8 +1,9 @@
 """The commands that create an allocation, and that show where it would be placed."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -11,23 +12,27 @@ from control_plane.commands.admission.reservations import Claimable, restricted
 from control_plane.commands.catalogue import specification
 from control_plane.commands.explaining import groups_of
 from control_plane.commands.outlook import outlook_of
-from control_plane.commands.placement_request import NewAllocation, PlacementRequest
+from control_plane.commands.placement_request import NewAllocation, PlacementRequest, WaitOptions
 from control_plane.commands.quotas import Quotas, hold_project, ingress_use, with_budget
-from control_plane.commands.searching import FoundSlots, apart_nodes, find_slots
-from control_plane.decisions.budgets import NOTHING, weight_of
+from control_plane.commands.searching import FoundSlots, apart_nodes
+from control_plane.commands.waiting import Ahead, Placing, ahead_of, find_in_turn, place_contested
 from control_plane.decisions.deadlines import ready_within
 from control_plane.decisions.leases import against_length, limits_of, limits_of_project
 from control_plane.decisions.placing.explanation import Group, Unplaced, field_of_sku, unplaced_with_any
-from control_plane.decisions.quotas import NotAdmitted, against_price, over_quota, times, use_of
+from control_plane.decisions.quotas import NotAdmitted, against_price, over_quota, use_of, whole_use
 from control_plane.decisions.refusals import Conflict, refuse_if
-from control_plane.handle import Command, Decision, RetryWithoutLocks, Transaction, in_turn
+from control_plane.decisions.waiting import may_wait, queued_ingress
+from control_plane.handle import Command, Decision, RetryWithoutLocks, RunBefore, Transaction, in_turn
 from control_plane.origin import Origin
 from events.allocations import (
     AllocationFact,
     AllocationPlaced,
+    AllocationQueued,
     AllocationSpecified,
 )
-from events.derived.quotas import QuotaUse, amounts_of_slot
+from events.derived.quotas import ONE_WAITING, QuotaUse
+from events.derived.waiting import Place
+from events.facts import Reason
 from events.ledger.append import Change
 from events.slots import SlotUse
 from events.values import (
@@ -44,19 +49,32 @@ def create_allocation(
 
     Raises `UnknownName` if its project or one of its entries of the catalogue does not exist, and `Conflict` if an
     entry is retired, if the entries do not fit each other, if every SKU exceeds a quota or the price cap of the
-    request, or if there is no capacity.
+    request, or if there is no capacity. A request with `wait` is queued instead if its first SKU that is refused only
+    for the present state becomes available later.
 
     `render` makes the caller's response from the allocation's first facts and their time.
     """
 
     async def command(transaction: Transaction) -> Decision:
-        options = await _options(transaction, new, origin.actor)
-        try:
-            option, found = await _find_slots_for_any(transaction, options)
-        except Conflict as nothing:
+        facts: tuple[AllocationFact, ...]
+        options, ahead = await _options(transaction, new, origin.actor)
+        result = await _find_slots_for_any(transaction, options, ahead)
+        if isinstance(result, list):
             if not transaction.wait_for_locked and _searched(options):
-                raise RetryWithoutLocks from nothing
-            raise await _with_outlook(transaction.conn, nothing, new, options) from None
+                raise RetryWithoutLocks
+            if new.wait is not None and (waits := _first_to_wait(options, result)) is not None:
+                option, refusal = waits
+                queued = _queued(new, new.wait, refusal, transaction.now)
+                facts = (option.wanted.request, option.specified, queued)
+                own = Change(stream_of_allocation(new.request.allocation_id), 0, facts)
+                check = option.quotas.last_check(ONE_WAITING)
+                return Decision((own,), origin.at(transaction.now), render(facts, transaction.now), check)
+            refusal = unplaced_with_any(result)
+            if ahead.contested:
+                placing = Placing(new.unreachable_after, new.simulated_allowed)
+                raise RunBefore(partial(place_contested, ahead=ahead, placing=placing), refusal)
+            raise await _with_outlook(transaction.conn, refusal, new, options)
+        option, found = result
         name = new.request.allocation_id
         placed = AllocationPlaced(
             allocation_id=name,
@@ -64,7 +82,7 @@ def create_allocation(
             deadline=transaction.now + ready_within(option.specified.sku.content),
         )
         # Ingress rules precede the placement, because its position becomes the token of an order that contains them.
-        facts: tuple[AllocationFact, ...] = (
+        facts = (
             option.wanted.request,
             option.specified,
             *found.reserved,
@@ -83,6 +101,34 @@ def create_allocation(
     return command
 
 
+def _queued(new: NewAllocation, wait: WaitOptions, refusal: Conflict, now: datetime) -> AllocationQueued:
+    """Return the fact that a new allocation, which was refused so, waits for capacity from now on."""
+    return AllocationQueued(
+        new.request.allocation_id,
+        new.request.project,
+        wait.priority,
+        Reason(refusal.objections[0].code, str(refusal)),
+        now,
+        now + wait.duration,
+        tuple(queued_ingress(*each) for each in new.ingress_rules),
+    )
+
+
+def _first_to_wait(
+    options: "Sequence[_Option]", refusals: Sequence[Conflict]
+) -> "tuple[_Option, Conflict] | None":
+    """Return the first option that is refused only for the present state, and its refusal; None if there is none.
+
+    Raises `NotAdmitted` if too many requests of the project wait already.
+    """
+    for option, refusal in zip(options, refusals, strict=True):
+        if may_wait(refusal):
+            if exceeded := option.quotas.exceeded(ONE_WAITING):
+                raise over_quota(exceeded)
+            return option, refusal
+    return None
+
+
 def preview_placement(
     new: NewAllocation,
     origin: Origin,
@@ -95,16 +141,16 @@ def preview_placement(
     """
 
     async def command(transaction: Transaction) -> Decision:
-        options = await _options(transaction, new, origin.actor)
+        options, ahead = await _options(transaction, new, origin.actor)
         groups = [group for each in options for group in await groups_of(transaction.conn, each.wanted)]
-        try:
-            option, found = await _find_slots_for_any(transaction, options)
-        except Conflict as nothing:
+        result = await _find_slots_for_any(transaction, options, ahead)
+        if isinstance(result, list):
             if not transaction.wait_for_locked and _searched(options):
-                raise RetryWithoutLocks from nothing
-            refusal = await _with_outlook(transaction.conn, nothing, new, options)
+                raise RetryWithoutLocks
+            refusal = await _with_outlook(transaction.conn, unplaced_with_any(result), new, options)
             answer = render(None, [], refusal, groups)
         else:
+            option, found = result
             slot_ids = [each.slot_id for each in found.slots]
             answer = render(option.wanted.request.sku, slot_ids, None, groups)
         return Decision((), origin.at(transaction.now), answer)
@@ -134,17 +180,16 @@ class _Option(NamedTuple):
 
 
 def _amounts(use: SlotUse, wanted: PlacementRequest) -> QuotaUse:
-    of_slots = times(amounts_of_slot(use), wanted.request.slot_count)
-    return of_slots.plus(ingress_use(wanted.ingress_requests))
+    return whole_use(use, wanted.request.slot_count).plus(ingress_use(wanted.ingress_requests))
 
 
-async def _options(transaction: Transaction, new: NewAllocation, actor: str) -> list[_Option]:
-    """Return an option for each SKU of a new allocation of the caller `actor`, in the order of preference. Raises
-    `UnknownName` or `Conflict` with every objection to its project, to its entries of the catalogue and to the length
-    of its lease.
+async def _options(transaction: Transaction, new: NewAllocation, actor: str) -> tuple[list[_Option], Ahead]:
+    """Return an option for each SKU of a new allocation of the caller `actor`, in the order of preference, and the
+    waiting requests ahead of it. Raises `UnknownName` or `Conflict` with every objection to its project, to its entries
+    of the catalogue and to the length of its lease.
     """
-    conn = transaction.conn
-    against, quotas = await hold_project(conn, new.request.project, actor)
+    conn, most_waiting = transaction.conn, None if new.wait is None else new.wait.most_waiting
+    against, quotas, any_waiting = await hold_project(conn, new.request.project, actor, most_waiting)
     found = list[AllocationSpecified]()
     for place, sku in enumerate((new.request.sku, *new.alternative_skus)):
         specified = await specification(conn, new.as_sku(sku), new.app_profile)
@@ -159,7 +204,14 @@ async def _options(transaction: Transaction, new: NewAllocation, actor: str) -> 
     quotas = await with_budget(conn, new.request.project, quotas, transaction.now)
     apart = await apart_nodes(conn, new.request)
     limited = [await restricted(conn, new.placed_as(each, apart), quotas.reserved) for each in found]
-    return [_option(new, each, of, quotas, actor) for each, of in zip(found, limited, strict=True)]
+    options = [_option(new, each, of, quotas, actor) for each, of in zip(found, limited, strict=True)]
+    own = Place(0 if new.wait is None else new.wait.priority, transaction.now, new.request.allocation_id)
+    if not any_waiting:
+        return options, Ahead(own)
+    ahead = await ahead_of(conn, own)
+    return [
+        each._replace(wanted=await ahead.without_kept(conn, each.wanted, transaction.now)) for each in options
+    ], ahead
 
 
 def _option(
@@ -171,10 +223,7 @@ def _option(
 ) -> _Option:
     wanted, claimable = limited
     use = use_of(new.request.project, actor, specified)
-    cost = NOTHING
-    if (budget := quotas.budget) is not None:
-        end = budget.now + timedelta(seconds=new.request.lease_seconds)
-        cost = weight_of(use.price_per_hour, new.request.slot_count, budget.now, end, budget.month)
+    cost = quotas.cost_of_lease(use, new.request)
     if too_high := against_price(specified, new.request.slot_count, new.max_price_per_hour):
         return _Option(specified, wanted, use, quotas, claimable, cost, NotAdmitted(too_high))
     exceeded = quotas.exceeded(_amounts(use, wanted), cost)
@@ -188,10 +237,10 @@ def _searched(options: Sequence[_Option]) -> bool:
 
 
 async def _find_slots_for_any(
-    transaction: Transaction, options: Sequence[_Option]
-) -> "tuple[_Option, FoundSlots]":
-    """Return the first option for which a node has free slots, and these slots. Raises `Conflict` with the refusals of
-    all options.
+    transaction: Transaction, options: Sequence[_Option], ahead: Ahead
+) -> tuple[_Option, FoundSlots] | list[Conflict]:
+    """Return the first option for which a node has free slots, and these slots; else the refusals of all options. Slots
+    that a waiting request ahead could take are left out.
 
     The row locks taken for an option are released before the next one is tried: the transaction may wait for rows of
     the next one, while others wait for those of the first.
@@ -203,12 +252,12 @@ async def _find_slots_for_any(
             continue
         try:
             if len(options) == 1:
-                return each, await find_slots(transaction, each.wanted)
+                return each, await find_in_turn(transaction, each.wanted, ahead)
             async with transaction.conn.begin_nested():
-                return each, await find_slots(transaction, each.wanted)
+                return each, await find_in_turn(transaction, each.wanted, ahead)
         except Conflict as nothing:
             refusals.append(nothing)
-    raise unplaced_with_any(refusals)
+    return refusals
 
 
 async def _with_outlook(

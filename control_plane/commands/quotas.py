@@ -8,15 +8,16 @@ project with limits take turns for their appends only, and a project without lim
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final, NamedTuple
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions.access import unknown_project
-from control_plane.decisions.budgets import NOTHING, Month, exceeded_budget, month_of
+from control_plane.decisions.budgets import NOTHING, Month, exceeded_budget, month_of, weight_of
 from control_plane.decisions.projects import against_changing
 from control_plane.decisions.public_addresses import AddressRequest, IngressRequest
 from control_plane.decisions.quotas import (
@@ -29,9 +30,11 @@ from control_plane.decisions.quotas import (
 )
 from control_plane.decisions.refusals import Objection
 from control_plane.handle import LastCheck, RetryWithoutLocks
+from events.allocations import AllocationRequested
 from events.derived.quotas import NOTHING_USED, QuotaUse
 from events.ledger.tables import event
 from events.projects import ProjectLimits
+from events.slots import SlotUse
 from events.values import (
     AllocationId,
     ProjectId,
@@ -41,7 +44,7 @@ from events.values import (
     stream_of_principal,
     stream_of_project,
 )
-from read_models import projects, quota_use
+from read_models import projects, quota_use, waiting
 from read_models.commitments import commitments
 from read_models.compiled import CompiledQuery
 from read_models.principals import limits_in, principal
@@ -89,6 +92,15 @@ class Quotas:
     """The reservations of all projects."""
     budget: Budget | None = None
     """Budget of the project; None if it has none, or if the request cannot cost anything."""
+
+    def cost_of_lease(self, use: SlotUse, request: AllocationRequested) -> Decimal:
+        """Return what the lease of a request costs in the month of the budget, as a weight, if it begins now; 0 without
+        a budget. `use` is what each of its slots counts.
+        """
+        if (budget := self.budget) is None:
+            return NOTHING
+        end = budget.now + timedelta(seconds=request.lease_seconds)
+        return weight_of(use.price_per_hour, request.slot_count, budget.now, end, budget.month)
 
     def exceeded(self, requested: QuotaUse, cost: Decimal = NOTHING) -> list[ExceededLimit]:
         """Return the limits that a request would exceed, as of the last commit. `cost` is what it costs in the month of
@@ -145,28 +157,45 @@ _LIMITS: Final = (
 )
 _HOLD: Final = CompiledQuery(
     sa.select(
-        projects.project, _LIMITS.label("principal_limits"), projects.all_reservations().label("reserved")
+        projects.project,
+        _LIMITS.label("principal_limits"),
+        projects.all_reservations().label("reserved"),
+        waiting.any_waiting().label("any_waiting"),
     )
     .where(projects.project.c.project == sa.bindparam("project", type_=sa.Text))
-    .with_for_update(read=True)
+    .with_for_update(read=True, of=projects.project)
 )
 
 
+class HeldProject(NamedTuple):
+    """Objections to the use of a project for an allocation, and the quotas that apply to the request. `any_waiting` is
+    whether requests of any project wait for capacity.
+    """
+
+    objections: list[Objection]
+    quotas: Quotas
+    any_waiting: bool
+
+
 async def hold_project(
-    conn: AsyncConnection, project: ProjectId, actor: str | None
-) -> tuple[list[Objection], Quotas]:
+    conn: AsyncConnection, project: ProjectId, actor: str | None, most_waiting: int | None = None
+) -> HeldProject:
     """Return the objections to the use of a project for an allocation, and the quotas that apply to requests of the
-    caller `actor` in it (None: only those of the project).
+    caller `actor` in it (None: only those of the project). `most_waiting` is the limit of waiting requests if the
+    project has none; None: no limit of them applies.
 
     Until the transaction ends, no other transaction can archive the project or change its limits. Rows of projects
     are locked before rows of slots.
     """
     found = await _HOLD.rows(conn, {"project": project, "actor": actor})
     if not found:
-        return [unknown_project(project, "/project")], UNLIMITED
+        return HeldProject([unknown_project(project, "/project")], UNLIMITED, any_waiting=False)
     [row] = found
     held = ProjectRow(row)
-    quotas = [Quota("project", project, stream_of_project(project), held.limits, NOTHING_USED)]
+    limits = held.limits
+    if most_waiting is not None and limits.waiting_requests is None:
+        limits = msgspec.structs.replace(limits, waiting_requests=most_waiting)
+    quotas = [Quota("project", project, stream_of_project(project), limits, NOTHING_USED)]
     if actor is not None:
         own = limits_in(row["principal_limits"])
         quotas.append(Quota("principal", actor, stream_of_principal(actor), own, NOTHING_USED))
@@ -174,9 +203,9 @@ async def hold_project(
     if limited:
         used = await quota_use.used_by(conn, [each.stream for each in limited])
         limited = [each._replace(used=used[each.stream]) for each in limited]
-    return against_changing(project, held.archived, "/project"), Quotas(
-        tuple(limited), held.limits, row["reserved"] or {}
-    )
+    against = against_changing(project, held.archived, "/project")
+    reserved = Quotas(tuple(limited), held.limits, row["reserved"] or {})
+    return HeldProject(against, reserved, any_waiting=row["any_waiting"])
 
 
 async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Quotas:
@@ -188,8 +217,7 @@ async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Qu
     project = await conn.scalar(query)
     if project is None:
         return UNLIMITED
-    _, quotas = await hold_project(conn, ProjectId(project), None)
-    return quotas
+    return (await hold_project(conn, ProjectId(project), None)).quotas
 
 
 async def with_budget(conn: AsyncConnection, project: ProjectId, quotas: Quotas, now: datetime) -> Quotas:

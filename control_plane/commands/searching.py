@@ -152,7 +152,7 @@ async def _free_slots_in_placement_order(
             if not hosts:
                 break
             attempt = await conn.begin_nested()
-            rows = await _free_slots_of(conn, wanted, keys, hosts)
+            rows = await free_slots_of(conn, wanted, keys, hosts)
             if fits(rows, wanted.request.slot_count):
                 await attempt.commit()
                 return rows, hosts
@@ -275,7 +275,7 @@ def _placed(row: SlotRow) -> PlacedSlot:
     return PlacedSlot(row.slot_id, row.network)
 
 
-async def _free_slots_of(
+async def free_slots_of(
     conn: AsyncConnection, wanted: PlacementRequest, keys: Collection[str], hosts: Collection[NodeId]
 ) -> dict[SlotId, SlotRow]:
     """Return free slots of the classes `keys` on those of these nodes that are suitable, and lock their rows. Rows that
@@ -369,6 +369,8 @@ def on_fit_node(wanted: PlacementRequest, node_id: sa.ColumnElement[str]) -> Ite
         yield node_id != sa.all_(_list("except_nodes", wanted.except_nodes))
     if wanted.apart_nodes:
         yield node_id != sa.all_(_list("apart_nodes", wanted.apart_nodes))
+    if wanted.kept_nodes:
+        yield node_id != sa.all_(_list("kept_nodes", wanted.kept_nodes))
     yield _reachable(wanted.unreachable_after, node_id)
     yield _fit(wanted, node_id)
     yield from wanted.support_of(node_id)

@@ -20,6 +20,7 @@ from control_plane.decisions.allocation_states import (
     Starting,
     Stopped,
     Stopping,
+    Waiting,
     awaiting_proof,
     end_of_lease,
     lease_of,
@@ -33,6 +34,7 @@ from control_plane.decisions.quotas import ExceededLimit, refuse_over
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from events.allocations import (
     AllocationActivated,
+    AllocationDequeued,
     AllocationFact,
     AllocationFailed,
     AllocationReleased,
@@ -62,11 +64,18 @@ from events.facts import Reason, RemainingSlot
 from events.values import SlotId
 
 SECOND_PLACEMENT: Final = 2
+WAIT_EXPIRED: Final = "wait_expired"
+"""Code of the failure of an allocation that was not placed before the end of its wait."""
 
 
 def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
     """Release the allocation; a repeated request returns no facts. Raises `Conflict` if the allocation failed."""
     match state:
+        case Waiting():
+            # Nothing has to be emptied, so the release is complete at once.
+            allocation = state.request.allocation_id
+            ended = AllocationReleasing(allocation, reason), AllocationReleased(allocation)
+            return end_of_wait(state), *ended
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             return _ending(state, AllocationReleasing(state.request.allocation_id, reason))
         case Releasing() | Released():
@@ -74,9 +83,30 @@ def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
         case Failed():
             raise Conflict(*against_releasing(state))
         case Requested():
-            raise AssertionError("one append must record an allocation request together with its placement")
+            raise AssertionError(
+                "one append must record an allocation request together with its placement or queueing"
+            )
         case _:
             assert_never(state)
+
+
+def end_of_wait(state: Waiting) -> AllocationDequeued:
+    """Return the fact that ends the wait of an allocation; the fact of its placement or end must follow."""
+    return AllocationDequeued(state.request.allocation_id, state.queued.project)
+
+
+def expire_wait(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
+    """Fail the allocation if it waits and its wait is over; otherwise return no facts."""
+    match state:
+        case Waiting(queued=queued) if queued.waits_until <= now:
+            allocation, seconds = (
+                queued.allocation_id,
+                (queued.waits_until - queued.queued_at).total_seconds(),
+            )
+            message = f"no capacity became free in {seconds:.0f} s; at the beginning of the wait: {queued.reason.message}"
+            return end_of_wait(state), AllocationFailed(allocation, Reason(WAIT_EXPIRED, message))
+        case _:
+            return ()
 
 
 def release_with_fault(state: Allocation, fault: str) -> tuple[AllocationFact, ...]:
@@ -190,7 +220,7 @@ def against_renewing(state: Allocation) -> list[Objection]:
     match state:
         case Active() | Starting() | Stopping() | Stopped():
             return []
-        case Requested() | Provisioning() | Releasing() | Released() | Failed():
+        case Requested() | Waiting() | Provisioning() | Releasing() | Released() | Failed():
             requirement = "a lease can be renewed from the first activation of the allocation until its end"
             return [_wrong_state(state, requirement)]
         case _:
@@ -314,7 +344,7 @@ def against_stopping(state: Allocation) -> list[Objection]:
     match state:
         case Active() | Starting() | Stopping() | Stopped():
             return []
-        case Requested() | Provisioning() | Releasing() | Released() | Failed():
+        case Requested() | Waiting() | Provisioning() | Releasing() | Released() | Failed():
             return [_wrong_state(state, "only an active or starting allocation can be stopped")]
         case _:
             assert_never(state)
@@ -336,7 +366,7 @@ def against_starting(state: Allocation) -> list[Objection]:
     match state:
         case Stopped() | Active() | Starting():
             return []
-        case Requested() | Provisioning() | Stopping() | Releasing() | Released() | Failed():
+        case Requested() | Waiting() | Provisioning() | Stopping() | Releasing() | Released() | Failed():
             return [_wrong_state(state, "only a stopped allocation can be started")]
         case _:
             assert_never(state)

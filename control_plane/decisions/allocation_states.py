@@ -1,5 +1,6 @@
 """The states of an allocation, and the transitions that facts cause.
 
+    waiting -> placed                                        (or released or failed at once: it has no slots)
     placed -> provisioning -> active -> stopping -> stopped
                                 | ^  ^                 |
                                 v |  |                 |
@@ -20,9 +21,11 @@ from typing import Final, Literal, assert_never, get_args
 from control_plane.decisions.first_release import implied_specification, with_check
 from events.allocations import (
     AllocationActivated,
+    AllocationDequeued,
     AllocationFact,
     AllocationFailed,
     AllocationPlaced,
+    AllocationQueued,
     AllocationReleased,
     AllocationReleasing,
     AllocationReplaced,
@@ -78,13 +81,29 @@ _NONE: Final = Former()
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """State of an allocation that is requested and not placed. It exists only within the append that also places it."""
+    """State of an allocation that is requested, and neither placed nor queued. It exists only within the append that
+    also places or queues it.
+    """
 
     request: AllocationRequested
     specification: AllocationSpecified | None = None
     """Entries of the catalogue that the allocation uses. None before `allocation.specified`, which follows the request,
     and in histories of the first release, which do not contain it.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """State of an allocation that waits for capacity. It has no slots. `dequeued` is true only within the append that
+    ends the wait.
+    """
+
+    request: AllocationRequested
+    specification: AllocationSpecified
+    queued: AllocationQueued
+    dequeued: bool = False
+    slots: tuple[PlacedSlot, ...] = ()
+    former: Former = _NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +216,9 @@ class Released:
 
 Living = Provisioning | Active | Starting | Stopping | Stopped
 Placed = Living | Releasing | Failed | Released
-Allocation = Requested | Placed
+Accepted = Waiting | Placed
+"""States of an allocation after the append that creates it."""
+Allocation = Requested | Accepted
 DesiredStateFact = (
     AllocationPlaced
     | AllocationReplaced
@@ -242,8 +263,8 @@ def _after(state: Allocation | None, fact: AllocationFact) -> Allocation | None:
     match state:
         case None:
             return Requested(fact) if isinstance(fact, AllocationRequested) else None
-        case Requested():
-            return _after_request(state, fact)
+        case Requested() | Waiting():
+            return _before_placement(state, fact)
         case Provisioning():
             return _after_provisioning(state, fact) or _after_end(state, fact)
         case Active():
@@ -262,6 +283,10 @@ def _after(state: Allocation | None, fact: AllocationFact) -> Allocation | None:
             assert_never(state)
 
 
+def _before_placement(state: Requested | Waiting, fact: AllocationFact) -> Allocation | None:
+    return _after_waiting(state, fact) if isinstance(state, Waiting) else _after_request(state, fact)
+
+
 def _after_request(state: Requested, fact: AllocationFact) -> Allocation | None:
     match fact:
         case AllocationSpecified():
@@ -270,6 +295,23 @@ def _after_request(state: Requested, fact: AllocationFact) -> Allocation | None:
             return replace(state, specification=with_check(_specification(state), fact))
         case AllocationPlaced(slots=slots, deadline=deadline):
             return Provisioning(state.request, _specification(state), slots, deadline)
+        case AllocationQueued():
+            return Waiting(state.request, _specification(state), fact)
+        case _:
+            return None
+
+
+def _after_waiting(state: Waiting, fact: AllocationFact) -> Allocation | None:
+    nothing: frozenset[SlotId] = frozenset()
+    match fact:
+        case AllocationDequeued():
+            return replace(state, dequeued=True)
+        case AllocationPlaced(slots=slots, deadline=deadline):
+            return Provisioning(state.request, state.specification, slots, deadline)
+        case AllocationReleasing(reason=reason):
+            return Releasing(state.request, state.specification, (), None, reason, nothing)
+        case AllocationFailed(reason=reason):
+            return Failed(state.request, state.specification, (), None, reason, nothing)
         case _:
             return None
 
@@ -407,15 +449,15 @@ def awaiting_proof(state: Allocation) -> frozenset[SlotId]:
             return state.former.remaining
         case Releasing(remaining=remaining) | Failed(remaining=remaining):
             return remaining
-        case Requested() | Released():
+        case Requested() | Waiting() | Released():
             return frozenset()
         case _:
             assert_never(state)
 
 
-def lease_of(state: Placed) -> Lease | None:
+def lease_of(state: Accepted) -> Lease | None:
     """Return an allocation's lease, or None before the allocation first became active."""
-    return None if isinstance(state, Provisioning) else state.lease
+    return None if isinstance(state, Waiting | Provisioning) else state.lease
 
 
 def end_of_lease(state: Active | Starting | Stopping | Stopped) -> datetime:
@@ -433,6 +475,7 @@ def fold(facts: tuple[AllocationFact, ...]) -> Allocation | None:
 
 StateName = Literal[
     "requested",
+    "waiting",
     "placed",
     "provisioning",
     "active",
@@ -448,8 +491,8 @@ StateName = Literal[
 def state_name(state: Allocation) -> StateName:
     """Return the name of an allocation's state as defined by requirement ALC-8."""
     match state:
-        case Requested():
-            return "requested"
+        case Requested() | Waiting():
+            return "waiting" if isinstance(state, Waiting) else "requested"
         case Provisioning(started=started):
             return "provisioning" if started else "placed"
         case Active():
@@ -470,7 +513,7 @@ def state_name(state: Allocation) -> StateName:
             assert_never(state)
 
 
-def ready_slots(state: Placed) -> frozenset[SlotId]:
+def ready_slots(state: Accepted) -> frozenset[SlotId]:
     """Return the slots of an allocation in which the slice is ready."""
     match state:
         case Provisioning(ready=ready):
@@ -479,7 +522,7 @@ def ready_slots(state: Placed) -> frozenset[SlotId]:
             return slot_ids(slots)
         case Starting(slots=slots, down=down):
             return slot_ids(slots) - down
-        case Stopping() | Stopped() | Releasing() | Failed() | Released():
+        case Waiting() | Stopping() | Stopped() | Releasing() | Failed() | Released():
             return frozenset()
         case _:
             assert_never(state)

@@ -117,6 +117,7 @@ _NOT_PERMITTED: Final = {
     "limited_to_projects": "The route concerns all projects, and the credential is limited to some.",
     "no_credentials": "The request has no credentials.",
     "no_grant": "The token is valid, but the operator grants no role to its claims.",
+    "priority_not_permitted": "Only an admin may request a priority above 0.",
     "principal_revoked": "The caller was revoked, and its token was issued or its session started before.",
     "quota_exceeded": "The request would exceed a limit of its project or of the caller.",
     "revoked": "The access of the node was revoked.",

@@ -17,10 +17,10 @@ from datetime import datetime, timedelta
 from typing import Final, assert_never
 
 from control_plane.decisions.allocation_states import (
+    Accepted,
     Active,
     Allocation,
     Failed,
-    Placed,
     Provisioning,
     Released,
     Releasing,
@@ -28,6 +28,7 @@ from control_plane.decisions.allocation_states import (
     Starting,
     Stopped,
     Stopping,
+    Waiting,
     state_name,
 )
 from control_plane.decisions.public_addresses import AddressRequest, IngressRequest, PortRequest
@@ -220,7 +221,7 @@ def against_opening(state: Allocation, ingresses: IngressStates, slot: SlotId) -
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             pass
-        case Requested() | Releasing() | Released() | Failed():
+        case Requested() | Waiting() | Releasing() | Released() | Failed():
             reason = f"allocation {allocation} is {state_name(state)}; no ingress can be added"
             return [Objection("wrong_state", reason)]
         case _:
@@ -231,9 +232,11 @@ def against_opening(state: Allocation, ingresses: IngressStates, slot: SlotId) -
     return []
 
 
-def against_opening_any(state: Placed, ingresses: IngressStates) -> list[Objection]:
+def against_opening_any(state: Accepted, ingresses: IngressStates) -> list[Objection]:
     """Return the reason why no slot of the allocation can get another ingress rule; an empty list if one can."""
-    against = [against_opening(state, ingresses, slot.slot_id) for slot in state.slots]
+    # An allocation without slots has ended or waits, which is an objection to every slot.
+    slots = [slot.slot_id for slot in state.slots] or [SlotId("")]
+    against = [against_opening(state, ingresses, slot) for slot in slots]
     return next((each for each in against if not each), against[0])
 
 

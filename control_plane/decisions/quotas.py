@@ -6,7 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
 from events.allocations import AllocationSpecified
-from events.derived.quotas import QuotaUse
+from events.derived.quotas import QuotaUse, amounts_of_slot
 from events.principals import PrincipalLimits
 from events.projects import ProjectLimits
 from events.slots import SlotUse
@@ -22,6 +22,7 @@ _NAMED: Final = {
     "memory_mib": "MiB of memory",
     "public_addresses": "public addresses",
     "public_ports": "public ports",
+    "waiting_requests": "requests that wait for capacity",
     "price_per_hour": "price per hour",
     "budget_per_month": "budget of this month",
 }
@@ -30,6 +31,7 @@ _FIELDS: Final = {
     "gpus": "/sku",
     "vcpus": "/sku",
     "memory_mib": "/sku",
+    "waiting_requests": "/wait_for_capacity",
     "price_per_hour": "/sku",
     "budget_per_month": "/lease_seconds",
 }
@@ -90,6 +92,11 @@ def use_of(project: ProjectId, principal: str, specified: AllocationSpecified) -
 def times(use: QuotaUse, count: int) -> QuotaUse:
     """Return the amounts of `count` equal parts."""
     return QuotaUse._make(each * count for each in use)
+
+
+def whole_use(use: SlotUse, slot_count: int) -> QuotaUse:
+    """Return the amounts that an allocation of `slot_count` slots counts, without its ingress rules."""
+    return times(amounts_of_slot(use), slot_count)
 
 
 def exceeded_by(

@@ -20,6 +20,7 @@ import structlog
 from control_plane.commands.allocations import (
     announce_end,
     expire_lease,
+    expire_wait,
     miss_deadline,
     record_overdue_release,
 )
@@ -31,6 +32,7 @@ from control_plane.processes import allocation, drain, tasks
 from control_plane.processes.allocation import (
     AnnounceEnd,
     Expire,
+    ExpireWait,
     MissDeadline,
     RecordOverdue,
     Wait,
@@ -188,6 +190,8 @@ def _timed_allocation_command(
     match due:
         case MissDeadline():
             return miss_deadline(name, unreachable_after=unreachable_after)
+        case ExpireWait():
+            return expire_wait(name)
         case Expire():
             return expire_lease(name)
         case AnnounceEnd(lead=lead):
@@ -340,7 +344,15 @@ def _next_due(found_due: Iterable[Due], now: datetime) -> datetime | None:
                 pass
             case Wait(until=until):
                 due_times += [] if until is None else [until]
-            case MissDeadline() | Expire() | AnnounceEnd() | RecordOverdue() | TimeOut() | AdvanceDrain():
+            case (
+                MissDeadline()
+                | ExpireWait()
+                | Expire()
+                | AnnounceEnd()
+                | RecordOverdue()
+                | TimeOut()
+                | AdvanceDrain()
+            ):
                 due_times.append(now)
             case _:
                 assert_never(each)

@@ -1,28 +1,30 @@
 """The dispatcher program: follow the ledger and send orders to nodes.
 
-Besides following the ledger, it runs one loop for each of these jobs: sending tasks (also woken by every commit of new
-tasks), timers (deadlines, ends of leases), tasks that wait for credit (the number of tasks that their node may get at a
-time), tasks that ended and that dead workers still hold, the nodes' Redis users, nodes that flood their queues,
-exceeded report budgets, a Redis that lost its data, and rows and progress that are no longer needed. Each loop may be
-late or run twice without losing anything. Of several dispatchers one follows the ledger and one (the same or another)
-watches the queues; all other loops run in each of them. While Postgres or Redis is unavailable, the loops wait. An
-unexpected error ends all loops and the process: its supervisor restarts it, whereas a partly running dispatcher would
-look healthy.
+Besides following the ledger, it runs one loop for each of these jobs: placing requests that wait for capacity, sending
+tasks (also woken by every commit of new tasks), timers (deadlines, ends of leases), tasks that wait for credit (the
+number of tasks that their node may get at a time), tasks that ended and that dead workers still hold, the nodes' Redis
+users, nodes that flood their queues, exceeded report budgets, a Redis that lost its data, and rows and progress that
+are no longer needed. Each loop may be late or run twice without losing anything. Of several dispatchers one follows the
+ledger and one (the same or another) watches the queues; all other loops run in each of them. While Postgres or Redis is
+unavailable, the loops wait. An unexpected error ends all loops and the process: its supervisor restarts it, whereas a
+partly running dispatcher would look healthy.
 """
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
 
+from control_plane.commands.waiting import Placing
 from control_plane.dispatcher.derive import Timing
 from control_plane.dispatcher.dispatch import Dispatcher, Evaluations
 from control_plane.dispatcher.outbox import wake_waiting
 from control_plane.dispatcher.pruning import Kept, prune
 from control_plane.dispatcher.task_sender import TaskSender
+from control_plane.dispatcher.waiting_pass import follow_capacity, may_give_capacity
 from control_plane.following.follow import Follower, follow
 from control_plane.following.leading import lead
 from control_plane.following.wake import DUE, RedisWake, Waiter, listen
@@ -35,6 +37,8 @@ from control_plane.queues.relay import Relay
 from control_plane.reports.intake import settle
 from control_plane.settings import Settings
 from control_plane.wiring import Plane
+from events.envelope import Recorded
+from events.facts import Fact
 from events.ledger.tail import Tail
 from events.values import new_uuid
 
@@ -56,7 +60,7 @@ async def run_dispatcher(plane: Plane) -> None:
     own_name = str(new_uuid())
     wake_others = RedisWake(plane.redis, DUE, own_name)
 
-    backlog = asyncio.Event()
+    backlog, capacity_changed = asyncio.Event(), asyncio.Event()
 
     async def committed(*, more: bool) -> None:
         if more:
@@ -66,7 +70,12 @@ async def run_dispatcher(plane: Plane) -> None:
             backlog.clear()
             due.wake()
 
-    follower = Follower("dispatcher", dispatcher.evaluate, dispatcher.write, committed)
+    async def evaluate(batch: Sequence[Recorded[Fact]], now: datetime) -> Evaluations | None:
+        if may_give_capacity(batch):
+            capacity_changed.set()
+        return await dispatcher.evaluate(batch, now)
+
+    follower = Follower("dispatcher", evaluate, dispatcher.write, committed)
     turns = itertools.count()
     grace = plane.settings.deadline_grace_seconds
     log.info("dispatcher_started")
@@ -74,7 +83,11 @@ async def run_dispatcher(plane: Plane) -> None:
         group.create_task(listen(plane.redis, (appended,)))
         group.create_task(listen(plane.redis, (due,), DUE, ignored_sender=own_name))
         group.create_task(
-            lead(ledger_dsn(plane), "dispatcher", lambda: _follow(plane, appended, follower, backlog))
+            lead(
+                ledger_dsn(plane),
+                "dispatcher",
+                lambda: _lead_dispatch(plane, appended, follower, backlog, capacity_changed),
+            )
         )
         group.create_task(lead(ledger_dsn(plane), "queue_watch", lambda: _every(TICK_SECONDS, watch.look)))
         group.create_task(_send_due(task_sender, due, backlog))
@@ -105,6 +118,21 @@ def _task_sender(plane: Plane) -> TaskSender:
 
 def _kept(settings: Settings) -> Kept:
     return Kept(timedelta(days=settings.tasks_kept_days), timedelta(days=settings.failed_tasks_kept_days))
+
+
+async def _lead_dispatch(
+    plane: Plane,
+    appended: Waiter,
+    follower: Follower[Evaluations | None],
+    backlog: asyncio.Event,
+    capacity_changed: asyncio.Event,
+) -> None:
+    """Follow the ledger, and place waiting requests when it shows that capacity may have changed."""
+    settings = plane.settings
+    placing = Placing(settings.unreachable_after, simulated_allowed=settings.place_on_simulated_nodes)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_follow(plane, appended, follower, backlog))
+        group.create_task(follow_capacity(plane.handle, placing, capacity_changed))
 
 
 async def _follow(

@@ -28,6 +28,7 @@ from control_plane.decisions.allocation_states import (
     Starting,
     Stopped,
     Stopping,
+    Waiting,
     awaiting_proof,
     end_of_lease,
     fold,
@@ -93,6 +94,11 @@ class MissDeadline:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpireWait:
+    """Due command to fail an allocation that was not placed before the end of its wait."""
+
+
+@dataclass(frozen=True, slots=True)
 class Expire:
     """Due command to release an allocation, because its lease has ended."""
 
@@ -111,7 +117,7 @@ class RecordOverdue:
     deadline: datetime
 
 
-Due = Order | Wait | MissDeadline | Expire | AnnounceEnd | RecordOverdue
+Due = Order | Wait | MissDeadline | ExpireWait | Expire | AnnounceEnd | RecordOverdue
 Unfinished = Living | Releasing | Failed
 """States of an allocation in which its process still waits for a report of a node or for a point in time."""
 _RUNNING_STATES: Final = (Provisioning, Active, Starting)
@@ -154,6 +160,9 @@ def due(
     state, ingress_rules = fold(facts), ingress_states_of(facts)
     if state is None or isinstance(state, Requested | Released):
         return ()
+    if isinstance(state, Waiting):
+        end = state.queued.waits_until
+        return (ExpireWait() if end <= now else Wait("capacity", end),)
     ingress_deadline = first_deadline(ingress_rules) if isinstance(state, Active) else None
     notice = _next_notice(state, history, now, lease_leads, up_since)
     has_notice = notice is not None and notice.due_at <= now
@@ -261,7 +270,7 @@ def last_placement_fact(history: Sequence[Recorded[AllocationFact]]) -> Recorded
 def newest_order_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Order | None:
     """Return the newest order of a slot that an allocation has or had; None while the allocation is not placed."""
     state = fold(tuple(recorded.fact for recorded in history))
-    if state is None or isinstance(state, Requested):
+    if state is None or isinstance(state, Requested | Waiting):
         return None
     return next(iter(_orders(state, history, frozenset({slot}))), None)
 

@@ -118,6 +118,17 @@ slot_counts = sa.Table(
     ),
     schema="work",
 )
+waiting_attempt = sa.Table(
+    "waiting_attempt",
+    metadata,
+    sa.Column("allocation_id", sa.Text, primary_key=True),
+    sa.Column("code", sa.Text, nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("kept_node", sa.Text),
+    sa.Column("kept_classes", ARRAY(sa.Text)),
+    sa.Column("kept_from", sa.DateTime(timezone=True)),
+    schema="work",
+)
 label_lock = sa.Table(
     "label_lock",
     metadata,

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from events.allocations import AllocationDequeued, AllocationQueued
 from events.facts import Fact
 from events.ingress import IngressRemoved, IngressReserved, IngressRule
 from events.slots import SlotClaimed, SlotForceReleased, SlotReleased, SlotUse
@@ -32,6 +33,7 @@ class QuotaUse(NamedTuple):
     memory_mib: int = 0
     public_addresses: int = 0
     public_ports: int = 0
+    waiting_requests: int = 0
     price_per_hour: Decimal = Decimal(0)
 
     def plus(self, other: "QuotaUse") -> "QuotaUse":
@@ -52,7 +54,16 @@ class UseChange(NamedTuple):
 
 
 NOTHING_USED: Final = QuotaUse()
-COUNTED: Final = (SlotClaimed, SlotReleased, SlotForceReleased, IngressReserved, IngressRemoved)
+ONE_WAITING: Final = QuotaUse(waiting_requests=1)
+COUNTED: Final = (
+    SlotClaimed,
+    SlotReleased,
+    SlotForceReleased,
+    IngressReserved,
+    IngressRemoved,
+    AllocationQueued,
+    AllocationDequeued,
+)
 """The types of facts that change the use of quotas."""
 
 
@@ -70,6 +81,10 @@ def use_changes(fact: Fact) -> tuple[UseChange, ...]:
             return (_of_project(allocation, ProjectId(project), amounts_of_rule(rule)),)
         case IngressRemoved(allocation_id=allocation, rule=rule, project=str() as project):
             return (_of_project(allocation, ProjectId(project), NOTHING_USED.minus(amounts_of_rule(rule))),)
+        case AllocationQueued(allocation_id=allocation, project=project):
+            return (_of_project(allocation, project, ONE_WAITING),)
+        case AllocationDequeued(allocation_id=allocation, project=project):
+            return (_of_project(allocation, project, NOTHING_USED.minus(ONE_WAITING)),)
         case _:
             return ()
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from control_plane.decisions import ingress
-from control_plane.decisions.allocation_states import Placed, Requested, fold
+from control_plane.decisions.allocation_states import Placed, Requested, Waiting, fold
 from control_plane.decisions.ingress import IngressStates, ingress_states_of
 from control_plane.decisions.refusals import UnknownName
 from control_plane.processes.allocation import MissDeadline, Wait
@@ -57,7 +57,7 @@ OPEN = (*ACTIVE, RESERVED, PUBLISHED)
 def state_of(*facts: AllocationFact) -> Placed:
     state = fold(facts)
     assert state is not None
-    assert not isinstance(state, Requested)
+    assert not isinstance(state, Requested | Waiting)
     return state
 
 

@@ -65,7 +65,7 @@ select requested.data::jsonb ->> 'project', count(*) from ledger.claim
 """
 _COUNTED: Final = """
 select holder, sum(slots)::int, sum(gpus)::int, sum(vcpus)::int, sum(memory_mib)::int, sum(public_addresses)::int,
-       sum(public_ports)::int, sum(price_per_hour) from read.quota_use group by holder
+       sum(public_ports)::int, sum(waiting_requests)::int, sum(price_per_hour) from read.quota_use group by holder
 """
 amount = st.none() | st.integers(0, 5)
 price = st.none() | st.sampled_from(["0", "0.03", "0.05"])
@@ -134,7 +134,11 @@ class Quotas(RuleBasedStateMachine):
     def allocation_is_requested(self, project: str, actor: str, slots: int, ports: int) -> None:
         before = recomputed(self._conn)
         of_slots = QuotaUse(
-            1, SMALL.gpu_count, SMALL.vcpus, SMALL.memory_mib, 0, 0, Decimal(SMALL.price_per_hour)
+            1,
+            SMALL.gpu_count,
+            SMALL.vcpus,
+            SMALL.memory_mib,
+            price_per_hour=Decimal(SMALL.price_per_hour),
         )
         holders: dict[StreamId, QuotaUse] = {
             stream_of_project(ProjectId(project)): times(of_slots, slots).plus(QuotaUse(public_ports=ports)),

@@ -143,11 +143,25 @@ create table quota_use (
   memory_mib bigint not null,
   public_addresses bigint not null,
   public_ports bigint not null,
+  waiting_requests bigint not null,
   price_per_hour numeric not null,
   primary key (holder, shard)
 )
 -- Room for new versions of a row on its page, so that an update changes no index.
 with (fillfactor = 20);
+
+-- Requests that wait, or waited, for capacity.
+create table waiting (
+  allocation_id text not null,
+  version bigint not null,
+  project text not null,
+  priority integer not null,
+  queued_at timestamptz not null,
+  waits_until timestamptz not null,
+  is_waiting boolean not null,
+  primary key (allocation_id)
+);
+create index waiting_in_order on waiting (priority desc, queued_at, allocation_id) where is_waiting;
 
 create table service_account (
   account text not null,

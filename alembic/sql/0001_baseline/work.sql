@@ -87,7 +87,7 @@ create table work.quota_lock (
 -- The sums are a statement of their own, begun after the locks are taken: it sees what each earlier holder of a lock has committed.
 create function work.hold_quotas(holders text[]) returns table (
   holder text, slots bigint, gpus bigint, vcpus bigint, memory_mib bigint, public_addresses bigint, public_ports bigint,
-  price_per_hour numeric)
+  waiting_requests bigint, price_per_hour numeric)
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
@@ -95,11 +95,25 @@ begin
   perform from work.quota_lock l where l.holder = any(holders) order by l.holder for update;
   return query
     select u.holder, sum(u.slots)::bigint, sum(u.gpus)::bigint, sum(u.vcpus)::bigint, sum(u.memory_mib)::bigint,
-           sum(u.public_addresses)::bigint, sum(u.public_ports)::bigint, sum(u.price_per_hour)
+           sum(u.public_addresses)::bigint, sum(u.public_ports)::bigint, sum(u.waiting_requests)::bigint,
+           sum(u.price_per_hour)
       from read.quota_use u where u.holder = any(holders) group by u.holder;
 end $$;
 revoke all on function work.hold_quotas from public;
 grant execute on function work.hold_quotas to sliceplane_app;
+
+-- Why waiting requests could not be placed when this was last tried, and the node that is kept for a request. No slot of one of the
+-- classes `kept_classes` on that node is given to others, unless their lease ends before `kept_from`, when the request is expected to start
+-- there (null: not known).
+create table work.waiting_attempt (
+  allocation_id text not null,
+  code text not null,
+  message text not null,
+  kept_node text,
+  kept_classes text[],
+  kept_from timestamptz,
+  primary key (allocation_id)
+);
 
 -- How many slots of each class a node has, how many of them are fit for placement (`fit`), held by no allocation (`idle`) or
 -- both (`free`), and how many are free on the node. It may be a moment older than the slots.

@@ -45,6 +45,8 @@ each byte as two.
 """
 MIN_LEASE_SECONDS: Final = 60
 MAX_LEASE_SECONDS: Final = 365 * 24 * 3600
+MAX_WAIT_SECONDS: Final = 30 * 24 * 3600
+MOST_PRIORITY: Final = 100
 MAX_KEY_SECONDS: Final = 10 * 365 * 24 * 3600
 
 
@@ -183,6 +185,15 @@ Price = Annotated[str, AfterValidator(values.price)]
 Labels = dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]]
 
 
+class WaitForCapacity(Body):
+    """How a request waits for capacity."""
+
+    wait_seconds: int | None = Field(default=None, ge=1, le=MAX_WAIT_SECONDS)
+    """How long the request waits before the allocation fails; null: the default of the deployment."""
+    priority: int = Field(default=0, ge=-MOST_PRIORITY, le=MOST_PRIORITY)
+    """Requests with a higher priority are placed first. Only an admin may request a priority above 0."""
+
+
 class CreateAllocation(Body):
     """Request body of `POST /v1/allocations`."""
 
@@ -216,6 +227,9 @@ class CreateAllocation(Body):
     max_price_per_hour: Price | None = None
     """Highest price of the whole allocation per hour: SKUs with which it would cost more are not used. Null: any
     price."""
+    wait_for_capacity: WaitForCapacity | bool = False
+    """Whether the request waits if it is refused only because of the present state, such as for lack of free slots. The
+    state of the allocation is then `waiting`, and it has no slots until it is placed."""
 
     @model_validator(mode="after")
     def _fits_into_an_order(self) -> Self:
@@ -399,6 +413,8 @@ class SetProjectLimits(Body):
     """Number of whole public addresses."""
     public_ports: Count | None = None
     """Number of ports of public addresses."""
+    waiting_requests: Count | None = None
+    """Number of requests that wait for capacity; null: the default of the deployment."""
     price_per_hour: Price | None = None
     """Sum of the prices per hour, a decimal number in the currency of the deployment."""
     max_lease_seconds: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None

@@ -11,7 +11,7 @@ from control_plane.api.catalogue.naming_route import NamingRoute
 from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.allocation_filters import Wanted, filtered
 from control_plane.api.requests.as_of import At, set_headers, travel_of
-from control_plane.api.requests.bodies import CreateAllocation, RenewLease, ReportFault
+from control_plane.api.requests.bodies import CreateAllocation, RenewLease, ReportFault, WaitForCapacity
 from control_plane.api.requests.commands import DryRun, dry, execute, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, position_of
@@ -28,6 +28,7 @@ from control_plane.api.views.placement_views import (
     outlook_view,
     placement_view,
 )
+from control_plane.api.views.queue_views import with_queue
 from control_plane.api.views.quota_views import exceeded_views
 from control_plane.commands.allocations import (
     release_allocation,
@@ -37,16 +38,18 @@ from control_plane.commands.allocations import (
     stop_allocation,
 )
 from control_plane.commands.past_placements import explain_placement, newest_placement
-from control_plane.commands.placement_request import NewAllocation
+from control_plane.commands.placement_request import NewAllocation, WaitOptions
 from control_plane.commands.placing import create_allocation, preview_placement
-from control_plane.decisions.access import Principal, Scope, project_of, within
+from control_plane.commands.waiting import Placing
+from control_plane.decisions.access import Principal, Role, Scope, project_of, within
 from control_plane.decisions.placing.explanation import Group, Unplaced
 from control_plane.decisions.quotas import NotAdmitted
-from control_plane.decisions.refusals import Conflict, Malformed, Objection, UnknownName
+from control_plane.decisions.refusals import Conflict, Forbidden, Malformed, Objection, UnknownName
 from control_plane.decisions.requests import network_mode_offered
 from control_plane.handle import Command
 from control_plane.histories import allocation_history, histories
 from control_plane.origin import Origin
+from control_plane.settings import Settings
 from events.allocations import AllocationFact, AllocationRequested
 from events.envelope import Recorded
 from events.facts import Reason
@@ -93,6 +96,8 @@ async def create(
 ) -> Response:
     """Create an allocation. The response is immediate and has the claimed slots; watch the allocation until it is
     active.
+
+    With `wait_for_capacity`, a request that cannot be placed now gets the state `waiting` and no slots yet.
     """
 
     def render(facts: tuple[AllocationFact, ...], now: datetime) -> str:
@@ -151,8 +156,22 @@ def _new(request: Request, principal: Principal, body: CreateAllocation) -> tupl
         app_profile=None if body.app_profile is None else AppProfileName(body.app_profile),
         max_price_per_hour=body.max_price_per_hour,
         ingress_rules=[(ingress_of(new_uuid()), each.requested) for each in body.ingress],
+        wait=_wait(principal, body, settings),
     )
     return new, origin_of(request, principal, correlation_id=correlation, project=requested.project)
+
+
+def _wait(principal: Principal, body: CreateAllocation, settings: Settings) -> WaitOptions | None:
+    """Return how a request of the caller waits for capacity; None if it does not wait. Raises `Forbidden`."""
+    wanted = body.wait_for_capacity
+    if wanted is False:
+        return None
+    options = WaitForCapacity() if wanted is True else wanted
+    if options.priority > 0 and principal.role is not Role.ADMIN:
+        reason = f"priority {options.priority} is above 0, which only an admin may request; use 0 or less"
+        raise Forbidden(Objection("priority_not_permitted", reason, "/wait_for_capacity/priority"))
+    duration = timedelta(seconds=options.wait_seconds or settings.wait_seconds)
+    return WaitOptions(options.priority, duration, settings.waiting_requests)
 
 
 def _request(allocation: AllocationId, body: CreateAllocation, project: ProjectId) -> AllocationRequested:
@@ -211,7 +230,8 @@ async def list_allocations(
             return [view_of_history(refuse_unreadable(by_stream[stream]), principal) for stream in streams]
 
         listed = await filtered(partial(page, conn), now, wanted, after, limit)
-        listed.items = await with_conditions(conn, listed.items, plane_of(request).settings.unreachable_after)
+        views = await with_queue(conn, listed.items)
+        listed.items = await with_conditions(conn, views, plane_of(request).settings.unreachable_after)
     return listed
 
 
@@ -276,8 +296,10 @@ async def shown(request: Request, allocation: str) -> AllocationView:
     """Return the present view of an allocation, with its ETag. Raises `UnknownName`."""
     view = view_of_history(await _history(request, allocation), caller_of(request))
     plane = plane_of(request)
+    placing = Placing(plane.settings.unreachable_after, plane.settings.place_on_simulated_nodes)
     async with plane.engine.connect() as conn:
-        [conditioned] = await with_conditions(conn, [view], plane.settings.unreachable_after)
+        queued = await with_queue(conn, [view], placing)
+        [conditioned] = await with_conditions(conn, queued, plane.settings.unreachable_after)
     set_version(request, view.version)
     return conditioned
 

@@ -10,16 +10,17 @@ from control_plane.api.views.allowed_actions import AllowedActions, actions_on_a
 from control_plane.api.views.views import ReasonView, RemainingSlotView, reason_view, remaining_slot_view
 from control_plane.decisions.access import Principal
 from control_plane.decisions.allocation_states import (
+    Accepted,
     Active,
     Allocation,
     AnyDesiredStateFact,
     Failed,
-    Placed,
     Released,
     Releasing,
     Requested,
     Stopped,
     Stopping,
+    Waiting,
     awaiting_proof,
     fold,
     lease_of,
@@ -142,6 +143,22 @@ class ReleaseOverdueView(BaseModel):
     remaining: list[RemainingSlotView]
 
 
+class QueueView(BaseModel):
+    """The wait of an allocation for capacity."""
+
+    priority: int
+    queued_at: datetime
+    waits_until: datetime
+    """When the allocation fails unless it is placed by then."""
+    reason: ReasonView
+    """Why it could not be placed when this was last tried; in views of the past, when it was requested."""
+    position: int | None = None
+    """Position in the queue of all waiting requests, counted from 1; null in views of the past and in events."""
+    earliest_possible_at: datetime | None = None
+    """When enough slots are free at the earliest, according to the ends of leases, if no other request gets them; null
+    if it is not known, in lists and in views of the past."""
+
+
 class AllocationView(BaseModel):
     """An allocation. `slots` are the current ones. If the bring-up failed due to a node fault and the allocation was
     placed on another node, `replaced` has its former slots. This happens at most once, and never if
@@ -151,8 +168,8 @@ class AllocationView(BaseModel):
     null, because slices are isolated from each other.
 
     `version` counts the facts of the allocation in this view, `generation` those up to the last that changed the
-    desired state of its slots. `generation` is 0 before the placement, which occurs only in views of the past: a
-    request is placed when it is recorded.
+    desired state of its slots. `generation` is 0 before the placement: while the allocation waits for capacity, and in
+    views of the past.
     """
 
     id: str
@@ -180,6 +197,8 @@ class AllocationView(BaseModel):
     replaced: ReplacementView | None
     release_overdue: ReleaseOverdueView | None
     """Set while the state is releasing or failed and slots were not proved empty by the deadline."""
+    queue: QueueView | None
+    """Set while the state is waiting."""
     labels: dict[str, str]
     apart_from: dict[str, str]
     """Labels: no node was used on which another allocation of the project with one of these labels held a slot."""
@@ -215,7 +234,7 @@ def allocation_view(
         image=request.image,
         image_version=used.image.version or None if used else None,
         app_profile=used.app_profile.name if used and used.app_profile else None,
-        price_per_hour=used.sku.content.price_per_hour if used else None,
+        price_per_hour=used.sku.content.price_per_hour if used and not isinstance(state, Waiting) else None,
         slots=[] if isinstance(state, Requested) else _slots(state, facts),
         lease=None if isinstance(state, Requested) else _lease(state),
         endpoints=_endpoints(state, facts) if isinstance(state, Active) else [],
@@ -223,6 +242,7 @@ def allocation_view(
         replace_on_failure=request.replace_on_failure,
         replaced=_replacement(facts),
         release_overdue=_release_overdue(state),
+        queue=_queue(state),
         labels=request.labels,
         apart_from=request.apart_from,
         version=len(facts),
@@ -247,6 +267,18 @@ def _replacement(facts: Sequence[AllocationFact]) -> ReplacementView | None:
     return None
 
 
+def _queue(state: Allocation) -> QueueView | None:
+    if not isinstance(state, Waiting):
+        return None
+    queued = state.queued
+    return QueueView(
+        priority=queued.priority,
+        queued_at=queued.queued_at,
+        waits_until=queued.waits_until,
+        reason=ReasonView(code=queued.reason.code, message=queued.reason.message),
+    )
+
+
 def _release_overdue(state: Allocation) -> ReleaseOverdueView | None:
     overdue = state.overdue if isinstance(state, Releasing | Failed) else None
     left = [each for each in overdue.remaining if each.slot_id in awaiting_proof(state)] if overdue else []
@@ -255,7 +287,7 @@ def _release_overdue(state: Allocation) -> ReleaseOverdueView | None:
     return ReleaseOverdueView(deadline=overdue.deadline, remaining=list(map(remaining_slot_view, left)))
 
 
-def _slots(state: Placed, facts: Sequence[AllocationFact]) -> list[AllocatedSlot]:
+def _slots(state: Accepted, facts: Sequence[AllocationFact]) -> list[AllocatedSlot]:
     seen = _observed(facts)
     up = ready_slots(state)
     return [
@@ -297,7 +329,7 @@ def _observed(facts: Sequence[AllocationFact]) -> dict[SlotId, SliceAddressObser
     return {slot: fact for slot, fact in last.items() if slot not in ended}
 
 
-def _lease(state: Placed) -> LeaseView | None:
+def _lease(state: Accepted) -> LeaseView | None:
     lease = lease_of(state)
     return None if lease is None else LeaseView(granted_at=lease.granted_at, expires_at=lease.expires_at)
 

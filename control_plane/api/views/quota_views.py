@@ -42,6 +42,8 @@ class ProjectLimitsView(PrincipalLimitsView):
     """Longest time in seconds that a lease may run, counted from its request and from each renewal."""
     budget_per_month: str | None
     """Price of all leases in a calendar month (UTC), a decimal number in the currency of the deployment."""
+    waiting_requests: int | None
+    """Number of requests that wait for capacity; null: the default of the deployment applies."""
 
 
 class ProjectUseView(PrincipalUseView):
@@ -54,6 +56,7 @@ class ProjectUseView(PrincipalUseView):
     memory_mib: int
     public_addresses: int
     public_ports: int
+    waiting_requests: int
 
 
 class BudgetView(BaseModel):

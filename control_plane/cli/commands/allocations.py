@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from rich.console import RenderableType
 
 from control_plane.cli.commands.events import show_events
@@ -18,7 +18,7 @@ from control_plane.cli.times import At, counted_from
 from control_plane.cli.waiting import wait
 from control_plane.client import calls
 from control_plane.client.answers import Allocation, Node
-from control_plane.client.bodies import CreateAllocation
+from control_plane.client.bodies import CreateAllocation, WaitForCapacity
 from control_plane.client.exchange import Call, Reply
 from control_plane.client.timeline import Timeline
 from control_plane.client.waits import ENDS
@@ -102,6 +102,21 @@ def create(
             show_default="any price",
         ),
     ] = None,
+    wait_for_capacity: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="If it cannot be placed now, let it wait for capacity for this time, such as 30m, or default.",
+            show_default="it is refused",
+        ),
+    ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            help="Order of waiting allocations, with --wait-for-capacity: a higher priority is placed first.",
+            show_default="0",
+        ),
+    ] = None,
     replace: Annotated[
         bool,
         typer.Option(
@@ -140,6 +155,7 @@ def create(
             apart_from=labels(apart_from or [], "--apart-from") or UNSET,
             max_price_per_hour=max_price_per_hour or UNSET,
             user_data=UNSET if user_data is None else text_in(user_data, "--user-data"),
+            wait_for_capacity=_wait_options(wait_for_capacity, priority),
         )
         if explain:
             current.screen.one(current.send(calls.preview_placement(body)), placements.preview)
@@ -149,6 +165,16 @@ def create(
             _wait_until(current, reply.value.id, "active", timeout=timeout)
         else:
             _show(current, reply)
+
+
+def _wait_options(duration: str | None, priority: int | None) -> WaitForCapacity | UnsetType:
+    """Return how a new allocation waits for capacity. Raises `typer.BadParameter`."""
+    if duration is None:
+        if priority is not None:
+            raise typer.BadParameter("add --wait-for-capacity TIME", param_hint="--priority")
+        return UNSET
+    waits = UNSET if duration == "default" else seconds(duration, "--wait-for-capacity")
+    return WaitForCapacity(wait_seconds=waits, priority=UNSET if priority is None else priority)
 
 
 def _wait_until(

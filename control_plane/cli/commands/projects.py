@@ -88,6 +88,10 @@ def set_limits(
     public_ports: Annotated[
         int | None, typer.Option(help="Ports of public addresses.", show_default=_UNLIMITED)
     ] = None,
+    waiting_requests: Annotated[
+        int | None,
+        typer.Option(help="Requests that wait for capacity.", show_default="the default of the deployment"),
+    ] = None,
     price_per_hour: Annotated[
         str | None,
         typer.Option(help="Sum of the prices per hour, such as 60.00.", show_default=_UNLIMITED),
@@ -116,6 +120,7 @@ def set_limits(
         memory_mib=UNSET if memory_mib is None else memory_mib,
         public_addresses=UNSET if public_addresses is None else public_addresses,
         public_ports=UNSET if public_ports is None else public_ports,
+        waiting_requests=UNSET if waiting_requests is None else waiting_requests,
         price_per_hour=price_per_hour or UNSET,
         max_lease_seconds=UNSET if max_lease is None else seconds(max_lease, "--max-lease"),
         budget_per_month=budget_per_month or UNSET,

@@ -35,6 +35,7 @@ _AMOUNTS: Final = {
     "memory_mib": "memory (MiB)",
     "public_addresses": "public addresses",
     "public_ports": "public ports",
+    "waiting_requests": "waiting requests",
     "price_per_hour": "price per hour",
     "max_lease_seconds": "longest lease (s)",
     "budget_per_month": "budget per month",

@@ -25,6 +25,7 @@ from control_plane.client.answers import (
     Ingress,
     Node,
     PublicAddress,
+    Queued,
     Reason,
     RegisteredNode,
     RemainingSlot,
@@ -87,6 +88,8 @@ def _allocation(item: Allocation, simulated: Collection[str], now: datetime | No
         yield "condition", _condition(condition, now)
     yield "requested", _requested(item)
     yield "at", f"{words.clock(item.requested_at)} ({words.since(item.requested_at, now)})"
+    if item.queue:
+        yield from _queue(item.queue, now)
     if item.labels:
         yield "labels", _labels(item.labels)
     if item.apart_from:
@@ -111,6 +114,16 @@ def _allocation(item: Allocation, simulated: Collection[str], now: datetime | No
     if now is None:  # a login is possible only in the present
         yield from _logins(item, simulated)
     yield from actions(item.allowed_actions)
+
+
+def _queue(item: Queued, now: datetime | None) -> Iterator[Row]:
+    """Yield the wait of an allocation for capacity."""
+    place = "" if item.position is None else f"position {item.position} in the queue, "
+    yield "waits", f"{place}priority {item.priority}, since {words.clock(item.queued_at)}"
+    yield "until", f"{words.clock(item.waits_until)} ({words.until(item.waits_until, now)})"
+    if item.earliest_possible_at:
+        yield "earliest", f"{words.clock(item.earliest_possible_at)}, by the ends of leases"
+    yield "waits for", Text.assemble(item.reason.message, (f"  [{item.reason.code}]", "dim"))
 
 
 def _requested(item: Allocation) -> str:

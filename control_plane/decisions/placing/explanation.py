@@ -27,6 +27,7 @@ NO_FREE_SLOT: Final = "no_free_slot"
 RESERVED: Final = "reserved_for_others"
 NO_PUBLIC_ADDRESS: Final = "no_public_address"
 NOT_APART: Final = "not_apart"
+KEPT: Final = "kept_for_waiting"
 SIMULATED: Final = "simulated"
 _MOST_GROUPS: Final = 8
 """Number of groups that the message of a refusal names."""
@@ -82,6 +83,7 @@ _USE: Final[Mapping[str, str]] = {
     NO_FREE_SLOT: "too few free slots",
     RESERVED: "the free slots are reserved for other projects",
     NOT_APART: "an allocation from which the request keeps apart has a slot there",
+    KEPT: "its free slots are kept for requests that wait for capacity",
     NO_PUBLIC_ADDRESS: "no public address or port is free",
     SIMULATED: "the node is simulated, and is used only for requests that name it",
 }

@@ -14,7 +14,7 @@ from control_plane.web.visits import Visit, both, nothing
 _TIMELINE: Final = 100
 _SSH_PORT: Final = 22
 STATES: Final = (
-    "requested", "placed", "provisioning", "active", "starting", "stopping", "stopped", "releasing", "failed",
+    "requested", "waiting", "placed", "provisioning", "active", "starting", "stopping", "stopped", "releasing", "failed",
     "released",
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from control_plane.decisions.quotas import (
     times,
 )
 from deploy.embedded.lab_catalogue import SMALL
-from events.allocations import AllocationSpecified
+from events.allocations import AllocationDequeued, AllocationQueued, AllocationSpecified
 from events.derived.quotas import COUNTED, NOTHING_USED, QuotaUse, use_changes
 from events.entries import ImageContent, ReadinessCheck, SpecifiedImage, SpecifiedSku
 from events.ingress import IngressRemoved, IngressReserved, IngressRule, Service
@@ -30,7 +30,7 @@ from events.values import (
     stream_of_principal,
     stream_of_project,
 )
-from tests.decisions.histories import ID, A
+from tests.decisions.histories import ID, NOW, REASON, A
 
 USE = SlotUse(ProjectId("vision"), "key:ci", 2, 24, 4096, "3.20", SkuName("h200.two"))
 AMOUNTS = QuotaUse(slots=1, gpus=2, vcpus=24, memory_mib=4096, price_per_hour=Decimal("3.20"))
@@ -121,6 +121,10 @@ def test_every_fact_that_frees_something_takes_back_what_the_fact_before_added()
             )
             for rule in (PORT, ADDRESS)
         ),
+        (
+            AllocationQueued(ID, USE.project, 0, REASON, NOW, NOW),
+            AllocationDequeued(ID, USE.project),
+        ),
     ]
     assert {type(fact) for pair in pairs for fact in pair} == set(COUNTED)
     for taken, freed in pairs:
@@ -136,4 +140,4 @@ def test_fact_of_the_first_version_changes_no_use() -> None:
 
 
 def test_several_slots_count_as_often() -> None:
-    assert times(AMOUNTS, 3) == QuotaUse(3, 6, 72, 12288, 0, 0, Decimal("9.60"))
+    assert times(AMOUNTS, 3) == QuotaUse(3, 6, 72, 12288, price_per_hour=Decimal("9.60"))

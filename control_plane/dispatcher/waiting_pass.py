@@ -1,0 +1,124 @@
+"""Passes over the requests that wait for capacity: place those that fit now, and keep nodes for the first that do not.
+
+The leader of the dispatcher begins a pass when it has read an event that may give a waiting request capacity, and every
+`PASS_SECONDS`: capacity can also come back without an event, such as with the heartbeat of a node. Nothing is lost if
+a pass ends early or two run at the same time: each placement is a command that takes effect once.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
+from control_plane.commands.waiting import (
+    Placing,
+    forget_others,
+    keep_node,
+    queued_requests,
+    try_to_place,
+)
+from control_plane.decisions.waiting import Keep, Outcome, QueuedRequest, Try, one_pass
+from control_plane.handle import Handle
+from control_plane.outage import DATABASE_UNAVAILABLE
+from events.allocations import AllocationDequeued, AllocationQueued
+from events.envelope import Recorded
+from events.facts import Fact
+from events.ingress import IngressRemoved
+from events.nodes import (
+    NodeAddressesChanged,
+    NodeReadmitted,
+    NodeRecovered,
+    NodeUncordoned,
+)
+from events.principals import PrincipalLimitsSet
+from events.projects import ProjectLimitsSet
+from events.slots import (
+    SlotApproved,
+    SlotForceReleased,
+    SlotReadmitted,
+    SlotRecovered,
+    SlotReinstated,
+    SlotReleased,
+    SlotSkusChanged,
+)
+from events.values import AllocationId
+
+log = structlog.get_logger()
+PASS_SECONDS: Final = 5.0
+_GIVING: Final = (
+    AllocationQueued,
+    AllocationDequeued,
+    IngressRemoved,
+    NodeAddressesChanged,
+    NodeReadmitted,
+    NodeRecovered,
+    NodeUncordoned,
+    PrincipalLimitsSet,
+    ProjectLimitsSet,
+    SlotApproved,
+    SlotForceReleased,
+    SlotReadmitted,
+    SlotRecovered,
+    SlotReinstated,
+    SlotReleased,
+    SlotSkusChanged,
+)
+"""Types of facts after which a waiting request may be placed, or another one becomes the first."""
+
+
+def may_give_capacity(batch: Iterable[Recorded[Fact]]) -> bool:
+    """Return whether a waiting request may be placed after one of these events."""
+    return any(isinstance(each.fact, _GIVING) for each in batch)
+
+
+async def follow_capacity(handle: Handle, placing: Placing, changed: asyncio.Event) -> None:
+    """Begin a pass whenever `changed` is set, and every `PASS_SECONDS`, until cancelled."""
+    while True:
+        changed.clear()
+        try:
+            await pass_over_queue(handle, placing)
+        except DATABASE_UNAVAILABLE as error:
+            log.warning("database_unavailable", error=str(error))
+        except Exception:  # a defect of the queue must not stop the orders of nodes
+            log.exception("pass_over_waiting_requests_failed")
+        try:
+            await asyncio.wait_for(changed.wait(), PASS_SECONDS)
+        except TimeoutError:
+            continue
+
+
+async def pass_over_queue(handle: Handle, placing: Placing) -> int:
+    """Make one pass over the waiting requests. Return the number of requests that it placed."""
+    async with handle.engine.connect() as conn:
+        queue = await queued_requests(conn)
+    if not queue:
+        return 0
+    placed, kept = 0, list[AllocationId]()
+    steps, outcome = one_pass(queue), None
+    while True:
+        try:
+            step = next(steps) if outcome is None else steps.send(outcome)
+        except StopIteration:
+            break
+        match step:
+            case Try(request=queued):
+                outcome = await _tried(handle, queued, placing)
+                placed += outcome is Outcome.PLACED
+            case Keep(request=queued):
+                await keep_node(handle, queued, placing)
+                kept.append(queued.request.allocation_id)
+                outcome = Outcome.NO_CAPACITY
+    await forget_others(handle, kept)
+    return placed
+
+
+async def _tried(handle: Handle, queued: QueuedRequest, placing: Placing) -> Outcome:
+    """Try to place a request. One that cannot be tried because of a defect lets all later ones pass."""
+    try:
+        return await try_to_place(handle, queued, placing)
+    except DATABASE_UNAVAILABLE:
+        raise
+    except Exception:  # a defect of one request must not stop the others
+        log.exception("waiting_request_not_tried", allocation=queued.request.allocation_id)
+        return Outcome.GONE
