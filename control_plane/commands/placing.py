@@ -1,6 +1,7 @@
 """The commands that create an allocation, and that show where it would be placed."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -34,10 +35,11 @@ from events.values import (
     stream_of_allocation,
 )
 
+RenderNew = Callable[[tuple[AllocationFact, ...], datetime], str]
+"""Function that makes the caller's response from the first facts of an allocation and their time."""
 
-def create_allocation(
-    new: NewAllocation, origin: Origin, render: Callable[[tuple[AllocationFact, ...], datetime], str]
-) -> Command:
+
+def create_allocation(new: NewAllocation, origin: Origin, render: RenderNew) -> Command:
     """Create an allocation: choose and claim its slots and ingress rules.
 
     Raises `UnknownName` if its project or one of its entries of the catalogue does not exist, and `Conflict` if an
@@ -55,26 +57,10 @@ def create_allocation(
             if not transaction.wait_for_locked and _searched(options):
                 raise RetryWithoutLocks from nothing
             raise await _with_outlook(transaction.conn, nothing, new, options) from None
-        name = new.request.allocation_id
-        placed = AllocationPlaced(
-            allocation_id=name,
-            slots=found.slots,
-            deadline=transaction.now + ready_within(option.specified.sku.content),
-        )
-        # Ingress rules precede the placement, because its position becomes the token of an order that contains them.
-        facts: tuple[AllocationFact, ...] = (
-            option.wanted.request,
-            option.specified,
-            *found.reserved,
-            placed,
-        )
-        answer = render(facts, transaction.now)
-        claims = found.claims(name, option.use)
-        changes = (Change(stream_of_allocation(name), 0, facts), *claims)
         # If other requests used the quota since the first check, the next run tries the alternatives.
         may_retry = len(options) > 1 and not transaction.wait_for_locked
         check = option.quotas.last_check(option.amounts, may_retry=may_retry)
-        return Decision(changes, origin.at(transaction.now), answer, check)
+        return replace(option.placed_in(found, transaction.now, origin, render), last_check=check)
 
     return command
 
@@ -108,7 +94,7 @@ def preview_placement(
     return command
 
 
-class _Option(NamedTuple):
+class Option(NamedTuple):
     """A SKU that a new allocation may get: the specification with this SKU, the slots that it needs, what each of them
     counts towards quotas (`use`), and the quotas that apply. `refusal` is why the SKU is not used wherever there are
     free slots; None if it may be used.
@@ -125,13 +111,23 @@ class _Option(NamedTuple):
         """What the whole allocation counts towards quotas."""
         return _amounts(self.use, self.wanted)
 
+    def placed_in(self, found: FoundSlots, now: datetime, origin: Origin, render: RenderNew) -> Decision:
+        """Return the decision to create the allocation in these slots; its quotas are not checked."""
+        name = self.wanted.request.allocation_id
+        deadline = now + ready_within(self.specified.sku.content)
+        placed = AllocationPlaced(allocation_id=name, slots=found.slots, deadline=deadline)
+        # Ingress rules precede the placement, because its position becomes the token of an order that contains them.
+        facts: tuple[AllocationFact, ...] = (self.wanted.request, self.specified, *found.reserved, placed)
+        changes = (Change(stream_of_allocation(name), 0, facts), *found.claims(name, self.use))
+        return Decision(changes, origin.at(now), render(facts, now))
+
 
 def _amounts(use: SlotUse, wanted: PlacementRequest) -> QuotaUse:
     of_slots = times(amounts_of_slot(use), wanted.request.slot_count)
     return of_slots.plus(ingress_use(wanted.ingress_requests))
 
 
-async def _options(conn: AsyncConnection, new: NewAllocation, actor: str) -> list[_Option]:
+async def _options(conn: AsyncConnection, new: NewAllocation, actor: str) -> list[Option]:
     """Return an option for each SKU of a new allocation of the caller `actor`, in the order of preference. Raises
     `UnknownName` or `Conflict` with every objection to its project, to its entries of the catalogue and to the length
     of its lease.
@@ -148,27 +144,27 @@ async def _options(conn: AsyncConnection, new: NewAllocation, actor: str) -> lis
             against += (each._replace(field=field) if each.field == "/sku" else each for each in specified)
     refuse_if([*dict.fromkeys(against)])
     apart = await apart_nodes(conn, new.request)
-    return [_option(new, each, apart, quotas, actor) for each in found]
+    return [option_of(new, each, apart, quotas, actor) for each in found]
 
 
-def _option(
+def option_of(
     new: NewAllocation, specified: AllocationSpecified, apart: frozenset[NodeId], quotas: Quotas, actor: str
-) -> _Option:
+) -> Option:
     wanted, use = new.placed_as(specified, apart), use_of(new.request.project, actor, specified)
     if too_high := against_price(specified, new.request.slot_count, new.max_price_per_hour):
-        return _Option(specified, wanted, use, quotas, NotAdmitted(too_high))
+        return Option(specified, wanted, use, quotas, NotAdmitted(too_high))
     exceeded = quotas.exceeded(_amounts(use, wanted))
-    return _Option(specified, wanted, use, quotas, over_quota(exceeded) if exceeded else None)
+    return Option(specified, wanted, use, quotas, over_quota(exceeded) if exceeded else None)
 
 
-def _searched(options: Sequence[_Option]) -> bool:
+def _searched(options: Sequence[Option]) -> bool:
     """Return whether slots were searched for one of the options, so that locked rows may have been skipped."""
     return any(each.refusal is None for each in options)
 
 
 async def _find_slots_for_any(
-    transaction: Transaction, options: Sequence[_Option]
-) -> "tuple[_Option, FoundSlots]":
+    transaction: Transaction, options: Sequence[Option]
+) -> "tuple[Option, FoundSlots]":
     """Return the first option for which a node has free slots, and these slots. Raises `Conflict` with the refusals of
     all options.
 
@@ -191,7 +187,7 @@ async def _find_slots_for_any(
 
 
 async def _with_outlook(
-    conn: AsyncConnection, refusal: Conflict, new: NewAllocation, options: Sequence[_Option]
+    conn: AsyncConnection, refusal: Conflict, new: NewAllocation, options: Sequence[Option]
 ) -> Conflict:
     """Return the refusal of a request, with its outlook if no node is suitable."""
     if not isinstance(refusal, Unplaced):
