@@ -13,27 +13,40 @@ caller does not cancel the command; repeating the request with the same idempote
 
 A command can require a version of a stream (`Condition`), and it can be tried without an effect (`dry_run`). Both use
 the same transaction: a dry run makes every check and every choice of the command, and is rolled back.
+
+Commands of one kind can share a transaction (`run_together`), which then follows the same order. No command is refused
+in such a transaction: a command that it cannot carry out runs again in a transaction of its own.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import psycopg
 import sqlalchemy as sa
+import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from control_plane.decisions.refusals import Conflict, Objection, PreconditionFailed
+from control_plane.decisions.refusals import Conflict, Objection, PreconditionFailed, Refused
 from events.envelope import Cause
 from events.facts import Fact
-from events.ledger.append import Change, CommandKey, append, take_key
+from events.ledger.append import (
+    Change,
+    CommandKey,
+    LedgerCommand,
+    append_together,
+    free_keys,
+    take_key,
+    take_new_keys,
+)
 from events.ledger.connection import fetch_value, ledger_connection
-from events.ledger.errors import ClaimHeld, VersionConflict
+from events.ledger.errors import ClaimHeld, LedgerRefusal, VersionConflict
 from events.values import StreamId
 from read_models import inline
 from tasks.failpoints import failpoint
 
+log = structlog.get_logger()
 ATTEMPTS: Final = 8
 AGAIN: Final = "again"
 """Answer of a due command that took one of several steps: the dispatcher runs it again at once."""
@@ -71,6 +84,15 @@ class Decision:
     last_check: LastCheck | None = None
 
 
+class Decisions(NamedTuple):
+    """The outcomes of several commands that share a transaction. None: the command has to run by itself. `last_check`
+    is that of all commands together.
+    """
+
+    decisions: Sequence[Decision | None]
+    last_check: LastCheck | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """The connection and time that a command decides with. `now` is the database's time, or a test's.
@@ -101,6 +123,9 @@ class Outcome(NamedTuple):
 
 
 Command = Callable[[Transaction], Awaitable[Decision]]
+T = TypeVar("T")
+DecideTogether = Callable[[Transaction, Sequence[T]], Awaitable[Decisions]]
+"""Decision about several commands. It must not wait for rows of slots, for which other transactions may wait long."""
 Clock = Callable[[AsyncConnection], Awaitable[datetime]]
 
 
@@ -180,6 +205,47 @@ class Handle:
                 wait_for_locked |= isinstance(error, RetryWithoutLocks)
         raise AssertionError("unreachable")
 
+    async def run_together(
+        self, commands: Sequence[tuple[T, CommandKey | None]], decide: DecideTogether[T]
+    ) -> list[Outcome | None]:
+        """Run several commands in one transaction. Return the outcome of each; None for a command that was not run, and
+        that the caller must run by itself.
+
+        Raises an error after which it is not known whether the commands were recorded, such as a lost connection.
+        """
+        try:
+            return await self._together(commands, decide)
+        except (Refused, LedgerRefusal, psycopg.Error, sa.exc.DBAPIError) as error:
+            if not _is_rolled_back(error):
+                raise
+            log.info("commands_run_separately", commands=len(commands), error=str(error))
+            return [None] * len(commands)
+
+    async def _together(
+        self, commands: Sequence[tuple[T, CommandKey | None]], decide: DecideTogether[T]
+    ) -> list[Outcome | None]:
+        keyed = [(index, key) for index, (_, key) in enumerate(commands) if key is not None]
+        async with self.engine.connect() as conn:
+            ledger = await ledger_connection(conn)
+            new = await take_new_keys(ledger, [key for _, key in keyed]) if keyed else ()
+            used = {index for each, (index, _) in enumerate(keyed) if each not in new}
+            run = [index for index in range(len(commands)) if index not in used]
+            made = await decide(
+                Transaction(conn, await self.clock(conn)), [commands[each][0] for each in run]
+            )
+            decided = {
+                index: each for index, each in zip(run, made.decisions, strict=True) if each is not None
+            }
+            if unused := [key for index, key in keyed if index in run and index not in decided]:
+                await free_keys(ledger, unused)
+            recorded = [(each, commands[index][1]) for index, each in decided.items()]
+            await self._record(conn, recorded, made.last_check)
+        if decided:
+            await self.wake()
+        return [
+            Outcome(decided[index].answer) if index in decided else None for index in range(len(commands))
+        ]
+
     async def _once(
         self, command: Command, key: CommandKey | None, condition: Condition | None, *, wait_for_locked: bool
     ) -> Outcome:
@@ -189,18 +255,32 @@ class Handle:
                 await conn.commit()
                 return Outcome(stored.answer, replayed=True)
             decision = await self._decide(conn, command, condition, wait_for_locked=wait_for_locked)
-            if decision.changes or key is not None:
-                await inline.apply(conn, _numbered(decision.changes))
-                if decision.last_check is not None:
-                    await decision.last_check(conn)
-                failpoint("handle.before_append")
-                await append(ledger, decision.changes, decision.cause, key=key, answer=decision.answer)
-            failpoint("handle.before_commit")
-            await conn.commit()
-            failpoint("handle.committed")
+            recorded = [(decision, key)] if decision.changes or key is not None else []
+            await self._record(conn, recorded, decision.last_check)
         if decision.changes:
             await self.wake()
         return Outcome(decision.answer)
+
+    async def _record(
+        self,
+        conn: AsyncConnection,
+        decisions: Sequence[tuple[Decision, CommandKey | None]],
+        last_check: LastCheck | None,
+    ) -> None:
+        """Record decisions, each with its idempotency key, and commit the transaction."""
+        if decisions:
+            changes = [change for decision, _ in decisions for change in decision.changes]
+            await inline.apply(conn, _numbered(changes))
+            if last_check is not None:
+                await last_check(conn)
+            failpoint("handle.before_append")
+            await append_together(
+                await ledger_connection(conn),
+                [LedgerCommand(each.changes, each.cause, key, each.answer) for each, key in decisions],
+            )
+        failpoint("handle.before_commit")
+        await conn.commit()
+        failpoint("handle.committed")
 
     async def _try(self, command: Command, condition: Condition | None, *, wait_for_locked: bool) -> Outcome:
         async with self.engine.connect() as conn:
@@ -243,6 +323,14 @@ def _may_run_again(error: RetryWithoutLocks | VersionConflict | psycopg.Error | 
         | psycopg.errors.DeadlockDetected
         | psycopg.errors.UniqueViolation
         | psycopg.errors.IdleInTransactionSessionTimeout,
+    )
+
+
+def _is_rolled_back(error: Exception) -> bool:
+    """Return whether it is certain that the transaction with this error has recorded nothing."""
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    return isinstance(cause, Refused | LedgerRefusal | psycopg.errors.LockNotAvailable) or (
+        isinstance(cause, VersionConflict | psycopg.Error) and _may_run_again(cause)
     )
 
 

@@ -1,6 +1,7 @@
 """`sliceplane-server COMMAND`: the control plane's programs, and the commands that prepare their database.
 
-Each program is one process and may be killed at any moment: on the next start it continues from the state in Postgres.
+Each program may be killed at any moment: on the next start it continues from the state in Postgres. Each is one
+process, except an API with several workers.
 """
 
 import asyncio
@@ -8,6 +9,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, assert_never
 
 import uvloop
@@ -100,8 +102,10 @@ def _sentences(unfit: BaseExceptionGroup[UnfitServer]) -> list[str]:
 
 def _command(words: list[str]) -> int:
     match words:
+        case [Program.API]:
+            return _serve()
         case [program] if program in [*Program]:
-            return uvloop.run(_run(Program(program)))
+            return uvloop.run(_run(_entry(Program(program))))
         case ["migrate"]:
             migrate(read_migration_settings().migrate_url.get_secret_value())
             print("The database is migrated to the schema of this release.")
@@ -128,7 +132,7 @@ def _command(words: list[str]) -> int:
     return USAGE
 
 
-def _entry(program: Program) -> Callable[[Plane], Awaitable[None]]:
+def _entry(program: Program) -> Callable[..., Awaitable[None]]:
     """Return the function that runs a program until it is cancelled.
 
     Only the modules of this program are imported: FastAPI alone would take a third of a dispatcher's start.
@@ -153,14 +157,30 @@ def _entry(program: Program) -> Callable[[Plane], Awaitable[None]]:
     assert_never(program)
 
 
-async def _run(program: Program) -> int:
+def _serve() -> int:
+    """Run the API, as one process or as several workers."""
     settings = read_settings()
-    entry = _entry(program)
+    if settings.api_workers == 1:
+        return uvloop.run(_run(_entry(Program.API)))
+    from control_plane.api.workers import supervise_workers
+
+    configure_logs(settings.log)
+    worker = supervise_workers(settings.listen.split(","), settings.api_workers)
+    if isinstance(worker, int):
+        return worker
+    return uvloop.run(_run(partial(_entry(Program.API), sockets=worker.sockets), worker.parent_ended))
+
+
+async def _run(entry: Callable[[Plane], Awaitable[None]], parent_ended: int | None = None) -> int:
+    """Run a program until a signal stops it, or until the file descriptor `parent_ended` becomes readable."""
+    settings = read_settings()
     configure_logs(settings.log)
     reduce_garbage_collection()
     async with plane(settings) as made:
         running = asyncio.ensure_future(entry(made))
         loop = asyncio.get_running_loop()
+        if parent_ended is not None:
+            loop.add_reader(parent_ended, running.cancel)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, running.cancel)
         try:

@@ -69,6 +69,8 @@ class Settings(BaseSettings):
     """Whether nodes use TLS to their queue; None: as the control plane does. Set it if Redis is behind a TLS proxy."""
     redis_ca_file: Path | None = None
     listen: str = "127.0.0.1:8080"
+    api_workers: int = Field(default=1, ge=1, le=64)
+    """Number of processes of the API program that answer requests (`control_plane.api.workers`)."""
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
     log: str = Field(default="json", pattern="^(json|console)$")

@@ -64,7 +64,8 @@ CLOSED: Final = 3000
 """Creations as fast as possible."""
 PROJECTS: Final = 50
 CONNECTIONS: Final = 64
-API_PROCESSES: Final = 1
+API_PROCESSES: Final = 2
+"""Number of worker processes of the API."""
 NODES: Final = 1000
 FULL: Final = 0.5
 """Share of the slots that other allocations hold during the whole run."""
@@ -185,14 +186,13 @@ async def _creations(folder: Path) -> AsyncIterator[_Creations]:
             admin = await admin_key(made)
             await _publish(made)
         opened.enter_context(_projector(site))
-        ports = list[int]()
-        for number in range(API_PROCESSES):
-            own = folder / f"api-{number}"
-            own.mkdir()
-            ports.append(opened.enter_context(api(site.server, site.redis, own, _NO_LIMIT)))
-        keys = await _keys(ports[0], admin)
+        own = folder / "api"
+        own.mkdir()
+        settings = {**_NO_LIMIT, "SLICEPLANE_API_WORKERS": str(API_PROCESSES)}
+        port = opened.enter_context(api(site.server, site.redis, own, settings))
+        keys = await _keys(port, admin)
         callers = await opened.enter_async_context(bench_process("bench.allocate.callers"))
-        await callers.request(Callers(ports, keys, PLAIN, CONNECTIONS), type(None))
+        await callers.request(Callers(port, keys, PLAIN, CONNECTIONS), type(None))
         releases = await opened.enter_async_context(bench_process("bench.allocate.releases"))
         await releases.send(Releases(sqlalchemy_url(site.server), site.redis.url, KEPT_FULL))
         appending = [

@@ -23,11 +23,11 @@ _LENGTH: Final = b"content-length"
 
 
 class Callers(msgspec.Struct):
-    """TCP ports of the API processes, API keys of the callers, SKU, and number of connections: the first line of
+    """TCP port of the API, API keys of the callers, SKU, and number of connections: the first line of
     standard input.
     """
 
-    ports: list[int]
+    port: int
     keys: list[str]
     sku: str
     connections: int
@@ -106,8 +106,10 @@ async def _create(connections: Sequence[_Connection], callers: Callers, load: Lo
 
 async def _serve() -> None:
     callers = msgspec.json.decode(sys.stdin.readline(), type=Callers)
-    ports = itertools.islice(itertools.cycle(callers.ports), callers.connections)
-    connections = [_Connection(*await asyncio.open_connection("127.0.0.1", port)) for port in ports]
+    connections = [
+        _Connection(*await asyncio.open_connection("127.0.0.1", callers.port))
+        for _ in range(callers.connections)
+    ]
     _write_answer(None)
     while line := await asyncio.to_thread(sys.stdin.readline):
         _write_answer(await _create(connections, callers, msgspec.json.decode(line, type=Load)))

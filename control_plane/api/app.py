@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from control_plane.api.audit.access_log import AccessLog
 from control_plane.api.audit.credential_uses import CredentialUses
 from control_plane.api.audit.middleware import Audited
+from control_plane.api.creations import Creations
 from control_plane.api.document import extended
 from control_plane.api.feed.feed import Feed
 from control_plane.api.health import HealthChecks, checks
@@ -132,6 +133,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app.state.hub = progress.Hub(plane.redis)
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
     app.state.verifier = Verifier(plane.settings.oidc)
+    app.state.creations = Creations(plane.handle)
     app.state.report_gate = ReportGate()
     app.state.rate_limits = RateLimits(plane.settings, plane.redis)
     app.state.travel = TimeTravel(plane.engine, feed)

@@ -1,8 +1,11 @@
-"""The API server: one process that listens on every address of the settings."""
+"""The API server: one process that answers requests on every address of the settings, alone or as one of several
+workers (`control_plane.api.workers`).
+"""
 
 import asyncio
 import resource
 import socket
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -12,12 +15,13 @@ import uvicorn
 from control_plane.api.app import create_app
 from control_plane.api.audit.access_log import AccessLog
 from control_plane.api.feed.feed import Feed
+from control_plane.api.workers import open_listener
 from control_plane.certificates import server_context
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.following.wake import Waiter, listen
 from control_plane.identity.sealing import order_keys
 from control_plane.web.console import Console
-from control_plane.wiring import CannotListen, Plane
+from control_plane.wiring import Plane
 from control_plane.work.access_rows import Retention
 from events.ledger.tail import Tail
 
@@ -29,8 +33,9 @@ connection costs more than the heartbeat.
 """
 
 
-async def serve(plane: Plane) -> None:
-    """Serve until cancelled; requests in progress are then answered, for at most `LAST_SECONDS`.
+async def serve(plane: Plane, sockets: Sequence[socket.socket] | None = None) -> None:
+    """Serve until cancelled; requests in progress are then answered, for at most `LAST_SECONDS`. `sockets` are the
+    listening sockets of a worker; without them, they are opened.
 
     Raises `NoSigningKey`, `UnusableCertificate` and `CannotListen` before it serves a request.
     """
@@ -51,7 +56,7 @@ async def serve(plane: Plane) -> None:
         forwarded_allow_ips=[str(each) for each in plane.settings.trusted_proxies],
         ssl_context_factory=None if secure is None else lambda _config, _default: secure,
     )
-    sockets = [_listener(address) for address in plane.settings.listen.split(",")]
+    listening = list(sockets or map(open_listener, plane.settings.listen.split(",")))
     server = uvicorn.Server(config)
     async with asyncio.TaskGroup() as group:
         background = [
@@ -62,7 +67,7 @@ async def serve(plane: Plane) -> None:
             group.create_task(app.state.credential_uses.run()),
         ]
         log.info("api_serving", listen=plane.settings.listen, tls=secure is not None)
-        await _until_cancelled(server, sockets, feed)
+        await _until_cancelled(server, listening, feed)
         for task in background:
             task.cancel()
 
@@ -92,12 +97,3 @@ def _allow_connections() -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _listener(address: str) -> socket.socket:
-    """Open a listening socket on `host:port`. Raises `CannotListen`."""
-    host, _, port = address.rpartition(":")
-    try:
-        return socket.create_server((host, int(port)), reuse_port=False, backlog=1024)
-    except OSError as error:
-        raise CannotListen(address, error) from error

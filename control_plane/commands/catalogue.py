@@ -68,7 +68,16 @@ def retire_entry(kind: EntryKind, name: str, reason: str, origin: Origin) -> Com
 async def specification(
     conn: AsyncConnection, request: AllocationRequested, app_profile: AppProfileName | None
 ) -> AllocationSpecified | list[Objection]:
-    """Return the fact that records the entries of an allocation with their content, or every objection to them.
+    """Return the fact that records the entries of an allocation with their content, or every objection to them. Holds
+    the entries like `hold_entries`.
+    """
+    return specify(request, app_profile, await hold_entries(conn, request, app_profile))
+
+
+async def hold_entries(
+    conn: AsyncConnection, request: AllocationRequested, app_profile: AppProfileName | None
+) -> dict[EntryKind, Entry]:
+    """Return those entries of an allocation that exist, by kind.
 
     Until the transaction ends, no other transaction can retire these entries, so that no allocation with an entry
     follows the entry's retirement in the ledger. Rows of entries are locked after those of projects, and before those
@@ -77,8 +86,7 @@ async def specification(
     names: list[tuple[EntryKind, str]] = [("sku", request.sku), ("image", request.image)]
     if app_profile is not None:
         names.append(("app_profile", app_profile))
-    found = await catalogue.find(conn, names, lock="share")
-    return specify(request, app_profile, found)
+    return await catalogue.find(conn, names, lock="share")
 
 
 def _decision(

@@ -1,6 +1,7 @@
 """The commands that create an allocation, and that show where it would be placed."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -41,10 +42,11 @@ from events.values import (
     stream_of_allocation,
 )
 
+RenderNew = Callable[[tuple[AllocationFact, ...], datetime], str]
+"""Function that makes the caller's response from the first facts of an allocation and their time."""
 
-def create_allocation(
-    new: NewAllocation, origin: Origin, render: Callable[[tuple[AllocationFact, ...], datetime], str]
-) -> Command:
+
+def create_allocation(new: NewAllocation, origin: Origin, render: RenderNew) -> Command:
     """Create an allocation: choose and claim its slots and ingress rules.
 
     Raises `UnknownName` if its project or one of its entries of the catalogue does not exist, and `Conflict` if an
@@ -75,28 +77,13 @@ def create_allocation(
                 raise RunBefore(partial(place_contested, ahead=ahead, placing=placing), refusal)
             raise await _with_outlook(transaction.conn, refusal, new, options)
         option, found = result
-        name = new.request.allocation_id
-        placed = AllocationPlaced(
-            allocation_id=name,
-            slots=found.slots,
-            deadline=transaction.now + ready_within(option.specified.sku.content),
-        )
-        # Ingress rules precede the placement, because its position becomes the token of an order that contains them.
-        facts = (
-            option.wanted.request,
-            option.specified,
-            *found.reserved,
-            placed,
-        )
-        answer = render(facts, transaction.now)
-        claims = found.claims(name, option.use)
-        changes = (Change(stream_of_allocation(name), 0, facts), *claims)
         # If other requests used the quota since the first check, the next run tries the alternatives.
         may_retry = len(options) > 1 and not transaction.wait_for_locked
         check = option.quotas.last_check(option.amounts, option.cost, may_retry=may_retry)
         # Locks of SKUs are taken before those of projects and callers.
         of_slots = option.claimable.last_check(transaction, option.wanted, found)
-        return Decision(changes, origin.at(transaction.now), answer, in_turn(of_slots, check))
+        decision = option.placed_in(found, transaction.now, origin, render)
+        return replace(decision, last_check=in_turn(of_slots, check))
 
     return command
 
@@ -115,8 +102,8 @@ def _queued(new: NewAllocation, wait: WaitOptions, refusal: Conflict, now: datet
 
 
 def _first_to_wait(
-    options: "Sequence[_Option]", refusals: Sequence[Conflict]
-) -> "tuple[_Option, Conflict] | None":
+    options: Sequence["Option"], refusals: Sequence[Conflict]
+) -> "tuple[Option, Conflict] | None":
     """Return the first option that is refused only for the present state, and its refusal; None if there is none.
 
     Raises `NotAdmitted` if too many requests of the project wait already.
@@ -158,7 +145,7 @@ def preview_placement(
     return command
 
 
-class _Option(NamedTuple):
+class Option(NamedTuple):
     """A SKU that a new allocation may get: the specification with this SKU, the slots that it needs, what each of them
     counts towards quotas (`use`), the quotas that apply, the reservations that concern its slots (`claimable`), and
     what the lease costs in their budget's month, as a weight (`cost`). `refusal` is why the SKU is not used wherever
@@ -178,12 +165,22 @@ class _Option(NamedTuple):
         """What the whole allocation counts towards quotas."""
         return _amounts(self.use, self.wanted)
 
+    def placed_in(self, found: FoundSlots, now: datetime, origin: Origin, render: RenderNew) -> Decision:
+        """Return the decision to create the allocation in these slots; its quotas are not checked."""
+        name = self.wanted.request.allocation_id
+        deadline = now + ready_within(self.specified.sku.content)
+        placed = AllocationPlaced(allocation_id=name, slots=found.slots, deadline=deadline)
+        # Ingress rules precede the placement, because its position becomes the token of an order that contains them.
+        facts: tuple[AllocationFact, ...] = (self.wanted.request, self.specified, *found.reserved, placed)
+        changes = (Change(stream_of_allocation(name), 0, facts), *found.claims(name, self.use))
+        return Decision(changes, origin.at(now), render(facts, now))
+
 
 def _amounts(use: SlotUse, wanted: PlacementRequest) -> QuotaUse:
     return whole_use(use, wanted.request.slot_count).plus(ingress_use(wanted.ingress_requests))
 
 
-async def _options(transaction: Transaction, new: NewAllocation, actor: str) -> tuple[list[_Option], Ahead]:
+async def _options(transaction: Transaction, new: NewAllocation, actor: str) -> tuple[list[Option], Ahead]:
     """Return an option for each SKU of a new allocation of the caller `actor`, in the order of preference, and the
     waiting requests ahead of it. Raises `UnknownName` or `Conflict` with every objection to its project, to its entries
     of the catalogue and to the length of its lease.
@@ -204,7 +201,7 @@ async def _options(transaction: Transaction, new: NewAllocation, actor: str) -> 
     quotas = await with_budget(conn, new.request.project, quotas, transaction.now)
     apart = await apart_nodes(conn, new.request)
     limited = [await restricted(conn, new.placed_as(each, apart), quotas.reserved) for each in found]
-    options = [_option(new, each, of, quotas, actor) for each, of in zip(found, limited, strict=True)]
+    options = [option_of(new, each, of, quotas, actor) for each, of in zip(found, limited, strict=True)]
     own = Place(0 if new.wait is None else new.wait.priority, transaction.now, new.request.allocation_id)
     if not any_waiting:
         return options, Ahead(own)
@@ -214,31 +211,34 @@ async def _options(transaction: Transaction, new: NewAllocation, actor: str) -> 
     ], ahead
 
 
-def _option(
+def option_of(
     new: NewAllocation,
     specified: AllocationSpecified,
     limited: tuple[PlacementRequest, Claimable],
     quotas: Quotas,
     actor: str,
-) -> _Option:
+) -> Option:
+    """Return the option of a specification for a new allocation of the caller `actor`. `limited` is the request for its
+    slots, and the reservations that concern them.
+    """
     wanted, claimable = limited
     use = use_of(new.request.project, actor, specified)
     cost = quotas.cost_of_lease(use, new.request)
     if too_high := against_price(specified, new.request.slot_count, new.max_price_per_hour):
-        return _Option(specified, wanted, use, quotas, claimable, cost, NotAdmitted(too_high))
+        return Option(specified, wanted, use, quotas, claimable, cost, NotAdmitted(too_high))
     exceeded = quotas.exceeded(_amounts(use, wanted), cost)
     refusal = over_quota(exceeded) if exceeded else None
-    return _Option(specified, wanted, use, quotas, claimable, cost, refusal)
+    return Option(specified, wanted, use, quotas, claimable, cost, refusal)
 
 
-def _searched(options: Sequence[_Option]) -> bool:
+def _searched(options: Sequence[Option]) -> bool:
     """Return whether slots were searched for one of the options, so that locked rows may have been skipped."""
     return any(each.refusal is None for each in options)
 
 
 async def _find_slots_for_any(
-    transaction: Transaction, options: Sequence[_Option], ahead: Ahead
-) -> tuple[_Option, FoundSlots] | list[Conflict]:
+    transaction: Transaction, options: Sequence[Option], ahead: Ahead
+) -> tuple[Option, FoundSlots] | list[Conflict]:
     """Return the first option for which a node has free slots, and these slots; else the refusals of all options. Slots
     that a waiting request ahead could take are left out.
 
@@ -261,7 +261,7 @@ async def _find_slots_for_any(
 
 
 async def _with_outlook(
-    conn: AsyncConnection, refusal: Conflict, new: NewAllocation, options: Sequence[_Option]
+    conn: AsyncConnection, refusal: Conflict, new: NewAllocation, options: Sequence[Option]
 ) -> Conflict:
     """Return the refusal of a request, with its outlook if no node is suitable."""
     if not isinstance(refusal, Unplaced):

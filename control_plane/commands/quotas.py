@@ -6,14 +6,15 @@ and the lock of each holder that has a limit, and the lock is held only from the
 project with limits take turns for their appends only, and a project without limits takes no such lock.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions.access import unknown_project
@@ -115,31 +116,54 @@ class Quotas:
         """Return the check that decides whether a request may have these amounts and cost; None if no limit applies. It
         raises `NotAdmitted`; if the request `may_retry`, it raises `RetryWithoutLocks` instead.
         """
-        limited = [each for each in self.quotas if _limits_any(each.limits, requested)]
-        budget = self.budget if cost > 0 else None
-        if not limited and budget is None:
-            return None
+        return last_check([(self, requested, cost)], may_retry=may_retry)
 
-        async def check(conn: AsyncConnection) -> None:
-            holders = {each.stream for each in limited}
-            if budget is not None:
-                holders.add(stream_of_project(budget.project))
-            used = await quota_use.held_use(conn, holders)
-            exceeded = [
-                limit
-                for each in limited
-                for limit in _exceeded(each, used[each.stream].minus(requested), requested)
-            ]
-            if budget is not None:
-                # A statement of its own after the lock: it sees the commitments of each earlier holder of the lock.
-                exceeded += budget.exceeded(await _committed(conn, budget), cost)
-            if exceeded:
-                raise RetryWithoutLocks if may_retry else over_quota(exceeded)
-
-        return check
+    def after(self, requested: Mapping[StreamId, QuotaUse]) -> "Quotas":
+        """Return these quotas as if other requests already used these amounts of the holders."""
+        quotas = (
+            each._replace(used=each.used.plus(requested.get(each.stream, NOTHING_USED)))
+            for each in self.quotas
+        )
+        return replace(self, quotas=tuple(quotas))
 
 
 UNLIMITED = Quotas(())
+
+
+def last_check(
+    requests: Iterable[tuple[Quotas, QuotaUse, Decimal]], *, may_retry: bool = False
+) -> LastCheck | None:
+    """Return the check that decides whether requests may have their amounts and costs, all of them or none; None if no
+    limit applies. It raises `NotAdmitted`, or `RetryWithoutLocks` if `may_retry`.
+    """
+    limited: dict[StreamId, tuple[Quota, QuotaUse]] = {}
+    costs: dict[StreamId, tuple[Budget, Decimal]] = {}
+    for quotas, requested, cost in requests:
+        if quotas.budget is not None and cost > 0:
+            stream = stream_of_project(quotas.budget.project)
+            _, before_it = costs.get(stream, (quotas.budget, NOTHING))
+            costs[stream] = quotas.budget, before_it + cost
+        for each in quotas.quotas:
+            if _limits_any(each.limits, requested):
+                _, before = limited.get(each.stream, (each, NOTHING_USED))
+                limited[each.stream] = each, before.plus(requested)
+    if not limited and not costs:
+        return None
+
+    async def check(conn: AsyncConnection) -> None:
+        used = await quota_use.held_use(conn, {*limited, *costs})
+        exceeded = [
+            limit
+            for stream, (quota, requested) in limited.items()
+            for limit in _exceeded(quota, used[stream].minus(requested), requested)
+        ]
+        for budget, cost in costs.values():
+            # A statement of its own after the lock: it sees the commitments of each earlier holder of the lock.
+            exceeded += budget.exceeded(await _committed(conn, budget), cost)
+        if exceeded:
+            raise RetryWithoutLocks if may_retry else over_quota(exceeded)
+
+    return check
 
 
 def _exceeded(quota: Quota, used: QuotaUse, requested: QuotaUse) -> list[ExceededLimit]:
@@ -150,21 +174,27 @@ def _limits_any(limits: Limits, requested: QuotaUse) -> bool:
     return any(getattr(requested, name) > 0 for name in amount_limits(limits))
 
 
-_LIMITS: Final = (
-    sa.select(principal.c.limits)
-    .where(principal.c.actor == sa.bindparam("actor", type_=sa.Text))
-    .scalar_subquery()
-)
-_HOLD: Final = CompiledQuery(
-    sa.select(
-        projects.project,
-        _LIMITS.label("principal_limits"),
-        projects.all_reservations().label("reserved"),
-        waiting.any_waiting().label("any_waiting"),
+def _hold() -> sa.Select[Any]:
+    """Return the query that locks projects, in the order of their names, and reads the limits of a caller of each."""
+    texts = ARRAY(sa.Text)
+    given = sa.bindparam("projects", type_=texts), sa.bindparam("actors", type_=texts)
+    wanted = sa.func.unnest(*given).table_valued("project", "actor", name="wanted").render_derived()
+    limits = sa.select(principal.c.limits).where(principal.c.actor == wanted.c.actor).scalar_subquery()
+    return (
+        sa.select(
+            projects.project,
+            wanted.c.actor,
+            limits.label("principal_limits"),
+            projects.all_reservations().label("reserved"),
+            waiting.any_waiting().label("any_waiting"),
+        )
+        .select_from(sa.join(projects.project, wanted, projects.project.c.project == wanted.c.project))
+        .order_by(projects.project.c.project)
+        .with_for_update(read=True, of=projects.project)
     )
-    .where(projects.project.c.project == sa.bindparam("project", type_=sa.Text))
-    .with_for_update(read=True, of=projects.project)
-)
+
+
+_HOLD: Final = CompiledQuery(_hold())
 
 
 class HeldProject(NamedTuple):
@@ -187,25 +217,49 @@ async def hold_project(
     Until the transaction ends, no other transaction can archive the project or change its limits. Rows of projects
     are locked before rows of slots.
     """
-    found = await _HOLD.rows(conn, {"project": project, "actor": actor})
-    if not found:
-        return HeldProject([unknown_project(project, "/project")], UNLIMITED, any_waiting=False)
-    [row] = found
-    held = ProjectRow(row)
-    limits = held.limits
+    return (await hold_projects(conn, [(project, actor)], most_waiting))[project, actor]
+
+
+async def hold_projects(
+    conn: AsyncConnection,
+    wanted: Collection[tuple[ProjectId, str | None]],
+    most_waiting: int | None = None,
+) -> dict[tuple[ProjectId, str | None], HeldProject]:
+    """Return what `hold_project` returns for each of several pairs of a project and a caller, and hold all projects."""
+    values = {"projects": [project for project, _ in wanted], "actors": [actor for _, actor in wanted]}
+    rows = {(row["project"], row["actor"]): row for row in await _HOLD.rows(conn, values)}
+    found = {pair: _limited(*pair, row, most_waiting) for pair, row in rows.items()}
+    holders = {each.stream for quotas in found.values() for each in quotas}
+    used = await quota_use.used_by(conn, sorted(holders)) if holders else {}
+    held = dict[tuple[ProjectId, str | None], HeldProject]()
+    for project, actor in wanted:
+        if (row := rows.get((project, actor))) is None:
+            held[project, actor] = HeldProject(
+                [unknown_project(project, "/project")], UNLIMITED, any_waiting=False
+            )
+            continue
+        quotas = Quotas(
+            tuple(each._replace(used=used[each.stream]) for each in found[project, actor]),
+            ProjectRow(row).limits,
+            row["reserved"] or {},
+        )
+        against = against_changing(project, row["archived"], "/project")
+        held[project, actor] = HeldProject(against, quotas, any_waiting=row["any_waiting"])
+    return held
+
+
+def _limited(
+    project: ProjectId, actor: str | None, row: Mapping[str, Any], most_waiting: int | None
+) -> list[Quota]:
+    """Return the quotas of a project and a caller that have limits; their use is not read yet."""
+    limits = ProjectRow(row).limits
     if most_waiting is not None and limits.waiting_requests is None:
         limits = msgspec.structs.replace(limits, waiting_requests=most_waiting)
     quotas = [Quota("project", project, stream_of_project(project), limits, NOTHING_USED)]
     if actor is not None:
         own = limits_in(row["principal_limits"])
         quotas.append(Quota("principal", actor, stream_of_principal(actor), own, NOTHING_USED))
-    limited = [each for each in quotas if amount_limits(each.limits)]
-    if limited:
-        used = await quota_use.used_by(conn, [each.stream for each in limited])
-        limited = [each._replace(used=used[each.stream]) for each in limited]
-    against = against_changing(project, held.archived, "/project")
-    reserved = Quotas(tuple(limited), held.limits, row["reserved"] or {})
-    return HeldProject(against, reserved, any_waiting=row["any_waiting"])
+    return [each for each in quotas if amount_limits(each.limits)]
 
 
 async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Quotas:

@@ -112,7 +112,7 @@ async def find_slots(transaction: Transaction, wanted: PlacementRequest) -> Foun
     chosen, reserved = await _chosen(conn, candidates, free, wanted)
     versions = tuple(rows[slot].version for slot in chosen)
     classes = frozenset(rows[slot].class_ for slot in chosen)
-    return FoundSlots(tuple(_placed(rows[slot]) for slot in chosen), versions, reserved, classes)
+    return FoundSlots(tuple(placed_slot(rows[slot]) for slot in chosen), versions, reserved, classes)
 
 
 async def apart_nodes(conn: AsyncConnection, request: AllocationRequested) -> frozenset[NodeId]:
@@ -162,15 +162,19 @@ async def _free_slots_in_placement_order(
 
 
 async def first_hosts(
-    conn: AsyncConnection, wanted: PlacementRequest, keys: Sequence[str], tried: Collection[NodeId]
+    conn: AsyncConnection,
+    wanted: PlacementRequest,
+    keys: Sequence[str],
+    tried: Collection[NodeId],
+    most: int = HOSTS,
 ) -> dict[NodeId, int]:
-    """Return the next nodes in placement order that are fit for placement and have enough free slots of the classes
-    `keys`, without those that were tried, and the number of usable free slots of each.
+    """Return the next `most` nodes in placement order that are fit for placement and have enough free slots of the
+    classes `keys`, without those that were tried, and the number of usable free slots of each.
 
     The nodes of each class are read from the index in this order, and the first of all classes are returned.
     """
     query = _QUERIES.get(("hosts", bool(tried), wanted.form), lambda: _hosts(wanted, keys, tried))
-    values = {**wanted.values, "keys": sorted(keys), "tried": sorted(tried)}
+    values = {**wanted.values, "keys": sorted(keys), "tried": sorted(tried), "most_hosts": most}
     return {NodeId(row["node_id"]): row["free_on_node"] for row in await query.rows(conn, values)}
 
 
@@ -188,7 +192,7 @@ def _hosts(
 
     def first(found: sa.FromClause, query: sa.Select[Any]) -> sa.Select[Any]:
         free = found.c.free_on_node.desc() if spreads else found.c.free_on_node
-        return query.order_by(free, found.c.node_id).limit(HOSTS)
+        return query.order_by(free, found.c.node_id).limit(sa.bindparam("most_hosts", type_=sa.Integer))
 
     wanted_class = (
         sa.func.unnest(_list("keys", keys)).table_valued("key", name="wanted_class").render_derived()
@@ -270,29 +274,38 @@ async def _chosen(
             left = {slot: each for slot, each in left.items() if node_of(slot) != host}
 
 
-def _placed(row: SlotRow) -> PlacedSlot:
+def placed_slot(row: SlotRow) -> PlacedSlot:
+    """Return what an allocation records of a free slot."""
     assert row.network is not None, "a free slot must have the network that its approval set"
     return PlacedSlot(row.slot_id, row.network)
 
 
 async def free_slots_of(
-    conn: AsyncConnection, wanted: PlacementRequest, keys: Collection[str], hosts: Collection[NodeId]
+    conn: AsyncConnection,
+    wanted: PlacementRequest,
+    keys: Collection[str],
+    hosts: Collection[NodeId],
+    most: int | None = None,
 ) -> dict[SlotId, SlotRow]:
     """Return free slots of the classes `keys` on those of these nodes that are suitable, and lock their rows. Rows that
-    another transaction has locked are left out.
+    another transaction has locked are left out. With `most`, only as many rows of the first nodes are read and locked.
 
     The slots of each node are read by its id: a condition on several ids could make the planner read the free slots of
     all nodes in their order.
     """
-    query = _QUERIES.get(("slots", wanted.form), lambda: _slots_of(wanted, keys, hosts))
-    values = {**wanted.values, "keys": sorted(keys), "hosts": sorted(hosts)}
+    query = _QUERIES.get(
+        ("slots", most is None, wanted.form), lambda: _slots_of(wanted, keys, hosts, cut=most is not None)
+    )
+    values = {**wanted.values, "keys": sorted(keys), "hosts": [*hosts], "most_slots": most}
     return {row.slot_id: row for row in map(SlotRow, await query.rows(conn, values))}
 
 
 def _slots_of(
-    wanted: PlacementRequest, keys: Collection[str], hosts: Collection[NodeId]
+    wanted: PlacementRequest, keys: Collection[str], hosts: Collection[NodeId], *, cut: bool
 ) -> sa.Select[tuple[object, ...]]:
-    """Return the query for the free slots of the classes `keys` on those of these nodes that are suitable."""
+    """Return the query for the free slots of the classes `keys` on those of these nodes that are suitable; if `cut`,
+    the rows of the first nodes only.
+    """
     slot = slots.slot
     host = sa.func.unnest(_list("hosts", hosts)).table_valued("node", name="host").render_derived()
     of_host = (
@@ -308,7 +321,9 @@ def _slots_of(
         .with_for_update(skip_locked=True, of=slot)
         .lateral("found")
     )
-    return sa.select(of_host).select_from(sa.join(host, of_host, sa.true()))
+    every = sa.select(of_host).select_from(sa.join(host, of_host, sa.true()))
+    # Rows beyond the limit are not read, and so not locked: the subquery locks a row when it returns it.
+    return every.limit(sa.bindparam("most_slots", type_=sa.Integer)) if cut else every
 
 
 async def _free_slots(

@@ -39,16 +39,21 @@ class RedisWake:
 class Waiter:
     """Waits for a wake-up or the next poll. The poll interval is short after traffic, then doubles up to `IDLE_POLL`.
 
-    A `wait` with `spare` polls only after `IDLE_POLL`, for a caller that has more urgent work.
+    A `wait` with `spare` polls only after `IDLE_POLL`, for a caller that has more urgent work. A waiter with
+    `gather_seconds` pauses for that time after its caller found something, so that the caller reads the events of a
+    busy ledger in batches; after a quiet time, a wake-up still ends the wait at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gather_seconds: float = 0.0) -> None:
+        self._gather_seconds = gather_seconds
         self._grown = asyncio.Event()
         self._pause = BUSY_POLL
 
     async def wait(self, *, busy: bool, spare: bool = False) -> None:
         """Wait for a wake-up or the next poll. `busy` is whether the caller just found something to do."""
         raise_if_cancelled()
+        if busy and self._gather_seconds:
+            await asyncio.sleep(self._gather_seconds)
         self._pause = BUSY_POLL if busy else min(self._pause * 2, IDLE_POLL)
         if spare:
             self._pause = IDLE_POLL

@@ -24,7 +24,7 @@ from read_models.generations import LIVE
 from read_models.projections import Projection
 
 log = structlog.get_logger()
-BATCH: Final = 500
+BATCH: Final = 2000
 LOOK_SECONDS: Final = 0.5
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONPATH
+from sqlalchemy.dialects.postgresql import ARRAY, JSONPATH
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions.placing.choice import CORDONED
@@ -104,13 +104,21 @@ async def hold_open(conn: AsyncConnection, node: NodeId) -> bool:
     count a failed bring-up (FOR NO KEY UPDATE). They do so after they placed the allocation on another node, so two of
     them with exchanged nodes would wait for each other.
     """
-    await _HOLD.rows(conn, {"node": node})
+    return bool(await hold_all_open(conn, [node]))
+
+
+async def hold_all_open(conn: AsyncConnection, names: Collection[NodeId]) -> frozenset[NodeId]:
+    """Return those of several nodes on which slices may be placed, and prevent a cordon of each, like `hold_open`."""
+    values = {"nodes": sorted(names)}
+    await _HOLD.rows(conn, values)
     # Read the row in a statement after the lock: only its snapshot surely contains a cordon that was committed before.
-    return bool(await _OPEN.rows(conn, {"node": node}))
+    return frozenset(NodeId(row["node_id"]) for row in await _OPEN.rows(conn, values))
 
 
-_ROW: Final[sa.Select[Any]] = sa.select(sa.literal_column("1")).where(
-    nodes.node.c.node_id == sa.bindparam("node", type_=sa.Text)
+_ROW: Final[sa.Select[Any]] = (
+    sa.select(nodes.node.c.node_id)
+    .where(nodes.node.c.node_id == sa.any_(sa.bindparam("nodes", type_=ARRAY(sa.Text))))
+    .order_by(nodes.node.c.node_id)
 )
 _HOLD: Final = CompiledQuery(_ROW.with_for_update(read=True, key_share=True))
 _OPEN: Final = CompiledQuery(_ROW.where(all_hold(HOST)))

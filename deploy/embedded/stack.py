@@ -49,6 +49,7 @@ class Stack:
 
     Each program runs `replicas` times, named `api`, `api-2`, ...; each API has its own port. `namespaces` is written
     into the client file, for `sliceplane ssh`. If `simulated_nodes` is true, slices are placed on simulated nodes.
+    Each API has `api_workers` worker processes.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class Stack:
         replicas: int = 1,
         namespaces: Mapping[str, Mapping[str, str]] | None = None,
         simulated_nodes: bool = False,
+        api_workers: int = 1,
     ) -> None:
         self._layout, self._show, self._namespaces = layout, show, namespaces or {}
-        self._simulated_nodes = simulated_nodes
+        self._simulated_nodes, self._api_workers = simulated_nodes, api_workers
         self._addresses = ("127.0.0.1", *addresses)
         self._apis = replicas_of("api", replicas)
         self._replicas = replicas
@@ -171,6 +173,7 @@ class Stack:
             "SLICEPLANE_QUEUE_HOST": self.queue_address,
             "SLICEPLANE_QUEUE_PORT": str(self._ports["redis"]),
             "SLICEPLANE_PLACE_ON_SIMULATED_NODES": str(self._simulated_nodes).lower(),
+            "SLICEPLANE_API_WORKERS": str(self._api_workers),
             "SLICEPLANE_LISTEN": ",".join(f"{address}:{self._ports[api]}" for address in self._addresses),
             "SLICEPLANE_TLS_CERTIFICATE_FILE": str(self.certificates.server),
             "SLICEPLANE_TLS_KEY_FILE": str(self.certificates.server),

@@ -6,13 +6,14 @@ continues from it.
 """
 
 import contextlib
+import os
 import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -24,6 +25,9 @@ from deploy.embedded.nodes import LabNodes, Nodes, SimulatedNodes, reason_lab_no
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import Stack
 from deploy.setup.interrupts import raise_interrupts
+
+API_WORKERS: Final = 2
+"""Number of processes that answer requests, if the machine has as many processors."""
 
 
 def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
@@ -58,6 +62,7 @@ def _run(layout: Layout, screen: Screen, opened: contextlib.ExitStack, *, once: 
         screen.show,
         namespaces=nodes.namespaces,
         simulated_nodes=nodes.simulated,
+        api_workers=min(API_WORKERS, os.cpu_count() or 1),
     )
     _stop_at_end(opened, stack.stop)
     screen.show("starting the control plane: PostgreSQL, Redis, API, dispatcher, projector, sealer")

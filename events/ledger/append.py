@@ -8,7 +8,7 @@ All checks and locks are in the SQL function `ledger.append` (`alembic/sql/0001_
 encodes the arguments, derives the claims that the facts take and free, and types the result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 import psycopg
@@ -28,14 +28,30 @@ from events.ledger.append_wire import (
 from events.ledger.connection import fetch_row, fetch_value
 from events.ledger.errors import refusal
 
-__all__ = ["Change", "CommandKey", "LedgerCommand", "StoredAnswer", "append", "take_key"]
+__all__ = [
+    "Change",
+    "CommandKey",
+    "LedgerCommand",
+    "StoredAnswer",
+    "append",
+    "append_together",
+    "free_keys",
+    "take_key",
+    "take_new_keys",
+]
 
 # The call is in a subquery and not in FROM, where PostgreSQL would put its one row through a tuple store.
 _APPEND: Final = (
     "select (called.stamp).positions, (called.stamp).recorded_at, (called.stamp).epoch"
     " from (select ledger.append(%s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb) as stamp offset 0) called"
 )
+_APPEND_TOGETHER: Final = (
+    "select ledger.append(command -> 'events', command -> 'lock_order', command -> 'claims', command -> 'key')"
+    " from jsonb_array_elements(%s::jsonb) command"
+)
 _TAKE_KEY: Final = "select ledger.take_key(%s::jsonb)"
+_TAKE_NEW_KEYS: Final = "select ledger.take_new_keys(%s::jsonb)"
+_FREE_KEYS: Final = "select ledger.free_keys(%s::jsonb)"
 
 
 class StoredAnswer(NamedTuple):
@@ -56,6 +72,23 @@ async def take_key(conn: psycopg.AsyncConnection, key: CommandKey) -> StoredAnsw
     except psycopg.Error as error:
         raise (refusal(error) or error) from error
     return None if answer is None else StoredAnswer(answer)
+
+
+async def take_new_keys(conn: psycopg.AsyncConnection, keys: Sequence[CommandKey]) -> Collection[int]:
+    """Take those of these idempotency keys that no request has used yet, for several commands of one transaction, and
+    return their indexes. Of a key that is listed twice, it returns the first index.
+
+    Raises `psycopg.errors.LockNotAvailable` if a concurrent request with one of the keys does not end soon.
+    """
+    found: list[int] = await fetch_value(
+        conn, _TAKE_NEW_KEYS, [encoded([wire_key(key, None) for key in keys])], prepare=True
+    )
+    return found
+
+
+async def free_keys(conn: psycopg.AsyncConnection, keys: Sequence[CommandKey]) -> None:
+    """Free idempotency keys that this transaction has taken and for which it does not store a response."""
+    await conn.execute(_FREE_KEYS, [encoded([wire_key(key, None) for key in keys])])
 
 
 async def append(
@@ -83,3 +116,17 @@ async def append(
         raise (refusal(error) or error) from error
     assert stamp is not None
     return recorded(command, wire, stamp)
+
+
+async def append_together(conn: psycopg.AsyncConnection, commands: Sequence[LedgerCommand]) -> None:
+    """Record the facts of several commands in their order, with one call to the server. Raises the same errors as
+    `append`; then none of them is recorded.
+
+    Each command is one append. The transaction must already hold every row that the checks of the commands after the
+    first can wait for, because it then holds the fence.
+    """
+    wire = [wire_command(each) for each in commands]
+    try:
+        await conn.execute(_APPEND_TOGETHER, [encoded(wire)], prepare=True)
+    except psycopg.Error as error:
+        raise (refusal(error) or error) from error

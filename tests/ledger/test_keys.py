@@ -3,7 +3,16 @@ import asyncio
 import psycopg
 import pytest
 
-from events.ledger.append import CommandKey, StoredAnswer, append, take_key
+from events.ledger.append import (
+    CommandKey,
+    StoredAnswer,
+    append,
+    append_together,
+    free_keys,
+    take_key,
+    take_new_keys,
+)
+from events.ledger.append_wire import LedgerCommand
 from events.ledger.errors import KeyBusy, KeyReused, KeyTaken, VersionConflict
 from events.ledger.store import read_stream
 from events.values import StreamId
@@ -130,3 +139,67 @@ async def until_a_request_waits(conn: psycopg.AsyncConnection) -> None:
     await conn.set_autocommit(True)
     while await (await conn.execute("select 1 from pg_locks where not granted")).fetchone() is None:
         await asyncio.sleep(0.005)
+
+
+OTHER = KEY._replace(key="k-2")
+
+
+async def test_of_several_idempotency_keys_only_unused_ones_are_taken_and_a_repeated_one_once(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    await append(conn, [on("slot-a", 0)], because(), key=KEY, answer="{}")
+    await conn.commit()
+
+    assert await take_new_keys(conn, [KEY, OTHER, OTHER_BODY, OTHER._replace(body_hash=b"two")]) == [1]
+    assert await take_new_keys(conn, []) == []
+
+
+async def test_freed_idempotency_key_is_unused_for_another_body(conn: psycopg.AsyncConnection) -> None:
+    await append(conn, [on("slot-a", 0)], because(), key=OTHER, answer="{}")
+    await take_new_keys(conn, [KEY])
+    await free_keys(conn, [KEY, OTHER])
+    await conn.commit()
+
+    assert await take_key(conn, OTHER_BODY) is None
+    assert await take_key(conn, OTHER) == StoredAnswer("{}"), "a key with a response must stay"
+
+
+async def test_taking_several_idempotency_keys_waits_only_briefly_for_a_concurrent_request(
+    connect: Connect,
+) -> None:
+    first, second = await connect(), await connect()
+    await take_key(first, KEY)
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        await take_new_keys(second, [OTHER, KEY])
+
+
+async def test_commands_that_are_appended_together_store_a_response_for_each_of_their_keys(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    commands = [
+        LedgerCommand([on("slot-a", 0)], because(), KEY, "first"),
+        LedgerCommand([on("slot-b", 0)], because(), OTHER, "second"),
+    ]
+    await take_new_keys(conn, [KEY, OTHER])
+    await append_together(conn, commands)
+    await conn.commit()
+
+    assert await take_key(conn, KEY) == StoredAnswer("first")
+    assert await take_key(conn, OTHER) == StoredAnswer("second")
+    query = "select key, position from ledger.command_key join ledger.event on position = first_position and position = last_position order by key"
+    stored = await (await conn.execute(query)).fetchall()
+    assert [key for key, _ in stored] == ["k-1", "k-2"]
+    assert stored[0][1] < stored[1][1]
+
+
+async def test_refusal_of_one_command_records_none_of_those_that_are_appended_together(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    commands = [
+        LedgerCommand([on("slot-a", 0)], because()),
+        LedgerCommand([on("slot-b", 7)], because()),
+    ]
+    with pytest.raises(VersionConflict):
+        await append_together(conn, commands)
+    await conn.rollback()
+    assert await read_stream(conn, StreamId("slot-a")) == ()

@@ -108,6 +108,8 @@ MAY_CALL: Final = frozenset(
     {
         "append",
         "take_key",
+        "take_new_keys",
+        "free_keys",
         "note_dead",
         "note_gaps",
         "drawn",

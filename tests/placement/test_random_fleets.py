@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.commands.creating_together import find_slots_for_many
 from control_plane.commands.explaining import groups_of
 from control_plane.commands.searching import find_slots
 from control_plane.database import engine_of
@@ -113,3 +114,28 @@ async def test_placement_in_random_fleets_chooses_suitable_slots_and_refuses_onl
         outcomes[bool(chosen)] += 1
         await conn.rollback()
     assert min(outcomes[True], outcomes[False]) > 0, "all cases had the same outcome"
+
+
+async def test_placement_of_several_requests_in_random_fleets_chooses_as_if_they_were_placed_in_turn(
+    conn: AsyncConnection,
+) -> None:
+    random, placed_counts = Random(seed()), Counter[int]()
+    for number in range(count(CASES, 200)):
+        case = random_case(random)
+        counted = random.choice((len(case.hosts), len(case.hosts), random.randint(0, len(case.hosts))))
+        await fleets.write(conn, case.hosts, counted=counted)
+        found = await find_slots_for_many(conn, case.wanted, 4)
+        by_id = {slot.id: slot for host in case.hosts for slot in host.slots}
+        for each in found:
+            chosen = tuple(placed.slot_id for placed in each.slots)
+            check_slots(case, chosen)
+            if counted == len(case.hosts):
+                check_order(case, chosen)
+            for slot in chosen:
+                assert by_id[slot].state == "free", f"case {number}: two requests got slot {slot}"
+                by_id[slot].state = "claimed"
+        if counted == len(case.hosts) and len(found) < 4:
+            check_slots(case, ())
+        placed_counts[len(found)] += 1
+        await conn.rollback()
+    assert min(placed_counts[each] for each in (0, 1, 4)) > 0, f"too few outcomes: {placed_counts}"

@@ -21,9 +21,10 @@ from pydantic import BaseModel
 from control_plane.api.requests.access import caller_of
 from control_plane.api.requests.conditional import condition_of
 from control_plane.api.requests.response_headers import set_header
-from control_plane.api.requests.state import key_of, plane_of
+from control_plane.api.requests.state import creations_of, key_of, plane_of
+from control_plane.commands.creating_together import Creation
 from control_plane.decisions.refusals import Conflict, Objection
-from control_plane.handle import Command, Decision, Transaction
+from control_plane.handle import Command, Decision, Outcome, Transaction
 from control_plane.identity.sealed_answers import CannotOpen, open_answer, seal_answer
 from events.ledger.append import CommandKey
 from events.values import StreamId
@@ -51,6 +52,16 @@ async def execute(request: Request, command: Command, about: StreamId | None = N
     """
     key = await key_of(request, caller_of(request))
     outcome = await plane_of(request).handle.run(command, key, condition=condition_of(request, about))
+    return _answer(request, outcome)
+
+
+async def execute_creation(request: Request, creation: Creation) -> str:
+    """Create an allocation like `execute`, in a transaction that it may share with other creations."""
+    key = await key_of(request, caller_of(request))
+    return _answer(request, await creations_of(request).run(creation, key))
+
+
+def _answer(request: Request, outcome: Outcome) -> str:
     if outcome.replayed:
         set_header(request, REPLAYED, "true")
     return outcome.answer

@@ -9,6 +9,7 @@ from uuid import UUID
 from fastapi import Request
 
 from control_plane.api.audit.entries import entry_of
+from control_plane.api.creations import Creations
 from control_plane.api.feed.feed import Feed
 from control_plane.api.requests.rate_limits import RateLimits
 from control_plane.api.requests.report_gate import ReportGate
@@ -50,6 +51,10 @@ def gate_of(request: Request) -> ReportGate:
 
 def limits_of(request: Request) -> RateLimits:
     return cast(RateLimits, request.app.state.rate_limits)
+
+
+def creations_of(request: Request) -> Creations:
+    return cast(Creations, request.app.state.creations)
 
 
 def feed_of(request: Request) -> Feed:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, TypeVar
 
+import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from control_plane.api.catalogue.naming_route import NamingRoute
@@ -12,7 +13,7 @@ from control_plane.api.requests.access import Caller, access, caller_of
 from control_plane.api.requests.allocation_filters import Wanted, filtered
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import CreateAllocation, RenewLease, ReportFault, WaitForCapacity
-from control_plane.api.requests.commands import DryRun, dry, execute, try_out
+from control_plane.api.requests.commands import DryRun, dry, execute, execute_creation, try_out
 from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, position_of
 from control_plane.api.requests.problems import PROBLEMS
@@ -37,6 +38,7 @@ from control_plane.commands.allocations import (
     start_allocation,
     stop_allocation,
 )
+from control_plane.commands.creating_together import Creation
 from control_plane.commands.past_placements import explain_placement, newest_placement
 from control_plane.commands.placement_request import NewAllocation, WaitOptions
 from control_plane.commands.placing import create_allocation, preview_placement
@@ -84,6 +86,13 @@ placements = APIRouter(
 JSON = "application/json"
 
 
+class _Created(msgspec.Struct):
+    """The fields of an `AllocationView` that the headers of a response need."""
+
+    id: str
+    version: int
+
+
 @router.post(
     "",
     status_code=202,
@@ -105,11 +114,11 @@ async def create(
         view = allocation_view(facts, now, principal)
         return view.model_copy(update={"conditions": []}).model_dump_json()
 
-    command = create_allocation(*_new(request, principal, body), render)
+    creation = Creation(*_new(request, principal, body), render)
     if dry_run:
-        return await try_out(request, command)
-    answer = await execute(request, command)
-    created = AllocationView.model_validate_json(answer)
+        return await try_out(request, create_allocation(*creation))
+    answer = await execute_creation(request, creation)
+    created = msgspec.json.decode(answer, type=_Created)
     set_version(request, created.version)
     return Response(answer, 202, {"Location": f"/v1/allocations/{created.id}"}, JSON)
 
