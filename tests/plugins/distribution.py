@@ -1,14 +1,18 @@
 """Pytest plugin that distributes tests to workers for `--dist loadfile`. All tests of a file run in one worker, because
 they share servers. All tests of a folder with fixtures of the scope `package` run in one worker too, because they share
-a complete system.
+a complete system, and so do all tests on the packaged PostgreSQL, because each change of the server starts another one.
 """
 
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+
+ON_PACKAGED_POSTGRES: Final = "packaged-postgres"
+"""Part of the ids of tests that run on the packaged PostgreSQL too (`--postgres both`), and the name of their group."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -42,8 +46,12 @@ class FolderScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has n
 
 
 def group_of(test: str, root: Path) -> str:
-    """Return the path of a test's file, or of its folder if the tests of that folder share a system."""
-    path = test.partition("::")[0]
+    """Return the path of a test's file, or of its folder if the tests of that folder share a system. For a test on the
+    packaged PostgreSQL, return `ON_PACKAGED_POSTGRES`.
+    """
+    path, _, name = test.partition("::")
+    if ON_PACKAGED_POSTGRES in name:
+        return ON_PACKAGED_POSTGRES
     folder = path.rpartition("/")[0]
     return folder if _shares_system(root / folder) else path
 

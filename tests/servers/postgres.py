@@ -23,6 +23,7 @@ from deploy.embedded.lab_catalogue import publish_lab_catalogue
 from deploy.embedded.postgres import APP_ROLE, SEALER_ROLE, PostgresServer
 from deploy.embedded.postgres_cluster import PostgresUnavailable, find_programs, server_user
 from deploy.embedded.stack import sqlalchemy_url
+from tests.plugins.distribution import ON_PACKAGED_POSTGRES
 from tests.plugins.requirements import missing_server
 
 TEMPLATE: Final = "sliceplane"
@@ -74,6 +75,9 @@ def server_folder() -> Iterator[Path]:
 
 
 PACKAGED: Final = "packaged"
+BOTH: Final = "both"
+ON_BOTH: Final = ("tests/ledger/", "tests/projections/test_rebuild.py")
+"""Tests of the SQL functions and of the rebuild, which depend most on the version of the server."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -81,15 +85,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--postgres",
         default=os.environ.get("SLICEPLANE_TEST_POSTGRES", ""),
         metavar="FOLDER",
-        help="run on the server programs in this folder (`/usr/lib/postgresql/15/bin`), or on the newest one "
-        f"of the Python package (`{PACKAGED}`); the default comes from SLICEPLANE_TEST_POSTGRES, else it is Debian's",
+        help="run on the server programs in this folder (`/usr/lib/postgresql/15/bin`), on the newest one of the "
+        f"Python package (`{PACKAGED}`), or on Debian's and those tests that depend most on its version also on the "
+        f"packaged one (`{BOTH}`); the default comes from SLICEPLANE_TEST_POSTGRES, else it is Debian's",
     )
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """With `--postgres both`, let the tests that depend most on the version of the server run on both servers."""
+    on_both = metafunc.definition.nodeid.startswith(ON_BOTH) and "postgres_programs" in metafunc.fixturenames
+    if on_both and metafunc.config.getoption("--postgres") == BOTH:
+        # None: these tests share Debian's server with all other tests of the session, which have no parameter.
+        ids = ["debian", ON_PACKAGED_POSTGRES]
+        metafunc.parametrize("postgres_programs", [None, PACKAGED], indirect=True, scope="session", ids=ids)
+
+
 @pytest.fixture(scope="session")
-def postgres_programs(pytestconfig: pytest.Config) -> Iterator[Path]:
+def postgres_programs(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Folder of the PostgreSQL server programs that the option `--postgres` selects."""
-    given = str(pytestconfig.getoption("--postgres"))
+    option = str(request.config.getoption("--postgres"))
+    given = str(getattr(request, "param", None) or ("" if option == BOTH else option))
     try:
         if given == PACKAGED:
             with _within_reach(find_programs(packaged=True)) as programs:
