@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from bench.access import access
-from bench.allocate import allocate
+from bench.allocate import allocate, listing
 from bench.dispatch import dispatch, redelivery
 from bench.fleet import fleet, resync
 from bench.harness.measure import Bench, Measurement, show
@@ -36,6 +36,7 @@ BENCHES: Final[dict[str, Bench]] = {
         drift.BENCH,
         fleet.BENCH,
         interference.BENCH,
+        listing.BENCH,
         node.BENCH,
         placement.BENCH,
         rebuild.BENCH,
