@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from bench.access import access
-from bench.allocate import allocate
+from bench.allocate import allocate, listing
 from bench.audit import audit
 from bench.dispatch import dispatch, redelivery
 from bench.fleet import fleet, resync
@@ -38,6 +38,7 @@ BENCHES: Final[dict[str, Bench]] = {
         drift.BENCH,
         fleet.BENCH,
         interference.BENCH,
+        listing.BENCH,
         node.BENCH,
         placement.BENCH,
         rebuild.BENCH,

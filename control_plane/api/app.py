@@ -1,5 +1,6 @@
 """The HTTP application: routes, problem responses and a request id for each request."""
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -137,6 +138,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app.state.report_gate = ReportGate()
     app.state.rate_limits = RateLimits(plane.settings, plane.redis)
     app.state.travel = TimeTravel(plane.engine, feed)
+    app.state.usage_exports = asyncio.Semaphore(export.AT_ONCE)
     problems.install(app)
     app.add_middleware(Bounded)
     app.add_middleware(Conditional)

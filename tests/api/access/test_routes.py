@@ -44,6 +44,7 @@ PARTS: Final = {
     "kind": "allocation",
     "name": "alc-0000000000000000000000000a",
     "stream": "no-such-stream",
+    "period": "no-such-period",
     "verification": str(UUID(int=1)),
     "project": "no-such-project",
     "account": "no-such-account",

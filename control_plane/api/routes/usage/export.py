@@ -1,7 +1,8 @@
 """`GET /v1/usage/export`: usage entries as CSV, or a bill in FOCUS, as a stream of bounded memory (PLT-9)."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
@@ -23,6 +24,8 @@ from read_models.usage.periods import Bill
 
 router = APIRouter(prefix="/v1", tags=["usage"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 MEDIA_TYPE: Final = "text/csv; charset=utf-8; header=present"
+AT_ONCE: Final = 2
+"""Number of exports that a process of the API sends at a time; further ones wait."""
 _EXPORTED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "The export, with a header line (RFC 4180).",
@@ -58,7 +61,17 @@ async def export_usage(
     if format_ == "focus":
         header, lines = focus.COLUMNS, _focus_lines(bill, _issuer(plane.settings))
     exported = _exported(plane.engine, wanted.which, bill, csv_export.line(header), lines)
-    return StreamingResponse(exported, media_type=MEDIA_TYPE)
+    turn = cast(asyncio.Semaphore, request.app.state.usage_exports)
+    return StreamingResponse(_in_turn(turn, exported), media_type=MEDIA_TYPE)
+
+
+async def _in_turn(turn: asyncio.Semaphore, exported: AsyncIterator[str]) -> AsyncIterator[str]:
+    """Yield an export once fewer than `AT_ONCE` others are read: each holds a connection as long as its reader takes,
+    and the other requests need most of them.
+    """
+    async with turn:
+        async for piece in exported:
+            yield piece
 
 
 def _issuer(settings: Settings) -> Issuer:
