@@ -11,7 +11,7 @@ RED, BLUE, GREEN = ProjectId("red"), ProjectId("blue"), ProjectId("green")
 
 def supply(free: int, *reservations: tuple[ProjectId, int, int]) -> Supply:
     return Supply(
-        SMALL, free, tuple(Reservation(who, SMALL, slots, used) for who, slots, used in reservations)
+        SMALL, free, tuple(Reservation(name, SMALL, slots, used) for name, slots, used in reservations)
     )
 
 
