@@ -16,7 +16,14 @@ from control_plane.commands.outlook import outlook_of
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest, WaitOptions
 from control_plane.commands.quotas import Quotas, hold_project, ingress_use, with_budget
 from control_plane.commands.searching import FoundSlots, apart_nodes
-from control_plane.commands.waiting import Ahead, Placing, ahead_of, find_in_turn, place_contested
+from control_plane.commands.waiting import (
+    Ahead,
+    Placing,
+    ahead_of,
+    contest_kept,
+    find_in_turn,
+    place_contested,
+)
 from control_plane.decisions.deadlines import ready_within
 from control_plane.decisions.leases import against_length, limits_of, limits_of_project
 from control_plane.decisions.placing.explanation import Group, Unplaced, field_of_sku, unplaced_with_any
@@ -72,8 +79,9 @@ def create_allocation(new: NewAllocation, origin: Origin, render: RenderNew) -> 
                 check = option.quotas.last_check(ONE_WAITING)
                 return Decision((own,), origin.at(transaction.now), render(facts, transaction.now), check)
             refusal = unplaced_with_any(result)
+            placing = Placing(new.unreachable_after, new.simulated_allowed)
+            await contest_kept(transaction, ahead, placing)
             if ahead.contested:
-                placing = Placing(new.unreachable_after, new.simulated_allowed)
                 raise RunBefore(partial(place_contested, ahead=ahead, placing=placing), refusal)
             raise await _with_outlook(transaction.conn, refusal, new, options)
         option, found = result

@@ -184,25 +184,41 @@ async def find_in_turn(transaction: Transaction, wanted: PlacementRequest, ahead
 async def _taker(
     transaction: Transaction, ahead: Ahead, host: NodeId, placing: Placing
 ) -> QueuedRequest | None:
-    """Return the first request ahead that fits on the node `host` now; None if none does.
-
-    Slots that another transaction has locked count as taken, unless this transaction has locked them itself.
-    """
-    conn = transaction.conn
+    """Return the first request ahead that fits on the node `host` now; None if none does."""
     for each in different_needs(ahead.requests):
-        if each.request.node not in (None, host):
-            continue
-        apart = await nodes_with_labels(conn, each.request.project, each.request.apart_from)
-        wanted = placement_request(each, placing, apart)
-        before = Ahead(each.place, kept=ahead.kept)
-        wanted = await before.without_kept(conn, wanted, transaction.now)
-        if host in wanted.kept_nodes:
-            continue
-        keys = [*await suitable_classes(conn, wanted.demand)]
-        rows = await free_slots_of(conn, wanted, keys, [host]) if keys else {}
-        if fits(rows, each.request.slot_count):
+        if await _fits_on(transaction, ahead, each, host, placing):
             return each
     return None
+
+
+async def contest_kept(transaction: Transaction, ahead: Ahead, placing: Placing) -> None:
+    """Add to `ahead.contested` the requests that fit now on the node that is kept for them. A request behind must not
+    be refused for such a node, because slots may be left there.
+    """
+    owners = {each.place: each for each in ahead.requests}
+    for kept in ahead.kept:
+        owner = owners.get(kept.place)
+        if owner is not None and await _fits_on(transaction, ahead, owner, kept.node, placing):
+            ahead.contested.append(owner)
+
+
+async def _fits_on(
+    transaction: Transaction, ahead: Ahead, queued: QueuedRequest, host: NodeId, placing: Placing
+) -> bool:
+    """Return whether a waiting request fits on the node `host` now. Slots that another transaction has locked count as
+    taken, unless this transaction has locked them itself.
+    """
+    conn, request = transaction.conn, queued.request
+    if request.node not in (None, host):
+        return False
+    apart = await nodes_with_labels(conn, request.project, request.apart_from)
+    wanted = placement_request(queued, placing, apart)
+    wanted = await Ahead(queued.place, kept=ahead.kept).without_kept(conn, wanted, transaction.now)
+    if host in wanted.kept_nodes:
+        return False
+    keys = [*await suitable_classes(conn, wanted.demand)]
+    rows = await free_slots_of(conn, wanted, keys, [host]) if keys else {}
+    return fits(rows, request.slot_count)
 
 
 def place_waiting(queued: QueuedRequest, placing: Placing) -> Command:

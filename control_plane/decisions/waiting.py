@@ -141,7 +141,7 @@ def different_needs(queue: Iterable[QueuedRequest]) -> Iterator[QueuedRequest]:
 def kept_from(
     kept: Iterable[Kept], place: Place, classes: Collection[str], lease_end: datetime
 ) -> frozenset[NodeId]:
-    """Return the nodes whose slots are kept from a request at `place`, which could use slots of these classes with a
+    """Return the nodes with slots kept from a request at `place`, which could use slots of these classes with a
     lease until `lease_end`.
     """
     return frozenset(

@@ -130,9 +130,13 @@ async def _lead_dispatch(
     """Follow the ledger, and place waiting requests when it shows that capacity may have changed."""
     settings = plane.settings
     placing = Placing(settings.unreachable_after, simulated_allowed=settings.place_on_simulated_nodes)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(_follow(plane, appended, follower, backlog))
-        group.create_task(follow_capacity(plane.handle, placing, capacity_changed))
+    passes = asyncio.ensure_future(follow_capacity(plane.handle, placing, capacity_changed))
+    try:
+        # Not in a task group, which would wrap the errors that end the leadership in an exception group.
+        await _follow(plane, appended, follower, backlog)
+    finally:
+        passes.cancel()
+        await asyncio.wait([passes])
 
 
 async def _follow(

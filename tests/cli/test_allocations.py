@@ -402,3 +402,18 @@ def test_create_of_an_allocation_sends_the_name_of_a_node_only_if_the_node_optio
     assert sliceplane("allocations", "create", "--sku", "s", "--no-wait").code == 0
     named, unnamed = (json.loads(request.body) for request in plane.requests("POST /v1/allocations"))
     assert (named["node"], "node" in unnamed) == ("lab-a", False)
+
+
+def test_create_sends_how_long_and_with_which_priority_the_allocation_waits_for_capacity(
+    sliceplane: Run, plane: ScriptedPlane
+) -> None:
+    for _ in range(3):
+        plane.script("POST /v1/allocations", document(allocation("waiting", slots=[], lease=None), 202))
+    waits = ("--no-wait", "--wait-for-capacity")
+    assert sliceplane(*CREATE, *waits, "30m", "--priority", "-5").code == 0
+    assert sliceplane(*CREATE, *waits, "default").code == 0
+    assert sliceplane(*CREATE, "--no-wait").code == 0
+    bodies = [json.loads(request.body) for request in plane.requests("POST /v1/allocations")]
+    sent = [body.get("wait_for_capacity") for body in bodies]
+    assert sent == [{"wait_seconds": 1800, "priority": -5}, {}, None]
+    assert sliceplane(*CREATE, "--priority", "1").code == 2

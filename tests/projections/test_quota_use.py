@@ -83,7 +83,7 @@ def recomputed(conn: psycopg.Connection[Any]) -> Uses:
         found[holder] = found.get(holder, NOTHING_USED).plus(more)
 
     for project, actor, slots, gpus, vcpus, memory_mib, cost in conn.execute(_HELD):
-        amounts = QuotaUse(slots, gpus, vcpus, memory_mib, 0, 0, cost)
+        amounts = QuotaUse(slots, gpus, vcpus, memory_mib, price_per_hour=cost)
         add(stream_of_project(ProjectId(project)), amounts)
         add(stream_of_principal(actor), amounts)
     for project, ports in conn.execute(_PORTS):

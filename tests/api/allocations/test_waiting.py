@@ -1,5 +1,6 @@
 """Requests that wait for capacity are placed in their order when slots become free, once each, or end with a reason."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,6 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from control_plane.commands.waiting import Placing
+from control_plane.dispatcher.waiting_pass import pass_over_queue
+from control_plane.wiring import plane as connected
 from tests.api.access.principals import client_of, create_project, issue
 from tests.api.allocations.test_ingress import SHARED, SSH, set_public_addresses
 from tests.api.allocations.test_outlook import end_lease_at
@@ -233,7 +237,7 @@ def test_large_request_gets_a_node_although_smaller_ones_want_each_slot_that_bec
     assert states(plane, small) == ["waiting"]
 
 
-def test_request_whose_lease_ends_before_the_large_one_can_start_uses_the_kept_slot(
+def test_request_with_a_lease_that_ends_before_the_large_one_can_start_uses_the_kept_slot(
     plane: RunningPlane, node: Node
 ) -> None:
     held = [accepted_allocation(plane), accepted_allocation(plane)]
@@ -303,7 +307,8 @@ def test_new_request_does_not_take_a_slot_that_a_waiting_one_could_take(
     """The dispatcher does not lead, so that only the new request can place the waiting one before itself."""
     held = [accepted_allocation(plane), accepted_allocation(plane)]
     waiting = [queued(plane), queued(plane)]
-    settled(plane, waiting[0])
+    kept = "select count(*) from work.waiting_attempt where kept_node = 'n1'"
+    until(lambda: plane.rows(kept) == [(1,)], "the node is kept for the first one")
     with leading(plane, "dispatcher"):
         free(plane, node, held[0])
         refused = allocate(plane)
@@ -339,3 +344,66 @@ def test_read_models_of_waiting_requests_are_equal_after_a_rebuild(running_plane
     assert plane.rows("select * from read.waiting order by allocation_id") == before
     verified = verify(plane)
     assert verified["differences"] == [], verified
+
+
+def placing(plane: RunningPlane) -> Placing:
+    settings = plane.settings
+    return Placing(settings.unreachable_after, simulated_allowed=settings.place_on_simulated_nodes)
+
+
+async def pass_of_other_dispatcher(plane: RunningPlane) -> int:
+    """Make one pass over the waiting requests like a dispatcher in another process."""
+    async with connected(plane.settings) as other:
+        return await pass_over_queue(other.handle, placing(plane))
+
+
+def test_several_dispatchers_place_each_waiting_request_once(plane: RunningPlane, node: Node) -> None:
+    held = accepted_allocation(plane, slot_count=2)
+    made = [queued(plane), queued(plane), queued(plane)]
+    with leading(plane, "dispatcher"):
+        free(plane, node, held)
+        with ThreadPoolExecutor(4) as pool:
+            found = [pool.submit(asyncio.run, pass_of_other_dispatcher(plane)) for _ in range(4)]
+            assert sum(each.result() for each in found) == 2
+    assert states(plane, *made) == ["placed", "placed", "waiting"]
+    slots = [view(plane, each)["slots"][0]["slot_id"] for each in made[:2]]
+    assert sorted(slots) == ["n1/0", "n1/1"]
+
+
+def test_new_dispatcher_continues_with_the_queue_of_the_last_one(plane: RunningPlane, node: Node) -> None:
+    held = [accepted_allocation(plane), accepted_allocation(plane)]
+    made = [queued(plane), queued(plane)]
+    with leading(plane, "dispatcher"):
+        free(plane, node, held[0])
+        assert [view(plane, each)["queue"]["position"] for each in made] == [1, 2]
+    until(placed(plane, made[0]), "the next leader places the first request")
+    assert states(plane, made[1]) == ["waiting"]
+
+
+def test_new_request_gets_the_slot_that_is_left_on_a_node_kept_for_one_that_fits(
+    plane: RunningPlane, node: Node
+) -> None:
+    held = accepted_allocation(plane, slot_count=2)
+    waiting = queued(plane)
+    kept = "select count(*) from work.waiting_attempt where kept_node = 'n1'"
+    until(lambda: plane.rows(kept) == [(1,)], "the node is kept")
+    with leading(plane, "dispatcher"):
+        free(plane, node, held)
+        assert accepted_allocation(plane)["state"] == "placed"
+        assert states(plane, waiting) == ["placed"]
+
+
+def test_new_request_does_not_take_a_slot_of_another_node_than_the_kept_one(
+    plane: RunningPlane, node: Node
+) -> None:
+    """Only the first waiting request has a kept node; the second could take the slot that becomes free."""
+    other = Node(plane, "n2", slots=1)
+    accepted_allocation(plane, slot_count=2)
+    held = accepted_allocation(plane, node="n2")
+    large, small = queued(plane, slot_count=2), queued(plane)
+    kept = "select kept_node from work.waiting_attempt where kept_node is not null"
+    until(lambda: plane.rows(kept) == [("n1",)], "the node is kept for the large request")
+    with leading(plane, "dispatcher"):
+        free(plane, other, held)
+        assert codes(allocate(plane)) == ["no_capacity"]
+        assert states(plane, large, small) == ["waiting", "placed"]

@@ -335,6 +335,27 @@ def test_overdue_release_is_shown_with_its_deadline_and_the_reason_of_each_slot(
     assert ("releasing, overdue" in first, "overdue" in second) == (True, False)
 
 
+def test_waiting_allocation_is_shown_with_its_position_reason_and_times(
+    sliceplane: Run, plane: ScriptedPlane
+) -> None:
+    queue = {
+        "priority": -5,
+        "queued_at": "2026-01-02T03:04:05Z",
+        "waits_until": "2026-01-02T04:04:05Z",
+        "reason": {"code": "no_capacity", "message": "no schedulable node has 2 free slots"},
+        "position": 3,
+        "earliest_possible_at": "2026-01-02T03:34:05Z",
+    }
+    found = allocation("waiting", slots=[], lease=None, endpoints=[], queue=queue)
+    plane.script(f"GET /v1/allocations/{ALLOCATION}", document(found))
+    shown = " ".join(sliceplane("allocations", "show", ALLOCATION).out.split())
+    assert "state waiting" in shown
+    assert "waits position 3 in the queue, priority -5, since 2026-01-02" in shown
+    assert "until 2026-01-02" in shown
+    assert "earliest 2026-01-02" in shown
+    assert "waits for no schedulable node has 2 free slots [no_capacity]" in shown
+
+
 def test_nodes_remove_prints_the_removed_node_and_the_subnet_that_it_freed(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
