@@ -14,6 +14,7 @@ NAMES = (
     "principals",
     "projects",
     "quota_use",
+    "billing",
     "catalogue",
     "service_accounts",
     "sessions",
