@@ -5,9 +5,9 @@ its lease ends.
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from control_plane.commands.admission.quotas import hold_project_of, with_budget
 from control_plane.commands.bring_ups import failure_changes, merged_by_stream
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load
-from control_plane.commands.quotas import hold_project_of, with_budget
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import awaiting_proof
 from control_plane.decisions.budgets import NOTHING

@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.commands.admission.quotas import HeldProject, Quotas, hold_projects, last_check
 from control_plane.commands.admission.reservations import Claimable
 from control_plane.commands.catalogue import hold_entries
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
 from control_plane.commands.placing import Option, RenderNew, option_of
-from control_plane.commands.quotas import HeldProject, Quotas, hold_projects, last_check
 from control_plane.commands.searching import (
     HOSTS,
     FoundSlots,

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.commands.admission.quotas import hold_project_of, ingress_use
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load, locked_node
-from control_plane.commands.quotas import hold_project_of, ingress_use
 from control_plane.decisions import ingress
 from control_plane.decisions.public_addresses import (
     AddressRequest,

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.commands.admission.quotas import Quotas, hold_project, ingress_use, with_budget
 from control_plane.commands.admission.reservations import Claimable, restricted
 from control_plane.commands.catalogue import specification
 from control_plane.commands.explaining import groups_of
 from control_plane.commands.outlook import outlook_of
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest, WaitOptions
-from control_plane.commands.quotas import Quotas, hold_project, ingress_use, with_budget
 from control_plane.commands.searching import FoundSlots, apart_nodes
 from control_plane.commands.waiting import (
     Ahead,

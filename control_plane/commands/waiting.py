@@ -16,10 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.commands.admission.quotas import hold_project, ingress_use, with_budget
 from control_plane.commands.admission.reservations import restricted
 from control_plane.commands.outlook import first_fit
 from control_plane.commands.placement_request import PlacementRequest, needs_root_disk
-from control_plane.commands.quotas import hold_project, ingress_use, with_budget
 from control_plane.commands.searching import (
     FoundSlots,
     apart_nodes,
