@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import psycopg
 
@@ -34,12 +34,12 @@ from bench.harness.servers import bench_folder, migrated_postgres, sqlalchemy_ur
 from bench.ledger.histories import History
 from bench.watch.writer import FACTS, Commit, Turn, WriterSettings
 from control_plane.audit.export import compressed_export
+from control_plane.audit.stored_tree import last_head
 from control_plane.programs import SERVER, Program
 from deploy.embedded.children import Child, installed_program
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.redis import running_redis
 from deploy.embedded.signing_key import ensure_sealing_key
-from events.ledger.connection import fetch_rows, fetch_value
 from events.ledger.tail import Tail
 
 ROUNDS: Final = 7
@@ -54,18 +54,10 @@ UNLIMITED: Final = 1_000_000
 CONNECTIONS: Final = 8
 TIMEOUT_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.01
-_HEADS: Final = "select number, size from ledger.tree_head where number > %s order by number"
-_SEALED: Final = "select coalesce(max(size), 0) from ledger.tree_head"
-_NEWEST: Final = "select coalesce(max(number), 0) from ledger.tree_head"
 
 
 class RoundFailed(Exception):
     """An export was not verified, or the sealer does not run; the message has its log."""
-
-
-class _Head(NamedTuple):
-    number: int
-    size: int
 
 
 class _Site:
@@ -89,16 +81,17 @@ class _Site:
         """Wait until every final position is sealed. Raises `RoundFailed` if the sealer has exited, or is too slow."""
         final = await self._tail.final()
         ends = time.monotonic() + TIMEOUT_SECONDS
-        while await fetch_value(self._conn, _SEALED) < final:
+        while await self._sealed() < final:
             if self._child.status is not None or time.monotonic() > ends:
                 raise RoundFailed(
                     f"the sealer did not seal everything; its log:\n{self._child.log.read_text()}"
                 )
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def newest(self) -> int:
-        """Return the number of the newest head, 0 if there is none."""
-        return int(await fetch_value(self._conn, _NEWEST))
+    async def _sealed(self) -> int:
+        """Return the last sealed position, 0 if there is none."""
+        newest = await last_head(self._conn)
+        return 0 if newest is None else newest.head.size
 
     @staticmethod
     def lags(commits: Sequence[Commit], seen: Sequence[tuple[int, int]]) -> list[float]:
@@ -111,15 +104,15 @@ class _Site:
             found.append((moment - committed) / 1e6)
         return found
 
-    async def watch_heads(self, number: int, upto: asyncio.Future[int]) -> list[tuple[int, int]]:
-        """Return the size of each head after `number` and the time in nanoseconds at which it was seen, until the
-        position that `upto` gets is sealed.
+    async def watch_heads(self, upto: asyncio.Future[int]) -> list[tuple[int, int]]:
+        """Return the size of each new head and the time in nanoseconds at which it was seen, until the position that
+        `upto` gets is sealed.
         """
         seen = list[tuple[int, int]]()
         while not upto.done() or not seen or seen[-1][0] < upto.result():
-            for head in await fetch_rows(self._conn, _Head, _HEADS, [number]):
-                number = head.number
-                seen.append((head.size, time.monotonic_ns()))
+            size = await self._sealed()
+            if not seen or size > seen[-1][0]:
+                seen.append((size, time.monotonic_ns()))
             if self._child.status is not None:
                 raise RoundFailed(f"the sealer exited; its log:\n{self._child.log.read_text()}")
             await asyncio.sleep(_POLL_SECONDS)
@@ -149,7 +142,7 @@ async def _running() -> AsyncIterator[TakeRound]:
         await History(server.app_dsn).grow(EVENTS, lambda _done: None)
         with site.sealing():
             await site.all_sealed()
-        export = folder / "ledger.gz"
+        export = folder / "export.gz"
         await _export(server, export)
         # The file of the sealer gets further heads, which are not in the export.
         kept = Path(shutil.copy(folder / "heads.jws", folder / "kept.jws"))
@@ -192,7 +185,7 @@ async def _lags(site: _Site, writer: BenchProcess) -> list[float]:
     with site.sealing():
         await site.all_sealed()
         upto: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        watching = asyncio.create_task(site.watch_heads(await site.newest(), upto))
+        watching = asyncio.create_task(site.watch_heads(upto))
         try:
             commits = await writer.request(Turn(into_ledger=True, events=LAG_EVENTS, rate=RATE), list[Commit])
             upto.set_result(commits[-1][0])

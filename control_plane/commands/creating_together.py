@@ -9,7 +9,7 @@ requests that depend on more than free slots, requests that are refused, and req
 found.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Final, NamedTuple
@@ -151,13 +151,17 @@ async def find_slots_for_many(
             hosts = await first_hosts(conn, wanted, keys, tried, 2 * (left + len(taken)) + HOSTS)
             if not hosts:
                 break
-            # With several slots on one node, it is not known how many rows are left over on each node.
-            most = left + len(taken) if wanted.request.slot_count == 1 else None
+            # With several slots on one node, it is not known how many rows are left over on each node. Spreading, and
+            # slots taken before, change the order of nodes, so the rows of all of them are needed.
+            is_cut = wanted.request.slot_count == 1 and wanted.demand.sku.placement != "spread" and not taken
+            most = left if is_cut else None
             rows = await free_slots_of(conn, wanted, keys, hosts, most)
             rows = {slot: row for slot, row in rows.items() if slot not in taken}
             open_hosts = await hold_all_open(conn, {*map(node_of, rows)}) if rows else frozenset()
             rows = {slot: row for slot, row in rows.items() if node_of(slot) in open_hosts}
-            chosen = _distributed(rows, suitable, hosts, wanted, left)
+            taken_on = Counter(map(node_of, taken))
+            free = {host: number - taken_on[host] for host, number in hosts.items()}
+            chosen = _distributed(rows, suitable, free, wanted, left)
             found += chosen
             taken |= {placed.slot_id for each in chosen for placed in each.slots}
             tried += hosts

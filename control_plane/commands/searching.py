@@ -317,7 +317,8 @@ def _slots_of(
             placeable.all_hold(placeable.SLOT),
             *on_fit_node(wanted, slot.c.node_id),
         )
-        .order_by(slot.c.slot_index)
+        # The first rows are those that `choose` prefers within a node, as far as it compares slots of one class.
+        .order_by(sa.func.coalesce(sa.func.jsonb_array_length(slot.c.failures), 0), slot.c.slot_index)
         .with_for_update(skip_locked=True, of=slot)
         .lateral("found")
     )

@@ -18,6 +18,7 @@ NAMES = (
     "catalogue",
     "service_accounts",
     "sessions",
+    "waiting",
     "allocations",
     "project_events",
     "holdings",

@@ -179,7 +179,16 @@ def test_openapi_document_limits_the_routes_of_allocations_events_tasks_and_proj
     world: World,
 ) -> None:
     prefixes = {route.path.split("/")[2] for route in world.routes}
-    assert prefixes == {"allocations", "events", "history", "placements", "projects", "tasks", "usage"}
+    assert prefixes == {
+        "allocations",
+        "events",
+        "history",
+        "placements",
+        "projects",
+        "reservations",
+        "tasks",
+        "usage",
+    }
     assert sum(route.names_a_resource for route in world.routes) >= 13
 
 
