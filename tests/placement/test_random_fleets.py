@@ -18,12 +18,14 @@ from control_plane.work.slot_counts import count_again
 from deploy.embedded.stack import sqlalchemy_url
 from events.offers import SlotClass, offer_of
 from events.values import NodeId, SkuName, SlotId, node_of
+from tests import matrix
 from tests.placement import fleets
 from tests.placement.fleets import NOW, Case, HostModel, SlotModel, expected_code, random_case, usable
 from tests.servers.postgres import Database
 from tests.torture import count, seed
 
 CASES = 20_000
+pytestmark = [pytest.mark.timeout(7200 if matrix.is_full() else 120)]
 
 
 @pytest.fixture
