@@ -90,13 +90,13 @@ class Outcome(StrEnum):
 
 
 class Try(NamedTuple):
-    """Step of a pass: try to place this request."""
+    """Step of a pass over the waiting requests: try to place this request."""
 
     request: QueuedRequest
 
 
 class Keep(NamedTuple):
-    """Step of a pass: keep a node for this request, which does not fit now. The answer is not used."""
+    """Step of a pass over the waiting requests: keep a node for this request, which does not fit now."""
 
     request: QueuedRequest
 

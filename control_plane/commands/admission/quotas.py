@@ -225,7 +225,7 @@ async def hold_projects(
     wanted: Collection[tuple[ProjectId, str | None]],
     most_waiting: int | None = None,
 ) -> dict[tuple[ProjectId, str | None], HeldProject]:
-    """Return what `hold_project` returns for each of several pairs of a project and a caller, and hold all projects."""
+    """Return what `hold_project` returns, for each of several pairs of a project and a caller."""
     values = {"projects": [project for project, _ in wanted], "actors": [actor for _, actor in wanted]}
     rows = {(row["project"], row["actor"]): row for row in await _HOLD.rows(conn, values)}
     found = {pair: _limited(*pair, row, most_waiting) for pair, row in rows.items()}

@@ -91,7 +91,7 @@ class Claimable:
 
 
 def lock_of(sku: SkuName) -> StreamId:
-    """Return the name of the lock that requests for slots take if the slots can carry a reserved SKU."""
+    """Return the name of the lock of a reserved SKU, which a request takes before it claims slots that can carry it."""
     return stream_of_entry("sku", sku)
 
 
