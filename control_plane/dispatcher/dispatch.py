@@ -128,18 +128,18 @@ class Dispatcher:
             # A timer that fired is now set to a later time, or deleted.
             full = len(overdue) == TIMERS
 
-    async def fire_timer(self, engine: AsyncEngine, stream: StreamId) -> None:
+    async def fire_timer(self, engine: AsyncEngine, stream: StreamId) -> bool:
         """Fire a stream's timer: evaluate the stream with all facts recorded so far, and execute its due command.
 
-        Do nothing if the timer's row is locked: another dispatcher is firing it, or the dispatcher that follows the
-        ledger is setting it again.
+        Do nothing and return False if the timer was deleted or its row is locked: another dispatcher is firing it, or
+        the dispatcher that follows the ledger is setting it again.
         """
         async with engine.begin() as conn:
             ledger = await ledger_connection(conn)
             # Lock the timer before reading the history. Otherwise the follower, with a newer history, could set the
             # timer first, and this transaction would restore the older due time.
             if not await outbox.hold_timer(ledger, stream):
-                return
+                return False
             history = (await histories(conn, [stream])).get(stream, ())
             now = await self.handle.clock(conn)
             [evaluation] = await self._evaluate({stream: history}, now, partial(histories, conn))
@@ -147,7 +147,7 @@ class Dispatcher:
                 evaluation = replace(evaluation, due_at=now + RETRY_AFTER)
             await self.write(conn, Evaluations(now, [evaluation]))
         if evaluation.command is None:
-            return
+            return True
         try:
             while await self.handle(evaluation.command) == AGAIN:
                 pass
@@ -158,6 +158,7 @@ class Dispatcher:
             async with engine.begin() as conn:
                 now = await self.handle.clock(conn)
                 await outbox.write(await ledger_connection(conn), [parked(stream, now, error)], now)
+        return True
 
     async def _evaluate(
         self, found: Mapping[StreamId, History], now: datetime, read: Read

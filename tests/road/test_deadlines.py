@@ -16,7 +16,7 @@ from tests.api.allocations.test_ingress import SHARED, create_ingress, ingress_s
 from tests.api.broken_nodes import Node, accepted_allocation
 from tests.api.node import BEAT, admit, allocate, batch
 from tests.api.reporting import RunningAllocation
-from tests.road.test_followers import an_hour_later, unreachable_redis_plane
+from tests.road.test_followers import an_hour_later, fire, unreachable_redis_plane
 from tests.road.test_task_rows import REQUESTED, TASK, a_day_later, applied, record, rows
 from tests.servers.plane import RunningPlane, settings_for
 from tests.servers.postgres import Database
@@ -35,7 +35,7 @@ async def view_after_deadline(running: RunningPlane, allocation: AllocationId) -
             history = await allocation_history(conn, allocation)
             due = await dispatcher.evaluate(history, await made.handle.clock(conn))
             await dispatcher.write(conn, due)
-        await dispatcher.fire_timer(made.engine, stream_of_allocation(allocation))
+        await fire(dispatcher, made.engine, allocation)
     return dict(running.client().get(f"/allocations/{allocation}").json())
 
 

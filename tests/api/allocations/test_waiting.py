@@ -74,14 +74,22 @@ def placed(plane: RunningPlane, *allocations: dict[str, Any]) -> Callable[[], bo
 @contextmanager
 def leading(plane: RunningPlane, program: str) -> Iterator[None]:
     """Take the leadership of a program, so that the program does none of the work of a leader meanwhile."""
-    end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s and pid <> pg_backend_pid()"
+    name, ended = f"lead {program}", set[int]()
     with psycopg.connect(plane.database.admin_dsn, autocommit=True) as conn:
 
+        def sessions() -> set[int]:
+            found = conn.execute("select pid from pg_stat_activity where application_name = %s", [name])
+            return {pid for (pid,) in found}
+
         def leads() -> bool:
-            conn.execute(end, [f"lead {program}"])
+            for pid in sessions() - ended:
+                ended.add(pid)
+                conn.execute("select pg_terminate_backend(%s)", [pid])
             return conn.execute("select ledger.lead(%s)", [program]).fetchone() == (True,)
 
         until(leads, f"the test leads {program}")
+        # The former leader opens its next session after it has ended its work.
+        until(lambda: bool(sessions() - ended), f"{program} waits to lead again")
         yield
 
 

@@ -65,6 +65,8 @@ def test_task_progress_that_a_node_reports_reaches_watches_on_every_api_process(
         with redis.Redis.from_url(emptied_plane.redis.url) as admin:
             listeners = "progress:n1"
             until(lambda: dict(admin.pubsub_numsub(listeners))[b"progress:n1"] == 2, "both processes listen")
+        for stream in (allocation_stream, task_stream):
+            assert stream.next().id.startswith("1."), "a watch begins with the events that exist"
         post_progress(node, progress_step(order, "machine", 3))
         for stream in (allocation_stream, task_stream):
             event = next_progress(stream)
