@@ -61,11 +61,6 @@ class TimeTravel:
         self._settled_before: datetime | None = None
         self._known: dict[str, Position] = {}
 
-    @property
-    def final(self) -> Position:
-        """The position up to which the ledger was last found to be final; it is returned without waiting."""
-        return self._end.final
-
     @asynccontextmanager
     async def to(
         self, *wanted: Moment | None, known_to: str | None = None

@@ -10,8 +10,10 @@ import httpx
 
 from tests.api.node import admit, allocate, batch
 from tests.servers.plane import RunningPlane
+from tests.waiting import until
 
 RECORDED_PATHS: Final = ("/allocations", "/nodes", "/slots", "/nodes/n1")
+_LISTED: Final = "select position >= %(position)s from read.checkpoint where name = 'allocations'"
 _LAST: Final = "select position, clock_timestamp() from ledger.event order by position desc limit 1"
 
 
@@ -49,6 +51,10 @@ class Lifecycle:
 
     def record_responses(self) -> None:
         [(position, time)] = self.plane.rows(_LAST)
+        until(
+            lambda: self.plane.rows(_LISTED, position=position) == [(True,)],
+            "the list of allocations is up to date",
+        )
         paths = (*RECORDED_PATHS, f"/allocations/{self.allocation}")
         self.moments.append(
             Moment(position, time, {path: get_view(self.plane, path).json() for path in paths})

@@ -3,7 +3,7 @@
 Only the tailer reads how far the ledger is final, reads the new events and encodes them. It wakes the watchers, and
 each reads from the ring of events in memory at its own position. After each poll it pauses for `GATHER_SECONDS`, so
 that the events of a busy ledger arrive in small batches, and all watchers are woken once per batch and not at every
-commit. A slow watcher delays no other.
+commit. A slow watcher delays no other. Without watches, the tailer reads nothing.
 
 After a crash of the process, the tailer begins at the end of the ledger, and older events are read from the database.
 After an outage, the database may have been restored from a backup. If so, all watches end, and a cursor that the
@@ -42,22 +42,28 @@ class Feed:
 
     def __init__(self, engine: AsyncEngine, tail: Tail, waiter: Waiter) -> None:
         self._engine, self._tail, self._waiter = engine, tail, waiter
-        self._begun = self._may_differ = False
+        self._begun = self._may_differ = self._rested = False
         self._epoch: Epoch | None = None
         self._grown = asyncio.Event()
         self._waiting: set[asyncio.Event] = set()
         self._alerts: dict[StreamId, set[asyncio.Event]] = {}
+        self._users = 0
+        self._wanted = asyncio.Event()
         self.past = Past(engine)
         self.ring = Ring(Position(0))
         self.incarnation = 0
 
     @property
     def final(self) -> Position:
-        """Position up to which the ledger was final at the last poll; 0 before the first poll."""
+        """Position up to which the ledger was final at the last poll; 0 before the first poll. Without watches, the last
+        poll may be long ago.
+        """
         return self.ring.final
 
     async def run(self) -> None:
-        """Follow the end of the ledger until cancelled; watchers wait while the database is unavailable."""
+        """Follow the end of the ledger while there are watches or requests that wait for it, until cancelled. Watchers wait while
+        the database is unavailable.
+        """
         while True:
             try:
                 grew = await self._poll()
@@ -68,12 +74,16 @@ class Feed:
             else:
                 if grew:
                     await asyncio.sleep(GATHER_SECONDS)
-                await self._waiter.wait(busy=grew)
+                if self._users or self._waiting:
+                    await self._waiter.wait(busy=grew)
+                else:
+                    await self._rest()
 
     async def up_to_date(self) -> Position:
         """Poll the ledger now and return the position up to which it is final. Raises `NotYetKnown` on a timeout."""
         polled = asyncio.Event()
         self._waiting.add(polled)
+        self._wanted.set()
         self._waiter.wake()
         try:
             async with time_limit(
@@ -88,23 +98,25 @@ class Feed:
         """Wait for events after a position, or for the end of all watches; return False if neither occurs in time."""
         incarnation = self.incarnation
         try:
-            async with asyncio.timeout(seconds):
-                while self.final <= position and self.incarnation == incarnation:
-                    await self._grown.wait()
+            with self._used():
+                async with asyncio.timeout(seconds):
+                    while self.final <= position and self.incarnation == incarnation:
+                        await self._grown.wait()
         except TimeoutError:
             return False
         return True
 
     @contextmanager
     def alert(self, streams: Iterable[StreamId]) -> Iterator[asyncio.Event]:
-        """Provide an asyncio event that is set when the feed reads a new event of one of these streams. It is set
-        before any watch can send that event or a later one from memory.
+        """Let the feed read the ledger for a watch. Provide an asyncio event that is set when the feed reads a new event
+        of one of these streams: before any watch can send that event or a later one from memory.
         """
         alert, distinct = asyncio.Event(), frozenset(streams)
         for stream in distinct:
             self._alerts.setdefault(stream, set()).add(alert)
         try:
-            yield alert
+            with self._used():
+                yield alert
         finally:
             for stream in distinct:
                 alerts = self._alerts[stream]
@@ -121,21 +133,52 @@ class Feed:
         waiting = tuple(self._waiting)
         if not self._begun or (self._may_differ and not await self._is_same_ledger()):
             await self._begin()
-        self._may_differ = False
+        elif self._rested:
+            await self._continue_at_end()
+        self._may_differ = self._rested = False
         before = self.final
         batch = await self._tail.batch(before, BATCH)
         if batch.final > before:
             self.ring.add(ledger_range(before, batch.final, batch.events))
-            for each in batch.events if self._alerts else ():
-                for alert in self._alerts.get(each.stream, ()):
-                    alert.set()
+            self._set_alerts(each.stream for each in batch.events if self._alerts)
             if batch.events:
                 self._epoch = batch.events[-1].epoch
             self._wake_watchers()
         if len(batch.events) < BATCH:
+            self._waiting.difference_update(waiting)
             for polled in waiting:
                 polled.set()
         return batch.final > before
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        self._users += 1
+        self._wanted.set()
+        try:
+            yield
+        finally:
+            self._users -= 1
+
+    async def _rest(self) -> None:
+        """Wait until the feed is used again. Until then, reading and encoding each event would have no use."""
+        self._wanted.clear()
+        await self._wanted.wait()
+        # The ledger may have grown by any number of events, and the database may have been restored.
+        self._rested = self._may_differ = True
+
+    async def _continue_at_end(self) -> None:
+        """Skip the events that were recorded without watches: a new watch reads them from the database."""
+        final = await self._tail.final()
+        if final > self.final:
+            await self._set_end(final)
+            # A skipped event may belong to the streams of a watch that has opened meanwhile.
+            self._set_alerts([*self._alerts])
+            self._wake_watchers()
+
+    def _set_alerts(self, streams: Iterable[StreamId]) -> None:
+        for stream in streams:
+            for alert in self._alerts.get(stream, ()):
+                alert.set()
 
     async def _is_same_ledger(self) -> bool:
         """Return whether the database still has the ledger that this feed followed, and not one restored from a backup.
@@ -155,13 +198,16 @@ class Feed:
 
     async def _begin(self) -> None:
         """Set the feed to the current end of the ledger, and end all watches if the feed has begun before."""
-        final = await self._end()
-        async with self._engine.connect() as conn:
-            last = await last_up_to(await ledger_connection(conn), final)
+        await self._set_end(await self._end())
         if self._begun:
             self.incarnation += 1
-        self.ring, self._epoch, self._begun = Ring(final), last and last.epoch, True
+        self._begun = True
         self._wake_watchers()
+
+    async def _set_end(self, final: Position) -> None:
+        async with self._engine.connect() as conn:
+            last = await last_up_to(await ledger_connection(conn), final)
+        self.ring, self._epoch = Ring(final), last and last.epoch
 
     async def _end(self) -> Position:
         while not (final := await self._tail.final()):

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Final
@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from control_plane.api.feed.feed import Feed
+from control_plane.api.feed.feed import GATHER_SECONDS, Feed
 from control_plane.api.feed.ring import Ring, ledger_range
 from control_plane.api.requests.held_credential import CredentialKind, HeldCredential
 from control_plane.api.routes.ledger import watch as watching
@@ -91,10 +91,21 @@ async def fill(conn: psycopg.AsyncConnection, events: int, stream: str = "") -> 
     return await committed(conn, on(stream or f"filling-{next(_STREAMS)}", 0, *[plain()] * events))
 
 
+async def fill_until_the_feed_rests(feed: Feed, conn: psycopg.AsyncConnection) -> int:
+    """Append events until the feed keeps none of them, because there is no watch. Return the position of the last one."""
+    async with asyncio.timeout(20):
+        while True:
+            await fill(conn, 1)
+            end = await feed.up_to_date()
+            if feed.ring.reach == end:
+                return end
+            await asyncio.sleep(3 * GATHER_SECONDS)  # a feed that is used all the time does not rest
+
+
 class Reader:
     """Client of an event watch; it splits the received chunks into messages."""
 
-    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+    def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
         self._chunks = chunks
         self._messages: Iterator[bytes] = iter(())
 
@@ -103,6 +114,10 @@ class Reader:
             return message
         self._messages = iter([part + b"\n\n" for part in (await anext(self._chunks)).split(b"\n\n") if part])
         return await self.next()
+
+    async def close(self) -> None:
+        """End the watch, as a client that disconnects does."""
+        await self._chunks.aclose()
 
     async def positions(self, events: int) -> list[int]:
         """Read `events` events, and return their ledger positions. Messages without an event are skipped."""
@@ -169,13 +184,14 @@ async def test_watch_verifies_its_credential_once_and_again_after_an_event_about
         return credential
 
     credential = held(counted)
-    reader = read_watch(feed, credential=credential)
-    await fill(conn, 5)
-    assert await reader.positions(5) == [1, 2, 3, 4, 5]
-    assert checks == 1
-    await fill(conn, 1, "key-test")
-    assert await reader.positions(1) == [6]
-    assert checks == 2
+    with feed.alert(()):
+        reader = read_watch(feed, credential=credential)
+        await fill(conn, 5)
+        assert await reader.positions(5) == [1, 2, 3, 4, 5]
+        assert checks == 1
+        await fill(conn, 1, "key-test")
+        assert await reader.positions(1) == [6]
+        assert checks == 2
     await fill(conn, 1, "service-account-test")
     assert await reader.positions(1) == [7]
     assert checks == 3
@@ -307,12 +323,36 @@ async def write_timelines(conn: AsyncConnection, upto: int, positions: list[int]
 async def test_watch_that_starts_before_the_buffered_events_reads_older_events_from_the_database(
     feed: Feed, conn: psycopg.AsyncConnection
 ) -> None:
-    feed.ring = Ring(feed.final, events=20)
-    for _ in range(10):
-        await fill(conn, 7)
-        await feed.up_to_date()
-    assert feed.ring.reach > 40
-    assert await read_watch(feed).positions(70) == list(range(1, 71))
+    with feed.alert(()):
+        feed.ring = Ring(feed.final, events=20)
+        for _ in range(10):
+            await fill(conn, 7)
+            await feed.up_to_date()
+        assert 40 < feed.ring.reach < feed.ring.final
+        assert await read_watch(feed).positions(70) == list(range(1, 71))
+
+
+async def test_watch_that_opens_after_a_time_without_watches_reads_the_events_of_that_time_from_the_database(
+    feed: Feed, conn: psycopg.AsyncConnection
+) -> None:
+    first = read_watch(feed)
+    await fill(conn, 2)
+    assert await first.positions(2) == [1, 2]
+    await first.close()
+    end = await fill_until_the_feed_rests(feed, conn)
+    later = read_watch(feed, 2)
+    await fill(conn, 1)
+    assert await later.positions(end - 1) == list(range(3, end + 2))
+
+
+async def test_credential_is_checked_again_after_events_that_the_feed_skipped(
+    feed: Feed, conn: psycopg.AsyncConnection
+) -> None:
+    await fill_until_the_feed_rests(feed, conn)
+    await fill(conn, 1)
+    with feed.alert([StreamId("key-1")]) as alert:
+        async with asyncio.timeout(20):
+            await alert.wait()
 
 
 async def test_event_of_an_unknown_type_is_delivered_as_stored(feed: Feed, database: Database) -> None:

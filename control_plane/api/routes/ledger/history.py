@@ -135,9 +135,9 @@ async def changes(
         refuse_reversed_range(start.position, end.position)
         before = await subject.at(conn, start.position)
         after = await subject.at(conn, end.position)
-        if before is None and after is None and not await _ever(request, conn, subject):
-            raise _unknown(kind, name, end.position)
         found = await subject.steps(conn, start.position, end.position, limit)
+    if before is None and after is None and not await _exists(request, subject):
+        raise _unknown(kind, name, end.position)
     return ChangesView(
         kind=kind,
         name=name,
@@ -158,17 +158,18 @@ async def show(request: Request, response: Response, *, kind: Kind, name: str, a
     subject = await _own(request, kind, name)
     async with travel_of(request).to(at, known_to=subject.known_to) as (conn, [place]):
         state = await subject.at(conn, place.position)
-        if state is None and not await _ever(request, conn, subject):
-            raise _unknown(kind, name, place.position)
+    if state is None and not await _exists(request, subject):
+        raise _unknown(kind, name, place.position)
     set_headers(response, place)
     return HistoryView(kind=kind, name=name, at=_place(place), state=state)
 
 
-async def _ever(request: Request, conn: AsyncConnection, subject: Subject) -> bool:
+async def _exists(request: Request, subject: Subject) -> bool:
     """Return whether the resource exists now. An existing resource has the state null before its creation; an unknown
-    resource is an error.
+    resource is an error. Must not be called while a connection for reading is held, of which there are few.
     """
-    return await subject.at(conn, travel_of(request).final) is not None
+    async with travel_of(request).to(None, known_to=subject.known_to) as (conn, [now]):
+        return await subject.at(conn, now.position) is not None
 
 
 async def _own(request: Request, kind: Kind, name: str) -> Subject:

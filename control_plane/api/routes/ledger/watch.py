@@ -13,7 +13,7 @@ use.
 """
 
 from asyncio import Event
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from math import inf
 from time import monotonic, time
 from typing import Any, Final
@@ -57,7 +57,7 @@ async def watch(
     pick: EventFilter,
     credential: HeldCredential,
     heartbeat: float = HEARTBEAT_SECONDS,
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yield the chunks of a watch until the feed ends all watches, older events cannot be read, or the credential is no
     longer valid.
     """
