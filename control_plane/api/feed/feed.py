@@ -61,8 +61,8 @@ class Feed:
         return self.ring.final
 
     async def run(self) -> None:
-        """Follow the end of the ledger while there are watches or requests that wait for it, until cancelled. Watchers wait while
-        the database is unavailable.
+        """Follow the end of the ledger while there are watches or requests that wait for it, until cancelled. Watchers
+        wait while the database is unavailable.
         """
         while True:
             try:
