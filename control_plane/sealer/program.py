@@ -115,9 +115,9 @@ async def _seal(dsn: str, signer: Signer, sinks: Sequence[Sink], sealed: Sequenc
         opened.push_async_callback(tail.close)
         await refuse_restored_ledger(conn, sinks)
         sealer = await Sealer.load(conn, signer)
-        last = loop.time() - STATE_SECONDS
+        final, last = sealer.position, loop.time() - STATE_SECONDS
         while True:
-            final = (await tail.batch(sealer.position, SEAL_POSITIONS)).final
+            final = await tail.next_final(final, SEAL_POSITIONS)
             waiting, quiet = final - sealer.position, loop.time() - last
             if waiting >= SEAL_POSITIONS or quiet >= (SEAL_SECONDS if waiting else STATE_SECONDS):
                 last = loop.time()

@@ -35,6 +35,7 @@ from events.values import Position
 log = structlog.get_logger()
 
 _FENCE: Final = "select last, holders, clock_timestamp() as at from ledger.fence()"
+_POSITIONS: Final = "select position from ledger.event where position > %s order by position limit %s"
 _DEAD: Final = "select position from ledger.dead_position where position > %s and position <= %s"
 _NOTE_GAPS: Final = "select ledger.note_gaps(%s::bigint[])"
 _NOTE_DEAD: Final = "select ledger.note_dead(%s::bigint[], %s)"
@@ -96,6 +97,17 @@ class Tail:
                 await self._forget()
                 raise
 
+    async def next_final(self, after: Position, limit: int) -> Position:
+        """Return the position `final` of `batch` with the same arguments, without reading more of the events than their
+        positions. Like `batch`, it marks gaps as dead.
+        """
+        async with self._turn:
+            try:
+                return await self._next_final(await self._connection(), after, limit)
+            except BaseException:
+                await self._forget()
+                raise
+
     async def final(self) -> Position:
         """Return a position up to which the ledger is final; 0 if it is unknown.
 
@@ -117,22 +129,39 @@ class Tail:
     async def _batch(self, conn: psycopg.AsyncConnection, after: Position, limit: int) -> Batch:
         fence, read = await _fence_and_events(conn, after, limit)
         events = [event for event in read if event.position <= fence.last]
-        end = events[-1].position if len(events) == limit else max(after, fence.last)
-        final = await self._first_open_gap(conn, after, end, events, fence.holders)
+        final = await self._final_of(conn, after, limit, [event.position for event in events], fence)
         return Batch(tuple([event for event in events if event.position <= final]), final, fence.at)
+
+    async def _next_final(self, conn: psycopg.AsyncConnection, after: Position, limit: int) -> Position:
+        fence = await _fence(conn)
+        read = [Position(each) for each in await fetch_values(conn, _POSITIONS, [after, limit], prepare=True)]
+        positions = [position for position in read if position <= fence.last]
+        return await self._final_of(conn, after, limit, positions, fence)
+
+    async def _final_of(
+        self,
+        conn: psycopg.AsyncConnection,
+        after: Position,
+        limit: int,
+        positions: Sequence[Position],
+        fence: _Fence,
+    ) -> Position:
+        """Return the last final position, given the next positions with an event, at most `limit`."""
+        end = positions[-1] if len(positions) == limit else max(after, fence.last)
+        return await self._first_open_gap(conn, after, end, positions, fence.holders)
 
     async def _first_open_gap(
         self,
         conn: psycopg.AsyncConnection,
         after: Position,
         end: Position,
-        events: Sequence[Recorded[Fact]],
+        positions: Sequence[Position],
         holders: frozenset[str],
     ) -> Position:
         """Return the last position, at most `end`, up to which every position has an event or is dead."""
-        if len(events) == end - after:
+        if len(positions) == end - after:
             return end
-        gaps = set(range(after + 1, end + 1)).difference(event.position for event in events)
+        gaps = set(range(after + 1, end + 1)).difference(positions)
         gaps.difference_update(await fetch_values(conn, _DEAD, [after, end]))
         order = [Position(gap) for gap in sorted(gaps)]
         await self._remember(conn, order, holders)

@@ -79,6 +79,24 @@ async def test_position_gap_is_recorded_as_dead_once_the_append_that_drew_it_is_
     assert dead == [(1, "test tail")]
 
 
+async def test_reader_of_final_positions_finds_the_same_positions_and_gaps_as_a_reader_of_events(
+    tail: Tail, connect: Connect, conn: psycopg.AsyncConnection
+) -> None:
+    slow, fast = await connect(), await connect()
+    await committed(fast, on("slot-a", 0), on("slot-b", 0), on("slot-c", 0))
+    assert [await tail.next_final(Position(after), 2) for after in (0, 1, 2, 3)] == [2, 3, 3, 3]
+
+    await append(slow, [on("slot-d", 0)], because())
+    await committed(fast, on("slot-e", 0))
+    assert await tail.next_final(Position(3), 10) == 3
+
+    await slow.rollback()
+
+    assert await tail.next_final(Position(3), 10) == 5
+    dead = await (await conn.execute("select position, seen_by from ledger.dead_position")).fetchall()
+    assert dead == [(4, "test tail")]
+
+
 async def test_recording_a_position_gap_as_dead_waits_for_appends_open_at_that_time_and_not_for_later_appends(
     tail: Tail, connect: Connect
 ) -> None:

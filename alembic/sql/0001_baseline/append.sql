@@ -150,7 +150,7 @@ begin
 
   if key is not null then
     update ledger.command_key k
-       set first_position = positions[1], last_position = positions[cardinality(positions)]
+       set answer = key ->> 'answer', first_position = positions[1], last_position = positions[cardinality(positions)]
      where k.principal = key ->> 'principal' and k.route = key ->> 'route' and k.key = key ->> 'key';
   end if;
   epoch := e.epoch;

@@ -1,25 +1,20 @@
 -- Idempotency keys of commands.
 
 -- Takes a key for this transaction, or returns its stored response. Waits for a concurrent transaction with the same key.
--- A command calls this function twice: `take_key` takes the key without a response, before the command decides; `append` takes
--- it again in the same transaction, with the response.
+-- A command calls this function twice: `take_key` before the command decides, and `append` in the same transaction. The row has no
+-- response until `append` has recorded the events: its only update stores the response with their positions.
 create function ledger.hold_key(wanted jsonb) returns text language plpgsql volatile as $$
 declare
   hash  constant bytea := decode(wanted ->> 'body_hash', 'hex');
   known record;
 begin
-  insert into ledger.command_key (principal, route, key, body_hash, answer, taken_at)
-  values (wanted ->> 'principal', wanted ->> 'route', wanted ->> 'key', hash, wanted ->> 'answer', clock_timestamp())
+  insert into ledger.command_key (principal, route, key, body_hash, taken_at)
+  values (wanted ->> 'principal', wanted ->> 'route', wanted ->> 'key', hash, clock_timestamp())
   on conflict do nothing;
   if found then
     return null;
   end if;
-  update ledger.command_key k set answer = wanted ->> 'answer'
-   where k.principal = wanted ->> 'principal' and k.route = wanted ->> 'route' and k.key = wanted ->> 'key'
-     and k.body_hash = hash and k.answer is null;
-  if found then
-    return null;
-  end if;
+  -- A row without a response is this transaction's own, or its command had none: in both cases the key can be taken.
   select k.body_hash, k.answer into strict known from ledger.command_key k
    where k.principal = wanted ->> 'principal' and k.route = wanted ->> 'route' and k.key = wanted ->> 'key'
      for update;
