@@ -21,6 +21,9 @@ _DEAD: Final = Struct(">iIiqIi8xIi")
 _TO_LEAF: Final = Struct(">IiiIi")
 _NULL: Final = -1
 _EVENT_COLUMNS: Final = 17
+_FIRST_COLUMNS: Final = (_EVENT_COLUMNS, _INT8_8, _UUID_16, _TEXT, _INT8_8, _TEXT)
+_EPOCH_COLUMN: Final = _INT4_4.to_bytes(8, "big")
+_NOT_AN_EVENT: Final = "a row is not that of an event: a column is missing or has another type"
 _EVENT_PREFIX: Final = b"\x00" + VERSION + EVENT
 _DEAD_PREFIX: Final = b"\x00" + VERSION + DEAD
 
@@ -93,7 +96,37 @@ def event_of(row: bytes) -> Event:
             return Event(position, name, version, text, schema_version, epoch, row[at:end])
     except (error, UnicodeDecodeError):
         pass
-    raise BadRow("a row is not that of an event: a column is missing or has another type")
+    raise BadRow(_NOT_AN_EVENT)
+
+
+def sealed_event_of(row: bytes) -> Event:
+    """Return the columns of an event that has the sealed leaf. Raises `BadRow` if its first columns are not those of
+    an event.
+
+    The leaf proves that no byte was changed since the append, so the columns that are not needed are not read. The last
+    of them, the epoch, is the only one of its type, and the data after it contain no zero byte.
+    """
+    try:
+        count, c1, position, c2, t1, stream = _TO_STREAM.unpack_from(row)
+        end = 52 + stream
+        c3, version, t2, type_ = _TO_TYPE.unpack_from(row, end)
+        at = end + 24
+        end = at + type_
+        _, schema_version, _, _ = _TO_PROJECT.unpack_from(row, end)
+        epoch = row.rindex(_EPOCH_COLUMN) + 8
+        if (count, c1, c2, t1, c3, t2) == _FIRST_COLUMNS and stream >= 0 <= type_:
+            return Event(
+                position,
+                row[52 : 52 + stream].decode(),
+                version,
+                row[at:end].decode(),
+                schema_version,
+                int.from_bytes(row[epoch : epoch + 4], "big", signed=True),
+                row[epoch + 12 : -8],
+            )
+    except (error, ValueError):
+        pass
+    raise BadRow(_NOT_AN_EVENT)
 
 
 def dead_of(row: bytes) -> Dead:

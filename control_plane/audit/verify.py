@@ -50,7 +50,16 @@ from control_plane.audit.lines import (
     StrayKeyLine,
     StreamLine,
 )
-from control_plane.audit.rows import BadRow, Dead, Event, dead_leaf, dead_of, event_leaf, event_of
+from control_plane.audit.rows import (
+    BadRow,
+    Dead,
+    Event,
+    dead_leaf,
+    dead_of,
+    event_leaf,
+    event_of,
+    sealed_event_of,
+)
 from events.catalog import CATALOG, UnknownFact, UnreadableFact, decode
 from events.claims import CLAIMING, claims_of
 from events.ledger.tree import HASH_BYTES, Frontier
@@ -394,13 +403,16 @@ class _Verification:
 
     def _event(self, line: EventLine) -> None:
         self._verdict.rows += 1
+        leaf = event_leaf(line.row)
         try:
+            if (event := self._next_as_sealed(line, leaf)) is not None:
+                self._record(event)
+                return
             event = event_of(line.row)
         except BadRow as bad:
             self._verdict.add(Kind.ROW_CHANGED, f"after position {self._position}: {bad}")
             return
-        leaf = event_leaf(line.row)
-        if not self._is_next_as_sealed(event, leaf, line.leaf) and self._follows(event, leaf):
+        if self._follows(event, leaf):
             expected = self._range.expected(event.position)
             if expected is not None and leaf != expected:
                 how = "with a new leaf" if line.leaf == leaf else "with its old leaf"
@@ -411,7 +423,16 @@ class _Verification:
                 )
             elif line.leaf != leaf:
                 self._stored_leaf(event.position, sealed=expected is not None)
-        self._version(event)
+        self._record(event)
+
+    def _record(self, event: Event) -> None:
+        """Record the version and the claims of an event."""
+        due = self._versions.get(event.stream, 0) + 1
+        if event.version != due:
+            what = f"the event has version {event.version} of stream {event.stream}, where {due} follows"
+            self._verdict.add(Kind.STREAM_VERSION, what, event.position)
+            due = max(event.version, due)
+        self._versions[event.stream] = due
         if event.type in _CLAIMING_TYPES:
             self._claim(event)
 
@@ -432,22 +453,19 @@ class _Verification:
         elif line.leaf != leaf:
             self._stored_leaf(dead.position, sealed=expected is not None)
 
-    def _is_next_as_sealed(self, row: Event, leaf: bytes, stored: bytes) -> bool:
-        """Record the next row, and return True, if it has the next position and the last epoch and is as it was sealed;
-        else leave it to the other methods, which find out what differs.
+    def _next_as_sealed(self, line: EventLine, leaf: bytes) -> Event | None:
+        """Record and return an event that is the next row and is as it was sealed, in the last epoch. Leave any other
+        row to the other methods, which find out what differs, and return None. Raises `BadRow`.
         """
-        position, sealed = row.position, self._range
-        index = position - sealed.begin - 1
-        if (
-            leaf == stored
-            and position == self._position + 1
-            and row.epoch == self._epoch
-            and 0 <= index < len(sealed.leaves)
-            and sealed.leaves[index] == leaf
-        ):
-            self._position = position
-            return True
-        return False
+        sealed = self._range
+        index = self._position - sealed.begin
+        if not (leaf == line.leaf and 0 <= index < len(sealed.leaves) and sealed.leaves[index] == leaf):
+            return None
+        event = sealed_event_of(line.row)
+        if event.position != self._position + 1 or event.epoch != self._epoch:
+            return None
+        self._position = event.position
+        return event
 
     def _stored_leaf(self, position: int, *, sealed: bool) -> None:
         if sealed:
@@ -485,15 +503,6 @@ class _Verification:
             which = "" if first == last else f"; the same for all positions to {last}"
             self._verdict.add(Kind.ROW_REMOVED, f"the sealed row was removed{which}", first)
             self._position = last
-
-    def _version(self, event: Event) -> None:
-        stream, version = event.stream, event.version
-        due = self._versions.get(stream, 0) + 1
-        if version != due:
-            what = f"the event has version {version} of stream {stream}, where {due} follows"
-            self._verdict.add(Kind.STREAM_VERSION, what, event.position)
-            due = max(version, due)
-        self._versions[stream] = due
 
     def _claim(self, event: Event) -> None:
         try:

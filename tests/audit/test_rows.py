@@ -2,20 +2,33 @@
 
 from contextlib import suppress
 from datetime import UTC
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.audit.rows import BadRow, Dead, Event, dead_leaf, dead_of, event_leaf, event_of
+from control_plane.audit.rows import (
+    BadRow,
+    Dead,
+    Event,
+    dead_leaf,
+    dead_of,
+    event_leaf,
+    event_of,
+    sealed_event_of,
+)
 from events.ledger.merkle import DeadRow, EventRow, encoding_of, leaf_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 TIME = st.datetimes(timezones=st.just(UTC))
 BIGINT, INTEGER = st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1)
+LIKE_AN_EPOCH = UUID(bytes=b"\0\0\0\x17\0\0\0\4" * 2)
+"""An id that contains what stands before the epoch in the encoding."""
+IDS = st.uuids() | st.just(LIKE_AN_EPOCH)
 EVENTS = st.builds(
-    EventRow, BIGINT, st.uuids(), TEXT, BIGINT, TEXT, st.integers(-(2**15), 2**15 - 1), st.none() | TEXT, TEXT, TEXT,
-    st.uuids(), st.none() | st.uuids(), st.none() | TEXT, TIME, TIME, INTEGER, TEXT,
+    EventRow, BIGINT, IDS, TEXT, BIGINT, TEXT, st.integers(-(2**15), 2**15 - 1), st.none() | TEXT, TEXT, TEXT,
+    IDS, st.none() | IDS, st.none() | TEXT, TIME, TIME, INTEGER, TEXT,
 )  # fmt: skip
 DEAD = st.builds(DeadRow, BIGINT, TIME, TEXT, INTEGER)
 
@@ -33,6 +46,7 @@ def test_event_is_read_from_its_encoding_and_has_the_same_leaf(row: EventRow) ->
         row.epoch,
         row.data.encode(),
     )
+    assert sealed_event_of(encoded) == event_of(encoded)
     assert event_leaf(encoded) == leaf_of(row)
     with pytest.raises(BadRow):
         dead_of(encoded)
@@ -66,5 +80,7 @@ def test_changed_byte_never_crashes_and_always_changes_the_leaf(
     encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
 
     assert (event_leaf if is_event else dead_leaf)(bytes(encoded)) != leaf_of(row)
+    with suppress(BadRow):
+        sealed_event_of(bytes(encoded))
     with suppress(BadRow):
         (event_of if is_event else dead_of)(bytes(encoded))
