@@ -85,6 +85,9 @@ class Settings(BaseSettings):
     sealing_key_file: Path | None = None
     """The Ed25519 private key (PKCS #8, PEM) with which the sealer signs heads of the ledger. Keep it from the
     administrators of the database. After a change, auditors need the public keys of both."""
+    sealing_public_keys_file: Path | None = None
+    """File with the public keys of the sealer, one PEM text after the other. Nodes receive them and verify with them
+    the heads that orders carry; None: nodes keep no heads."""
     heads_file: Path | None = None
     """File to which the sealer appends every head."""
     heads_url: str | None = Field(default=None, pattern="^https?://")

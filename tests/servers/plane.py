@@ -28,7 +28,7 @@ from control_plane.settings import Settings
 from control_plane.wiring import Plane, configure_logs, plane
 from deploy.embedded import redis as embedded_redis
 from deploy.embedded.postgres import PostgresServer
-from deploy.embedded.signing_key import ensure_sealing_key, ensure_signing_key
+from deploy.embedded.signing_key import ensure_sealing_key, ensure_signing_key, public_file
 from deploy.embedded.stack import sqlalchemy_url
 from tests.servers.postgres import Database, cloned
 from tests.servers.redis import server_folder
@@ -134,7 +134,8 @@ def running(server: PostgresServer, **changes: object) -> Iterator[RunningPlane]
     ):
         key = ensure_signing_key(folder.parent / "signing-key.pem")
         defaults = settings_for(database, redis.url, free_port(), redis.port, key)
-        settings = defaults.model_copy(update=changes)
+        public = public_file(ensure_sealing_key(folder / "sealing-key.pem"))
+        settings = defaults.model_copy(update={"sealing_public_keys_file": public, **changes})
         sealing = sealer_settings(database, settings, folder)
         with (
             _in_a_thread(settings, sealing),
