@@ -184,12 +184,11 @@ class Stack:
         }
 
     def sealer_environment(self) -> dict[str, str]:
-        """Return the environment variables of the sealer, which has a database role and a key of its own."""
+        """Return the environment variables of the sealer: its database role, its key, and no secret of another
+        program.
+        """
         database = sqlalchemy_url(self._postgres.sealer_dsn)
-        environment = self.environment()
-        del environment["SLICEPLANE_SIGNING_KEY_FILE"]
         return {
-            **environment,
             "SLICEPLANE_DATABASE_URL": database.render_as_string(hide_password=False),
             "SLICEPLANE_SEALING_KEY_FILE": str(ensure_sealing_key(self._layout.sealing_key)),
             "SLICEPLANE_HEADS_FILE": str(self._layout.heads_file),
