@@ -112,6 +112,7 @@ def test_late_copy_of_an_order_with_an_older_head_of_the_same_history_changes_no
 
 FORK = History([*LEAVES[:5], *leaves_of("other", 35)], [3, 7, 7, 20, 33])
 NO_PREVIOUS = History(LEAVES, [5, 9])
+LONGER = History(LEAVES, [3, 7, 7, 25])
 SHORTER = History(LEAVES, [3, 7, 7, 20, 19])
 
 
@@ -127,6 +128,7 @@ class Contradiction(NamedTuple):
     "case",
     [
         Contradiction(3, FORK.heads[3], FORK.proof),
+        Contradiction(3, LONGER.heads[3], LONGER.proof),
         Contradiction(3, FORK.heads[4], FORK.proof),
         Contradiction(2, FORK.heads[4], FORK.proof),
         Contradiction(2, FORK.heads[4], lambda _sizes: HeadsConsistent(hashes=())),
@@ -134,7 +136,16 @@ class Contradiction(NamedTuple):
         Contradiction(0, NO_PREVIOUS.heads[1], NO_PREVIOUS.proof),
         Contradiction(3, SHORTER.heads[4], SHORTER.proof),
     ],
-    ids=["same-number", "next-number", "fork", "no-hashes", "restored", "other-previous", "smaller"],
+    ids=[
+        "same-number",
+        "same-number-other-size",
+        "next-number",
+        "fork",
+        "no-hashes",
+        "restored",
+        "other-previous",
+        "smaller",
+    ],
 )
 def test_head_of_another_history_is_refused_and_reported_with_both_texts(
     witness: Witness,
