@@ -5,12 +5,13 @@ process, except an API with several workers.
 """
 
 import asyncio
+import contextlib
 import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 import uvloop
 
@@ -21,7 +22,12 @@ from control_plane.identity.api_keys import digest, new_secret
 from control_plane.identity.sealing import NoSigningKey
 from control_plane.programs import PURPOSES, SERVER, Program
 from control_plane.schema import MigrationFailed, migrate
-from control_plane.settings import SettingsRefused, read_migration_settings, read_settings
+from control_plane.settings import (
+    SettingsRefused,
+    read_migration_settings,
+    read_sealer_settings,
+    read_settings,
+)
 from control_plane.version import release
 from control_plane.wiring import CannotListen, Plane, configure_logs, plane, reduce_garbage_collection
 from events.ledger.fitness import UnfitServer
@@ -45,10 +51,10 @@ Options:
   -h, --help      print this text and exit
   --version       print the version and exit
 
-Settings come from the environment. migrate needs SLICEPLANE_MIGRATE_URL, the database as a superuser. All other
-commands need SLICEPLANE_DATABASE_URL, the database as the role sliceplane_app, and SLICEPLANE_REDIS_URL; api and
-dispatcher also need SLICEPLANE_SIGNING_KEY_FILE. sealer needs the database as the role sliceplane_sealer, and
-SLICEPLANE_SEALING_KEY_FILE. docs/server.md describes how to set up a control plane, and
+Settings come from the environment. migrate needs SLICEPLANE_MIGRATE_URL, the database as a superuser. sealer needs
+SLICEPLANE_DATABASE_URL, the database as the role sliceplane_sealer, and SLICEPLANE_SEALING_KEY_FILE. All other commands
+need SLICEPLANE_DATABASE_URL, the database as the role sliceplane_app, and SLICEPLANE_REDIS_URL; api and dispatcher also
+need SLICEPLANE_SIGNING_KEY_FILE. docs/server.md describes how to set up a control plane, and
 control_plane/settings.py lists all settings.
 
 Exit codes: 0 done or stopped by SIGTERM, 1 the program cannot run, 2 wrong usage.
@@ -102,10 +108,8 @@ def _sentences(unfit: BaseExceptionGroup[UnfitServer]) -> list[str]:
 
 def _command(words: list[str]) -> int:
     match words:
-        case [Program.API]:
-            return _serve()
         case [program] if program in [*Program]:
-            return uvloop.run(_run(_entry(Program(program))))
+            return _run_program(Program(program))
         case ["migrate"]:
             migrate(read_migration_settings().migrate_url.get_secret_value())
             print("The database is migrated to the schema of this release.")
@@ -132,7 +136,21 @@ def _command(words: list[str]) -> int:
     return USAGE
 
 
-def _entry(program: Program) -> Callable[..., Awaitable[None]]:
+def _run_program(program: Program) -> int:
+    """Run a program until a signal stops it."""
+    match program:
+        case Program.API:
+            return _serve()
+        case Program.SEALER:
+            return uvloop.run(_seal())
+        case Program.DISPATCHER | Program.PROJECTOR:
+            return uvloop.run(_run(_entry(program)))
+    assert_never(program)
+
+
+def _entry(
+    program: Literal[Program.API, Program.DISPATCHER, Program.PROJECTOR],
+) -> Callable[..., Awaitable[None]]:
     """Return the function that runs a program until it is cancelled.
 
     Only the modules of this program are imported: FastAPI alone would take a third of a dispatcher's start.
@@ -150,11 +168,17 @@ def _entry(program: Program) -> Callable[..., Awaitable[None]]:
             from control_plane.projector.program import run_projector
 
             return run_projector
-        case Program.SEALER:
-            from control_plane.sealer.program import run_sealer
-
-            return run_sealer
     assert_never(program)
+
+
+async def _seal() -> int:
+    """Run the sealer until a signal stops it."""
+    from control_plane.sealer.program import run_sealer
+
+    settings = read_sealer_settings()
+    configure_logs(settings.log)
+    reduce_garbage_collection()
+    return await _until_signal(run_sealer(settings))
 
 
 def _serve() -> int:
@@ -177,16 +201,17 @@ async def _run(entry: Callable[[Plane], Awaitable[None]], parent_ended: int | No
     configure_logs(settings.log)
     reduce_garbage_collection()
     async with plane(settings) as made:
-        running = asyncio.ensure_future(entry(made))
-        loop = asyncio.get_running_loop()
-        if parent_ended is not None:
-            loop.add_reader(parent_ended, running.cancel)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, running.cancel)
-        try:
-            await running
-        except asyncio.CancelledError:
-            return 0
+        return await _until_signal(entry(made), parent_ended)
+
+
+async def _until_signal(program: Awaitable[None], parent_ended: int | None = None) -> int:
+    running, loop = asyncio.ensure_future(program), asyncio.get_running_loop()
+    if parent_ended is not None:
+        loop.add_reader(parent_ended, running.cancel)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
     return 0
 
 

@@ -41,8 +41,65 @@ class SettingsRefused(Exception):
     """The environment contains invalid settings; the message states which ones and why."""
 
 
-class Settings(BaseSettings):
-    """Settings of every control plane program.
+class ProgramSettings(BaseSettings):
+    """Settings that all programs have. `database_url` is a SQLAlchemy URL with the database role of the program."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="ignore")
+
+    database_url: SecretStr
+    log: str = Field(default="json", pattern="^(json|console)$")
+    failpoints: str = ""
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_a_postgres_url(cls, given: SecretStr) -> SecretStr:
+        try:
+            driver = make_url(given.get_secret_value()).drivername
+        except (ArgumentError, ValueError):
+            driver = ""
+        if driver not in _DATABASE_DRIVERS:
+            # Leave the value out of the message: it contains a password.
+            raise ValueError(
+                "the value must be a URL of the form postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE"
+            )
+        return given
+
+
+class SealerSettings(ProgramSettings):
+    """Settings of the sealer, which uses neither Redis nor the key that signs orders.
+
+    `database_url` is for `sliceplane_sealer`.
+    """
+
+    sealing_key_file: Path
+    """The Ed25519 private key (PKCS #8, PEM) that signs heads of the ledger. Keep it from the administrators of the
+    database. After a change, auditors need the public keys of both."""
+    heads_file: Path | None = None
+    """File to which the sealer appends every head."""
+    heads_url: str | None = Field(default=None, pattern="^https?://")
+    """URL to which the sealer sends every head with POST."""
+    heads_bucket_url: str | None = Field(default=None, pattern="^https?://[^/]+/[^/?#]+(/[^?#]*)?$")
+    """Bucket with object lock in an S3-compatible store, in which the sealer stores every head:
+    `https://HOST[:PORT]/BUCKET[/PREFIX]`."""
+    heads_bucket_access_key: str = ""
+    heads_bucket_secret_key: SecretStr = SecretStr("")
+    heads_bucket_region: str = "us-east-1"
+    heads_bucket_days: int = Field(default=365, ge=1, le=36500)
+    """How long the store keeps each head from being deleted or replaced, in days."""
+
+    @model_validator(mode="after")
+    def _bucket_has_credentials(self) -> "SealerSettings":
+        given = bool(self.heads_bucket_access_key), bool(self.heads_bucket_secret_key.get_secret_value())
+        if any(given) != (self.heads_bucket_url is not None) or any(given) != all(given):
+            raise ValueError(
+                "heads_bucket_url, heads_bucket_access_key and heads_bucket_secret_key require each other:"
+                " set all of them, or none"
+            )
+        return self
+
+
+class Settings(ProgramSettings):
+    """Settings of every control plane program except the sealer.
 
     `database_url` is a SQLAlchemy URL for `sliceplane_app`; `redis_url` is for the control plane's own Redis
     user. `queue_host` and `queue_port` are where nodes find Redis, `listen` where the API is served
@@ -59,9 +116,6 @@ class Settings(BaseSettings):
     key file, and leave the old key's public half in the folder for another `session_seconds`.
     """
 
-    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="ignore")
-
-    database_url: SecretStr
     redis_url: SecretStr
     queue_host: str = "127.0.0.1"
     queue_port: int = 6379
@@ -73,8 +127,6 @@ class Settings(BaseSettings):
     """Number of processes of the API program that answer requests (`control_plane.api.workers`)."""
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
-    log: str = Field(default="json", pattern="^(json|console)$")
-    failpoints: str = ""
     deadline_grace_seconds: float = Field(default=30.0, ge=0)
     """Time after a start during which deadlines do not fire, so that nodes can first report what happened meanwhile."""
     lease_expiring_seconds: tuple[int, ...] = (24 * 3600, 3600)
@@ -82,13 +134,9 @@ class Settings(BaseSettings):
     list of at most 16 numbers. If it is empty, the end is not announced."""
     signing_key_file: Path | None = None
     retired_keys: Path | None = None
-    sealing_key_file: Path | None = None
-    """The Ed25519 private key (PKCS #8, PEM) with which the sealer signs heads of the ledger. Keep it from the
-    administrators of the database. After a change, auditors need the public keys of both."""
-    heads_file: Path | None = None
-    """File to which the sealer appends every head."""
-    heads_url: str | None = Field(default=None, pattern="^https?://")
-    """URL to which the sealer sends every head with POST."""
+    sealing_public_keys_file: Path | None = None
+    """File with the public keys of the sealer, one PEM text after the other. Nodes receive them and verify with them
+    the heads that orders carry; None: nodes keep no heads."""
     session_seconds: float = Field(default=900.0, gt=0)
     """Lifetime of a node's credentials; a node renews them after half of it."""
     heartbeat_seconds: float = Field(default=5.0, ge=1, le=300)
@@ -203,20 +251,6 @@ class Settings(BaseSettings):
         """Return the time without heartbeat after which a node is unreachable and gets no new slices: 4 heartbeats."""
         return timedelta(seconds=_SILENT_BEATS * self.heartbeat_seconds)
 
-    @field_validator("database_url")
-    @classmethod
-    def _is_a_postgres_url(cls, given: SecretStr) -> SecretStr:
-        try:
-            driver = make_url(given.get_secret_value()).drivername
-        except (ArgumentError, ValueError):
-            driver = ""
-        if driver not in _DATABASE_DRIVERS:
-            # Leave the value out of the message: it contains a password.
-            raise ValueError(
-                "the value must be a URL of the form postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE"
-            )
-        return given
-
     @field_validator("redis_url")
     @classmethod
     def _is_a_redis_url(cls, given: SecretStr) -> SecretStr:
@@ -304,6 +338,11 @@ class MigrationSettings(BaseSettings):
 def read_settings() -> Settings:
     """Read the settings from the environment. Raises `SettingsRefused`."""
     return _read(Settings)
+
+
+def read_sealer_settings() -> SealerSettings:
+    """Read the settings of the sealer from the environment. Raises `SettingsRefused`."""
+    return _read(SealerSettings)
 
 
 def read_migration_settings() -> MigrationSettings:

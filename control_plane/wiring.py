@@ -17,7 +17,7 @@ from control_plane.database import DatabaseUnavailable, engine_of
 from control_plane.following.wake import RedisWake
 from control_plane.handle import Clock, Handle, database_time
 from control_plane.queues.redis_client import redis_client
-from control_plane.settings import Settings
+from control_plane.settings import ProgramSettings, Settings
 from events.ledger.connection import ledger_connection
 from events.ledger.fitness import refuse_unfit_server
 from tasks.failpoints import arm_from
@@ -62,14 +62,26 @@ async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_ti
 
     Raises `DatabaseUnavailable`, `UnfitServer`, `UnusableCertificate`.
     """
-    arm_from(settings.failpoints)
-    engine = engine_of(settings.database_url.get_secret_value(), pool)
     redis = redis_client(settings)
     try:
-        await _refuse_unusable_database(engine)
-        yield Plane(settings, engine, redis, Handle(engine, RedisWake(redis), clock))
+        async with database(settings, pool) as engine:
+            yield Plane(settings, engine, redis, Handle(engine, RedisWake(redis), clock))
     finally:
         await redis.aclose()
+
+
+@asynccontextmanager
+async def database(settings: ProgramSettings, pool: int) -> AsyncIterator[AsyncEngine]:
+    """Connect to the database, and refuse a server that cannot keep the ledger's guarantees.
+
+    Raises `DatabaseUnavailable`, `UnfitServer`.
+    """
+    arm_from(settings.failpoints)
+    engine = engine_of(settings.database_url.get_secret_value(), pool)
+    try:
+        await _refuse_unusable_database(engine)
+        yield engine
+    finally:
         await engine.dispose()
 
 

@@ -65,6 +65,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "node.drain_ended": Shape(1, nodes.NodeDrainEnded),
     "node.reports_throttled": Shape(1, nodes.NodeReportsThrottled),
     "node.reports_resumed": Shape(1, nodes.NodeReportsResumed),
+    "node.head_refused": Shape(1, nodes.NodeHeadRefused),
     "slot.discovered": Shape(1, slots.SlotDiscovered),
     "slot.approved": Shape(2, slots.SlotApproved),
     "slot.skus_changed": Shape(1, slots.SlotSkusChanged),

@@ -296,6 +296,28 @@ class NodeReportsResumed(Fact, frozen=True):
     """Number of descriptions of the node that a newer one replaced before they were recorded."""
 
 
+class HeadEvidence(Record, frozen=True):
+    """Two signed heads of the ledger (compact JWS) that contradict each other, or one that no trusted key signed."""
+
+    held: str | None
+    """The head that the node holds; null if it holds none."""
+    refused: str
+    """The head that it refused."""
+
+
+class NodeHeadRefused(Fact, frozen=True):
+    """The node refused a signed head of the ledger that came with an order, because it contradicts the head that the
+    node holds or is not signed by a trusted key.
+
+    After `head_inconsistent`, the history of the ledger was changed or restored from a backup. Verify the ledger with
+    the held head. The event is reported once for each held head and code.
+    """
+
+    node_id: NodeId
+    reason: Reason
+    evidence: HeadEvidence
+
+
 NodeFact = (
     NodeRegistered
     | EnrolmentReopened
@@ -319,4 +341,5 @@ NodeFact = (
     | NodeDrainEnded
     | NodeReportsThrottled
     | NodeReportsResumed
+    | NodeHeadRefused
 )

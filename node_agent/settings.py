@@ -174,6 +174,8 @@ class Settings(Wire):
     """Seconds between two heartbeats; by default the interval that the control plane returns at each renewal."""
     renewal_seconds: float | None = Field(default=None, gt=0)
     """Seconds between two renewals of the session; by default about half of its lifetime."""
+    head_seconds: float = Field(default=30.0, ge=0)
+    """Minimum time between two checks of heads of the ledger, of which the node holds the newest."""
     log: Literal["console", "json"] = "json"
     simulated: SimulatedHostSettings | None = None
 

@@ -34,12 +34,15 @@ from node_agent.slots.survey import Survey
 from node_agent.slots.task_consumer import TaskConsumer
 from node_agent.transport.control_plane_link import ControlPlaneLink
 from node_agent.transport.enrol import enrol_or_resume
+from node_agent.transport.sealed_heads import SealedHeads
 from node_agent.transport.sessions import Session, StoredSession
-from node_agent.transport.trust import Trust
+from node_agent.transport.trust import Trust, keys_by_id
+from tasks.heads import HeldHead, signed_head
 from tasks.operations import Operation
 from tasks.orders import Order
 from tasks.reading import Task
 from tasks.sealed import BadCopy, Unsealed
+from tasks.signing import BadSignature
 
 log = structlog.get_logger(__name__)
 Argument = TypeVar("Argument")
@@ -106,6 +109,14 @@ class Agent:
             on_dead_letter=DeadLetterHandler(slots, reporter, self._trust.verify_stored),
             timetable=timetable,
         )
+        self._heads = SealedHeads(
+            settings.state_folder / "heads",
+            self._control_plane_link.control_plane,
+            self._verified_head,
+            reporter.report,
+            timetable,
+            seconds=settings.head_seconds,
+        )
         session.on_renewal(self._use_session)
 
     def _wire_comparisons(self, settings: Settings) -> None:
@@ -169,6 +180,7 @@ class Agent:
         self._operations.close()
         self._acceptance.close()
         self._resync.stop(_STOP_SECONDS)
+        self._heads.stop(_STOP_SECONDS)
         self._survey.stop(_STOP_SECONDS)
         self._consumer.stop(_STOP_SECONDS)
         self._slot_work.close(0)
@@ -180,12 +192,33 @@ class Agent:
         """Verify a task's signed text, and return the task. Raises `BadCopy`."""
         bearer = self._session.bearer
         try:
-            return self._trust.verify(text)
+            return self._received(self._trust.verify(text))
         except BadCopy as bad:
             # The text may be signed with a key that is newer than this session; the next session contains it.
             if bad.code != "unknown_key" or not self._session.renew_if_unchanged(bearer):
                 raise
-        return self._trust.verify(text)
+        return self._received(self._trust.verify(text))
+
+    def _received(self, unsealed: Unsealed) -> Unsealed:
+        if unsealed.head is not None:
+            self._heads.receive(unsealed.head)
+        return unsealed
+
+    def _verified_head(self, text: str) -> HeldHead | None:
+        """Return the head in a signed text, None without a key of the sealer. Raises `BadSignature`,
+        `UnreadableHead`.
+        """
+        bearer = self._session.bearer
+        try:
+            return self._head_in(text)
+        except BadSignature as bad:
+            if bad.code != "unknown_key" or not self._session.renew_if_unchanged(bearer):
+                raise
+        return self._head_in(text)
+
+    def _head_in(self, text: str) -> HeldHead | None:
+        keys = keys_by_id(self._session.kept.granted.sealing_keys)
+        return signed_head(text, keys) if keys else None
 
     def _use_session(self, kept: StoredSession) -> None:
         """Use the queue password of a new session, and its keys for verifying tasks, from now on."""

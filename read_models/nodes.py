@@ -28,6 +28,7 @@ from events.nodes import (
     NodeEnrolled,
     NodeExcluded,
     NodeFact,
+    NodeHeadRefused,
     NodeInspected,
     NodeNetwork,
     NodeNetworkChanged,
@@ -161,7 +162,7 @@ def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
             return _patch(
                 fact, version, state="revoked", revoked=reason, public_key=None, key_thumbprint=None
             )
-        case NodeRepaired() | OrderRefused() | MessageRefused():
+        case NodeRepaired() | OrderRefused() | MessageRefused() | NodeHeadRefused():
             return _patch(fact, version)
         case NodeBringUpFailed() | NodeBringUpSucceeded() | NodeExcluded() | NodeReadmitted():
             return _patch(fact, version, **bring_up_values(fact))

@@ -103,6 +103,8 @@ class SessionGrant(Wire):
     """Lifetime counted from the response; the node renews the session at half of it."""
     order_keys: tuple[str, ...] = Field(min_length=1, max_length=64)
     """Public keys (PEM) that verify orders. Each renewal replaces them with the current set."""
+    sealing_keys: tuple[str, ...] = Field(default=(), max_length=64)
+    """Public keys (PEM) that verify heads of the ledger. Each renewal replaces them; without keys, no head is held."""
     subnet: Ipv4Subnet
     queue: Queue
     heartbeat_seconds: float = Field(default=5, gt=0)
@@ -160,6 +162,29 @@ class DesiredState(Wire):
     unknown: tuple[Index, ...] = ()
     """Slots that hold an order newer than any in the ledger, as after a restore of the ledger. They get no order, and
     their contents stay."""
+
+
+class HeadSizes(Wire):
+    """`POST /v1/agent/consistency`: the sizes of two signed heads of the ledger, of which a node holds one and received
+    the other with an order."""
+
+    first: Whole = Field(ge=1, lt=2**63)
+    second: Whole = Field(ge=1, lt=2**63)
+
+    @model_validator(mode="after")
+    def _sizes_ascend(self) -> Self:
+        if self.first > self.second:
+            raise ValueError(
+                f"the first size {self.first} is larger than the second size {self.second}; exchange them"
+            )
+        return self
+
+
+class HeadsConsistent(Wire):
+    """The proof (RFC 6962 section 2.1.2) that the tree of the first size is a prefix of that of the second size: hashes
+    in hexadecimal digits."""
+
+    hashes: Annotated[tuple[Annotated[str, Field(pattern=_SHA256)], ...], Field(max_length=128)]
 
 
 class Progress(Wire):

@@ -18,6 +18,10 @@ RefusalCode = UnreadCode | CopyCode | FenceCode | Literal["poisoned"]
 """All codes with which a node refuses a task before any effect. `poisoned`: the task was delivered several times, and
 the agent died each time."""
 
+HeadCode = Literal["head_not_trusted", "head_inconsistent"]
+"""Codes with which a node refuses a head of the ledger: no trusted key of the sealer signed it; it does not belong to
+the history of the head that the node holds."""
+
 UnreadyCode = Literal["lease_mismatch", "no_lease", "not_reachable"]
 """Reasons why a slice is not ready."""
 SliceFailureCode = UnreadyCode | Literal["step_refused", "host_unreadable"]

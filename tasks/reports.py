@@ -30,10 +30,12 @@ from tasks.fields import (
     is_empty,
     is_none,
 )
+from tasks.heads import MAX_HEAD
 from tasks.orders import MOST_MAPPINGS
 
 MOST_IMAGES: Final = 64
 MOST_DRIFT: Final = 128
+SignedHead = Annotated[str, Field(min_length=1, max_length=MAX_HEAD)]
 
 
 class Reason(Wire):
@@ -197,6 +199,20 @@ class OrderRefused(Wire):
     reason: Reason
 
 
+class HeadRefused(Wire):
+    """The node refused a signed head of the ledger that came with an order; its reason has a code of
+    `tasks.reasons.HeadCode`. The order was carried out nevertheless.
+
+    `held` and `refused` are the signed texts of the head that the node holds and of the refused one: two signed heads
+    of different histories prove that the ledger was changed or that the sealer signed two histories.
+    """
+
+    kind: Literal["head.refused"] = "head.refused"
+    reason: Reason
+    held: SignedHead | None
+    refused: SignedHead
+
+
 class OperationDone(Wire):
     """An operation succeeded. If it was executed more than once, the first reported result counts."""
 
@@ -228,6 +244,7 @@ ReportBody = Annotated[
     | SliceRemoved
     | SliceNotRemoved
     | OrderRefused
+    | HeadRefused
     | OperationDone
     | OperationFailed,
     Field(discriminator="kind"),

@@ -1,6 +1,7 @@
 """Sealed tasks: a task as it is sent, signed together with the time until which a node may begin it.
 
-The signed payload contains the task's text exactly as the control plane stores it. Each time a task is sent it is
+The signed payload contains the task's text exactly as the control plane stores it, and the newest signed head of the
+ledger, so that nodes hold heads outside the database (`tasks.heads`). Each time a task is sent it is
 signed again with a new expiry, so a copy taken from a queue is worthless later. The rest of the queue message (its id,
 its actor) is unsigned and not trustworthy.
 
@@ -33,22 +34,30 @@ class BadCopy(ValueError):
 
 
 class Unsealed(NamedTuple):
-    """The JSON of a task with a verified signature, the time until which it may begin, and the signed text itself."""
+    """The JSON of a task with a verified signature, the time until which it may begin, the signed text itself, and the
+    head of the ledger that came with it, None if there was none. The head has a signature of its own, which is not
+    verified yet.
+    """
 
     task: bytes
     expires_at: datetime
     signed: str
+    head: str | None
 
 
 class _Sealed(msgspec.Struct, forbid_unknown_fields=True):
     expires_at: datetime
     order: msgspec.Raw
+    head: str | None = None
 
 
-def seal(signer: Signer, task: str, expires_at: datetime) -> str:
-    """Return a task's JSON as a signed text; a node may begin the task until `expires_at`."""
+def seal(signer: Signer, task: str, expires_at: datetime, head: str | None = None) -> str:
+    """Return a task's JSON as a signed text; a node may begin the task until `expires_at`. `head` is the newest signed
+    head of the ledger, a compact JWS.
+    """
     moment = expires_at.astimezone(UTC).isoformat()
-    return signer.sign("order+jws", f'{{"expires_at":"{moment}","order":{task}}}'.encode())
+    carried = "" if head is None else f',"head":{msgspec.json.encode(head).decode()}'
+    return signer.sign("order+jws", f'{{"expires_at":"{moment}"{carried},"order":{task}}}'.encode())
 
 
 def unseal(text: str, keys: Mapping[str, OKPKey]) -> Unsealed:
@@ -61,7 +70,7 @@ def unseal(text: str, keys: Mapping[str, OKPKey]) -> Unsealed:
         raise BadCopy("unknown_key" if bad.code == "unknown_key" else "forged", bad.reason) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadCopy("forged", f"the signed text does not contain a task with its expiry: {error}") from None
-    return Unsealed(bytes(sealed.order), sealed.expires_at, text)
+    return Unsealed(bytes(sealed.order), sealed.expires_at, text, sealed.head)
 
 
 def task_in(verified: str) -> bytes:

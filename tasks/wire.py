@@ -18,10 +18,11 @@ from dramatiq import Message
 from dramatiq.errors import DecodeError
 
 from tasks.catalogue import CATALOGUE, bounds_of
+from tasks.heads import MAX_HEAD
 from tasks.scripts import DEFAULT_QUEUE
 
-_SEAL_BYTES: Final = 1024
-"""Upper bound for the size of a signed text without its order: header, signature, expiry."""
+_SEAL_BYTES: Final = 1024 + (MAX_HEAD + 2) // 3 * 4
+"""Upper bound for the size of a signed text without its order: header, signature, expiry, head of the ledger."""
 
 
 class OrderTooLarge(ValueError):

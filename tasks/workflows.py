@@ -55,6 +55,8 @@ Reporting = Literal[
     "agent.deliver.before", "agent.deliver.after",
     "agent.head.before", "agent.head.after",
 ]  # fmt: skip
+Witnessing = Literal["agent.sealed_head.before", "agent.sealed_head.after"]
+"""Failpoints of the work of holding the newest head of the ledger."""
 Compacting = Literal["agent.compact.between", "agent.compact.after"]
 
 StepName = Literal[
@@ -80,7 +82,7 @@ Failpoint = (
     Commanding | Granting | Revoking | FollowingSessions | TakingReports
     | Dispatching | Sending | Withdrawing | Restoring | Projecting | Rebuilding | Sealing
     | Joining | Fetching | Settling | Requeueing
-    | Fencing | Concluding | Operating | Interrupting | Reporting | Compacting
+    | Fencing | Concluding | Operating | Interrupting | Reporting | Witnessing | Compacting
 )  # fmt: skip
 """Names of all failpoints except those before and after the steps of a plan."""
 
@@ -124,6 +126,7 @@ WORKS: Final[tuple[tuple[str, Any, tuple[Process, ...]], ...]] = (
     ("operating", Operating, ("agent",)),
     ("interrupting", Interrupting, ("agent",)),
     ("reporting", Reporting, ("agent",)),
+    ("witnessing", Witnessing, ("agent",)),
     ("compacting", Compacting, ("agent",)),
 )
 

@@ -127,7 +127,6 @@ async def _running() -> AsyncIterator[TakeRound]:
         redis = opened.enter_context(running_redis(folder / "redis"))
         environment = {
             "SLICEPLANE_DATABASE_URL": sqlalchemy_url_of(server.sealer_dsn),
-            "SLICEPLANE_REDIS_URL": redis.url,
             "SLICEPLANE_SEALING_KEY_FILE": str(ensure_sealing_key(folder / "sealing.pem")),
             "SLICEPLANE_HEADS_FILE": str(folder / "heads.jws"),
         }

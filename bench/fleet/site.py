@@ -154,7 +154,7 @@ def _programs(
                 name = program.value if number == 1 else f"{program}-{number}"
                 own = {**environment, "SLICEPLANE_LISTEN": f"127.0.0.1:{port}"}
                 if program is Program.SEALER:
-                    own.update(sealing)
+                    own = dict(sealing)
                 child = Child(name, installed_program(SERVER, program), folder / f"{name}.log", own)
                 started[name] = child
                 child.start()

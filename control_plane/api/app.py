@@ -52,7 +52,7 @@ from control_plane.api.routes import (
     status,
     tasks,
 )
-from control_plane.api.routes.agents import agent, desired_state, heartbeats
+from control_plane.api.routes.agents import agent, desired_state, heads, heartbeats
 from control_plane.api.routes.ledger import audit, events, history, timelines
 from control_plane.api.routes.usage import export, figures, periods
 from control_plane.decisions.misplaced_secrets import has_secret
@@ -113,6 +113,7 @@ for _router in (
     agent.router,
     heartbeats.router,
     desired_state.router,
+    heads.router,
     progress.router,
     status.router,
     problem_pages.router,

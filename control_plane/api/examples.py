@@ -187,6 +187,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     },
     "POST /v1/agent/heartbeat": {"agent_version": "0.1.0", "spooled_reports": 0, "resynced": True},
     "POST /v1/agent/desired-state": {"held": []},
+    "POST /v1/agent/consistency": {"first": 1, "second": 1},
     "POST /v1/agent/progress": {
         "progress": [{"order_id": _SPOOL, "step": "machine.start", "number": 4, "of": 7, "at": _MOMENT}]
     },

@@ -61,8 +61,14 @@ class _Node(NamedTuple):
 
 async def last_head(conn: psycopg.AsyncConnection) -> SignedHead | None:
     """Return the newest head, or None. Its signature is not verified."""
-    text = await fetch_value(conn, _LAST)
+    text = await last_head_text(conn)
     return None if text is None else head_of(text)
+
+
+async def last_head_text(conn: psycopg.AsyncConnection) -> str | None:
+    """Return the signed text of the newest head, or None."""
+    text: str | None = await fetch_value(conn, _LAST)
+    return text
 
 
 async def head_of_size(conn: psycopg.AsyncConnection, size: int) -> SignedHead | None:

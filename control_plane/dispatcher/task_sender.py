@@ -29,6 +29,7 @@ from redis.asyncio import Redis
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from control_plane.audit.stored_tree import last_head_text
 from control_plane.queues import redis_nodes
 from control_plane.queues.queue_users import QueueUsers
 from control_plane.queues.redis_nodes import RedisUnavailable
@@ -54,9 +55,9 @@ from tasks.scripts import WORKER_TIMEOUT
 from tasks.wire import OrderMessage, OrderTooLarge, encode_order
 
 log = structlog.get_logger()
-Seal = Callable[[str, datetime], str]
-"""Function that signs the text of a task, given the time until which a node may begin the task, and returns the signed
-text to send.
+Seal = Callable[[str, datetime, str | None], str]
+"""Function that signs the text of a task, given the time until which a node may begin the task and the newest head of
+the ledger, and returns the signed text to send.
 """
 BACK_OFF: Final = timedelta(seconds=1)
 COPY: Final = min(type_.bounds.maximum_age for type_ in CATALOGUE.values()) / 2
@@ -187,7 +188,8 @@ class TaskSender:
 
     async def _send(self, conn: psycopg.AsyncConnection, rows: Sequence[_Due]) -> None:
         queued = await self._already_queued(rows)
-        sealed = [queued.get(row.order_id) or self._sealed(row) for row in rows]
+        head = await last_head_text(conn)
+        sealed = [queued.get(row.order_id) or self._sealed(row, head) for row in rows]
         failpoint("task_sender.before_send")
         answers = iter(await self.relay.enqueue_many([each for each in sealed if isinstance(each, Outgoing)]))
         outcomes = [next(answers) if isinstance(each, Outgoing) else each for each in sealed]
@@ -205,12 +207,12 @@ class TaskSender:
         found = zip(sent, await self.relay.look(sent), strict=True)
         return {order_id: where for (_, order_id), where in found if isinstance(where, AlreadyQueued)}
 
-    def _sealed(self, row: _Due) -> Outgoing | Rejected:
+    def _sealed(self, row: _Due, head: str | None) -> Outgoing | Rejected:
         """Return the signed message of a task. If it cannot be encoded, return `Rejected` and raise no exception, so
         that other tasks are still sent.
         """
         try:
-            text = self.seal(row.text, row.now + bounds_of(row.kind).maximum_age)
+            text = self.seal(row.text, row.now + bounds_of(row.kind).maximum_age, head)
             message = encode_order(OrderMessage(row.order_id, row.kind, text), sent_at=row.now)
         except (NotInCatalogue, OrderTooLarge) as error:
             return Rejected(str(error))

@@ -1,17 +1,21 @@
-"""Signing of orders, and the keys used for it.
+"""Signing of orders, and the keys used for it; and the public keys that verify heads of the ledger.
 
 One key signs; nodes trust it and the retired keys. A node receives the trusted keys when it enrols and at each renewal
 of its session, so a key change never causes a valid order to be refused: a node that gets an order signed with an
-unknown key first renews its session.
+unknown key first renews its session. It receives the public keys of the sealer in the same way.
 """
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from control_plane.settings import Settings
 from tasks.sealed import seal
 from tasks.signing import BadSignature, Signer, public_key
+
+_PUBLIC: Final = re.compile(r"-----BEGIN [A-Z ]+-----.+?-----END [A-Z ]+-----", re.DOTALL)
 
 
 class NoSigningKey(Exception):
@@ -20,18 +24,24 @@ class NoSigningKey(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OrderKeys:
-    """The signing key, and the public keys (PEM) that nodes are to trust, beginning with that of the signing key."""
+    """The signing key, and the public keys (PEM) that nodes are to trust, beginning with that of the signing key.
+
+    `sealing` are the public keys (PEM) with which nodes verify heads of the ledger.
+    """
 
     signer: Signer
     trusted: tuple[str, ...]
+    sealing: tuple[str, ...] = ()
 
-    def seal(self, order: str, expires_at: datetime) -> str:
-        """Return the order's JSON as a signed text that a node may begin to apply until `expires_at`."""
-        return seal(self.signer, order, expires_at)
+    def seal(self, order: str, expires_at: datetime, head: str | None) -> str:
+        """Return the order's JSON as a signed text that a node may begin to apply until `expires_at`, with the newest
+        head of the ledger.
+        """
+        return seal(self.signer, order, expires_at, head)
 
 
 def order_keys(settings: Settings) -> OrderKeys:
-    """Read the signing key and the retired keys that the settings name. Raises `NoSigningKey`."""
+    """Read the keys that the settings name. Raises `NoSigningKey`."""
     path = settings.signing_key_file
     if path is None:
         raise NoSigningKey(
@@ -39,7 +49,20 @@ def order_keys(settings: Settings) -> OrderKeys:
         )
     signer = read_signer(path)
     others = () if settings.retired_keys is None else _folder(settings.retired_keys)
-    return OrderKeys(signer, tuple(dict.fromkeys((signer.public, *others))))
+    file = settings.sealing_public_keys_file
+    sealing = () if file is None else _public_keys(file)
+    return OrderKeys(signer, tuple(dict.fromkeys((signer.public, *others))), sealing)
+
+
+def _public_keys(file: Path) -> tuple[str, ...]:
+    """Return the public keys in a file with one PEM text after the other."""
+    try:
+        found = _PUBLIC.findall(file.read_text())
+        return tuple(public_key(pem).as_pem(private=False).decode("ascii") for pem in found)
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoSigningKey(f"the public keys of the sealer {file} cannot be read: {error}") from error
+    except BadSignature as bad:
+        raise NoSigningKey(f"the public keys of the sealer {file} cannot be used: {bad.reason}") from bad
 
 
 def _folder(path: Path) -> list[str]:

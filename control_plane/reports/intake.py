@@ -31,7 +31,7 @@ from control_plane.decisions.refusals import Conflict, Objection, Refused
 from control_plane.handle import Command, Decision, Handle, Transaction, database_time
 from control_plane.origin import Origin
 from control_plane.reports.operation_reports import take_operation
-from control_plane.reports.refused_orders import take_refusal
+from control_plane.reports.refused_orders import take_refusal, take_refused_head
 from control_plane.reports.slice_reports import Place, Taken, cause_of, take_slice
 from control_plane.work import report_budget, tables
 from control_plane.work.report_budget import CREDIT, Limits
@@ -249,6 +249,8 @@ async def _decide(transaction: Transaction, place: Place, report: Report, replac
             return Taken(await take_repair(transaction, place.node, body, cause))
         case reports.OrderRefused() as body:
             return Taken(await take_refusal(transaction, place.node, body, cause))
+        case reports.HeadRefused() as body:
+            return Taken(await take_refused_head(transaction, place.node, body, cause))
         case reports.OperationDone() | reports.OperationFailed() as body:
             decision = await take_operation(transaction, place.node, body, cause)
             return Taken(decision, ends_task=bool(decision.changes))

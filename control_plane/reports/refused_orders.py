@@ -17,6 +17,7 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.commands.loaded import locked_node
 from control_plane.decisions.task_states import refusal
 from control_plane.handle import Decision, Transaction
 from control_plane.reports.operation_reports import refuse_operation
@@ -25,6 +26,7 @@ from control_plane.work.refusal_counts import Refusal, is_first
 from events.envelope import Cause
 from events.facts import Reason
 from events.ledger.append import Change
+from events.nodes import HeadEvidence, NodeHeadRefused
 from events.orders import MessageRefused, OrderFact, OrderRefused
 from events.values import AllocationId, NodeId, SlotId, correlation_of, node_of, stream_of_node
 from read_models import nodes
@@ -75,6 +77,16 @@ async def take_refusal(
     fact: OrderFact = MessageRefused(node_id, body.order_id, reason)
     if slot is not None:
         fact = OrderRefused(node_id, slot, body.order_id, reason)
+    return Decision((Change(stream_of_node(node_id), node.version, (fact,)),), cause)
+
+
+async def take_refused_head(
+    transaction: Transaction, node_id: NodeId, body: reports.HeadRefused, cause: Cause
+) -> Decision:
+    """Record that a node refused a head of the ledger. The node reports it once for each head that it holds."""
+    node = await locked_node(transaction.conn, node_id)
+    reason = Reason(body.reason.code, body.reason.message)
+    fact = NodeHeadRefused(node_id, reason, HeadEvidence(body.held, body.refused))
     return Decision((Change(stream_of_node(node_id), node.version, (fact,)),), cause)
 
 

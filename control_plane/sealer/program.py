@@ -10,13 +10,15 @@ While the ledger is idle, the digests of the other parts are compared every `STA
 
 Each sink has a task of its own, which reads the heads from the database and retries until the sink accepts them. If a
 sink holds a head that the database does not have, the database was restored from an older state or cut, and the sealer
-seals nothing until the ledger has a later epoch than that head: it would sign a second history otherwise.
+seals nothing until the ledger has a later epoch than that head: it would sign a second history otherwise. A sink that
+is unavailable never stops the sealer; it is checked as soon as it is available again.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Final
 
 import httpx
@@ -26,12 +28,13 @@ import structlog
 from control_plane.audit.heads import SignedHead, head_of
 from control_plane.audit.stored_tree import TreeDamaged
 from control_plane.following.leading import lead
-from control_plane.identity.sealing import NoSigningKey, read_signer
+from control_plane.identity.sealing import read_signer
 from control_plane.outage import DATABASE_UNAVAILABLE, rest
+from control_plane.sealer.bucket import BucketSink
 from control_plane.sealer.sealing import LedgerIncomplete, Sealer
 from control_plane.sealer.sinks import FileSink, HttpSink, Sink, SinkUnavailable
-from control_plane.settings import Settings
-from control_plane.wiring import Plane
+from control_plane.settings import SealerSettings
+from control_plane.wiring import database
 from events.ledger.connection import fetch_value, fetch_values
 from events.ledger.tail import Tail
 from tasks.signing import Signer
@@ -61,53 +64,68 @@ class LedgerRestored(Exception):
         )
 
 
-async def run_sealer(plane: Plane) -> None:
-    """Run the sealer until cancelled. Raises `NoSigningKey`."""
-    settings = plane.settings
-    signer = sealing_signer(settings)
-    dsn = plane.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-    async with httpx.AsyncClient() as client:
+async def run_sealer(settings: SealerSettings) -> None:
+    """Run the sealer until cancelled. Raises `NoSigningKey`, `DatabaseUnavailable`, `UnfitServer`."""
+    signer = read_signer(settings.sealing_key_file)
+    async with database(settings, pool=1) as engine, httpx.AsyncClient() as client:
+        dsn = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
         sinks = _sinks(settings, client)
         await lead(dsn, LEADER, lambda: _lead(dsn, signer, sinks))
 
 
-def sealing_signer(settings: Settings) -> Signer:
-    """Read the key that signs heads. Raises `NoSigningKey`."""
-    if settings.sealing_key_file is None:
-        raise NoSigningKey(
-            "SLICEPLANE_SEALING_KEY_FILE is not set: name a file with an Ed25519 private key (PKCS #8, PEM)"
-        )
-    return read_signer(settings.sealing_key_file)
+def _sinks(settings: SealerSettings, client: httpx.AsyncClient) -> tuple[Sink, ...]:
+    file, url, bucket = settings.heads_file, settings.heads_url, settings.heads_bucket_url
+    return (
+        *([FileSink(file)] if file else []),
+        *([HttpSink(url, client)] if url else []),
+        *([_bucket_sink(settings, bucket)] if bucket else []),
+    )
 
 
-def _sinks(settings: Settings, client: httpx.AsyncClient) -> tuple[Sink, ...]:
-    file, url = settings.heads_file, settings.heads_url
-    return (*([FileSink(file)] if file else []), *([HttpSink(url, client)] if url else []))
+def _bucket_sink(settings: SealerSettings, url: str) -> Sink:
+    return BucketSink(
+        url,
+        settings.heads_bucket_access_key,
+        settings.heads_bucket_secret_key.get_secret_value(),
+        region=settings.heads_bucket_region,
+        retention=timedelta(days=settings.heads_bucket_days),
+    )
 
 
 async def _lead(dsn: str, signer: Signer, sinks: Sequence[Sink]) -> None:
-    sealed = [asyncio.Event() for _ in sinks]
+    sealed, connected = [asyncio.Event() for _ in sinks], asyncio.Event()
     log.info("sealer_started", key=signer.kid, sinks=[each.name for each in sinks])
     async with asyncio.TaskGroup() as group:
         for sink, event in zip(sinks, sealed, strict=True):
-            group.create_task(_ship(dsn, sink, event))
-        group.create_task(_seal_until_cancelled(dsn, signer, sinks, sealed))
+            group.create_task(_ship(dsn, sink, event, connected))
+        group.create_task(_seal_until_cancelled(dsn, signer, sinks, sealed, connected))
 
 
 async def _seal_until_cancelled(
-    dsn: str, signer: Signer, sinks: Sequence[Sink], sealed: Sequence[asyncio.Event]
+    dsn: str,
+    signer: Signer,
+    sinks: Sequence[Sink],
+    sealed: Sequence[asyncio.Event],
+    connected: asyncio.Event,
 ) -> None:
     while True:
         try:
-            await _seal(dsn, signer, sinks, sealed)
+            await _seal(dsn, signer, sinks, sealed, connected)
         except (TreeDamaged, LedgerIncomplete, LedgerRestored) as error:
             log.error("sealing_refused", error=str(error))
-        except (psycopg.errors.UniqueViolation, SinkUnavailable, *DATABASE_UNAVAILABLE) as error:
+        except (psycopg.errors.UniqueViolation, *DATABASE_UNAVAILABLE) as error:
             log.warning("sealing_restarted_after_error", error=str(error))
         await rest(RETRY_SECONDS)
 
 
-async def _seal(dsn: str, signer: Signer, sinks: Sequence[Sink], sealed: Sequence[asyncio.Event]) -> None:
+async def _seal(
+    dsn: str,
+    signer: Signer,
+    sinks: Sequence[Sink],
+    sealed: Sequence[asyncio.Event],
+    connected: asyncio.Event,
+) -> None:
+    """Seal until an error. `connected` is set each time a sink becomes available."""
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as opened:
         conn = await opened.enter_async_context(await _connection(dsn))
@@ -117,6 +135,9 @@ async def _seal(dsn: str, signer: Signer, sinks: Sequence[Sink], sealed: Sequenc
         sealer = await Sealer.load(conn, signer)
         final, last = sealer.position, loop.time() - STATE_SECONDS
         while True:
+            if connected.is_set():
+                connected.clear()
+                await refuse_restored_ledger(conn, sinks)
             final = await tail.next_final(final, SEAL_POSITIONS)
             waiting, quiet = final - sealer.position, loop.time() - last
             if waiting >= SEAL_POSITIONS or quiet >= (SEAL_SECONDS if waiting else STATE_SECONDS):
@@ -130,24 +151,29 @@ async def _seal(dsn: str, signer: Signer, sinks: Sequence[Sink], sealed: Sequenc
 
 async def refuse_restored_ledger(conn: psycopg.AsyncConnection, sinks: Sequence[Sink]) -> None:
     """Raise `LedgerRestored` if a sink holds a head that the database does not have, unless the ledger has a later
-    epoch than that head. Raises `SinkUnavailable`.
+    epoch than that head. A sink that is unavailable is not checked.
     """
     epoch = await fetch_value(conn, _EPOCH)
     for sink in sinks:
-        held = await sink.last()
+        try:
+            held = await sink.last()
+        except SinkUnavailable as error:
+            log.warning("sink_not_checked", sink=sink.name, error=str(error))
+            continue
         if held is None or held.head.epoch < epoch:
             continue
         if await fetch_value(conn, _HEAD, [held.head.number]) != held.text:
             raise LedgerRestored(sink.name, held)
 
 
-async def _ship(dsn: str, sink: Sink, sealed: asyncio.Event) -> None:
-    """Send each head to a sink, until cancelled."""
+async def _ship(dsn: str, sink: Sink, sealed: asyncio.Event, connected: asyncio.Event) -> None:
+    """Send each head to a sink, until cancelled; set `connected` when the sink becomes available."""
     unavailable = False
     while True:
         try:
             async with await _connection(dsn) as conn:
                 number = await first_to_send(conn, sink)
+                connected.set()
                 while True:
                     for text in await fetch_values(conn, _HEADS, [number]):
                         head = head_of(text)

@@ -13,8 +13,8 @@ import httpx
 
 from control_plane.audit.heads import BadHead, SignedHead, head_of
 
-_TIMEOUT_SECONDS: Final = 10.0
-_CONTENT_TYPE: Final = "application/jose"
+TIMEOUT_SECONDS: Final = 10.0
+CONTENT_TYPE: Final = "application/jose"
 
 
 class SinkUnavailable(Exception):
@@ -103,8 +103,8 @@ class HttpSink:
             answer = await self._client.post(
                 self._url,
                 content=head.text,
-                headers={"Content-Type": _CONTENT_TYPE},
-                timeout=_TIMEOUT_SECONDS,
+                headers={"Content-Type": CONTENT_TYPE},
+                timeout=TIMEOUT_SECONDS,
             )
         except (httpx.HTTPError, OSError) as error:
             raise SinkUnavailable(f"{self._url} did not answer: {error}") from error

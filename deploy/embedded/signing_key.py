@@ -20,5 +20,10 @@ def ensure_sealing_key(path: Path) -> Path:
     (`.pub.pem`). Return `path`.
     """
     ensure_signing_key(path)
-    path.with_suffix(".pub.pem").write_text(Signer.of_pem(path.read_bytes()).public)
+    public_file(path).write_text(Signer.of_pem(path.read_bytes()).public)
     return path
+
+
+def public_file(path: Path) -> Path:
+    """Return the file with the public key of the sealing key at `path`."""
+    return path.with_suffix(".pub.pem")

@@ -31,7 +31,7 @@ from deploy.embedded.layout import Layout, default_state, write_private
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.postgres_cluster import PostgresUnavailable
 from deploy.embedded.restarts import Restarts
-from deploy.embedded.signing_key import ensure_sealing_key, ensure_signing_key
+from deploy.embedded.signing_key import ensure_sealing_key, ensure_signing_key, public_file
 from tasks.trust import trust
 
 READY_SECONDS: Final = 30.0
@@ -170,6 +170,9 @@ class Stack:
             "SLICEPLANE_DATABASE_URL": database.render_as_string(hide_password=False),
             "SLICEPLANE_REDIS_URL": self.redis_url,
             "SLICEPLANE_SIGNING_KEY_FILE": str(ensure_signing_key(self._layout.signing_key)),
+            "SLICEPLANE_SEALING_PUBLIC_KEYS_FILE": str(
+                public_file(ensure_sealing_key(self._layout.sealing_key))
+            ),
             "SLICEPLANE_QUEUE_HOST": self.queue_address,
             "SLICEPLANE_QUEUE_PORT": str(self._ports["redis"]),
             "SLICEPLANE_PLACE_ON_SIMULATED_NODES": str(self._simulated_nodes).lower(),
@@ -181,12 +184,11 @@ class Stack:
         }
 
     def sealer_environment(self) -> dict[str, str]:
-        """Return the environment variables of the sealer, which has a database role and a key of its own."""
+        """Return the environment variables of the sealer: its database role, its key, and no secret of another
+        program.
+        """
         database = sqlalchemy_url(self._postgres.sealer_dsn)
-        environment = self.environment()
-        del environment["SLICEPLANE_SIGNING_KEY_FILE"]
         return {
-            **environment,
             "SLICEPLANE_DATABASE_URL": database.render_as_string(hide_password=False),
             "SLICEPLANE_SEALING_KEY_FILE": str(ensure_sealing_key(self._layout.sealing_key)),
             "SLICEPLANE_HEADS_FILE": str(self._layout.heads_file),

@@ -18,6 +18,8 @@ from node_agent.transport.http_clients import SharedClient
 from tasks.agent_api import (
     DesiredState,
     Enrolment,
+    HeadsConsistent,
+    HeadSizes,
     Heartbeat,
     HeartbeatAnswer,
     HeldOrders,
@@ -116,6 +118,10 @@ class ControlPlane:
     def desired_state(self, held: HeldOrders) -> DesiredState:
         """Return the control plane's orders that differ from the node's stored orders or are missing on the node."""
         return _read(self._post("/v1/agent/desired-state", held), DesiredState)
+
+    def consistency(self, sizes: HeadSizes) -> HeadsConsistent:
+        """Return the proof that the ledger's tree of one size is a prefix of that of a larger size."""
+        return _read(self._post("/v1/agent/consistency", sizes), HeadsConsistent)
 
     def report(self, batch: ReportBatch) -> ReportsTaken:
         """Deliver a batch of reports to the control plane.

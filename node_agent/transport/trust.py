@@ -53,12 +53,12 @@ class Trust:
     def __init__(self, keys: Iterable[str], former: Iterable[str], now: Callable[[], datetime]) -> None:
         self._now = now
         self._lock = threading.Lock()
-        self._keys = _by_id(keys)
-        self._all_keys = {**_by_id(former), **self._keys}
+        self._keys = keys_by_id(keys)
+        self._all_keys = {**keys_by_id(former), **self._keys}
 
     def replace_keys(self, keys: Iterable[str]) -> None:
         """Verify tasks that arrive from now on only with these keys, and stored tasks also with all earlier keys."""
-        current = _by_id(keys)
+        current = keys_by_id(keys)
         with self._lock:
             self._keys, self._all_keys = current, {**self._all_keys, **current}
 
@@ -80,7 +80,7 @@ class Trust:
         return unseal(text, keys).task
 
 
-def _by_id(keys: Iterable[str]) -> dict[str, OKPKey]:
+def keys_by_id(keys: Iterable[str]) -> dict[str, OKPKey]:
     """Return public keys (PEM) by their ids; a text that is not a valid public key is ignored."""
     found: dict[str, OKPKey] = {}
     for pem in keys:

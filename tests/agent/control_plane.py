@@ -22,6 +22,8 @@ from tasks.agent_api import (
     DesiredState,
     Enrolment,
     EnrolmentClaims,
+    HeadsConsistent,
+    HeadSizes,
     Heartbeat,
     HeartbeatAnswer,
     HeldOrders,
@@ -61,6 +63,9 @@ class FakeControlPlane:
         self.token = TOKEN
         self._claims_by_token: dict[str, EnrolmentClaims] = {}
         self.order_keys: tuple[str, ...] = (SIGNER.public,)
+        self.sealing_keys: tuple[str, ...] = ()
+        self.consistency: Callable[[HeadSizes], HeadsConsistent | None] = lambda _sizes: None
+        self.consistency_requests: list[HeadSizes] = []
         self.lifetime_seconds = 900.0
         self.heartbeat_seconds = 5.0
         self.number = 0
@@ -182,6 +187,7 @@ class FakeControlPlane:
             number=self.number,
             lifetime_seconds=self.lifetime_seconds,
             order_keys=self.order_keys,
+            sealing_keys=self.sealing_keys,
             subnet="10.100.1.0/24",
             queue=self.queue,
             heartbeat_seconds=self.heartbeat_seconds,
@@ -209,6 +215,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(lambda: HeartbeatAnswer(now=self.plane.now or datetime.now(UTC)))
             case "/v1/agent/desired-state":
                 self._answer(lambda: self.plane.compare(HeldOrders.model_validate_json(content)))
+            case "/v1/agent/consistency":
+                self._prove(HeadSizes.model_validate_json(content))
             case "/v1/agent/progress":
                 self.plane.progress.append(ProgressBatch.model_validate_json(content))
                 self._send(204, b"")
@@ -245,6 +253,15 @@ class _Handler(BaseHTTPRequestHandler):
                 b'{"title":"Conflict","reasons":[{"code":"report_missing","message":"an earlier report is missing"}]}',
             )
         return self._send(200, accepted.model_dump_json().encode())
+
+    def _prove(self, sizes: HeadSizes) -> None:
+        self.plane.consistency_requests.append(sizes)
+        proof = self.plane.consistency(sizes)
+        if proof is None and self.plane.mode == "available":
+            return self._send(
+                409, b'{"title":"Conflict","detail":"not sealed","reasons":[{"code":"not_sealed"}]}'
+            )
+        return self._answer(lambda: proof or HeadsConsistent(hashes=()))
 
     def _answer(self, answer: Callable[[], BaseModel]) -> None:
         if self.plane.mode in ("unavailable", "dropping"):

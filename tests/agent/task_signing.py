@@ -13,10 +13,14 @@ from tasks.signing import Signer, new_private_key
 SIGNER = Signer.of_pem(new_private_key())
 
 
-def sealed(task: BaseModel | str, *, signer: Signer = SIGNER, until: datetime | None = None) -> str:
-    """Return the signed form of a task or of any other text. It expires at `until`, by default after one hour."""
+def sealed(
+    task: BaseModel | str, *, signer: Signer = SIGNER, until: datetime | None = None, head: str | None = None
+) -> str:
+    """Return the signed form of a task or of any other text. It expires at `until`, by default after one hour, and
+    carries a head of the ledger.
+    """
     text = task if isinstance(task, str) else task.model_dump_json()
-    return seal(signer, text, until or datetime.now(UTC) + timedelta(hours=1))
+    return seal(signer, text, until or datetime.now(UTC) + timedelta(hours=1), head)
 
 
 def trust() -> Trust:

@@ -16,7 +16,7 @@ from control_plane.programs import SERVER
 from deploy.embedded.children import Child, installed_program
 from events.ledger.append import append
 from tests.ledger.given import because, on
-from tests.servers.plane import sealer_settings, settings_for
+from tests.servers.plane import sealer_settings
 from tests.servers.postgres import Database
 from tests.waiting import until
 
@@ -27,15 +27,14 @@ SEALED = "select coalesce(max(size), 0), count(*) from ledger.tree_head"
 
 @contextmanager
 def sealer_process(
-    database: Database, folder: Path, failpoints: str = "", name: str = "sealer"
+    database: Database, folder: Path, failpoints: str = "", name: str = "sealer", heads: Path | None = None
 ) -> Iterator[Child]:
-    """Run a sealer process with an unreachable Redis, and end it, also if it is stopped."""
-    settings = sealer_settings(database, settings_for(database, "redis://127.0.0.1:1", 1, 1), folder)
+    """Run a sealer process, and end it, also if it is stopped."""
+    settings = sealer_settings(database, folder)
     environment = {
         "SLICEPLANE_DATABASE_URL": settings.database_url.get_secret_value(),
-        "SLICEPLANE_REDIS_URL": settings.redis_url.get_secret_value(),
         "SLICEPLANE_SEALING_KEY_FILE": str(settings.sealing_key_file),
-        "SLICEPLANE_HEADS_FILE": str(settings.heads_file),
+        "SLICEPLANE_HEADS_FILE": str(heads or settings.heads_file),
         "SLICEPLANE_FAILPOINTS": failpoints,
     }
     child = Child(name, installed_program(SERVER, "sealer"), folder / f"{name}.log", environment)
@@ -122,3 +121,23 @@ def test_two_sealers_seal_one_history_and_the_second_continues_after_the_first(
             until(lambda: sealed(database)[0] > 1000, "a sealer seals")
         asyncio.run(grow(database, 2500, 50))
         assert_consistent(database, tmp_path, 2550)
+
+
+async def test_sealer_goes_on_while_a_sink_is_unavailable_and_sends_all_heads_when_it_is_back(
+    database: Database, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sink"
+    folder.write_text("not a folder yet")
+    with sealer_process(database, tmp_path, heads=folder / "heads.jws"):
+        await grow(database, 0, 50)
+        until(lambda: sealed(database)[0] == 50, "the ledger is sealed without a sink")
+        until(lambda: "heads_not_sent" in (tmp_path / "sealer.log").read_text(), "the error is logged")
+        folder.unlink()
+        folder.mkdir()
+        await grow(database, 50, 50)
+        sent = folder / "heads.jws"
+        until(lambda: sealed(database)[0] == 100, "the ledger is sealed again")
+        until(
+            lambda: sent.exists() and len(sent.read_text().split()) == sealed(database)[1],
+            "all heads are sent",
+        )

@@ -1,7 +1,6 @@
 """Tests of the sealer: its tree, its heads, its sinks, its database role, a lost connection, and a second sealer."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -44,12 +43,6 @@ async def leaves_of(conn: psycopg.AsyncConnection) -> list[bytes]:
         " select position, leaf from ledger.dead_position) each order by position"
     )
     return [leaf for (leaf,) in await cursor.fetchall()]
-
-
-@pytest.fixture
-async def admin(database: Database) -> AsyncIterator[psycopg.AsyncConnection]:
-    async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as conn:
-        yield conn
 
 
 async def test_head_of_a_sealed_ledger_has_the_root_of_all_leaves_with_dead_positions(

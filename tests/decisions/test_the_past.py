@@ -152,6 +152,7 @@ of_node: tuple[st.SearchStrategy[Fact], ...] = (
     ),
     st.builds(nodes.NodeReportsThrottled, st.just(NODE), moment, number, number),
     st.builds(nodes.NodeReportsResumed, st.just(NODE), moment, number, number),
+    st.builds(nodes.NodeHeadRefused, st.just(NODE), reason, st.just(nodes.HeadEvidence("held", "refused"))),
     st.builds(orders.OrderRefused, st.just(NODE), st.just(SLOT), st.just(UUID(int=1)), reason),
     st.builds(orders.MessageRefused, st.just(NODE), st.just(UUID(int=1)), reason),
 )

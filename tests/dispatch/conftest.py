@@ -51,7 +51,7 @@ def task_sender(made: Plane, signer: Signer) -> TaskSender:
         made.engine,
         made.redis,
         Relay(made.redis),
-        lambda text, until: seal(signer, text, until),
+        lambda text, until, head: seal(signer, text, until, head),
         made.settings.unreachable_after,
     )
 

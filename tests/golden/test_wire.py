@@ -14,6 +14,7 @@ from tasks.catalogue import CATALOGUE, REFUSALS, TYPES, is_order
 from tasks.operations import Operation, OperationResult
 from tasks.orders import Order, RemoveSlice
 from tasks.reading import Task, TaskRefused, read_task
+from tasks.reasons import HeadCode, codes
 from tasks.reports import Report, ReportBody
 
 FOLDER: Final = Path(__file__).parent
@@ -67,7 +68,9 @@ def test_golden_report_decodes_and_encodes_to_the_same_json(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in REPORTS if "reason" in REPORTS[kind]["body"]])
 def test_reason_code_of_golden_report_is_declared_in_the_task_catalogue(kind: str) -> None:
-    declared = {*REFUSALS, "machine_not_running"}.union(*(type_.failures for type_ in TYPES))
+    declared = {*REFUSALS, *codes(HeadCode), "machine_not_running"}.union(
+        *(type_.failures for type_ in TYPES)
+    )
     assert REPORTS[kind]["body"]["reason"]["code"] in declared
 
 

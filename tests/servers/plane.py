@@ -24,11 +24,11 @@ from control_plane.commands.access import issue_first_key
 from control_plane.dispatcher.dispatcher_program import run_dispatcher
 from control_plane.projector.program import run_projector
 from control_plane.sealer.program import run_sealer
-from control_plane.settings import Settings
+from control_plane.settings import SealerSettings, Settings
 from control_plane.wiring import Plane, configure_logs, plane
 from deploy.embedded import redis as embedded_redis
 from deploy.embedded.postgres import PostgresServer
-from deploy.embedded.signing_key import ensure_sealing_key, ensure_signing_key
+from deploy.embedded.signing_key import ensure_sealing_key, ensure_signing_key, public_file
 from deploy.embedded.stack import sqlalchemy_url
 from tests.servers.postgres import Database, cloned
 from tests.servers.redis import server_folder
@@ -51,7 +51,7 @@ class RunningPlane:
 
     url: str
     settings: Settings
-    sealing: Settings
+    sealing: SealerSettings
     database: Database
     redis: embedded_redis.RedisServer
     statements: Statements
@@ -104,14 +104,13 @@ def database_url(dsn: str) -> SecretStr:
     return SecretStr(sqlalchemy_url(dsn).render_as_string(hide_password=False))
 
 
-def sealer_settings(database: Database, settings: Settings, folder: Path) -> Settings:
+def sealer_settings(database: Database, folder: Path) -> SealerSettings:
     """Return the settings of the sealer: its database role, its key, and a file in `folder` for its heads."""
-    return settings.model_copy(
-        update={
-            "database_url": database_url(database.sealer_dsn),
-            "sealing_key_file": ensure_sealing_key(folder / "sealing-key.pem"),
-            "heads_file": folder / "heads.jws",
-        }
+    return SealerSettings(
+        database_url=database_url(database.sealer_dsn),
+        sealing_key_file=ensure_sealing_key(folder / "sealing-key.pem"),
+        heads_file=folder / "heads.jws",
+        log="console",
     )
 
 
@@ -134,8 +133,9 @@ def running(server: PostgresServer, **changes: object) -> Iterator[RunningPlane]
     ):
         key = ensure_signing_key(folder.parent / "signing-key.pem")
         defaults = settings_for(database, redis.url, free_port(), redis.port, key)
-        settings = defaults.model_copy(update=changes)
-        sealing = sealer_settings(database, settings, folder)
+        public = public_file(ensure_sealing_key(folder / "sealing-key.pem"))
+        settings = defaults.model_copy(update={"sealing_public_keys_file": public, **changes})
+        sealing = sealer_settings(database, folder)
         with (
             _in_a_thread(settings, sealing),
             contextlib.closing(Statements(database.admin_dsn)) as statements,
@@ -167,7 +167,7 @@ def _answers(client: httpx.Client) -> bool:
 
 
 @contextlib.contextmanager
-def _in_a_thread(settings: Settings, sealing: Settings) -> Iterator[None]:
+def _in_a_thread(settings: Settings, sealing: SealerSettings) -> Iterator[None]:
     stop: list[Callable[[], None]] = []
     thread = threading.Thread(target=lambda: uvloop.run(_programs(settings, sealing, stop)))
     thread.start()
@@ -180,22 +180,22 @@ def _in_a_thread(settings: Settings, sealing: Settings) -> Iterator[None]:
         assert not thread.is_alive(), "the control plane did not stop"
 
 
-async def _programs(settings: Settings, sealing: Settings, stop: list[Callable[[], None]]) -> None:
+async def _programs(settings: Settings, sealing: SealerSettings, stop: list[Callable[[], None]]) -> None:
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     assert me is not None
     with contextlib.suppress(asyncio.CancelledError):
-        async with plane(settings) as made, plane(sealing, pool=1) as sealer:
+        async with plane(settings) as made:
             await made.handle(issue_first_key("test", sha256(ADMIN_KEY.encode()).hexdigest()))
             stop.append(lambda: _cancel(loop, me))
-            await _together(made, sealer)
+            await _together(made, sealing)
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
     loop.call_soon_threadsafe(task.cancel)
 
 
-async def _together(made: Plane, sealer: Plane) -> None:
+async def _together(made: Plane, sealing: SealerSettings) -> None:
     async with asyncio.TaskGroup() as group:
         for program in (serve, run_dispatcher, run_projector):
             group.create_task(program(made))
-        group.create_task(run_sealer(sealer))
+        group.create_task(run_sealer(sealing))

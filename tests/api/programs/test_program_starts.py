@@ -107,8 +107,9 @@ def test_wrong_usage_of_sliceplane_server_is_refused_with_a_reference_to_its_hel
 @pytest.mark.parametrize("program", Program)
 def test_program_without_settings_fails_and_names_the_required_settings(program: str) -> None:
     run = run_program(program)
+    other = "SEALING_KEY_FILE" if program == Program.SEALER else "REDIS_URL"
     assert_one_error_line(
-        run, "SLICEPLANE_DATABASE_URL: not set", "SLICEPLANE_REDIS_URL: not set", "Correct the"
+        run, "SLICEPLANE_DATABASE_URL: not set", f"SLICEPLANE_{other}: not set", "Correct the"
     )
 
 
@@ -179,9 +180,10 @@ def test_migrate_refuses_a_schema_of_a_newer_release(empty_database: Database) -
 
 @pytest.mark.parametrize("words", [*((each,) for each in Program), ("issue-key", "admin")])
 def test_program_with_an_unreachable_database_names_the_address_of_the_database_and_gives_advice(
-    words: tuple[str, ...],
+    words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    run = run_program(*words, **UNREACHABLE_SERVERS)
+    key = str(ensure_signing_key(tmp_path / "key.pem"))
+    run = run_program(*words, **UNREACHABLE_SERVERS, SLICEPLANE_SEALING_KEY_FILE=key)
     assert_one_error_line(run, "app:***@127.0.0.1:1/ledger", "Connection refused", "Start PostgreSQL")
 
 

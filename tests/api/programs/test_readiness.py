@@ -147,11 +147,10 @@ def test_ledger_follower_without_a_leader_is_not_ready_until_a_process_becomes_l
             "SLICEPLANE_REDIS_URL": there.settings.redis_url.get_secret_value(),
             "SLICEPLANE_SIGNING_KEY_FILE": str(there.settings.signing_key_file),
         }
-        sealing = sealer_settings(there.database, there.settings, tmp_path)
+        sealing = sealer_settings(there.database, tmp_path)
         environments = {
             **dict.fromkeys(FOLLOWERS, environment),
             "sealer": {
-                **environment,
                 "SLICEPLANE_DATABASE_URL": sealing.database_url.get_secret_value(),
                 "SLICEPLANE_SEALING_KEY_FILE": str(sealing.sealing_key_file),
             },

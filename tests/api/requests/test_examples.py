@@ -389,7 +389,7 @@ def test_control_plane_accepts_every_example_of_an_agent(
                 body = made[name]
             answer = node.post(shared_plane.url + name.split()[1], json=body)
             assert answer.is_success, (name, answer.text)
-    assert len(agents) == 6
+    assert len(agents) == 7
 
 
 def test_example_of_every_path_parameter_in_the_openapi_document_is_found_or_answered_as_unknown(

@@ -93,6 +93,7 @@ async def _granted(request: Request, node: NodeId, command: Command) -> SessionG
         number=answer["number"],
         lifetime_seconds=settings.session_seconds,
         order_keys=keys_of(request).trusted,
+        sealing_keys=keys_of(request).sealing,
         subnet=answer["subnet"],
         queue=queue,
         heartbeat_seconds=settings.heartbeat_seconds,

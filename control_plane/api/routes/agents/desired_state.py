@@ -14,8 +14,10 @@ from fastapi import APIRouter, Request
 from control_plane.api.requests.access import NODES, AuthenticatedRoute, CallingNode
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import keys_of, plane_of
+from control_plane.audit.stored_tree import last_head_text
 from control_plane.database import reading
 from control_plane.work.desired_state import differences
+from events.ledger.connection import ledger_connection
 from tasks.agent_api import DesiredState, HeldOrders
 from tasks.catalogue import bounds_of
 
@@ -38,7 +40,8 @@ async def desired_state(request: Request, node: CallingNode, body: HeldOrders) -
         if not found.wanted:
             return DesiredState(orders=(), unknown=found.unknown)
         now: datetime = await plane.handle.clock(conn)
-    orders = tuple(seal(each.text, now + bounds_of(each.kind).maximum_age) for each in found.wanted)
+        head = await last_head_text(await ledger_connection(conn))
+    orders = tuple(seal(each.text, now + bounds_of(each.kind).maximum_age, head) for each in found.wanted)
     log.info(
         "node_orders_compared_with_desired_state",
         node=node,
