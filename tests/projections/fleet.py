@@ -28,6 +28,7 @@ from control_plane.commands.access import (
 from control_plane.commands.allocations import (
     announce_end,
     expire_lease,
+    expire_wait,
     miss_deadline,
     record_overdue_release,
     release_allocation,
@@ -84,7 +85,7 @@ from control_plane.wiring import plane
 from control_plane.work import tables
 from control_plane.work.report_budget import Limits
 from deploy.embedded.lab_catalogue import SMALL, publish_with
-from events.allocations import AllocationPlaced, AllocationReplaced, AllocationRequested
+from events.allocations import AllocationDequeued, AllocationPlaced, AllocationReplaced, AllocationRequested
 from events.facts import Reason
 from events.ledger.tail import Tail
 from events.principals import PrincipalLimits
@@ -252,6 +253,7 @@ class Fleet:
         ports: int = 0,
         actor: str = ACTOR,
         lease_seconds: int = 3600,
+        node: NodeId | None = None,
         wait: WaitOptions | None = None,
     ) -> AllocationId | None:
         """Request an allocation, with `ports` ingress rules on ports of the first slot. Return its id, or None if it
@@ -262,7 +264,7 @@ class Fleet:
         allocation = allocation_of(new_uuid())
         requested = AllocationRequested(
             allocation, ProjectId(project), SkuName(sku), "public-nat" if ports else "private-nat",
-            ImageName("lab-guest"), (SshPublicKey(KEY),), lease_seconds, slots, {},
+            ImageName("lab-guest"), (SshPublicKey(KEY),), lease_seconds, slots, {}, node=node,
         )  # fmt: skip
         rules = [
             (ingress_of(new_uuid()), IngressRequest(0, PortRequest("tcp", 22 + index, None), ()))
@@ -288,14 +290,25 @@ class Fleet:
                 self.placed[allocation] = tuple(each.slot_id for each in fact.slots)
 
     async def place_queued(self) -> None:
-        """Place the waiting requests that fit now, and move them from `queued` to `placed`."""
+        """Place the waiting requests that fit now."""
         await self.record_heartbeats()
         await pass_over_queue(self.handle, Placing(timedelta(seconds=20), simulated_allowed=True))
+        await self.note_queue()
+
+    async def note_queue(self) -> None:
+        """Move the waiting requests that were placed from `queued` to `placed`, and forget those that ended."""
+        if not self.queued:
+            return
         async with self.handle.engine.connect() as conn:
             for allocation in self.queued:
                 history = await allocation_history(conn, allocation)
-                self._note_placement(allocation, [each.fact for each in history])
-        self.queued = [each for each in self.queued if each not in self.placed]
+                facts = [each.fact for each in history]
+                self._note_placement(allocation, facts)
+                if any(isinstance(each, AllocationDequeued) for each in facts):
+                    self.queued = [each for each in self.queued if each != allocation]
+
+    async def expire_wait(self, allocation: AllocationId) -> bool:
+        return await self.do(expire_wait(allocation))
 
     async def stop(self, allocation: AllocationId) -> bool:
         reason = Reason("stopped_by_caller", "asked for")
