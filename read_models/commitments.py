@@ -4,7 +4,8 @@ The tables of usage are written by the projector, so they may be older than the 
 everything that is committed. The query therefore adds the events behind the checkpoint of these tables, in the same
 snapshot: tables and checkpoint are always committed together.
 
-An allocation without a lease yet counts as if its lease began now, until it ends without a lease.
+An allocation without a lease yet counts from its placement as if its lease began now, until it ends without a lease.
+A request that waits for capacity does not count.
 """
 
 from collections.abc import Collection
@@ -55,6 +56,9 @@ with behind as materialized (
     from request
     join ledger.event requested on requested.stream_id = 'allocation-' || allocation_id and requested.version = 1
    where allocation_id not in (select allocation_id from lease)
+     and exists (
+       select from ledger.event placed
+        where placed.stream_id = 'allocation-' || allocation_id and placed.type = 'allocation.placed')
      and not exists (
        select from ledger.event ending
         where ending.stream_id = 'allocation-' || allocation_id

@@ -328,15 +328,18 @@ async def earliest_start(conn: AsyncConnection, name: AllocationId, placing: Pla
     return None if first is None else first.at
 
 
-async def forget_others(handle: Handle, kept: Sequence[AllocationId]) -> None:
-    """Release the nodes kept for other requests than these, and delete what is stored of requests that do not wait."""
+async def forget_others(handle: Handle, kept: Sequence[AllocationId]) -> bool:
+    """Release the nodes kept for other requests than these, and delete what is stored of requests that do not wait.
+    Return whether a node of a request that waits on was released.
+    """
     attempt, row = tables.waiting_attempt, waiting.waiting
     waits = sa.exists().where(row.c.allocation_id == attempt.c.allocation_id, row.c.is_waiting)
     other = sa.and_(attempt.c.kept_node.is_not(None), attempt.c.allocation_id.not_in(kept))
     nothing = {"kept_node": None, "kept_classes": None, "kept_from": None}
     async with handle.engine.begin() as conn:
         await conn.execute(sa.delete(attempt).where(~waits))
-        await conn.execute(sa.update(attempt).where(other).values(nothing))
+        released = await conn.execute(sa.update(attempt).where(other).values(nothing))
+    return released.rowcount > 0
 
 
 async def place_contested(handle: Handle, ahead: Ahead, placing: Placing) -> None:

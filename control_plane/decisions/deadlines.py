@@ -28,6 +28,13 @@ def release_deadline(began_at: datetime, up_since: datetime | None) -> datetime:
     return (began_at if up_since is None else max(began_at, up_since)) + RELEASE_WITHIN
 
 
+def deadline_after_outage(deadline: datetime, within: timedelta, up_since: datetime | None) -> datetime:
+    """Return when a recorded deadline passes, which was set `within` before it. The time before `up_since`, when the
+    control plane was not running, does not count: nodes could get no order and deliver no report.
+    """
+    return deadline if up_since is None else max(deadline, up_since + within)
+
+
 def ready_within(sku: SkuContent) -> timedelta:
     """Return the time from placement to the allocation's deadline. It is longer than the time that the node waits, so
     that the node's report of a failure arrives first.

@@ -89,11 +89,22 @@ async def follow_capacity(handle: Handle, placing: Placing, changed: asyncio.Eve
 
 
 async def pass_over_queue(handle: Handle, placing: Placing) -> int:
-    """Make one pass over the waiting requests. Return the number of requests that it placed."""
+    """Make one pass over the waiting requests, and a second one if the first released a kept node, on which requests
+    may fit that it had tried already. Return the number of requests that were placed.
+    """
+    placed, released = await _one_pass(handle, placing)
+    if released:
+        more, _ = await _one_pass(handle, placing)
+        placed += more
+    return placed
+
+
+async def _one_pass(handle: Handle, placing: Placing) -> tuple[int, bool]:
+    """Return the number of requests that the pass placed, and whether it released a kept node."""
     async with handle.engine.connect() as conn:
         queue = await queued_requests(conn)
     if not queue:
-        return 0
+        return 0, False
     placed, kept = 0, list[AllocationId]()
     steps, outcome = one_pass(queue), None
     while True:
@@ -109,8 +120,7 @@ async def pass_over_queue(handle: Handle, placing: Placing) -> int:
                 await keep_node(handle, queued, placing)
                 kept.append(queued.request.allocation_id)
                 outcome = Outcome.NO_CAPACITY
-    await forget_others(handle, kept)
-    return placed
+    return placed, await forget_others(handle, kept)
 
 
 async def _tried(handle: Handle, queued: QueuedRequest, placing: Placing) -> Outcome:

@@ -34,8 +34,16 @@ from control_plane.decisions.allocation_states import (
     fold,
     slot_ids,
 )
-from control_plane.decisions.deadlines import GRACE, release_deadline
+from control_plane.decisions.deadlines import (
+    GRACE,
+    STOP_WITHIN,
+    deadline_after_outage,
+    ready_within,
+    release_deadline,
+)
 from control_plane.decisions.ingress import (
+    IN_PLACE_WITHIN,
+    IngressStates,
     first_deadline,
     ingress_states_of,
     ordered_ingress_of,
@@ -163,17 +171,17 @@ def due(
     if isinstance(state, Waiting):
         end = state.queued.waits_until
         return (ExpireWait() if end <= now else Wait("capacity", end),)
-    ingress_deadline = first_deadline(ingress_rules) if isinstance(state, Active) else None
+    deadline = _deadline(state, ingress_rules, up_since)
     notice = _next_notice(state, history, now, lease_leads, up_since)
     has_notice = notice is not None and notice.due_at <= now
-    late = _timed_command(state, ingress_deadline, now)
+    late = _timed_command(state, deadline, now)
     # The notice comes before a missed deadline, because that one may have to wait for reports of nodes.
     if isinstance(late, Expire) or (late is not None and not has_notice):
         return (late,)
     unconfirmed = _unconfirmed(state) | (
         slots_with_unconfirmed_ingress(ingress_rules) if isinstance(state, _RUNNING_STATES) else frozenset()
     )
-    orders, wait = _orders(state, history, unconfirmed), _wait(state, ingress_deadline)
+    orders, wait = _orders(state, history, unconfirmed), _wait(state, deadline)
     if notice is None:
         return *orders, wait
     return *orders, notice.command if has_notice else wait.until_or_before(notice.due_at)
@@ -212,18 +220,32 @@ def _next_notice(
             assert_never(state)
 
 
+def _deadline(state: Unfinished, ingress_rules: IngressStates, up_since: datetime | None) -> datetime | None:
+    """Return the deadline of the slices or of the ingress rules of an allocation; None if it waits for neither. The
+    time before `up_since`, when the control plane was not running, does not count.
+    """
+    match state:
+        case Provisioning(deadline=recorded) | Starting(deadline=recorded):
+            return deadline_after_outage(recorded, ready_within(state.specification.sku.content), up_since)
+        case Stopping(deadline=recorded):
+            return deadline_after_outage(recorded, STOP_WITHIN, up_since)
+        case Active():
+            first = first_deadline(ingress_rules)
+            return None if first is None else deadline_after_outage(first, IN_PLACE_WITHIN, up_since)
+        case Stopped() | Releasing() | Failed():
+            return None
+        case _:
+            assert_never(state)
+
+
 def _timed_command(
-    state: Unfinished, ingress_deadline: datetime | None, now: datetime
+    state: Unfinished, deadline: datetime | None, now: datetime
 ) -> Expire | MissDeadline | None:
     match state:
         case Active() | Starting() | Stopping() | Stopped() if end_of_lease(state) <= now:
             return Expire()
-        case Provisioning() | Starting() | Stopping() if state.deadline <= now:
-            return MissDeadline()
-        case Active() if ingress_deadline is not None and ingress_deadline <= now:
-            return MissDeadline()
         case _:
-            return None
+            return MissDeadline() if deadline is not None and deadline <= now else None
 
 
 def _unconfirmed(state: Unfinished) -> frozenset[SlotId]:
@@ -242,18 +264,19 @@ def _unconfirmed(state: Unfinished) -> frozenset[SlotId]:
             assert_never(state)
 
 
-def _wait(state: Unfinished, ingress_deadline: datetime | None) -> Wait:
+def _wait(state: Unfinished, deadline: datetime | None) -> Wait:
     match state:
-        case Provisioning(deadline=deadline):
+        case Provisioning():
             return Wait("readiness", deadline)
-        case Active() if ingress_deadline is not None:
-            return Wait("its ingress rules", min(ingress_deadline, end_of_lease(state)))
+        case Active() if deadline is not None:
+            return Wait("its ingress rules", end_of_lease(state)).until_or_before(deadline)
         case Active():
             return Wait("the end of the lease", end_of_lease(state))
-        case Starting(deadline=deadline):
-            return Wait("readiness of the slices after their start", min(deadline, end_of_lease(state)))
-        case Stopping(deadline=deadline):
-            return Wait("proof that the slices are off", min(deadline, end_of_lease(state)))
+        case Starting():
+            wait = Wait("readiness of the slices after their start", deadline)
+            return wait.until_or_before(end_of_lease(state))
+        case Stopping():
+            return Wait("proof that the slices are off", deadline).until_or_before(end_of_lease(state))
         case Stopped():
             return Wait("a start request", end_of_lease(state))
         case Releasing() | Failed():

@@ -48,7 +48,8 @@ class PostgresServer:
     """One Postgres server. `folder` holds its data, log and passwords; `run_folder` (short path, private) its socket.
 
     `listen` lists TCP addresses besides the socket (default: none). `settings` are server settings passed on the
-    command line. `programs` is the folder of the server's binaries; by default it is searched for.
+    command line. `programs` is the folder of the server's binaries; by default it is searched for. `environment` adds
+    to the fixed environment variables of the server.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class PostgresServer:
     port: int = SOCKET_PORT
     settings: Mapping[str, str] = field(default_factory=dict)
     programs: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _passwords: Passwords | None = field(default=None, init=False, repr=False)
 
@@ -85,7 +87,7 @@ class PostgresServer:
         with (self.folder / "postgres.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*as_user(user), programs / "postgres", "-D", self.folder / "data", *self._options()],
-                cwd=self.folder, env=server_environment(programs),
+                cwd=self.folder, env={**server_environment(programs), **self.environment},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,  # Ctrl-C reaches the parent only, which then stops the server in order
             )  # fmt: skip

@@ -2,7 +2,12 @@
 
 from datetime import datetime, timedelta
 
+import pytest
+
+from control_plane.decisions.deadlines import STOP_WITHIN, ready_within
+from control_plane.decisions.ingress import IN_PLACE_WITHIN
 from control_plane.processes.allocation import Due, Expire, MissDeadline, Wait, due
+from deploy.embedded.lab_catalogue import SMALL
 from events.allocations import (
     AllocationFact,
     AllocationStopping,
@@ -10,27 +15,45 @@ from events.allocations import (
     SliceStopped,
 )
 from events.envelope import Cause, Recorded
+from events.ingress import IngressReserved, IngressRule, Service
 from events.values import (
     Epoch,
+    Ipv4Address,
     Position,
+    ingress_of,
     new_uuid,
     stream_of_allocation,
 )
 from tasks.orders import ApplySlice, Order, StopSlice
-from tests.decisions.histories import ACTIVE, ID, NOW, REASON, SOON, STARTING, STOPPED, STOPPING, A, B
+from tests.decisions.histories import (
+    ACTIVE,
+    ID,
+    NOW,
+    PROVISIONING,
+    REASON,
+    SOON,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    A,
+    B,
+    with_specification,
+)
 
 LATER = NOW + timedelta(hours=1)
 """The time at which the lease ends."""
 
 
-def due_actions(*facts: AllocationFact, now: datetime = NOW) -> tuple[Due, ...]:
+def due_actions(
+    *facts: AllocationFact, now: datetime = NOW, up_since: datetime | None = None
+) -> tuple[Due, ...]:
     stream = stream_of_allocation(ID)
     cause = Cause("key:test", "test", new_uuid(), NOW)
     history = [
         Recorded(Position(at), new_uuid(), stream, at, fact, cause, NOW, Epoch(1))
         for at, fact in enumerate(facts, 1)
     ]
-    return due(history, now)
+    return due(history, now, up_since=up_since)
 
 
 def orders(*facts: AllocationFact) -> list[Order]:
@@ -70,3 +93,35 @@ def test_starting_allocation_has_a_new_order_for_each_slice_that_is_not_ready() 
     assert {each.order_id for each in again}.isdisjoint(each.order_id for each in first)
     assert [each.slot_id for each in orders(*STARTING, ACTIVE[2])] == [B]
     assert due_actions(*STARTING, now=SOON) == (MissDeadline(),)
+
+
+EXTENDED = LeaseRenewed(ID, NOW + timedelta(days=1))
+RULE = IngressReserved(
+    ID,
+    A,
+    ingress_of(new_uuid()),
+    IngressRule(Ipv4Address("203.0.113.7"), Service("tcp", 20022, 22), ()),
+    NOW + IN_PLACE_WITHIN,
+)
+
+
+@pytest.mark.parametrize(
+    ("history", "within"),
+    [
+        (with_specification(PROVISIONING), ready_within(SMALL)),
+        ((*with_specification(STARTING), EXTENDED), ready_within(SMALL)),
+        ((*STOPPING, EXTENDED), STOP_WITHIN),
+        ((*ACTIVE, RULE, EXTENDED), IN_PLACE_WITHIN),
+    ],
+    ids=["provisioning", "starting", "stopping", "ingress rule"],
+)
+def test_deadline_counts_from_the_time_since_when_the_control_plane_runs(
+    history: tuple[AllocationFact, ...], within: timedelta
+) -> None:
+    back = NOW + timedelta(hours=1)
+    assert due_actions(*history, now=back) == (MissDeadline(),)
+    *_, wait = due_actions(*history, now=back, up_since=back)
+    assert isinstance(wait, Wait)
+    assert wait.until == back + within
+    assert due_actions(*history, now=back + within, up_since=back) == (MissDeadline(),)
+    assert due_actions(*history, now=back, up_since=NOW - timedelta(days=1)) == (MissDeadline(),)

@@ -4,10 +4,11 @@ No other program runs. The projector advances only when a test calls it, so that
 pause between any two steps.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
@@ -27,10 +28,12 @@ from control_plane.commands.access import (
 from control_plane.commands.allocations import (
     announce_end,
     expire_lease,
+    expire_wait,
     miss_deadline,
     record_overdue_release,
     release_allocation,
     renew_lease,
+    stop_allocation,
 )
 from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
 from control_plane.commands.catalogue import create_entry, publish_version, retire_entry
@@ -43,7 +46,7 @@ from control_plane.commands.identity import (
     verify_enrolment,
 )
 from control_plane.commands.nodes import register_node, remove_node, reopen_enrolment
-from control_plane.commands.placement_request import NewAllocation
+from control_plane.commands.placement_request import NewAllocation, WaitOptions
 from control_plane.commands.placing import create_allocation
 from control_plane.commands.projections import order_rebuild
 from control_plane.commands.projects import (
@@ -60,10 +63,12 @@ from control_plane.commands.service_accounts import (
 )
 from control_plane.commands.sessions import RequestedSession, end_session, start_session
 from control_plane.commands.slots import approve_slot, force_release, reprovision_slot, retire_slot
+from control_plane.commands.waiting import Placing
 from control_plane.decisions.access import Principal, Role, Scope
 from control_plane.decisions.public_addresses import IngressRequest, PortRequest
 from control_plane.decisions.refusals import Refused
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
+from control_plane.dispatcher.waiting_pass import pass_over_queue
 from control_plane.handle import Command, Handle, database_time
 from control_plane.histories import allocation_history
 from control_plane.identity import caller_sessions
@@ -80,7 +85,7 @@ from control_plane.wiring import plane
 from control_plane.work import tables
 from control_plane.work.report_budget import Limits
 from deploy.embedded.lab_catalogue import SMALL, publish_with
-from events.allocations import AllocationPlaced, AllocationReplaced, AllocationRequested
+from events.allocations import AllocationDequeued, AllocationPlaced, AllocationReplaced, AllocationRequested
 from events.facts import Reason
 from events.ledger.tail import Tail
 from events.principals import PrincipalLimits
@@ -112,6 +117,7 @@ from tests.servers.postgres import Database
 _UNREACHABLE_REDIS: Final = "redis://127.0.0.1:1"
 ACTOR: Final = "key:test"
 """Caller of the commands, unless another is named."""
+NO_REPORTS: Final[Mapping[NodeId, int]] = MappingProxyType({})
 ADMIN = Principal("key:admin", Role.ADMIN, frozenset(Scope))
 
 
@@ -130,6 +136,8 @@ class Fleet:
     later: timedelta = timedelta()
     refused: Refused | None = None
     placed: dict[AllocationId, tuple[SlotId, ...]] = field(default_factory=dict)
+    queued: list[AllocationId] = field(default_factory=list)
+    """Allocations that waited for capacity at their creation."""
     _sequences: dict[NodeId, int] = field(default_factory=dict)
     _credentials: dict[NodeId, str] = field(default_factory=dict)
 
@@ -177,10 +185,14 @@ class Fleet:
     async def revoke(self, node: NodeId) -> bool:
         return await self.do(revoke_node(node, "no reason", self.origin("revoke")))
 
-    async def report(self, node: NodeId, body: ReportBody, *, twice: bool = False) -> bool:
-        """Deliver the next report from the node's spool to the control plane. Deliver it again if `twice` is set."""
+    async def report(
+        self, node: NodeId, body: ReportBody, *, twice: bool = False, observed_at: datetime | None = None
+    ) -> bool:
+        """Deliver the next report from the node's spool to the control plane. Deliver it again if `twice` is set.
+        `observed_at` is the time by the clock of the node, by default that of this process.
+        """
         self._sequences[node] = self._sequences.get(node, 0) + 1
-        moment = datetime.now(UTC)
+        moment = observed_at or datetime.now(UTC)
         report = Report(sequence=self._sequences[node], observed_at=moment, body=body)
         place = Place(node, UUID(int=1))
         unreachable_after = timedelta(seconds=20)
@@ -233,15 +245,26 @@ class Fleet:
                 self.placed[allocation] = (*fact.vacated, *(each.slot_id for each in fact.slots))
 
     async def create(
-        self, slots: int, project: str, *, sku: str = "lab.small", ports: int = 0, actor: str = ACTOR
-    ) -> bool:
-        """Request an allocation, with `ports` ingress rules on ports of the first slot."""
-        await self._record_heartbeats()
+        self,
+        slots: int,
+        project: str,
+        *,
+        sku: str = "lab.small",
+        ports: int = 0,
+        actor: str = ACTOR,
+        lease_seconds: int = 3600,
+        node: NodeId | None = None,
+        wait: WaitOptions | None = None,
+    ) -> AllocationId | None:
+        """Request an allocation, with `ports` ingress rules on ports of the first slot. Return its id, or None if it
+        was refused. If there is no capacity and `wait` is given, it is in `queued`, otherwise in `placed`.
+        """
+        await self.record_heartbeats()
         await self.do(create_project(ProjectId(project), "", self.origin("project"), lambda row: row.project))
         allocation = allocation_of(new_uuid())
         requested = AllocationRequested(
             allocation, ProjectId(project), SkuName(sku), "public-nat" if ports else "private-nat",
-            ImageName("lab-guest"), (SshPublicKey(KEY),), 3600, slots, {},
+            ImageName("lab-guest"), (SshPublicKey(KEY),), lease_seconds, slots, {}, node=node,
         )  # fmt: skip
         rules = [
             (ingress_of(new_uuid()), IngressRequest(0, PortRequest("tcp", 22 + index, None), ()))
@@ -249,17 +272,47 @@ class Fleet:
         ]
 
         def note_slots(facts: tuple[object, ...], _now: datetime) -> str:
-            [placed] = [fact for fact in facts if isinstance(fact, AllocationPlaced)]
-            self.placed[allocation] = tuple(each.slot_id for each in placed.slots)
+            self._note_placement(allocation, facts)
             return ""
 
-        return await self.do(
-            create_allocation(
-                NewAllocation(requested, timedelta(seconds=20), simulated_allowed=True, ingress_rules=rules),
-                self.origin("create", actor),
-                note_slots,
-            )
+        new = NewAllocation(
+            requested, timedelta(seconds=20), simulated_allowed=True, ingress_rules=rules, wait=wait
         )
+        if not await self.do(create_allocation(new, self.origin("create", actor), note_slots)):
+            return None
+        if allocation not in self.placed:
+            self.queued.append(allocation)
+        return allocation
+
+    def _note_placement(self, allocation: AllocationId, facts: Sequence[object]) -> None:
+        for fact in facts:
+            if isinstance(fact, AllocationPlaced):
+                self.placed[allocation] = tuple(each.slot_id for each in fact.slots)
+
+    async def place_queued(self) -> None:
+        """Place the waiting requests that fit now."""
+        await self.record_heartbeats()
+        await pass_over_queue(self.handle, Placing(timedelta(seconds=20), simulated_allowed=True))
+        await self.note_queue()
+
+    async def note_queue(self) -> None:
+        """Move the waiting requests that were placed from `queued` to `placed`, and forget those that ended."""
+        if not self.queued:
+            return
+        async with self.handle.engine.connect() as conn:
+            for allocation in self.queued:
+                history = await allocation_history(conn, allocation)
+                facts = [each.fact for each in history]
+                self._note_placement(allocation, facts)
+                if any(isinstance(each, AllocationDequeued) for each in facts):
+                    self.queued = [each for each in self.queued if each != allocation]
+
+    async def expire_wait(self, allocation: AllocationId) -> bool:
+        return await self.do(expire_wait(allocation))
+
+    async def stop(self, allocation: AllocationId) -> bool:
+        reason = Reason("stopped_by_caller", "asked for")
+        return await self.do(stop_allocation(allocation, self.origin("stop"), reason))
 
     async def release(self, allocation: AllocationId) -> bool:
         reason = Reason("released_by_caller", "asked for")
@@ -408,18 +461,26 @@ class Fleet:
     def origin(self, reason: str, actor: str = ACTOR) -> Origin:
         return Origin(actor, reason, new_uuid())
 
-    async def _record_heartbeats(self) -> None:
-        """Record a heartbeat of every node, because placement ignores a node without heartbeats."""
-        seen = {
-            "seen_at": sa.func.clock_timestamp(),
-            "agent_version": "1",
-            "spooled_reports": 0,
-            "resynced": True,
-        }
+    async def record_heartbeats(self, spooled: Mapping[NodeId, int] = NO_REPORTS) -> None:
+        """Record a heartbeat of every node, because placement ignores a node without heartbeats. `spooled` are the
+        numbers of reports that nodes have not delivered yet.
+        """
+        rows = [
+            {
+                "node_id": node,
+                "seen_at": sa.func.clock_timestamp(),
+                "agent_version": "1",
+                "spooled_reports": spooled.get(node, 0),
+                "resynced": True,
+            }
+            for node in self._sequences
+        ]
+        if not rows:
+            return
+        statement = insert(tables.node_seen).values(rows)
+        changed = {each: statement.excluded[each] for each in ("seen_at", "spooled_reports")}
         async with self.handle.engine.begin() as conn:
-            for node in self._sequences:
-                statement = insert(tables.node_seen).values(node_id=node, **seen)
-                await conn.execute(statement.on_conflict_do_update(index_elements=["node_id"], set_=seen))
+            await conn.execute(statement.on_conflict_do_update(index_elements=["node_id"], set_=changed))
 
     def node_of(self, allocation: AllocationId, slot: int) -> tuple[NodeId, SlotId]:
         slots = self.placed[allocation]
@@ -435,7 +496,13 @@ def settings_of(database: Database) -> Settings:
 
 @asynccontextmanager
 async def living(database: Database, pool: int = 4) -> AsyncIterator[Fleet]:
-    async with plane(settings_of(database), pool=pool) as made:
+    async with living_with(settings_of(database), pool) as fleet:
+        yield fleet
+
+
+@asynccontextmanager
+async def living_with(settings: Settings, pool: int = 4) -> AsyncIterator[Fleet]:
+    async with plane(settings, pool=pool) as made:
         fleet = Fleet(Handle(made.engine, _wake_no_follower), Tail(ledger_dsn(made)))
         fleet.handle = replace(fleet.handle, clock=fleet.clock)
         await publish_with(fleet.handle)

@@ -132,6 +132,25 @@ def test_allocation_that_failed_before_its_lease_began_commits_nothing(emptied_p
     accepted_allocation(emptied_plane, lease_seconds=HOUR)
 
 
+def test_waiting_request_commits_nothing_and_is_placed_when_its_whole_price_fits_into_the_budget(
+    emptied_plane: RunningPlane,
+) -> None:
+    node = Node(emptied_plane, "n1", slots=1)
+    limit(emptied_plane, budget_per_month="0.031")
+    first = accepted_allocation(emptied_plane, lease_seconds=HOUR)
+    waiting = accepted_allocation(emptied_plane, lease_seconds=2 * HOUR, wait_for_capacity=True)
+    assert waiting["state"] == "waiting"
+    assert budget(emptied_plane)["committed"] == "0.01"
+    release(emptied_plane, first)
+    node.report_removed(first)
+
+    def placed() -> bool:
+        with emptied_plane.client() as client:
+            return bool(client.get(f"/allocations/{waiting['id']}").json()["slots"])
+
+    until(placed, "the waiting request is placed")
+
+
 def test_project_without_a_budget_has_none_in_its_view(emptied_plane: RunningPlane) -> None:
     assert project_of(emptied_plane)["budget"] is None
     limit(emptied_plane, budget_per_month="5")

@@ -1,0 +1,51 @@
+"""`sliceplane reservations` on a real control plane."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.outcome import Outcome
+from tests.servers.plane import ADMIN_KEY, RunningPlane
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def admin(shared_plane: RunningPlane, unconfigured: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Function that runs the command line with the API key of an admin of the real control plane."""
+    monkeypatch.setenv("SLICEPLANE_URL", shared_plane.url)
+    monkeypatch.setenv("SLICEPLANE_API_KEY", ADMIN_KEY)
+    return unconfigured
+
+
+def test_reservation_is_set_changed_listed_with_its_missing_slots_and_removed(admin: Run) -> None:
+    assert admin("projects", "create", "vision").code == 0
+    assert admin("reservations", "set", "vision", "lab.small", "4").code == 0
+    assert admin("reservations", "set", "vision", "lab.small", "2").code == 0
+    # No node has slots, so all of them are missing.
+    head, row = admin("reservations", "list").out.splitlines()
+    assert head.split() == ["PROJECT", "SKU", "SLOTS", "USED", "UNUSED", "SHORT", "BY"]
+    assert row.split() == ["vision", "lab.small", "2", "0", "2", "2"]
+    [listed] = json.loads(admin("reservations", "list", "-o", "json").out)["items"]
+    assert (listed["project"], listed["sku"], listed["slots"], listed["unused"]) == (
+        "vision",
+        "lab.small",
+        2,
+        2,
+    )
+    assert admin("reservations", "remove", "vision", "lab.small").code == 0
+    assert "vision" not in admin("reservations", "list").out
+
+
+def test_reservation_of_an_unknown_sku_or_project_or_of_no_slots_is_refused(admin: Run) -> None:
+    assert admin("projects", "create", "speech").code == 0
+    unknown = admin("reservations", "set", "speech", "other.sku", "1")
+    assert unknown.code == 1
+    assert "other.sku" in unknown.err
+    missing = admin("reservations", "set", "nowhere", "lab.small", "1")
+    assert missing.code == 1
+    assert "nowhere" in missing.err
+    none = admin("reservations", "set", "speech", "lab.small", "0")
+    assert none.code == 2
+    assert "SLOTS" in none.err
