@@ -55,8 +55,8 @@ class Feed:
 
     @property
     def final(self) -> Position:
-        """Position up to which the ledger was final at the last poll; 0 before the first poll. Without watches, the last
-        poll may be long ago.
+        """Position up to which the ledger was final at the last poll, which may be long ago without watches; 0 before
+        the first poll.
         """
         return self.ring.final
 
@@ -108,8 +108,8 @@ class Feed:
 
     @contextmanager
     def alert(self, streams: Iterable[StreamId]) -> Iterator[asyncio.Event]:
-        """Let the feed read the ledger for a watch. Provide an asyncio event that is set when the feed reads a new event
-        of one of these streams: before any watch can send that event or a later one from memory.
+        """Let the feed read the ledger for a watch. Provide an asyncio event that is set when the feed reads a new
+        event of one of these streams: before any watch can send that event or a later one from memory.
         """
         alert, distinct = asyncio.Event(), frozenset(streams)
         for stream in distinct:

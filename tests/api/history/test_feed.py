@@ -92,7 +92,7 @@ async def fill(conn: psycopg.AsyncConnection, events: int, stream: str = "") -> 
 
 
 async def fill_until_the_feed_rests(feed: Feed, conn: psycopg.AsyncConnection) -> int:
-    """Append events until the feed keeps none of them, because there is no watch. Return the position of the last one."""
+    """Append events until the feed keeps none of them, because there is no watch. Return the last position."""
     async with asyncio.timeout(20):
         while True:
             await fill(conn, 1)

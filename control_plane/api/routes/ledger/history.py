@@ -10,7 +10,6 @@ from typing import assert_never
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.requests.access import AuthenticatedRoute, access, caller_of
 from control_plane.api.requests.as_of import (
