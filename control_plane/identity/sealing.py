@@ -15,7 +15,7 @@ from control_plane.settings import Settings
 from tasks.sealed import seal
 from tasks.signing import BadSignature, Signer, public_key
 
-_PUBLIC: Final = re.compile(r"-----BEGIN [A-Z ]+-----.+?-----END [A-Z ]+-----", re.DOTALL)
+_PEM: Final = re.compile(r"-----BEGIN [A-Z ]+-----.+?-----END [A-Z ]+-----", re.DOTALL)
 
 
 class NoSigningKey(Exception):
@@ -57,7 +57,9 @@ def order_keys(settings: Settings) -> OrderKeys:
 def _public_keys(file: Path) -> tuple[str, ...]:
     """Return the public keys in a file with one PEM text after the other."""
     try:
-        found = _PUBLIC.findall(file.read_text())
+        found = _PEM.findall(file.read_text())
+        if not found:
+            raise NoSigningKey(f"the public keys of the sealer {file} cannot be used: there is no PEM text")
         return tuple(public_key(pem).as_pem(private=False).decode("ascii") for pem in found)
     except (OSError, UnicodeDecodeError) as error:
         raise NoSigningKey(f"the public keys of the sealer {file} cannot be read: {error}") from error

@@ -108,6 +108,7 @@ def test_late_copy_of_an_order_with_an_older_head_of_the_same_history_changes_no
     eventually(lambda: enrolled_plane.consistency_requests == [HeadSizes(first=7, second=20)], 10)
     witness.receive(history.heads[4])
     assert (witness.held, witness.reports) == (history.heads[4], [])
+    assert enrolled_plane.consistency_requests[1:] == [HeadSizes(first=20, second=33)]
 
 
 FORK = History([*LEAVES[:5], *leaves_of("other", 35)], [3, 7, 7, 20, 33])

@@ -71,3 +71,25 @@ def test_invalid_retired_key_file_is_refused_with_its_name(tmp_path: Path, conte
         order_keys(settings(signing_key_file=path, retired_keys=tmp_path / "retired"))
     with pytest.raises(NoSigningKey, match=r"the folder of retired keys .* does not exist"):
         order_keys(settings(signing_key_file=path, retired_keys=tmp_path / "elsewhere"))
+
+
+def test_nodes_get_all_public_keys_of_the_sealer_that_the_file_contains(tmp_path: Path) -> None:
+    path, public = ensure_signing_key(tmp_path / "signing-key.pem"), tmp_path / "sealing.pub.pem"
+    first, second = (Signer.of_pem(new_private_key()).public for _ in range(2))
+    public.write_text(f"the present key\n{first}\nthe former key\n{second}")
+    keys = order_keys(settings(signing_key_file=path, sealing_public_keys_file=public))
+    assert keys.sealing == (first, second)
+    assert order_keys(settings(signing_key_file=path)).sealing == ()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a key", b"\xff", new_private_key()])
+def test_invalid_file_of_public_keys_of_the_sealer_is_refused_with_its_name(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = ensure_signing_key(tmp_path / "key.pem")
+    public = tmp_path / "sealing.pub.pem"
+    public.write_bytes(content)
+    with pytest.raises(NoSigningKey, match=r"sealing\.pub\.pem cannot be"):
+        order_keys(settings(signing_key_file=path, sealing_public_keys_file=public))
+    with pytest.raises(NoSigningKey, match="No such file"):
+        order_keys(settings(signing_key_file=path, sealing_public_keys_file=tmp_path / "nowhere"))
