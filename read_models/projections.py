@@ -18,6 +18,8 @@ from events.allocations import (
 )
 from events.claims import CLAIMING
 from events.facts import Fact
+from events.projects import ProjectReservationsSet
+from events.slots import SlotClaimed, SlotForceReleased, SlotReleased
 from read_models import allocations, capacity, holdings, projects
 from read_models.inline import (
     BILLING,
@@ -94,6 +96,8 @@ PROJECTIONS: Final[dict[str, Projection]] = {
                 Inserted(usage.usage_request, (AllocationRequested,), usage.request_rows),
                 Inserted(usage.usage_price, (AllocationSpecified,), usage.price_rows),
                 Inserted(usage.usage_lease, (LeaseGranted, LeaseRenewed, LeaseEnded), usage.lease_rows),
+                Inserted(usage.usage_reservation, (ProjectReservationsSet,), usage.reservation_rows),
+                Inserted(usage.usage_slot, (SlotClaimed, SlotReleased, SlotForceReleased), usage.slot_rows),
             ),
         ),
     )

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from read_models.usage.entries import Entry
+from read_models.usage.periods import Bill
+from read_models.usage.unused import KIND, Unused
 
 COLUMNS: Final = (
     "entry_id", "kind", "billing_period", "service_period", "corrects", "project", "allocation_id", "sku", "sku_version",
@@ -52,6 +54,18 @@ def positions(entry: Entry) -> str:
 def lines(entries: Iterable[Entry]) -> str:
     """Return the lines of entries, in the order of `COLUMNS`."""
     return "".join(line(_cells(each)) for each in entries)
+
+
+def unused_lines(parts: Iterable[Unused], bill: Bill) -> str:
+    """Return the lines of the unused parts of reservations, which cost nothing, in the order of `COLUMNS`."""
+    return "".join(line(_unused_cells(each, bill)) for each in parts)
+
+
+def _unused_cells(part: Unused, bill: Bill) -> Sequence[str]:
+    return (
+        "", KIND, text(bill.period), text(bill.period), "", text(part.project), "", text(part.sku), "", str(part.slots),
+        time(part.starts_at), time(part.ends_at), "false", f"{part.slot_seconds:.6f}", "0", "0.000000", "", "",
+    )  # fmt: skip
 
 
 def _cells(entry: Entry) -> Sequence[str]:

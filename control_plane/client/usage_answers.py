@@ -18,6 +18,14 @@ class Group(Answer, frozen=True):
     key: str | None = None
 
 
+class UnusedReservation(Answer, frozen=True):
+    """The unused part of a reservation, which costs nothing."""
+
+    project: str
+    sku: str
+    slot_seconds: str
+
+
 class Usage(Answer, frozen=True):
     """Usage in a range of time, or of the billing period `period`; `begin` is None if the range begins with the first
     usage.
@@ -27,6 +35,7 @@ class Usage(Answer, frozen=True):
     position: int
     total: Amount
     groups: tuple[Group, ...] = ()
+    unused_reservations: tuple[UnusedReservation, ...] = ()
     begin: datetime | None = None
     period: str | None = None
 

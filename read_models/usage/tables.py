@@ -22,6 +22,8 @@ from events.allocations import (
 )
 from events.envelope import Recorded
 from events.ledger.tables import metadata
+from events.projects import ProjectReservationsSet
+from events.slots import SlotClaimed, SlotForceReleased, SlotReleased
 from events.values import Position
 from read_models.checkpoints import checkpoint
 
@@ -61,8 +63,30 @@ usage_lease = sa.Table(
     sa.Index("usage_lease_of_allocation", "allocation_id"),
     schema="read",
 )
+usage_reservation = sa.Table(
+    "usage_reservation",
+    metadata,
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("project", sa.Text, nullable=False),
+    sa.Column("reservations", JSONB, nullable=False),
+    sa.Column("set_at", TIME, nullable=False),
+    sa.Index("usage_reservation_by_project", "project"),
+    schema="read",
+)
+usage_slot = sa.Table(
+    "usage_slot",
+    metadata,
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("project", sa.Text, nullable=False),
+    sa.Column("sku", sa.Text, nullable=False),
+    sa.Column("change", sa.Integer, nullable=False),
+    sa.Column("changed_at", TIME, nullable=False),
+    sa.Index("usage_slot_by_project", "project", "sku"),
+    schema="read",
+)
 
 LeaseChange = LeaseGranted | LeaseRenewed | LeaseEnded
+SlotChange = SlotClaimed | SlotReleased | SlotForceReleased
 Row = Sequence[object]
 
 
@@ -94,6 +118,23 @@ def lease_rows(recorded: Recorded[LeaseChange]) -> list[Row]:
             return [(recorded.position, allocation, ENDED, None, recorded.recorded_at)]
         case _:
             assert_never(recorded.fact)
+
+
+def reservation_rows(recorded: Recorded[ProjectReservationsSet]) -> list[Row]:
+    """Return the row of `read.usage_reservation` with all reservations of a project from now on."""
+    reservations = msgspec.json.encode(recorded.fact.reservations).decode()
+    return [(recorded.position, recorded.fact.project, reservations, recorded.recorded_at)]
+
+
+def slot_rows(recorded: Recorded[SlotChange]) -> list[Row]:
+    """Return the row of `read.usage_slot` that the claim or the end of a claim adds; none for a slot that counts
+    towards no project.
+    """
+    fact = recorded.fact
+    if fact.use is None:
+        return []
+    change = 1 if isinstance(fact, SlotClaimed) else -1
+    return [(recorded.position, fact.use.project, fact.use.sku, change, recorded.recorded_at)]
 
 
 async def known_to(conn: AsyncConnection) -> Position:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.outcome import Outcome
 from tests.servers.plane import ADMIN_KEY, RunningPlane
+from tests.waiting import until
 
 Run = Callable[..., Outcome]
 
@@ -34,6 +35,8 @@ def test_reservation_is_set_changed_listed_with_its_missing_slots_and_removed(ad
         2,
         2,
     )
+    until(lambda: "UNUSED SLOT-SECONDS" in admin("usage", "show").out, "the usage has the reservation")
+    assert admin("usage", "show").out.splitlines()[-1].split()[:2] == ["vision", "lab.small"]
     assert admin("reservations", "remove", "vision", "lab.small").code == 0
     assert "vision" not in admin("reservations", "list").out
 

@@ -10,7 +10,7 @@ from tests.projections.plane_requests import NAMES, caught_up, change, create_hi
 from tests.servers.plane import RunningPlane
 
 INLINE = ("node", "slot", "api_key", "project", "catalogue_entry", "service_account", "session")
-USAGE = ("usage_request", "usage_price", "usage_lease")
+USAGE = ("usage_request", "usage_price", "usage_lease", "usage_slot")
 LISTS = ("allocation", "allocation_label", "story", "project_event", "holding")
 TABLES = (*INLINE, *LISTS, "slot_status", "capacity", *USAGE)
 

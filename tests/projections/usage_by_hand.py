@@ -21,6 +21,8 @@ from events.allocations import (
 )
 from events.envelope import Recorded
 from events.facts import Fact
+from events.projects import ProjectReservationsSet
+from events.slots import SlotClaimed, SlotForceReleased, SlotReleased, SlotUse
 from events.values import AllocationId
 from read_models.usage.amounts import Amount, amount_of
 
@@ -88,6 +90,38 @@ def rounded(found: Sequence[tuple[Lease, timedelta]]) -> Amount:
     seconds, price = total(found)
     weighted = price * 3600
     return amount_of(*(Decimal(each.numerator) / Decimal(each.denominator) for each in (seconds, weighted)))
+
+
+def unused(events: Iterable[Recorded[Fact]], end: datetime) -> dict[tuple[str, str], Fraction]:
+    """Return the slot-seconds that were reserved for a project and not held by it, by project and SKU."""
+    reserved, held = defaultdict[str, dict[str, int]](dict), defaultdict[tuple[str, str], int](int)
+    found, last = defaultdict[tuple[str, str], Fraction](Fraction), end
+    for each in sorted(events, key=lambda each: (each.recorded_at, each.position)):
+        _add_unused(found, reserved, held, each.recorded_at - last)
+        last = each.recorded_at
+        match each.fact:
+            case ProjectReservationsSet(project=project, reservations=reservations):
+                reserved[project] = {str(sku): slots for sku, slots in reservations.items()}
+            case SlotClaimed(use=SlotUse() as use):
+                held[use.project, use.sku] += 1
+            case SlotReleased(use=SlotUse() as use) | SlotForceReleased(use=SlotUse() as use):
+                held[use.project, use.sku] -= 1
+            case _:
+                continue
+    _add_unused(found, reserved, held, end - last)
+    return {key: seconds for key, seconds in found.items() if seconds}
+
+
+def _add_unused(
+    found: dict[tuple[str, str], Fraction],
+    reserved: dict[str, dict[str, int]],
+    held: dict[tuple[str, str], int],
+    duration: timedelta,
+) -> None:
+    for project, reservations in reserved.items():
+        for sku, slots in reservations.items():
+            unused_slots = max(slots - held[project, sku], 0)
+            found[project, sku] += unused_slots * Fraction(duration // timedelta(microseconds=1), 10**6)
 
 
 def total(found: Sequence[tuple[Lease, timedelta]]) -> tuple[Fraction, Fraction]:

@@ -275,6 +275,26 @@ create table usage_lease (
 );
 create index usage_lease_of_allocation on usage_lease (allocation_id);
 
+-- The reservations of each project from a time on, and by how much the slots that it holds of a SKU change.
+create table usage_reservation (
+  position bigint not null,
+  project text not null,
+  reservations jsonb not null,
+  set_at timestamptz not null,
+  primary key (position)
+);
+create index usage_reservation_by_project on usage_reservation (project);
+
+create table usage_slot (
+  position bigint not null,
+  project text not null,
+  sku text not null,
+  change integer not null,
+  changed_at timestamptz not null,
+  primary key (position)
+);
+create index usage_slot_by_project on usage_slot (project, sku);
+
 -- Closed billing periods. Their usage is that of the events up to the position "through".
 create table billing_period (
   name text not null,

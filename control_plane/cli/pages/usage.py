@@ -12,14 +12,29 @@ from control_plane.client.usage_answers import Period, PeriodBill, Usage, UsageE
 
 
 def usage(item: Usage, grouping: str | None) -> RenderableType:
-    """Return the page of a total, with the table of its groups if there is a grouping."""
-    total = page(_total(item))
-    if grouping is None:
-        return total
+    """Return the page of a total, with the table of its groups if there is a grouping, and that of the unused parts of
+    reservations if there are any.
+    """
+    parts: list[RenderableType] = [page(_total(item))]
+    if grouping is not None:
+        parts += [Text(), _groups(item, grouping)]
+    if item.unused_reservations:
+        parts += [Text(), _unused(item)]
+    return Group(*parts)
+
+
+def _unused(item: Usage) -> RenderableType:
+    rows = table("RESERVED BY", "SKU", "UNUSED SLOT-SECONDS")
+    for each in item.unused_reservations:
+        rows.add_row(each.project, each.sku, each.slot_seconds)
+    return rows
+
+
+def _groups(item: Usage, grouping: str) -> RenderableType:
     rows = table(grouping.removeprefix("label:").upper(), "SLOT-SECONDS", "PRICE", "ENTRIES")
     for each in item.groups:
         rows.add_row(each.key or "-", each.amount.slot_seconds, each.amount.price, str(each.entries))
-    return Group(total, Text(), rows)
+    return rows
 
 
 def _total(item: Usage) -> Iterator[Row]:

@@ -1,5 +1,7 @@
 """The API shows the usage of slots, with the events of each figure, and each caller sees its projects only (PLT-9)."""
 
+import csv
+import io
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -126,3 +128,51 @@ def test_usage_request_with_a_reversed_range_is_refused(shared_plane: RunningPla
         assert (answer.status_code, answer.json()["reasons"][0]["code"]) == (422, "range_reversed"), (
             answer.text
         )
+
+
+def test_unused_part_of_a_reservation_is_reported_and_exported_and_not_in_the_total(
+    running: RunningAllocation,
+) -> None:
+    plane = running.plane
+    with plane.client() as client:
+        assert client.put("/projects/red/reservations/lab.small", json={"slots": 3}).is_success
+        assert client.put("/projects/red/reservations/lab.small", json={"slots": 1}).is_success
+    assert plane.client().delete(f"/allocations/{running.id}").is_success
+    running.report("slice.removed", absent=["port"])
+    until_known(plane)
+    [(end,)] = plane.rows("select clock_timestamp()")
+    query = {"to": end.astimezone(UTC).isoformat().replace("+00:00", "Z")}
+
+    shown = get(plane, "/usage", query)
+
+    types = ["project.reservations_set", "slot.released"]
+    stored = "select recorded_at from ledger.event where type = any(%(types)s) order by position"
+    three, one, free = (moment for (moment,) in plane.rows(stored, types=types))
+    # One slot is held until it is free, so two are unused between the changes, none after the second, and then one.
+    parts = [(2, three, one), (1, free, end)]
+    seconds = [slots * (until - since).total_seconds() for slots, since, until in parts]
+    expected = {"project": "red", "sku": "lab.small", "slot_seconds": f"{sum(seconds):.6f}"}
+    assert shown["unused_reservations"] == [expected]
+    [entry] = get(plane, "/usage/entries", query)["items"]
+    assert shown["total"] == entry["amount"]
+    with plane.client() as client:
+        exported = [*csv.DictReader(io.StringIO(client.get("/usage/export", params=query).text))]
+    assert [each["kind"] for each in exported] == ["metered", "unused_reservation", "unused_reservation"]
+    assert [
+        (
+            int(each["slot_count"]),
+            datetime.fromisoformat(each["starts_at"]),
+            datetime.fromisoformat(each["ends_at"]),
+        )
+        for each in exported[1:]
+    ] == parts
+    assert {(each["project"], each["sku"], each["price"]) for each in exported[1:]} == {
+        ("red", "lab.small", "0.000000")
+    }
+    for other in (
+        {"project": "default"},
+        {"sku": "lab.medium"},
+        {"label": "team=a"},
+        {"to": "2000-01-01T00:00:00Z"},
+    ):
+        assert get(plane, "/usage", {**query, **other})["unused_reservations"] == []

@@ -21,6 +21,7 @@ from control_plane.settings import Settings
 from read_models.usage.entries import Entry, stream
 from read_models.usage.intervals import UsageFilter
 from read_models.usage.periods import Bill
+from read_models.usage.unused import unused_parts
 
 router = APIRouter(prefix="/v1", tags=["usage"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 MEDIA_TYPE: Final = "text/csv; charset=utf-8; header=present"
@@ -50,8 +51,8 @@ async def export_usage(
         Query(alias="format", description="`csv`, or `focus`: FOCUS 1.0 as CSV, for a billing period."),
     ] = "csv",
 ) -> StreamingResponse:
-    """Export the entries of the usage, one line for each, in the projects of the caller. An interrupted export ends
-    without the end of the response.
+    """Export the entries of the usage, one line for each, in the projects of the caller. As CSV, the unused parts of
+    reservations follow, with the kind `unused_reservation`. An interrupted export ends without the end of the response.
     """
     plane = plane_of(request)
     async with plane.engine.connect() as conn:
@@ -60,7 +61,10 @@ async def export_usage(
     lines: _Lines = csv_export.lines
     if format_ == "focus":
         header, lines = focus.COLUMNS, _focus_lines(bill, _issuer(plane.settings))
-    exported = _exported(plane.engine, wanted.which, bill, csv_export.line(header), lines)
+    with_unused = format_ == "csv"
+    exported = _exported(
+        plane.engine, wanted.which, bill, csv_export.line(header), lines, with_unused=with_unused
+    )
     turn = cast(asyncio.Semaphore, request.app.state.usage_exports)
     return StreamingResponse(_in_turn(turn, exported), media_type=MEDIA_TYPE)
 
@@ -87,7 +91,7 @@ def _focus_lines(bill: Bill, issuer: Issuer) -> _Lines:
 
 
 async def _exported(
-    engine: AsyncEngine, which: UsageFilter, bill: Bill, header: str, lines: _Lines
+    engine: AsyncEngine, which: UsageFilter, bill: Bill, header: str, lines: _Lines, *, with_unused: bool
 ) -> AsyncIterator[str]:
     yield header
     async with engine.connect() as conn:
@@ -97,3 +101,5 @@ async def _exported(
             await conn.exec_driver_sql(LONG_PAUSES)
             async for part in stream(conn, which, bill):
                 yield lines(part)
+            if with_unused:
+                yield csv_export.unused_lines(await unused_parts(conn, which, bill.piece), bill)

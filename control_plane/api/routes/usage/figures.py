@@ -16,6 +16,7 @@ from control_plane.api.routes.usage.views import (
     amount_view,
     entry_view,
     group_view,
+    unused_view,
 )
 from control_plane.api.routes.usage.wanted import Wanted, bill_of
 from control_plane.decisions.access import Scope
@@ -24,6 +25,7 @@ from read_models.usage import entries as usage
 from read_models.usage.amounts import NOTHING
 from read_models.usage.entries import Grouping, Place
 from read_models.usage.tables import known_to
+from read_models.usage.unused import sums, unused_parts
 
 router = APIRouter(prefix="/v1", tags=["usage"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})", re.ASCII)
@@ -68,6 +70,7 @@ async def show_usage(
         grouping = _grouping(group_by)
         totals = await usage.totals(conn, wanted.which, bill, None)
         groups = [] if grouping is None else await usage.totals(conn, wanted.which, bill, grouping)
+        unused = sums(await unused_parts(conn, wanted.which, bill.piece))
     return UsageView(
         period=bill.period,
         begin=bill.piece.starts_at,
@@ -75,6 +78,7 @@ async def show_usage(
         position=position,
         total=amount_view(totals[0].amount if totals else NOTHING),
         groups=[group_view(each) for each in groups],
+        unused_reservations=[unused_view(*key, seconds) for key, seconds in unused.items()],
     )
 
 

@@ -1,6 +1,7 @@
 """Responses of `/v1/usage`. Amounts are text, so that no decimal is lost."""
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Literal
 
 from pydantic import BaseModel
@@ -29,6 +30,16 @@ class GroupView(BaseModel):
     entries: int
 
 
+class UnusedReservationView(BaseModel):
+    """The unused part of a reservation in the range: the seconds of all slots of the SKU that were reserved for the
+    project, and that it did not hold. It costs nothing.
+    """
+
+    project: str
+    sku: str
+    slot_seconds: str
+
+
 class UsageView(BaseModel):
     """Usage between two times, or of a billing period. `begin` is null if everything before `end` is included; `end`
     is not in the future.
@@ -43,6 +54,8 @@ class UsageView(BaseModel):
     position: int
     total: AmountView
     groups: list[GroupView]
+    unused_reservations: list[UnusedReservationView]
+    """Unused parts of reservations, which the total does not contain; empty with a filter by label."""
 
 
 class SourceView(BaseModel):
@@ -119,6 +132,10 @@ def amount_view(amount: Amount) -> AmountView:
 
 def group_view(total: Total) -> GroupView:
     return GroupView(key=total.key, amount=amount_view(total.amount), entries=total.entries)
+
+
+def unused_view(project: str, sku: str, slot_seconds: Decimal) -> UnusedReservationView:
+    return UnusedReservationView(project=project, sku=sku, slot_seconds=f"{slot_seconds:.6f}")
 
 
 def entry_view(entry: Entry) -> EntryView:
