@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from bench.access import access
-from bench.allocate import allocate, listing
+from bench.allocate import allocate, console, listing
 from bench.audit import audit
 from bench.dispatch import dispatch, redelivery
 from bench.fleet import fleet, resync
@@ -34,6 +34,7 @@ BENCHES: Final[dict[str, Bench]] = {
         append.BENCH,
         audit.BENCH,
         boot.BENCH,
+        console.BENCH,
         dispatch.BENCH,
         drift.BENCH,
         fleet.BENCH,

@@ -123,7 +123,7 @@ def _state(facts: Sequence[AllocationFact]) -> Allocation:
     return state
 
 
-async def _write(dsn: str) -> Position:
+async def record_allocations(dsn: str) -> Position:
     """Append the events of all allocations, and return the last position. A commit has allocations of one project."""
     whole = _life()
     active = whole[: 1 + next(n for n, each in enumerate(whole) if type(each).__name__ == "LeaseGranted")]
@@ -154,8 +154,14 @@ def _change(template: Sequence[AllocationFact], project: ProjectId, number: int)
     return Change(stream_of_allocation(name), 0, facts)
 
 
-async def _project(server: PostgresServer, redis_url: str, folder: Path, last: Position) -> None:
-    """Run the projector until the list has the events up to position `last`. Raises `TimeoutError`."""
+async def project(
+    server: PostgresServer,
+    redis_url: str,
+    folder: Path,
+    last: Position,
+    tables: Sequence[str] = ("allocations",),
+) -> None:
+    """Run the projector until these read models have the events up to position `last`. Raises `TimeoutError`."""
     environment = {"SLICEPLANE_DATABASE_URL": sqlalchemy_url(server), "SLICEPLANE_REDIS_URL": redis_url}
     program = installed_program(SERVER, Program.PROJECTOR)
     child = Child("projector", tuple(program), folder / "projector.log", environment)
@@ -164,7 +170,7 @@ async def _project(server: PostgresServer, redis_url: str, folder: Path, last: P
         async with asyncio.timeout(_PROJECTED_WITHIN):
             async with await psycopg.AsyncConnection.connect(server.app_dsn, autocommit=True) as conn:
                 shown = -1
-                while (known := await _listed_to(conn)) < last:
+                while (known := await _listed_to(conn, tables)) < last:
                     if (percent := 100 * known // last) > shown:
                         shown = percent
                         show(f"\r{percent} % of the events are listed ")
@@ -174,11 +180,10 @@ async def _project(server: PostgresServer, redis_url: str, folder: Path, last: P
     show("\n")
 
 
-async def _listed_to(conn: psycopg.AsyncConnection) -> int:
-    found = await (
-        await conn.execute("select position from read.checkpoint where name = 'allocations'")
-    ).fetchone()
-    return 0 if found is None else int(found[0])
+async def _listed_to(conn: psycopg.AsyncConnection, tables: Sequence[str]) -> int:
+    query = "select min(position), count(*) from read.checkpoint where name = any(%s)"
+    found = await (await conn.execute(query, [list(tables)])).fetchone()
+    return int(found[0]) if found is not None and found[1] == len(tables) else 0
 
 
 class _Reader:
@@ -220,7 +225,7 @@ async def _running() -> AsyncIterator[TakeRound]:
         settings = Settings(database_url=SecretStr(sqlalchemy_url(server)), redis_url=SecretStr(redis.url))
         async with plane(settings, pool=1) as made:
             key = await admin_key(made)
-        await _project(server, redis.url, folder, await _write(server.app_dsn))
+        await project(server, redis.url, folder, await record_allocations(server.app_dsn))
         own = folder / "api"
         own.mkdir()
         port = opened.enter_context(api(server, redis, own, _NO_LIMIT))

@@ -53,7 +53,7 @@ from control_plane.api.routes import (
     tasks,
 )
 from control_plane.api.routes.agents import agent, desired_state, heads, heartbeats
-from control_plane.api.routes.ledger import audit, events, history, timelines
+from control_plane.api.routes.ledger import audit, causes, events, history, timelines
 from control_plane.api.routes.usage import export, figures, periods
 from control_plane.decisions.misplaced_secrets import has_secret
 from control_plane.identity.caller_sessions import by_secrets as sessions_by_secrets
@@ -109,6 +109,7 @@ for _router in (
     parked.router,
     paths.router,
     events.router,
+    causes.router,
     history.router,
     agent.router,
     heartbeats.router,

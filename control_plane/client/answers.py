@@ -428,6 +428,9 @@ class Event(Answer, frozen=True):
     """Number of the event in its stream."""
     project: str | None = None
     reason: str | None = None
+    id: str | None = None
+    causation_id: str | None = None
+    """Id of the event that caused it."""
 
 
 class Step(Answer, frozen=True):

@@ -40,7 +40,7 @@ from control_plane.client.answers import (
 from control_plane.client.audit_answers import ConsistencyProof, Head, InclusionProof
 from control_plane.client.capacity_answers import CapacityHistory, CapacityReport, NodeCapacity
 from control_plane.client.exchange import Call, ListCall, Params, WatchCall
-from control_plane.client.history_answers import Changes, History
+from control_plane.client.history_answers import Causes, Changes, History
 from control_plane.client.paths import (
     allocation_path,
     history_path,
@@ -401,6 +401,11 @@ def events(
 ) -> ListCall[Event]:
     """List events of the ledger in order, between two times or positions."""
     return ListCall(_EVENTS, Event, {**(filters or {}), "from": since, "to": to})
+
+
+def causes(position: int) -> Call[Causes]:
+    """Show an event of the ledger with the events that led to it and those that followed from it."""
+    return Call("GET", f"{_EVENTS}/{position}/causes", Causes)
 
 
 def watch_events(filters: Params | None = None) -> WatchCall[Event]:

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from control_plane.client.answers import Answer, Slot
+from control_plane.client.answers import Answer, Event, Slot
 
 
 class Kind(StrEnum):
@@ -77,3 +77,14 @@ class Changes(Answer, frozen=True, rename={"since": "from"}):
     before: msgspec.Raw
     changes: tuple[Change, ...] = ()
     next_from: str | None = None
+
+
+class Causes(Answer, frozen=True):
+    """An event with the events that led to it, the direct cause first, and those that followed from it."""
+
+    event: Event
+    causes: list[Event]
+    effects: list[Event]
+    others: list[Event]
+    complete: bool
+    """False if only the nearest of very many related events are returned."""

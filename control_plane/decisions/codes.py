@@ -79,6 +79,7 @@ _IMPOSSIBLE: Final = {
     "no_common_fabric": "The app profile does not accept the fabric of the SKU.",
     "unknown_address": "No slot has or had this address up to the requested position.",
     "unknown_allocation": "No allocation has this id.",
+    "unknown_event": "No event that the caller may read has this position.",
     "unknown_app_profile": "No app profile has this name.",
     "unknown_check": "No health check has this name.",
     "unknown_code": "No reason has this code.",

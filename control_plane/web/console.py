@@ -19,20 +19,25 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from control_plane.web.actions import Resource, act_on, page_of
 from control_plane.web.calls import Api, Refusal, path_of, url_of
 from control_plane.web.cookies import ROOT, SESSION, delete_cookie
 from control_plane.web.logins import log_in, log_out, show_login
 from control_plane.web.pages import (
-    allocation_actions,
     allocations,
     catalogue,
+    events,
     history,
     new_allocation,
     nodes,
     overview,
     search,
     tasks,
+    usage,
 )
+from control_plane.web.pages.allocation_actions import ALLOCATION, INGRESS
+from control_plane.web.pages.fleet_actions import NODE, SLOT, TASK
+from control_plane.web.pages.project_actions import PERIOD, PROJECT
 from control_plane.web.rendering import STATIC, page
 from control_plane.web.visits import Visit, problem
 
@@ -98,22 +103,33 @@ def _routes() -> Sequence[BaseRoute]:
         _page("/search", search.show),
         _page("/nodes", nodes.show_list),
         _page("/nodes/{node}", nodes.show),
-        _page("/nodes/{node}/{action}", nodes.confirm),
-        _page("/nodes/{node}/{action}", nodes.act, "POST"),
+        *_actions("/nodes/{node}/{action}", NODE),
+        _page("/nodes/{node}/slots/{index}", nodes.show_slot),
+        *_actions("/nodes/{node}/slots/{index}/{action}", SLOT),
         _page("/allocations", allocations.show_list),
         _page("/allocations/new", new_allocation.show),
         _page("/allocations/new", new_allocation.create, "POST"),
+        _page("/allocations/new/preview", new_allocation.preview, "POST"),
         _page("/allocations/{allocation}", allocations.show),
         _page("/allocations/{allocation}/placement", allocations.show_placement),
         Route(f"{ROOT}/allocations/{{allocation}}/watch", _Watch()),
-        _page("/allocations/{allocation}/{action}", allocation_actions.confirm),
-        _page("/allocations/{allocation}/{action}", allocation_actions.act, "POST"),
+        *_actions("/allocations/{allocation}/{action}", ALLOCATION),
+        *_actions("/allocations/{allocation}/ingress/{ingress}/{action}", INGRESS),
         _page("/history", history.show),
+        _page("/events", events.show_list),
+        _page("/events/{position:int}", events.show),
         _page("/tasks", tasks.show_list),
         _page("/tasks/{task}", tasks.show),
-        _page("/tasks/{task}/{action}", tasks.confirm),
-        _page("/tasks/{task}/{action}", tasks.act, "POST"),
+        *_actions("/tasks/{task}/{action}", TASK),
+        _page("/usage", usage.show),
+        _page("/usage/entries", usage.show_entries),
+        _page("/usage/export", usage.download),
+        *_actions("/usage/periods/open/{action}", PERIOD),
+        _page("/usage/periods/{period}", usage.show_period),
+        _page("/reservations", usage.show_reservations),
         _page("/projects", catalogue.show_projects),
+        _page("/projects/{project}", usage.show_project),
+        *_actions("/projects/{project}/{action}", PROJECT),
         _page("/skus", catalogue.show_skus),
         _page("/images", catalogue.show_images),
     ]
@@ -137,6 +153,11 @@ def _page(path: str, show: Page, method: str = "GET") -> Route:
         return await show(request.state.visit)
 
     return Route(f"{ROOT}{path}", visit, methods=[method])
+
+
+def _actions(path: str, resource: Resource) -> Sequence[Route]:
+    """Return the routes of the actions on a kind of resource: the form, and what it is sent to."""
+    return [_page(path, page_of(resource)), _page(path, act_on(resource), "POST")]
 
 
 class _Watch:

@@ -25,7 +25,7 @@ _LONGEST: Final = 60
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _TONES: Final = {
-    "good": ("active", "free", "enrolled", "done", "ok", "ready", "offered", "published", "bound", "suitable"),
+    "good": ("active", "free", "enrolled", "done", "ok", "ready", "offered", "published", "bound", "suitable", "sealed", "closed"),
     "busy": (
         "requested", "placed", "provisioning", "starting", "stopping", "releasing", "registered", "discovered",
         "due", "sent", "waiting", "resyncing", "reserved", "none",
@@ -74,6 +74,12 @@ def moment(raw: str | None) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         time.isoformat(), time.isoformat(), shown
     )
+
+
+def fact(value: Any) -> Markup | str:
+    """Return a value of a resource as text; a time of the API as date and time."""
+    text = scalar(value)
+    return moment(text) if _TIME.fullmatch(text) else text
 
 
 def relative(raw: str | None) -> str:
@@ -160,10 +166,14 @@ def _environment() -> Environment:
     )
     filters = {
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
-        "tone": tone_of, "mark": mark_of, "scalar": scalar,
+        "tone": tone_of, "fact": fact, "mark": mark_of, "scalar": scalar,
     }  # fmt: skip
     made.filters.update(filters)
-    made.globals.update(release=release(), new_key=lambda: str(uuid4()), without_cursor=_without_cursor)
+    made.globals.update(
+        release=release(),
+        new_key=lambda: str(uuid4()),
+        without_cursor=_without_cursor,
+    )
     return made
 
 

@@ -1,13 +1,16 @@
 """One request of a logged-in browser: its calls of the API, its form, and the page that answers it."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from control_plane.web.calls import Answer, Api, Query, Refusal, path_of, url_of
 from control_plane.web.cookies import form_token, is_form_token
@@ -19,13 +22,25 @@ NOTICES: Final = {
     "stop": "The stop was requested.",
     "start": "The start was requested.",
     "release": "The release was requested.",
+    "report-fault": "The fault was recorded, and the release was requested.",
     "renew": "The lease was renewed.",
+    "open-ingress": "The ingress was reserved.",
+    "close": "It was closed.",
     "created": "The allocation was created.",
     "retry": "The task is tried again.",
     "cancel": "The cancellation was requested.",
     "cordon": "The node was cordoned.",
     "uncordon": "The node was opened for placements again.",
     "drain": "The drain was started.",
+    "revoke": "The access of the node was revoked.",
+    "readmit": "It is used for placements again.",
+    "approve": "The slot was approved.",
+    "retire": "The slot was retired.",
+    "reprovision": "The slot got other addresses.",
+    "force-release": "The slot was force-released.",
+    "reserve": "The reservation was recorded.",
+    "unreserve": "The reservation was removed.",
+    "limits": "The limits were recorded.",
 }
 """Sentences that a page shows after an action, by the query parameter `notice`."""
 
@@ -103,10 +118,22 @@ class Visit:
         answer = await self._get(segments, query)
         return None if answer.status == HTTPStatus.NOT_FOUND else _document(answer)
 
+    async def get_if_available(self, *segments: str, **query: Any) -> Any:
+        """Return the JSON document of a GET request; None if the API answers 503, such as while a read model lags.
+        Raises `Refusal`.
+        """
+        answer = await self._get(segments, query)
+        return None if answer.status == HTTPStatus.SERVICE_UNAVAILABLE else _document(answer)
+
     async def _get(self, segments: Sequence[str], query: Query) -> Answer:
         url = url_of(path_of(*segments), query)
         self._read.append(url)
         return await self._api.call(self.request, self._secret, "GET", url)
+
+    def download(self, file_name: str, *segments: str, **query: Any) -> Response:
+        """Return the response of a GET request as a file that the browser stores."""
+        url = url_of(path_of(*segments), query)
+        return _Download(self._api, self.request, self._secret, url, file_name)
 
     async def send(
         self, method: str, *segments: str, body: object = None, idempotency_key: str | None = None
@@ -132,6 +159,34 @@ class Visit:
             "notice": notice,
         }
         return page(self.request, template, code, **common, at=self.at, **values)
+
+
+class _Download(Response):
+    """A response of the API that is passed on as it arrives. Raises `Refusal` if the API refuses the request."""
+
+    def __init__(self, api: Api, request: Request, secret: str, url: str, file_name: str) -> None:
+        super().__init__()
+        self._api, self._request, self._secret, self._url = api, request, secret, url
+        self._disposition = f'attachment; filename="{file_name}"'
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused: bytearray | None = None
+
+        async def send_file(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start":
+                if message["status"] == HTTPStatus.OK:
+                    MutableHeaders(scope=message)["Content-Disposition"] = self._disposition
+                else:
+                    refused = bytearray()
+            if refused is None:
+                await send(message)
+            else:
+                refused += message.get("body", b"")
+
+        await self._api.stream(self._request, self._secret, self._url, send_file, receive)
+        if refused is not None:
+            raise Refusal(json.loads(refused))
 
 
 async def both(*calls: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from control_plane.api.routes import (
     sessions,
     status,
 )
-from control_plane.api.routes.ledger import audit, history
+from control_plane.api.routes.ledger import audit, causes, history
 from control_plane.api.routes.usage import views as usage
 from control_plane.api.views import (
     allocation_views,
@@ -79,6 +79,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     catalogue_answers.AppProfile: entry_views.AppProfileView,
     catalogue_answers.Image: entry_views.ImageView,
     catalogue_answers.Sku: entry_views.SkuView,
+    history_answers.Causes: causes.CausesView,
     history_answers.Changes: history.ChangesView,
     history_answers.History: history.HistoryView,
     history_answers.Holders: history_subjects.HoldersView,
@@ -107,7 +108,7 @@ UNREAD: Final[Mapping[type[BaseModel], set[str]]] = {
     history.ChangeView: {"correlation_id", "observed_at", "stream"},
     history_subjects.Tenant: {"sku"},
     projections.VerificationView: {"requested_by", "requested_at", "ended_at"},
-    views.EventView: {"causation_id", "correlation_id", "epoch", "id", "observed_at", "trace_context"},
+    views.EventView: {"correlation_id", "epoch", "observed_at", "trace_context"},
 }
 """Fields that the client does not read; `Reply.raw` has them."""
 FROM_ANOTHER_RESPONSE: Final[Mapping[type[Answer], set[str]]] = {answers.Step: {"slot_id", "task_id"}}

@@ -32,6 +32,10 @@ class Page:
         return [found[name] or "" for each, found in self.tags if each == tag and name in found]
 
 
+_BLOCKS = frozenset({"td", "th", "dt", "dd", "li", "p"})
+"""Elements of which a browser shows the text apart from the text before it."""
+
+
 class _Reader(HTMLParser):
     """Reader of a page. It fails on markup that browsers would have to correct, such as an unclosed attribute."""
 
@@ -41,6 +45,8 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._page.tags.append((tag, dict(attrs)))
+        if tag in _BLOCKS:
+            self._pieces.append(" ")
 
     def handle_data(self, data: str) -> None:
         self._pieces.append(data)

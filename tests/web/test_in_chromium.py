@@ -1,73 +1,12 @@
 """The web console in Chromium: the live page, forms by keyboard, and hostile texts that would run in a browser."""
 
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
-
-import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
-from tests.servers.plane import ADMIN_KEY, RunningPlane
+from tests.servers.plane import RunningPlane
+from tests.web.visitors import Visitor
 
 _WIDTHS = (1280, 390)
 _HOSTILE = "<img src=x onerror=\"document.title='run'\">"
-
-
-@pytest.fixture
-def chromium() -> Iterator[Browser]:
-    """Chromium of the Debian package `chromium`. Each test has its own: Chromium starts processes when a page needs
-    them, and they would count as left behind by that test.
-    """
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("needs Debian's package chromium, which ./dev does not install")
-    with sync_playwright() as playwright:
-        # Chromium refuses its sandbox to root.
-        arguments = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-        with closing(playwright.chromium.launch(executable_path=program, args=arguments)) as browser:
-            yield browser
-
-
-@dataclass
-class Visitor:
-    """A logged-in user in Chromium. `faults` are errors of scripts, violations of the policy, and foreign requests."""
-
-    context: BrowserContext
-    page: Page
-    url: str
-    faults: list[str] = field(default_factory=list)
-
-    def open(self, path: str) -> None:
-        self.page.goto(f"{self.url}/ui{path}")
-
-
-@pytest.fixture
-def visitor(chromium: Browser, running_plane: RunningPlane) -> Iterator[Visitor]:
-    with closing(chromium.new_context(viewport={"width": 1280, "height": 800})) as context:
-        made = Visitor(context, context.new_page(), running_plane.url)
-        made.page.on("pageerror", lambda error: made.faults.append(str(error)))
-        made.page.on("console", lambda shown: _note(made, shown.type, shown.text))
-        made.page.on("request", lambda sent: _note_foreign(made, sent.url))
-        made.open("/")
-        made.page.keyboard.type(ADMIN_KEY)
-        made.page.keyboard.press("Enter")
-        made.page.wait_for_url("**/ui/")
-        yield made
-        assert made.faults == []
-
-
-def _note(visitor: Visitor, kind: str, text: str) -> None:
-    if kind == "error":
-        visitor.faults.append(text)
-
-
-def _note_foreign(visitor: Visitor, url: str) -> None:
-    if not url.startswith(f"{visitor.url}/ui"):
-        visitor.faults.append(f"request to {url}")
 
 
 def test_page_of_an_allocation_follows_its_events_until_it_is_released_by_keyboard(
@@ -90,6 +29,7 @@ def test_page_of_an_allocation_follows_its_events_until_it_is_released_by_keyboa
     page.get_by_role("link", name="Release…").focus()
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Release").wait_for()
+    page.get_by_label("to confirm").fill(running.id[-6:])
     page.get_by_role("button", name="Release").focus()
     page.keyboard.press("Enter")
     page.get_by_text("The release was requested.").wait_for()

@@ -27,6 +27,12 @@ LISTS: Final = (
     "/allocations",
     "/tasks",
     "/history",
+    "/events",
+    "/usage",
+    "/usage/entries",
+    "/usage/periods/open",
+    "/usage/periods/open/close",
+    "/reservations",
     "/projects",
     "/skus",
     "/images",
@@ -61,7 +67,9 @@ def pages_of(running: RunningAllocation) -> list[str]:
         task = client.get("/tasks").json()["items"][0]["id"]
     own = f"/allocations/{running.id}"
     return [
-        "/", *LISTS, "/nodes/n1", "/nodes/n1/drain", own, f"{own}/release", f"{own}/renew", f"{own}/placement",
+        "/", *LISTS, "/nodes/n1", "/nodes/n1/drain", "/nodes/n1/slots/0", "/nodes/n1/slots/0/force-release", own,
+        f"{own}/release", f"{own}/renew", f"{own}/open-ingress", f"{own}/placement", "/projects/other",
+        "/projects/other/limits", "/projects/other/reserve", "/events/1",
         "/allocations/new", f"/tasks/{task}", f"/history?kind=allocation&name={running.id}",
         "/history?kind=slot&name=n1/0", "/history?kind=node&name=n1",
         f"/history?kind=address&name={running.slot['mac_address']}", f"{own}?at=position:12", "/nodes/n1?at=position:12",
@@ -89,7 +97,8 @@ def test_every_page_is_shown_with_a_strict_policy_and_without_inline_code(
 def assert_safe(page: Page, path: str) -> None:
     """Check that a page has only the script, the style sheet and the links of the console."""
     scripts = [found for tag, found in page.tags if tag == "script"]
-    assert scripts == [{"src": "/ui/static/console.js", "defer": None}], path
+    assert [each["src"] for each in scripts] == ["/ui/static/console.js"], path
+    assert [each["defer"] for each in scripts] == [None, None], path
     assert not [
         found for tag, found in page.tags for name in found if name.startswith("on") or name == "style"
     ]
@@ -147,6 +156,31 @@ def test_hostile_labels_descriptions_and_reasons_are_shown_as_text(
             page = admin.open(path, **dict.fromkeys(names, text))
             assert page.status < 500, (path, text)
             assert_safe(page, path)
+    names = (
+        "sku",
+        "slots",
+        "reason",
+        "port",
+        "sources",
+        "group_by",
+        "period",
+        "to",
+        "type",
+        "actor",
+        "stream",
+    )
+    forms = ("/projects/other/reserve", "/nodes/n1/drain", f"{own}/open-ingress")
+    for text in HOSTILE:
+        for path in ("/events", "/usage", "/usage/entries", "/usage/export", *forms):
+            page = admin.open(path, **dict.fromkeys(names, text))
+            assert page.status == (200 if path in forms else 422), (path, text)
+            assert_safe(page, path)
+            assert path not in forms or text.split()[0] in page.text + "".join(
+                page.attributes("input", "value")
+            )
+        refused = admin.submit("/projects/other/reserve", sku=text, slots="1")
+        assert refused.status in {404, 422}, text
+        assert_safe(refused, text)
     for name in ("sku", "labels", "ssh_keys", "project", "user_data"):
         page = admin.submit("/allocations/new", **{name: HOSTILE[3], "slot_count": "1", "hours": "1"})
         assert (page.status, HOSTILE[3] in page.response.text) == (422, False)
@@ -200,7 +234,7 @@ def test_action_that_is_not_allowed_is_disabled_with_the_reason_and_refused_if_i
     assert "role_missing" in page.text
     assert f"/ui{own}/release" not in page.attributes("a", "href")
     position = running.plane.last_position()
-    refused = auditor.submit(f"{own}/release")
+    refused = auditor.submit(f"{own}/release", confirm=running.id)
     assert (refused.status, "role_missing" in refused.text, "What to do:" in refused.text) == (
         403,
         True,
@@ -290,7 +324,8 @@ def test_form_creates_an_allocation_once_and_a_refusal_keeps_what_was_entered(
     assert f"{stop['reason']} {stop['code']}" in created.text
     assert admin.submit(f"/allocations/{name}/stop").status == 409
     assert admin.submit(f"/allocations/{name}/renew", hours="x").status == 422
-    released = admin.submit(f"/allocations/{name}/release")
+    assert "not_confirmed" in admin.submit(f"/allocations/{name}/release").text
+    released = admin.submit(f"/allocations/{name}/release", confirm=name[-6:])
     assert (released.path, "releasing" in released.text) == (f"/ui/allocations/{name}?notice=release", True)
 
 

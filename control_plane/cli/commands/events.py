@@ -13,9 +13,11 @@ from control_plane.cli.options import (
     Projects,
     Streams,
     Types,
+    UnnamedOutput,
 )
+from control_plane.cli.pages import causes as pages
 from control_plane.cli.pages import event_line
-from control_plane.cli.screen import Format
+from control_plane.cli.screen import Format, UnnamedFormat
 from control_plane.cli.session import Session, session
 from control_plane.cli.times import From, To
 from control_plane.client import calls
@@ -111,3 +113,21 @@ def follow(
         )
         for reply in current.follow(calls.watch_events(filters), following):
             screen.each(reply, event_line.line)
+
+
+@commands.command()
+def causes(
+    context: typer.Context,
+    position: Annotated[int, typer.Argument(metavar="POSITION", min=1, help="Position of the event.")],
+    *,
+    output: UnnamedOutput = UnnamedFormat.TABLE,
+) -> None:
+    """Show what led to an event, and what followed from it, each event indented below its cause."""
+    with session(context, output) as current:
+        reply = current.send(calls.causes(position))
+        if current.screen.machine:
+            current.screen.document(reply.raw)
+            return
+        current.screen.rows(pages.tree(reply.value))
+        if not reply.value.complete:
+            current.screen.note("not all related events are shown")

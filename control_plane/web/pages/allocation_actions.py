@@ -1,80 +1,161 @@
-"""Actions on an allocation: each has a page that states its effect and asks for confirmation."""
+"""Actions on allocations and on their ingress rules."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Any, Final
 
-from starlette.responses import Response
-
-from control_plane.web.cookies import ROOT
+from control_plane.web.actions import (
+    Action,
+    Call,
+    Field,
+    Names,
+    Resource,
+    View,
+    Words,
+    invalid,
+    plain,
+    seconds,
+    whole,
+    words,
+)
 from control_plane.web.rendering import in_path
-from control_plane.web.visits import Visit, problem, see_other
+from control_plane.web.visits import Form, Visit, problem
+
+_HOUR: Final = 3600
+_FAULT: Final = Field("fault", "What is wrong with the hardware; it is recorded", example="FAULT")
+_KINDS: Final = ("tcp port", "udp port", "whole address")
 
 
-class Action(NamedTuple):
-    """An action on an allocation: the request of the API, and what it does."""
+def _renew(form: Form) -> Call:
+    return Call("POST", ("lease",), {"lease_seconds": seconds(form.text("hours"), "hours", _HOUR)})
 
-    title: str
-    allowed_by: str
-    """Name of the action in `allowed_actions`."""
-    method: str
-    path: tuple[str, ...]
-    effect: str
-    dangerous: bool = False
+
+def _fault(form: Form) -> Call:
+    return Call("POST", ("fault",), {"fault": form.text("fault")})
+
+
+def _open(form: Form) -> Call:
+    """Return the request that opens the ingress of the form. Raises `Refusal`."""
+    kind = form.text("kind")
+    if kind not in _KINDS:
+        raise invalid(f"unknown kind {kind[:32]!r}; choose one of {', '.join(_KINDS)}")
+    body: dict[str, Any] = {"slot": whole(form.text("slot"), "an index of a slot")}
+    if sources := form.text("sources").split():
+        body["sources"] = sources
+    if kind == _KINDS[-1]:
+        return Call("POST", ("ingress",), {"kind": "address", **body})
+    body |= {"protocol": kind.split()[0], "port": whole(form.text("port"), "a port")}
+    if form.text("public_port"):
+        body["public_port"] = whole(form.text("public_port"), "a public port")
+    return Call("POST", ("ingress",), {"kind": "port", **body})
+
+
+def _open_words(name: Words, form: Form) -> Words:
+    protocol, port, public = form.text("kind").split()[0], form.text("port"), form.text("public_port")
+    rule = "address" if protocol == "whole" else f"{protocol}/{f'{public}:' if public else ''}{port}"
+    slot = form.text("slot")
+    sources = tuple(word for each in form.text("sources").split() for word in ("--source", each))
+    index = ("--slot", slot) if slot != "0" else ()
+    return ("allocations", "ingress", "add", *name, rule, *index, *sources)
 
 
 ACTIONS: Final = {
     "stop": Action(
-        "Stop", "stop", "POST", ("stop",),
-        "The slices are stopped and become unreachable. Slots, addresses and the lease are kept.",
-        dangerous=True,
+        "Stop", "stop", "The slices are stopped and become unreachable. Slots, addresses and the lease are kept.",
+        plain("POST", "stop"), words("allocations", "stop"), dangerous=True,
     ),
-    "start": Action("Start", "start", "POST", ("start",), "The slices are started in the same slots."),
+    "start": Action(
+        "Start", "start", "The slices are started in the same slots.", plain("POST", "start"), words("allocations", "start"),
+    ),
     "renew": Action(
-        "Renew lease", "renew_lease", "POST", ("lease",),
+        "Renew lease", "renew_lease",
         "The lease ends the given time from now. A lease that ends later already is not changed.",
+        _renew, lambda name, form: ("allocations", "renew", *name, "--lease", f"{form.text('hours')}h"),
+        fields=(Field("hours", "Hours from now", "number", value="1"),),
+    ),
+    "open-ingress": Action(
+        "Open ingress", "open_ingress",
+        "A public address or port leads to a slice. It is reserved at once, and becomes an endpoint when its node has"
+        " applied it.",
+        _open, _open_words,
+        fields=(
+            Field("kind", "Kind", "choice", value=_KINDS[0], choices=_KINDS, example=_KINDS[0]),
+            Field("port", "Port of the slice (not for a whole address)", "number", required=False, value="22", example="22"),
+            Field("public_port", "Public port (empty: a free one)", "number", required=False),
+            Field("slot", "Index of the slot within the allocation, counted from 0", "number", value="0", example="0"),
+            Field("sources", "Networks that may connect, such as 203.0.113.0/24, one per line (empty: all)", "lines",
+                  required=False),
+        ),
     ),
     "release": Action(
-        "Release", "release", "DELETE", (),
+        "Release", "release",
         "The slices and all data on their disks are deleted, and the addresses are given up. This cannot be undone.",
-        dangerous=True,
+        plain("DELETE"), words("allocations", "release"), dangerous=True, asks_name=True,
+    ),
+    "report-fault": Action(
+        "Report a fault", "report_fault",
+        "The allocation is released, with all data on its disks, and no slice is placed in its slots until an admin has"
+        " readmitted them.",
+        _fault, lambda name, form: ("allocations", "release", *name, "--fault", form.text("fault")),
+        fields=(_FAULT,), dangerous=True, asks_name=True,
+    ),
+}  # fmt: skip
+INGRESS_ACTIONS: Final = {
+    "close": Action(
+        "Close ingress", "close",
+        "Connections through the ingress end. Its public address or port can be reserved again once its node has proved"
+        " that it was removed.",
+        plain("DELETE"), words("allocations", "ingress", "remove"), dangerous=True,
     ),
 }  # fmt: skip
 
 
-async def confirm(visit: Visit) -> Response:
-    """Show the form of an action with its effect."""
-    name, action = _requested(visit)
-    found = await visit.get("allocations", name)
-    return visit.render(
-        "allocation_action.html", allocation=found, name=action, action=ACTIONS[action],
-        allowed=found["allowed_actions"][ACTIONS[action].allowed_by],
-    )  # fmt: skip
+def _facts(view: View) -> Mapping[str, Any]:
+    lease = view["lease"]
+    return {
+        "Project": view["project"],
+        "Slots": ", ".join(f"{each['slot_id']} ({each['private_ip']})" for each in view["slots"]) or "none",
+        "Labels": ", ".join(f"{name}={value}" for name, value in view["labels"].items()),
+        "Lease ends": lease and lease["expires_at"],
+    }
 
 
-async def act(visit: Visit) -> Response:
-    name, action = _requested(visit)
-    form, chosen = await visit.form(), ACTIONS[action]
-    body = {"lease_seconds": seconds(form.text("hours"))} if action == "renew" else None
-    key = form.text("idempotency_key")
-    await visit.send(chosen.method, "allocations", name, *chosen.path, body=body, idempotency_key=key)
-    return see_other(f"{ROOT}/allocations/{in_path(name)}?notice={action}")
+ALLOCATION: Final = Resource(
+    "allocation", ACTIONS,
+    path=lambda names: ("allocations", names["allocation"]),
+    page=lambda names: f"/allocations/{in_path(names['allocation'])}",
+    facts=_facts,
+    label=lambda names: names["allocation"],
+    words=lambda names: (names["allocation"],),
+)  # fmt: skip
 
 
-def seconds(hours: str) -> int:
-    """Return the seconds of a number of hours that a form has, such as `1` or `0.5`. Raises `Refusal`."""
-    try:
-        return round(float(hours) * 3600)
-    except (ValueError, OverflowError):
-        message = f"{hours[:32]!r} is not a number of hours"
-        raise problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value", message, "Enter a number such as 1 or 0.5."
-        ) from None
+async def _ingress(visit: Visit, names: Names) -> View:
+    allocation = await visit.get("allocations", names["allocation"])
+    found = next((each for each in allocation["ingress"] if each["id"] == names["ingress"]), None)
+    if found is None:
+        message = f"allocation {names['allocation']} has no ingress {names['ingress'][:64]!r}"
+        raise problem(HTTPStatus.NOT_FOUND, "unknown_ingress", message, "Open the page of the allocation.")
+    return {**found, "allocation": allocation["id"]}
 
 
-def _requested(visit: Visit) -> tuple[str, str]:
-    """Return the allocation and the action of a request. Raises `Refusal`."""
-    name, action = visit.request.path_params["allocation"], visit.request.path_params["action"]
-    if action not in ACTIONS:
-        message = f"there is no action {action!r} on an allocation; choose one of {', '.join(ACTIONS)}"
-        raise problem(HTTPStatus.NOT_FOUND, "not_found", message, "Open the page of the allocation.")
-    return name, action
+def _ingress_facts(view: View) -> Mapping[str, Any]:
+    port = f":{view['public_port']}" if view["public_port"] else ""
+    guest = f" port {view['port']}" if view["port"] else ""
+    return {
+        "Allocation": view["allocation"],
+        "Address": f"{view['protocol'] or 'all'} {view['public_address']}{port}",
+        "Leads to": f"{view['slot_id']}{guest}",
+        "Sources": ", ".join(view["sources"]) or "all",
+    }
+
+
+INGRESS: Final = Resource(
+    "ingress", INGRESS_ACTIONS,
+    path=lambda names: ("allocations", names["allocation"], "ingress", names["ingress"]),
+    page=lambda names: f"/allocations/{in_path(names['allocation'])}",
+    facts=_ingress_facts,
+    label=lambda names: names["ingress"],
+    words=lambda names: (names["allocation"], names["ingress"]),
+    load=_ingress,
+)  # fmt: skip

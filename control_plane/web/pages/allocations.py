@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from control_plane.web.pages.allocation_actions import ACTIONS
-from control_plane.web.pages.commands import Commands
-from control_plane.web.visits import Visit, both, nothing
+from control_plane.web.actions import commands_of
+from control_plane.web.commands import Command, command_of
+from control_plane.web.pages.allocation_actions import ACTIONS, ALLOCATION
+from control_plane.web.visits import Form, Visit, both, nothing
 
 _TIMELINE: Final = 100
 _SSH_PORT: Final = 22
@@ -48,8 +49,22 @@ async def show(visit: Visit) -> Response:
         tasks=None if tasks is None else tasks["items"],
         logins=[*_logins(found)],
         actions=ACTIONS,
-        commands=Commands(visit.request).of_allocation(name),
+        commands=_commands(visit, name),
     )
+
+
+def _commands(visit: Visit, name: str) -> list[Command]:
+    """Return the commands that read an allocation and carry out its actions."""
+    own = ("allocations", name)
+    return [
+        command_of(visit.request, "Show", cli=("allocations", "show", name), path=own),
+        command_of(visit.request, "Watch", cli=("allocations", "watch", name), path=(*own, "watch")),
+        command_of(visit.request, "Log in", cli=("ssh", name), path=own),
+        *(
+            commands_of(visit, ALLOCATION, {"allocation": name}, each, Form(each.defaults))
+            for each in ACTIONS.values()
+        ),
+    ]
 
 
 async def show_placement(visit: Visit) -> Response:

@@ -1,15 +1,39 @@
-"""History explorer: one resource at any past moment, and what changed it."""
+"""History explorer: one resource at any past moment, what changed it, and the difference of two moments."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from control_plane.web.cookies import ROOT
 from control_plane.web.rendering import fields_of
-from control_plane.web.visits import Visit, both, problem
+from control_plane.web.visits import Visit, both, nothing, problem, see_other
 
 KINDS: Final = ("allocation", "node", "slot", "address", "ingress", "device")
 _CHANGES: Final = 100
+_STREAMS: Final = frozenset({"allocation", "node", "slot"})
+"""Kinds of resources that have a stream of events of their own."""
+_QUERY: Final = ("kind", "name", "at", "from", "compared")
+
+
+class Slider(NamedTuple):
+    """Times of a slider in seconds since 1970: from the first change to the present, with a mark for each change."""
+
+    first: int
+    last: int
+    shown: int
+    marks: Sequence[int]
+
+
+class Difference(NamedTuple):
+    """A field that differs between two moments; None: it has no value at this moment."""
+
+    field: str
+    before: Any
+    after: Any
 
 
 async def show(visit: Visit) -> Response:
@@ -19,22 +43,88 @@ async def show(visit: Visit) -> Response:
         raise problem(
             HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value", message, "Choose a kind from the list."
         )
+    if (moment := visit.query("moment")) is not None:
+        return _at_moment(visit, moment)
     begin, compared = visit.query("from"), visit.query("compared")
-    values: dict[str, Any] = {
-        "kind": kind,
-        "kinds": KINDS,
-        "name": name,
-        "begin": begin,
-        "compared": compared,
-    }
+    chosen = {name: visit.query(name) for name in _QUERY}
+    values: dict[str, Any] = {"kind": kind, "kinds": KINDS, "name": name, "chosen": chosen}
     if name is None:
         return visit.render("history.html", found=None, changes=None, **values)
     # The API parses the name behind the kind as the rest of its path, so a slash of a slot's name stays one.
-    segments = name.split("/")
-    found, changes = await both(
-        visit.get("history", kind, *segments, at=visit.at),
-        visit.get("history", kind, *segments, "changes", limit=_CHANGES, **{"from": begin}),
+    resource = ("history", kind, *name.split("/"))
+    found, changes, first, compared_to = await both(
+        visit.get(*resource, at=visit.at),
+        visit.get(*resource, "changes", limit=_CHANGES, **{"from": begin}),
+        visit.get(*resource, "changes", limit=1) if begin else nothing(),
+        visit.get(*resource, "changes", limit=1, to=visit.at, **{"from": compared})
+        if compared
+        else nothing(),
     )
     return visit.render(
-        "history.html", found=found, changes=changes, rows=[*fields_of(found["state"])], **values
+        "history.html",
+        found=found,
+        changes=changes,
+        rows=[*fields_of(found["state"])],
+        slider=_slider(found, changes["changes"], first and first["changes"]),
+        neighbours=_neighbours(found["at"]["position"], changes["changes"]),
+        difference=None if compared_to is None else [*_differences(compared_to)],
+        sides=compared_to,
+        stream=f"{kind}-{name}" if kind in _STREAMS else None,
+        link=lambda **changed: f"{ROOT}/history?{urlencode(_given({**chosen, **changed}))}",
+        **values,
     )
+
+
+def _given(query: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in query.items() if value}
+
+
+def _at_moment(visit: Visit, raw: str) -> Response:
+    """Return the redirection to the state at the time that the slider has; at its end, to the present."""
+    query = {name: visit.query(name) for name in _QUERY}
+    try:
+        seconds = int(raw)
+        time = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        message = f"{raw[:32]!r} is not a number of seconds"
+        hint = "Move the slider, or enter a time."
+        raise problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value", message, hint) from None
+    is_present = raw == visit.query("last")
+    query["at"] = None if is_present else f"{time:%Y-%m-%dT%H:%M:%SZ}"
+    return see_other(f"{ROOT}/history?{urlencode(_given(query))}")
+
+
+def _slider(
+    found: Mapping[str, Any], changes: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any]] | None
+) -> Slider | None:
+    """Return the slider of a resource; None if it has no changes."""
+    times = [_seconds(each["time"]) for each in changes]
+    earliest = [_seconds(each["time"]) for each in first or ()] + times
+    if not earliest:
+        return None
+    now = int(datetime.now(UTC).timestamp())
+    begin = min(earliest)
+    shown = now if found["at"]["time"] is None else _seconds(found["at"]["time"])
+    # A time of the slider is rounded down to a second: a second later, the change has happened.
+    marks = sorted({min(each + 1, now) for each in times})
+    return Slider(begin, max(now, begin + 1), min(max(shown, begin), now), marks)
+
+
+def _seconds(time: str) -> int:
+    return int(datetime.fromisoformat(time).timestamp())
+
+
+def _neighbours(position: int, changes: Sequence[Mapping[str, Any]]) -> tuple[int | None, int | None]:
+    """Return the positions of the listed changes before the shown one and after it."""
+    until = [each["position"] for each in changes if each["position"] <= position]
+    after = [each["position"] for each in changes if each["position"] > position]
+    earlier = until[-2] if len(until) > 1 else None
+    return earlier, after[0] if after else None
+
+
+def _differences(sides: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield the fields that differ between the two states of a response with changes."""
+    before, after = dict(fields_of(sides["before"])), dict(fields_of(sides["after"]))
+    for field in {**before, **after}:
+        if before.get(field) != after.get(field):
+            yield Difference(field, before.get(field), after.get(field))

@@ -1,17 +1,18 @@
-"""Form that creates an allocation, with a preview of its placement."""
+"""Form that creates an allocation, with a live preview of its placement, price and quotas."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
+from control_plane.web.actions import invalid, seconds, whole
 from control_plane.web.calls import Refusal
+from control_plane.web.commands import Command, command_of
 from control_plane.web.cookies import ROOT
-from control_plane.web.pages.allocation_actions import seconds
-from control_plane.web.pages.commands import Commands
 from control_plane.web.rendering import in_path
-from control_plane.web.visits import Form, Visit, both, nothing, problem, see_other
+from control_plane.web.visits import Form, Visit, both, nothing, see_other
 
 _DEFAULTS: Final = {
     "slot_count": "1",
@@ -20,6 +21,35 @@ _DEFAULTS: Final = {
     "replace_on_failure": "on",
 }
 _MOST: Final = 500
+_HOUR: Final = 3600
+_MINUTE: Final = 60
+_FIELDS: Final = {
+    "/ssh_authorized_keys": "SSH public keys",
+    "/sku": "SKU",
+    "/image": "Image",
+    "/app_profile": "App profile",
+    "/slot_count": "Slots",
+    "/lease_seconds": "Lease",
+    "/project": "Project",
+    "/network_mode": "Network mode",
+    "/node": "Node",
+    "/labels": "Labels",
+    "/user_data": "User-data",
+    "/wait_for_capacity": "Wait",
+}
+"""Labels of the form's fields by the fields of the request to which the API objects."""
+
+
+class Preview(NamedTuple):
+    """What a form would create: `placement` is the response of the API, or `refused` the problem."""
+
+    placement: Mapping[str, Any] | None
+    refused: Mapping[str, Any] | None
+    price: tuple[Decimal, Decimal] | None
+    """Price of the allocation per hour, and until the end of its lease."""
+    budget: Mapping[str, Any] | None
+    """Budget of the project, if it has one."""
+    command: Command | None
 
 
 async def show(visit: Visit) -> Response:
@@ -29,12 +59,12 @@ async def show(visit: Visit) -> Response:
 async def create(visit: Visit) -> Response:
     """Create the allocation of the form, or show its preview, or show the form with the reasons of a refusal."""
     form = await visit.form()
+    if form.text("preview"):
+        preview = await _preview(visit, form)
+        status = HTTPStatus.OK if preview.refused is None else preview.refused["status"]
+        return await _page(visit, status, form.values(), preview=preview)
     try:
-        body = _body(form)
-        if form.text("preview"):
-            preview = await visit.send("POST", "placements", "preview", body=body)
-            return await _page(visit, HTTPStatus.OK, form.values(), preview=preview, body=body)
-        key = form.text("idempotency_key")
+        body, key = _body(form), form.text("idempotency_key")
         created = await visit.send("POST", "allocations", body=body, idempotency_key=key)
     except Refusal as refusal:
         if refusal.status == HTTPStatus.UNAUTHORIZED:
@@ -43,14 +73,48 @@ async def create(visit: Visit) -> Response:
     return see_other(f"{ROOT}/allocations/{in_path(created['id'])}?notice=created")
 
 
+async def preview(visit: Visit) -> Response:
+    """Return the preview of a form that is being filled in, as a part of its page."""
+    return visit.render("preview.html", preview=await _preview(visit, await visit.form()), labels=_FIELDS)
+
+
+async def _preview(visit: Visit, form: Form) -> Preview:
+    """Return what the form would create now. Raises `Refusal` only if the session is no longer valid."""
+    try:
+        body = _body(form)
+        # Placement may choose none of the other SKUs, so the price is that of the chosen one.
+        placement, sku, project = await both(
+            visit.send("POST", "placements", "preview", body=body),
+            visit.try_get("skus", body["sku"]) if body["sku"] else nothing(),
+            visit.try_get("projects", body.get("project", "default"))
+            if visit.allows("projects:read")
+            else nothing(),
+        )
+    except Refusal as refusal:
+        if refusal.status == HTTPStatus.UNAUTHORIZED:
+            raise
+        return Preview(None, refusal.problem, None, None, None)
+    command = command_of(
+        visit.request, "As a command", cli=(), method="POST", path=("allocations",), body=body
+    )
+    price = None if sku is None else _price(sku["price_per_hour"], body)
+    return Preview(placement, None, price, project and project["budget"], command)
+
+
+def _price(per_slot: str, body: Mapping[str, Any]) -> tuple[Decimal, Decimal]:
+    """Return the price of an allocation per hour, and of its whole lease, rounded to cents of the currency."""
+    per_hour = Decimal(per_slot) * body["slot_count"]
+    whole_lease = per_hour * body["lease_seconds"] / _HOUR
+    return per_hour, whole_lease.quantize(Decimal("0.01")) if whole_lease >= 1 else round(whole_lease, 6)
+
+
 async def _page(
     visit: Visit,
     status: int,
     values: Mapping[str, str],
     *,
     refused: Mapping[str, Any] | None = None,
-    preview: Mapping[str, Any] | None = None,
-    body: object = None,
+    preview: Preview | None = None,
 ) -> Response:
     skus, images, profiles, projects = await both(
         visit.get("skus", state="offered", limit=_MOST),
@@ -68,7 +132,7 @@ async def _page(
         values=values,
         refused=refused,
         preview=preview,
-        command=None if body is None else Commands(visit.request).creation(body),
+        labels=_FIELDS,
     )
 
 
@@ -78,27 +142,28 @@ def _body(form: Form) -> dict[str, Any]:
         "sku": form.text("sku"),
         "network_mode": form.text("network_mode"),
         "ssh_authorized_keys": [line.strip() for line in form.text("ssh_keys").splitlines() if line.strip()],
-        "slot_count": _number(form.text("slot_count")),
-        "lease_seconds": seconds(form.text("hours")),
+        "slot_count": whole(form.text("slot_count"), "a number of slots"),
+        "lease_seconds": seconds(form.text("hours"), "hours", _HOUR),
         "labels": _labels(form.text("labels")),
         "replace_on_failure": bool(form.text("replace_on_failure")),
     }
     optional = ("project", "image", "app_profile", "node", "user_data")
-    return body | {name: form.text(name) for name in optional if form.text(name)}
+    return body | {name: form.text(name) for name in optional if form.text(name)} | _wait(form)
+
+
+def _wait(form: Form) -> dict[str, Any]:
+    """Return how the request waits for capacity; nothing if it does not wait. Raises `Refusal`."""
+    if not form.text("wait_minutes"):
+        return {}
+    wait: dict[str, Any] = {"wait_seconds": seconds(form.text("wait_minutes"), "minutes", _MINUTE)}
+    if priority := form.text("priority"):
+        sign = -1 if priority.startswith("-") else 1
+        wait["priority"] = sign * whole(priority.removeprefix("-"), "a priority")
+    return {"wait_for_capacity": wait}
 
 
 def _labels(text: str) -> dict[str, str]:
     pairs = [line.strip().partition("=") for line in text.splitlines() if line.strip()]
     if wrong := [name for name, separator, _ in pairs if not separator]:
-        raise _invalid(f"label {wrong[0][:64]!r} is not of the form name=value")
+        raise invalid(f"label {wrong[0][:64]!r} is not of the form name=value")
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise _invalid(f"{text[:32]!r} is not a number of slots")
-    return int(text)
-
-
-def _invalid(message: str) -> Refusal:
-    return problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value", message, "Correct the value.")

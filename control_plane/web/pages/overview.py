@@ -8,7 +8,7 @@ from starlette.responses import Response
 from control_plane.web.capacity_chart import charts
 from control_plane.web.visits import Visit, both, nothing
 
-COUNTED: Final = 200
+COUNTED: Final = 50
 """Number of the newest allocations that the overview counts by state."""
 _SHOWN: Final = 8
 
@@ -18,7 +18,7 @@ async def show(visit: Visit) -> Response:
     status, drift, capacity, allocations, tasks, events = await both(
         visit.get("status") if fleet else nothing(),
         visit.get("drift") if fleet else nothing(),
-        visit.get("capacity", "history") if fleet else nothing(),
+        visit.get_if_available("capacity", "history") if fleet else nothing(),
         visit.get("allocations", limit=COUNTED) if own else nothing(),
         visit.get("tasks", state="failed", limit=_SHOWN) if visit.allows("tasks:read") else nothing(),
         visit.get("events", order="desc", limit=15) if visit.allows("events:read") else nothing(),

@@ -56,13 +56,13 @@ def _candidates(text: str) -> Iterator[_Candidate]:
         page = f"/history?{urlencode({'kind': 'address', 'name': text})}"
         yield _Candidate("Address", "events:read", ("history", "address", text), page)
     elif slot := _SLOT.fullmatch(text):
-        page = f"/history?{urlencode({'kind': 'slot', 'name': text})}"
-        yield _Candidate("Slot", "fleet:read", ("history", "slot", *text.split("/")), page)
+        node, index = text.split("/")
+        yield _Candidate(
+            "Slot", "fleet:read", ("nodes", node, "slots", index), f"/nodes/{in_path(node)}/slots/{index}"
+        )
         yield _Candidate("Node", "fleet:read", ("nodes", slot["node"]), f"/nodes/{in_path(slot['node'])}")
     elif _NAME.fullmatch(text):
         yield _Candidate("Node", "fleet:read", ("nodes", text), f"/nodes/{in_path(text)}")
-        yield _Candidate(
-            "Project", "projects:read", ("projects", text), f"/allocations?{urlencode({'project': text})}"
-        )
+        yield _Candidate("Project", "projects:read", ("projects", text), f"/projects/{in_path(text)}")
         yield _Candidate("SKU", "catalogue:read", ("skus", text), f"/skus#{in_path(text)}")
         yield _Candidate("Image", "catalogue:read", ("images", text), f"/images#{in_path(text)}")

@@ -1,9 +1,10 @@
-// The only script of the console. Pages work without it: it refreshes a page that shows something live, and copies
-// texts. It never makes markup from data: a refreshed part is the server's own, escaped page.
+// The script of the console. Pages work without it: it refreshes a page that shows something live, shows the preview of
+// a form, copies texts, and moves in time. It never makes markup from data: a refreshed part is the server's own, escaped page.
 "use strict";
 
 const REFRESH_MS = 300;
 const RETRY_MS = 3000;
+const PREVIEW_MS = 400;
 
 for (const button of document.querySelectorAll("[data-copy]")) {
   if (!navigator.clipboard) continue;
@@ -17,6 +18,46 @@ document.addEventListener("click", async (event) => {
   button.textContent = "Copied";
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 });
+
+const slider = document.querySelector("[data-slider]");
+if (slider) {
+  // The times of the slider are whole seconds since 1970, and its button is for browsers without scripts.
+  const moment = slider.elements.moment;
+  const shown = slider.querySelector("output");
+  slider.querySelector("button").hidden = true;
+  moment.addEventListener("input", () => {
+    shown.textContent = new Date(moment.value * 1000).toISOString().slice(0, 19).replace("T", " ");
+  });
+  moment.addEventListener("change", () => slider.requestSubmit());
+}
+
+const preview = document.querySelector("[data-preview]");
+if (preview) keepPreview(preview, document.querySelector("#create"));
+
+// Shows the preview of a form while it is filled in. A newer request ends an older one.
+function keepPreview(shown, form) {
+  let due = null;
+  let request = new AbortController();
+
+  const load = async () => {
+    request.abort();
+    request = new AbortController();
+    const { signal } = request;
+    try {
+      const body = new URLSearchParams(new FormData(form));
+      const response = await fetch(shown.dataset.preview, { method: "POST", body, signal });
+      // Without a session, the response is the login page: this page then leads there too.
+      if (response.redirected) { location.reload(); return; }
+      if (!response.ok) throw new Error(response.statusText);
+      const part = new DOMParser().parseFromString(await response.text(), "text/html");
+      if (!signal.aborted) shown.replaceChildren(...document.adoptNode(part.body).childNodes);
+    } catch (error) {
+      if (!signal.aborted) shown.textContent = "The preview is not available now.";
+    }
+  };
+
+  form.addEventListener("input", () => { clearTimeout(due); due = setTimeout(load, PREVIEW_MS); });
+}
 
 const live = document.querySelector("[data-live]");
 if (live) follow(live);

@@ -25,11 +25,12 @@ OF_NONE: Final = {
     "project": "nowhere",
     "allocation": "alc-0000000000000000000000000a",
     "task": str(UUID(int=1)),
+    "position": "999999999",
 }
 """Ids of resources that do not exist."""
 CATALOGUE: Final = {"skus", "images", "app-profiles"}
 """Path segments of the routes of the catalogue. Its entries belong to no project."""
-UNKNOWN: Final = {"unknown_allocation", "unknown_task", "unknown_project", "unknown_subject"}
+UNKNOWN: Final = {"unknown_allocation", "unknown_task", "unknown_project", "unknown_subject", "unknown_event"}
 """Reason codes for resources that do not exist or belong to other projects; a caller cannot distinguish the two."""
 
 
@@ -149,7 +150,9 @@ def world(shared_plane: RunningPlane) -> World:
 
 
 def _resources(plane: RunningPlane, project: str) -> dict[str, str]:
-    """Create an allocation in a project; return its id and the id of the task that brings it up."""
+    """Create an allocation in a project; return its id, the id of the task that brings it up, and the position of its
+    request.
+    """
     allocation = allocate(plane, project=project).json()["id"]
     found: list[dict[str, Any]] = []
 
@@ -159,7 +162,11 @@ def _resources(plane: RunningPlane, project: str) -> dict[str, str]:
         return bool(found)
 
     until(has_task, "the order is listed")
-    return {"allocation": allocation, "task": found[0]["id"]}
+    [(position,)] = plane.rows(
+        "select position from ledger.event where stream_id = %(stream)s and version = 1",
+        stream=f"allocation-{allocation}",
+    )
+    return {"allocation": allocation, "task": found[0]["id"], "position": str(position)}
 
 
 def _archive(plane: RunningPlane, node: httpx.Client, ids: dict[str, str]) -> None:

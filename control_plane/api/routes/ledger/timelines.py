@@ -6,12 +6,12 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from control_plane.api.requests.access import AuthenticatedRoute, access, caller_of
+from control_plane.api.requests.access import AuthenticatedRoute, access, caller_of, credential_of
 from control_plane.api.requests.event_filters import After, LastEventId, held
 from control_plane.api.requests.pages import Limit, Order, Page, event_page, page_of_newest
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of, plane_of
-from control_plane.api.routes.ledger.watch import STREAMED, event_stream
+from control_plane.api.routes.ledger.watch import STREAMED, event_stream, watch
 from control_plane.api.routes.progress import Subject, watch_both
 from control_plane.api.views.views import EventView
 from control_plane.decisions.access import Scope
@@ -32,11 +32,11 @@ class _Timeline(NamedTuple):
     before: Position
     """Position before the first event of the timeline."""
     slots: tuple[SlotId, ...]
-    """The current slots of the allocation, all on one node."""
+    """The current slots of the allocation, all on one node; empty if it was never placed."""
 
     @property
-    def node(self) -> NodeId:
-        return node_of(self.slots[0])
+    def node(self) -> NodeId | None:
+        return node_of(self.slots[0]) if self.slots else None
 
 
 @router.get("/{allocation}/events", openapi_extra=access(Scope.ALLOCATIONS_READ))
@@ -68,11 +68,14 @@ async def watch_timeline(
     last_event_id: LastEventId = None,
 ) -> StreamingResponse:
     """Stream the timeline of an allocation from its beginning or after `Last-Event-ID`. Progress of the node's tasks is
-    sent between the events, as `progress` messages without an id.
+    sent between the events, as `progress` messages without an id; a watch that began while the allocation waited for
+    capacity has the events only.
     """
     timeline = await _timeline(request, allocation)
     start = await held(request, last_event_id or after)
     behind = max(start.position, timeline.before)
+    if timeline.node is None:
+        return event_stream(watch(feed_of(request), behind, timeline.pick, credential_of(request)))
     name = allocation_id(allocation)
     which = sa.and_(
         task.c.node_id == timeline.node, task.c.slot_id.in_(timeline.slots), task.c.allocation_id == name
@@ -96,9 +99,9 @@ async def _timeline(request: Request, raw: str) -> _Timeline:
     if not history:
         raise unknown
     facts = (each.fact for each in reversed(history))
-    placed = next(fact for fact in facts if isinstance(fact, AllocationPlaced | AllocationReplaced))
+    placed = next((fact for fact in facts if isinstance(fact, AllocationPlaced | AllocationReplaced)), None)
     return _Timeline(
         EventFilter(correlations=frozenset({correlation_of(name)})),
         Position(history[0].position - 1),
-        tuple(slot.slot_id for slot in placed.slots),
+        () if placed is None else tuple(slot.slot_id for slot in placed.slots),
     )

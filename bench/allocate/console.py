@@ -1,0 +1,153 @@
+"""`console`: how long pages of the web console take when there are many allocations and a million events.
+
+The ledger is that of the benchmark `list`: 100,000 allocations of several projects, with labels and with all events of
+their lives. A logged-in browser requests the pages one after the other over HTTP, without their scripts and style. The
+fleet has no nodes yet.
+"""
+
+import re
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+import httpx
+from pydantic import SecretStr
+
+from bench.access.served import admin_key, api
+from bench.allocate.listing import ALLOCATIONS, PROJECTS, TEAMS, project, record_allocations
+from bench.harness.measure import (
+    Bench,
+    Measurement,
+    Progress,
+    Round,
+    TakeRound,
+    percentile,
+    pooled_median,
+)
+from bench.harness.servers import bench_folder, migrated_postgres, sqlalchemy_url
+from control_plane.programs import SERVER, Program
+from control_plane.settings import Settings
+from control_plane.wiring import plane
+from deploy.embedded.children import Child, installed_program
+from deploy.embedded.redis import running_redis
+
+ROUNDS: Final = 5
+REQUESTS: Final = 50
+"""Number of requests of each page in a round."""
+_TABLES: Final = ("allocations", "capacity", "project_events", "usage")
+_NO_LIMIT: Final = {"SLICEPLANE_REQUESTS_PER_MINUTE": "0", "SLICEPLANE_PROJECT_REQUESTS_PER_MINUTE": "0"}
+_PAGES: Final = (
+    "/ui/",
+    "/ui/allocations",
+    "/ui/allocations?project=project-{project}&label=team%3Dteam-{team}",
+    "/ui/allocations/new",
+    "/ui/allocations/{allocation}",
+    "/ui/usage/entries?project=project-{project}",
+    "/ui/projects",
+)
+_HISTORY: Final = (
+    "/ui/events",
+    "/ui/events?project=project-{project}&type=allocation.lease_granted",
+    "/ui/events?actor=key:bench",
+    "/ui/events/{position}",
+    "/ui/history?kind=allocation&name={allocation}",
+    "/ui/history?kind=allocation&name={allocation}&at=position:{position}",
+)
+_HIDDEN: Final = re.compile(r'name="csrf" value="([^"]+)"')
+
+
+class _Browser:
+    """A logged-in browser without scripts."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client, self._sent = client, 0
+        self._allocations: list[str] = []
+        self._position = 0
+
+    async def log_in(self, key: str) -> None:
+        """Log in, and choose the allocations that pages show. Raises `RuntimeError` if the login fails."""
+        form = await self._client.get("/ui/login")
+        found = _HIDDEN.search(form.text)
+        if found is None:
+            raise RuntimeError("the login page has no form")
+        answer = await self._client.post("/ui/login", data={"csrf": found[1], "key": key})
+        if answer.status_code != httpx.codes.SEE_OTHER:
+            raise RuntimeError(f"the login failed with status {answer.status_code}")
+        headers = {"Authorization": f"Bearer {key}"}
+        listed = await self._client.get("/v1/allocations", params={"limit": 200}, headers=headers)
+        self._allocations = [each["id"] for each in listed.raise_for_status().json()["items"]]
+        newest = await self._client.get("/v1/events", params={"order": "desc", "limit": 1}, headers=headers)
+        self._position = newest.raise_for_status().json()["items"][0]["position"]
+
+    async def open(self, page: str) -> float:
+        """Return the milliseconds of a page. Raises `httpx.HTTPStatusError` if the page is not shown."""
+        self._sent += 1
+        path = page.format(
+            project=self._sent % PROJECTS,
+            team=self._sent % TEAMS,
+            allocation=self._allocations[self._sent % len(self._allocations)],
+            position=self._position - self._sent,
+        )
+        began = time.perf_counter()
+        answer = await self._client.get(path)
+        took = (time.perf_counter() - began) * 1000
+        if answer.status_code != httpx.codes.OK:
+            raise RuntimeError(f"{path} was answered with status {answer.status_code}")
+        return took
+
+
+@asynccontextmanager
+async def _running() -> AsyncIterator[TakeRound]:
+    async with AsyncExitStack() as opened:
+        folder = opened.enter_context(bench_folder())
+        server = opened.enter_context(migrated_postgres(folder / "main"))
+        redis = opened.enter_context(running_redis(folder / "redis"))
+        settings = Settings(database_url=SecretStr(sqlalchemy_url(server)), redis_url=SecretStr(redis.url))
+        async with plane(settings, pool=1) as made:
+            key = await admin_key(made)
+        await project(server, redis.url, folder, await record_allocations(server.app_dsn), _TABLES)
+        # Pages that need the newest events wait for the projector.
+        environment = {"SLICEPLANE_DATABASE_URL": sqlalchemy_url(server), "SLICEPLANE_REDIS_URL": redis.url}
+        program = installed_program(SERVER, Program.PROJECTOR)
+        projector = Child("projector", tuple(program), folder / "projector.log", environment)
+        projector.start()
+        opened.callback(projector.stop)
+        own = folder / "api"
+        own.mkdir()
+        port = opened.enter_context(api(server, redis, own, _NO_LIMIT))
+        client = await opened.enter_async_context(
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60)
+        )
+        browser = _Browser(client)
+        await browser.log_in(key)
+        for each in (*_PAGES, *_HISTORY):
+            await browser.open(each)
+
+        async def take(_number: int, progress: Progress) -> Round:
+            found: dict[str, list[float]] = {"page": [], "history": []}
+            for number in range(REQUESTS):
+                for kind, pages in (("page", _PAGES), ("history", _HISTORY)):
+                    found[kind] += [await browser.open(each) for each in pages]
+                progress((number + 1) / REQUESTS)
+            return dict(found)
+
+        yield take
+
+
+def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
+    return (
+        percentile("console.page_p95_ms", rounds, "page", "ms", 95),
+        pooled_median("console.page_p50_ms", rounds, "page", "ms"),
+        percentile("console.history_p95_ms", rounds, "history", "ms", 95),
+    )
+
+
+BENCH: Final = Bench(
+    name="console",
+    explanation="pages of the web console with 100,000 allocations and 1 million events, over HTTP",
+    shape=f"console {ALLOCATIONS}, {PROJECTS} projects, {TEAMS} teams, {REQUESTS} requests of each page",
+    rounds=ROUNDS,
+    running=_running,
+    results=_results,
+)

@@ -1,0 +1,250 @@
+"""Actions on a resource: each has a page that states its effect, asks for what it needs, and shows it as a command.
+
+An action is a request of the API with the fields of a form. It is disabled, with the reason of the API, where it is not
+allowed. A dangerous one asks for a reason, or for the name of the resource.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Literal, NamedTuple
+
+from starlette.responses import Response
+
+from control_plane.web.calls import Refusal
+from control_plane.web.commands import Command, command_of
+from control_plane.web.cookies import ROOT
+from control_plane.web.visits import Form, Visit, problem, see_other
+
+CONFIRM: Final = "confirm"
+_CONFIRM_CHARACTERS: Final = 6
+_LONG: Final = 24
+"""Names with more characters than this are confirmed by their last `_CONFIRM_CHARACTERS` characters."""
+View = Mapping[str, Any]
+Words = tuple[str, ...]
+Names = Mapping[str, str]
+"""Path parameters of the page, such as the node and the index of a slot."""
+
+
+class Field(NamedTuple):
+    """A field of an action's form. `example` is its value in the shown commands while the field is empty."""
+
+    name: str
+    label: str
+    kind: Literal["text", "number", "choice", "lines"] = "text"
+    required: bool = True
+    value: str = ""
+    example: str = ""
+    choices: tuple[str, ...] = ()
+
+
+REASON: Final = Field("reason", "Reason, which is recorded", example="REASON")
+
+
+class Call(NamedTuple):
+    """A request of the API. `path` follows the path of the resource."""
+
+    method: str
+    path: tuple[str, ...] = ()
+    body: Mapping[str, Any] | None = None
+
+
+class Action(NamedTuple):
+    """An action on a resource: what it does, and its request."""
+
+    title: str
+    allowed_by: str
+    """Name of the action in `allowed_actions` of the resource."""
+    effect: str
+    call: Callable[[Form], Call]
+    cli: Callable[[Words, Form], Words]
+    """Words of the command line behind `sliceplane`, for the words that name the resource and the form."""
+    fields: tuple[Field, ...] = ()
+    dangerous: bool = False
+    asks_name: bool = False
+    initial: Callable[[View], Names] | None = None
+    """Returns the first values of fields that follow from the present state."""
+
+    @property
+    def defaults(self) -> list[tuple[str, str]]:
+        """Fields of the form with their first values."""
+        return [(each.name, each.value) for each in self.fields]
+
+
+class Resource(NamedTuple):
+    """A kind of resource: its actions, its path in the API and the console, and what the page of an action shows."""
+
+    kind: str
+    actions: Mapping[str, Action]
+    path: Callable[[Names], tuple[str, ...]]
+    """Segments of the path of the API."""
+    page: Callable[[Names], str]
+    """Path of the page, below the root of the console, to which the browser returns."""
+    facts: Callable[[View], Mapping[str, Any]]
+    label: Callable[[Names], str]
+    """Name of the resource, as users write it."""
+    words: Callable[[Names], Words]
+    """Arguments of the command line that name the resource."""
+    load: Callable[[Visit, Names], Awaitable[View]] | None = None
+    """Returns the view of the resource, with its `allowed_actions`; None: the view is that of the API at `path`."""
+
+    async def view(self, visit: Visit, names: Names) -> View:
+        """Return the view of the resource. Raises `Refusal`."""
+        if self.load is not None:
+            return await self.load(visit, names)
+        found: View = await visit.get(*self.path(names))
+        return found
+
+
+def plain(method: str, *path: str) -> Callable[[Form], Call]:
+    """Return the request of an action without a body."""
+    return lambda _form: Call(method, path)
+
+
+def with_reason(*path: str) -> Callable[[Form], Call]:
+    """Return the POST request of an action that needs a reason and nothing else."""
+    return lambda form: Call("POST", path, {"reason": form.text("reason")})
+
+
+def words(*given: str, reason: bool = False) -> Callable[[Words, Form], Words]:
+    """Return the words of a command line, followed by the name of the resource; with `reason`, also by the option
+    `--reason`.
+    """
+    return lambda name, form: (*given, *name, *(("--reason", form.text("reason")) if reason else ()))
+
+
+def commands_of(visit: Visit, resource: Resource, names: Names, action: Action, form: Form) -> Command:
+    """Return an action as commands, with the values of a form, and examples in place of those that are missing."""
+    shown = form.values()
+    filled = Form([(each.name, shown.get(each.name, "").strip() or each.example) for each in action.fields])
+    call = action.call(filled)
+    return command_of(
+        visit.request, action.title, cli=action.cli(resource.words(names), filled),
+        method=call.method, path=(*resource.path(names), *call.path), body=call.body,
+    )  # fmt: skip
+
+
+class _Request(NamedTuple):
+    """A request for the form of an action on a resource, or with that form."""
+
+    visit: Visit
+    resource: Resource
+    names: Names
+    name: str
+    """Name of the action."""
+
+    @property
+    def action(self) -> Action:
+        return self.resource.actions[self.name]
+
+    async def view(self) -> View:
+        return await self.resource.view(self.visit, self.names)
+
+
+def page_of(resource: Resource) -> Callable[[Visit], Awaitable[Response]]:
+    """Return the page with the form of an action on a resource."""
+
+    async def confirm(visit: Visit) -> Response:
+        request = _requested(visit, resource)
+        action, view = request.action, await request.view()
+        given = {each.name: visit.query(each.name) for each in action.fields}
+        first = {**dict(action.defaults), **(action.initial(view) if action.initial else {})}
+        values = first | {key: value for key, value in given.items() if value is not None}
+        return _form(request, view, values)
+
+    return confirm
+
+
+def act_on(resource: Resource) -> Callable[[Visit], Awaitable[Response]]:
+    """Return the handler that carries out an action on a resource, or shows its form again with the refusal."""
+
+    async def act(visit: Visit) -> Response:
+        request = _requested(visit, resource)
+        form = await visit.form()
+        try:
+            _refuse_incomplete(request, form)
+            call = request.action.call(form)
+            path = (*resource.path(request.names), *call.path)
+            await visit.send(call.method, *path, body=call.body, idempotency_key=form.text("idempotency_key"))
+        except Refusal as refusal:
+            if refusal.status == HTTPStatus.UNAUTHORIZED:
+                raise
+            return _form(request, await request.view(), form.values(), refusal)
+        return see_other(f"{ROOT}{resource.page(request.names)}?notice={request.name}")
+
+    return act
+
+
+def _refuse_incomplete(request: _Request, form: Form) -> None:
+    """Check that the required fields of a form have values, and that the action is confirmed. Raises `Refusal`."""
+    action, label = request.action, request.resource.label(request.names)
+    for each in action.fields:
+        if each.required and not form.text(each.name):
+            raise invalid(f"the field {each.name!r} is empty", "required")
+    if action.asks_name and form.text(CONFIRM) not in (label, confirmation_of(label)):
+        raise invalid(f"the action is not confirmed: enter {confirmation_of(label)}", "not_confirmed")
+
+
+def _form(
+    request: _Request, view: View, values: Mapping[str, str], refusal: Refusal | None = None
+) -> Response:
+    """Return the page with the form of an action, and with the refusal of the form that was sent before."""
+    visit, resource, action = request.visit, request.resource, request.action
+    label = resource.label(request.names)
+    try:
+        command = commands_of(visit, resource, request.names, action, Form([*values.items()]))
+    except Refusal:
+        # A value that the form refuses has no command either.
+        command = None
+    return visit.render(
+        "action.html",
+        HTTPStatus.OK if refusal is None else refusal.status,
+        action=action,
+        kind=resource.kind,
+        label=label,
+        facts=resource.facts(view),
+        state=view.get("state"),
+        allowed=view["allowed_actions"][action.allowed_by],
+        values={each.name: values.get(each.name, "") for each in action.fields},
+        refused=None if refusal is None else refusal.problem,
+        command=command,
+        confirmed_by=confirmation_of(label) if action.asks_name else None,
+        back=f"{ROOT}{resource.page(request.names)}",
+    )
+
+
+def confirmation_of(label: str) -> str:
+    """Return what a user types to confirm a dangerous action: the name, or the end of a long one."""
+    return label[-_CONFIRM_CHARACTERS:] if len(label) > _LONG else label
+
+
+def invalid(message: str, code: str = "invalid_value") -> Refusal:
+    """Return the refusal of a value that a form has."""
+    return problem(HTTPStatus.UNPROCESSABLE_ENTITY, code, message, "Correct the value.")
+
+
+def seconds(amount: str, unit: str, factor: int) -> int:
+    """Return the seconds of an amount that a form has, such as `1` or `0.5`, in units of `factor` seconds. Raises
+    `Refusal`.
+    """
+    try:
+        return round(float(amount) * factor)
+    except (ValueError, OverflowError):
+        raise invalid(f"{amount[:32]!r} is not a number of {unit}; enter a number such as 1 or 0.5") from None
+
+
+def whole(text: str, what: str) -> int:
+    """Return the whole number of a form's field; `what` names it. Raises `Refusal`."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _LONG):
+        raise invalid(f"{text[:32]!r} is not {what}; enter a whole number")
+    return int(text)
+
+
+def _requested(visit: Visit, resource: Resource) -> _Request:
+    """Return what a request is about, from its path. Raises `Refusal` for an unknown action."""
+    names = dict(visit.request.path_params)
+    action = names.pop("action")
+    if action not in resource.actions:
+        offered = ", ".join(resource.actions)
+        message = f"there is no action {action!r} on a {resource.kind}; choose one of {offered}"
+        raise problem(HTTPStatus.NOT_FOUND, "not_found", message, f"Open the page of the {resource.kind}.")
+    return _Request(visit, resource, names, action)

@@ -1,0 +1,48 @@
+"""The requests of a page as commands of the command line `sliceplane` and of curl, to copy.
+
+The commands contain no secret: the shell takes the API key from the variable SLICEPLANE_API_KEY.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+
+from control_plane.web.calls import path_of
+
+
+class Command(NamedTuple):
+    """One request: its title, and its command line for `sliceplane` (empty if there is none) and for curl."""
+
+    title: str
+    cli: str
+    curl: str
+
+
+def command_of(
+    request: Request,
+    title: str,
+    *,
+    cli: Sequence[str],
+    path: Sequence[str],
+    method: str = "GET",
+    body: Mapping[str, Any] | None = None,
+) -> Command:
+    """Return the command of a request to the server address that the browser uses."""
+    line = shlex.join(["sliceplane", *cli]) if cli else ""
+    return Command(title, line, _curl(request, method, path, body))
+
+
+def _curl(request: Request, method: str, path: Sequence[str], body: Mapping[str, Any] | None) -> str:
+    words = ["curl --silent --show-error --fail-with-body"]
+    if path[-1] == "watch":
+        words.append("--no-buffer")
+    if method != "GET":
+        words.append(f"--request {method}")
+    words.append('--header "Authorization: Bearer $SLICEPLANE_API_KEY"')
+    if body is not None:
+        words.append(f"--header 'Content-Type: application/json' --data-raw {shlex.quote(json.dumps(body))}")
+    server = f"{request.url.scheme}://{request.url.netloc}"
+    return " ".join([*words, shlex.quote(f"{server}{path_of(*path)}")])

@@ -1,0 +1,148 @@
+"""Actions on nodes, on their slots and on their tasks."""
+
+from typing import Any, Final
+
+from control_plane.web.actions import (
+    REASON,
+    Action,
+    Call,
+    Field,
+    Resource,
+    Words,
+    plain,
+    whole,
+    with_reason,
+    words,
+)
+from control_plane.web.rendering import in_path
+from control_plane.web.visits import Form
+
+
+def _drain(form: Form) -> Call:
+    body: dict[str, Any] = {"reason": form.text("reason")}
+    if form.text("minutes"):
+        body["release_after_seconds"] = whole(form.text("minutes"), "a number of minutes") * 60
+    return Call("POST", ("drain",), body)
+
+
+def _drain_words(name: Words, form: Form) -> Words:
+    minutes = form.text("minutes")
+    after = ("--release-after", f"{minutes}m") if minutes else ()
+    return ("nodes", "drain", *name, "--reason", form.text("reason"), *after)
+
+
+def _approve(form: Form) -> Call:
+    skus = form.text("skus").split()
+    return Call("POST", ("approve",), {"skus": skus} if skus else {})
+
+
+def _approve_words(name: Words, form: Form) -> Words:
+    skus = tuple(word for each in form.text("skus").split() for word in ("--sku", each))
+    return ("slots", "approve", *name, *skus)
+
+
+NODE_ACTIONS: Final = {
+    "cordon": Action(
+        "Cordon", "cordon", "No new slice is placed on the node. Slices that run there stay.",
+        with_reason("cordon"), words("nodes", "cordon", reason=True), fields=(REASON,),
+    ),
+    "uncordon": Action(
+        "Uncordon", "uncordon", "New slices can be placed on the node again. A running drain is cancelled.",
+        with_reason("uncordon"), words("nodes", "uncordon", reason=True), fields=(REASON,),
+    ),
+    "drain": Action(
+        "Drain", "drain",
+        "The node is cordoned and emptied: its allocations end by themselves, or are released after the given time.",
+        _drain, _drain_words, dangerous=True,
+        fields=(
+            REASON,
+            Field("minutes", "Release its allocations after this many minutes (empty: wait until they end)", "number",
+                  required=False),
+        ),
+    ),
+    "readmit": Action(
+        "Readmit", "readmit", "The node is used for placements again, and its count of failed bring-ups is set to 0.",
+        with_reason("readmit"), words("nodes", "readmit", reason=True), fields=(REASON,),
+    ),
+    "revoke": Action(
+        "Revoke access", "revoke",
+        "The access of the node ends at once: its key, its session and its queue. Its slices continue to run, but the"
+        " control plane cannot change or observe them.",
+        with_reason("revoke"), words("nodes", "revoke", reason=True), fields=(REASON,), dangerous=True, asks_name=True,
+    ),
+}  # fmt: skip
+SLOT_ACTIONS: Final = {
+    "approve": Action(
+        "Approve", "approve",
+        "The slot can be used. Its MAC and IP addresses are reserved, and it is bound to the hardware that its node"
+        " describes.",
+        _approve, _approve_words,
+        fields=(Field("skus", "SKUs under which it is offered, separated by spaces (empty: chosen by its size)",
+                      required=False),),
+    ),
+    "retire": Action(
+        "Retire", "retire", "No slice is placed in the slot until it is approved again. It keeps its addresses.",
+        with_reason("retire"), words("slots", "retire", reason=True), fields=(REASON,),
+    ),
+    "reprovision": Action(
+        "Reprovision", "reprovision", "The slot gets another MAC and another IP address.",
+        with_reason("reprovision"), words("slots", "reprovision", reason=True), fields=(REASON,), dangerous=True,
+    ),
+    "readmit": Action(
+        "Readmit", "readmit", "The slot is used for placements again, and its count of failed bring-ups is set to 0.",
+        with_reason("readmit"), words("slots", "readmit", reason=True), fields=(REASON,),
+    ),
+    "force-release": Action(
+        "Force-release", "force_release",
+        "The slot can be claimed again at once, although its node has not proved that it is empty. If a slice still runs"
+        " there, two slices can have the same address and the same devices.",
+        with_reason("force-release"), words("slots", "force-release", reason=True), fields=(REASON,), dangerous=True,
+        asks_name=True,
+    ),
+}  # fmt: skip
+TASK_ACTIONS: Final = {
+    "retry": Action(
+        "Retry", "retry", "The task runs again.", plain("POST", "retry"), words("tasks", "retry"),
+    ),
+    "cancel": Action(
+        "Cancel", "cancel", "The task is cancelled. If it brings up a slice, its allocation fails.",
+        plain("POST", "cancel"), words("tasks", "cancel"), dangerous=True, asks_name=True,
+    ),
+}  # fmt: skip
+NODE: Final = Resource(
+    "node", NODE_ACTIONS,
+    path=lambda names: ("nodes", names["node"]),
+    page=lambda names: f"/nodes/{in_path(names['node'])}",
+    facts=lambda view: {
+        "Host": view["hostname"],
+        "Placement": f"blocked: {view['blocked_by']}" if view["blocked_by"] else "open",
+        "Last heartbeat": view["seen_at"],
+    },
+    label=lambda names: names["node"],
+    words=lambda names: (names["node"],),
+)  # fmt: skip
+SLOT: Final = Resource(
+    "slot", SLOT_ACTIONS,
+    path=lambda names: ("nodes", names["node"], "slots", names["index"]),
+    page=lambda names: f"/nodes/{in_path(names['node'])}/slots/{in_path(names['index'])}",
+    facts=lambda view: {
+        "SKUs": ", ".join(view["skus"]),
+        "Addresses": " ".join(filter(None, (view["mac_address"], view["private_ip"]))),
+        "Allocation": view["allocation_id"],
+        "Reason": view["reason"] and view["reason"]["message"],
+    },
+    label=lambda names: f"{names['node']}/{names['index']}",
+    words=lambda names: (f"{names['node']}/{names['index']}",),
+)  # fmt: skip
+TASK: Final = Resource(
+    "task", TASK_ACTIONS,
+    path=lambda names: ("tasks", names["task"]),
+    page=lambda names: f"/tasks/{in_path(names['task'])}",
+    facts=lambda view: {
+        "Kind": view["kind"],
+        "Node": view["slot_id"] or view["node_id"],
+        "Allocation": view["allocation_id"],
+    },
+    label=lambda names: names["task"],
+    words=lambda names: (names["task"],),
+)  # fmt: skip

@@ -1,0 +1,140 @@
+"""Actions on projects, which set their limits and reservations, and the action that closes a billing period."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from control_plane.web.actions import Action, Call, Field, Names, Resource, View, Words, whole, words
+from control_plane.web.rendering import in_path
+from control_plane.web.visits import Form, Visit
+
+_COUNTS: Final = {
+    "slots": "Slots",
+    "gpus": "GPUs",
+    "vcpus": "vCPUs",
+    "memory_mib": "Memory in MiB",
+    "public_addresses": "Whole public addresses",
+    "public_ports": "Public ports",
+    "waiting_requests": "Waiting requests (empty: the default)",
+    "max_lease_seconds": "Longest lease in seconds",
+}
+_PRICES: Final = {"price_per_hour": "Price per hour", "budget_per_month": "Budget per calendar month"}
+LIMITS: Final = {**_COUNTS, **_PRICES}
+"""The limits of a project, each with its label."""
+
+
+def _limits(form: Form) -> Call:
+    given = {name: form.text(name) for name in LIMITS if form.text(name)}
+    counts = {name: whole(given[name], f"a number ({name})") for name in _COUNTS if name in given}
+    return Call("PUT", ("limits",), {**given, **counts})
+
+
+def _limits_words(name: Words, form: Form) -> Words:
+    options = [
+        word
+        for limit in LIMITS
+        if (text := form.text(limit))
+        for word in (f"--{'max-lease' if limit == 'max_lease_seconds' else limit.replace('_', '-')}",
+                     f"{text}s" if limit == "max_lease_seconds" else text)
+    ]  # fmt: skip
+    return ("projects", "limits", "set", *name, *options)
+
+
+def _present_limits(view: View) -> Names:
+    return {name: str(value) for name, value in view["limits"].items() if value is not None}
+
+
+def _reserve(form: Form) -> Call:
+    return Call(
+        "PUT", ("reservations", form.text("sku")), {"slots": whole(form.text("slots"), "a number of slots")}
+    )
+
+
+def _unreserve(form: Form) -> Call:
+    return Call("DELETE", ("reservations", form.text("sku")))
+
+
+_SKU: Final = Field("sku", "SKU", example="SKU")
+PROJECT_ACTIONS: Final = {
+    "reserve": Action(
+        "Reserve slots", "set_limits",
+        "Slots of the SKU are kept free for the project, including those that it holds. An earlier reservation of the SKU"
+        " is replaced.",
+        _reserve, lambda name, form: ("reservations", "set", *name, form.text("sku"), form.text("slots")),
+        fields=(_SKU, Field("slots", "Slots", "number", example="1")),
+    ),
+    "unreserve": Action(
+        "Remove reservation", "set_limits",
+        "The slots are no longer kept free for the project. Its allocations keep their slots.",
+        _unreserve, lambda name, form: ("reservations", "remove", *name, form.text("sku")),
+        fields=(_SKU,), dangerous=True,
+    ),
+    "limits": Action(
+        "Set limits", "set_limits",
+        "A request that would exceed a limit is refused. Existing allocations keep what they have. A limit that is empty"
+        " is removed.",
+        _limits, _limits_words,
+        fields=tuple(
+            Field(name, label, "number" if name in _COUNTS else "text", required=False) for name, label in LIMITS.items()
+        ),
+        initial=_present_limits,
+    ),
+}  # fmt: skip
+PROJECT: Final = Resource(
+    "project", PROJECT_ACTIONS,
+    path=lambda names: ("projects", names["project"]),
+    page=lambda names: f"/projects/{in_path(names['project'])}",
+    facts=lambda view: {
+        "Description": view["description"],
+        "Reservations": ", ".join(f"{each['slots']} × {each['sku']}" for each in view["reservations"]) or "none",
+    },
+    label=lambda names: names["project"],
+    words=lambda names: (names["project"],),
+)  # fmt: skip
+
+
+def _close(form: Form) -> Call:
+    given: Mapping[str, Any] = {name: form.text(name) for name in ("starts_at", "ends_at") if form.text(name)}
+    return Call("POST", (form.text("name"), "close"), given)
+
+
+def _close_words(_name: Words, form: Form) -> Words:
+    begin, end = form.text("starts_at"), form.text("ends_at")
+    return (
+        *words("usage", "periods", "close")((form.text("name"),), form),
+        *(("--from", begin) if begin else ()),
+        *(("--to", end) if end else ()),
+    )
+
+
+async def _open_period(visit: Visit, _names: Names) -> View:
+    found = await visit.get("usage", "periods", "open")
+    allowed = visit.allows("usage:write")
+    reason = {} if allowed else {"code": "scope_missing", "reason": "the scope usage:write is missing"}
+    return {**found, "allowed_actions": {"close": {"allowed": allowed, **reason}}}
+
+
+PERIOD: Final = Resource(
+    "billing period",
+    {
+        "close": Action(
+            "Close a billing period", "close",
+            "The usage of the period is permanent from now on. Later events that change it are corrections in the next"
+            " period. This cannot be undone.",
+            _close, _close_words,
+            fields=(
+                Field("name", "Name of the period, such as 2026-11", example="PERIOD"),
+                Field("starts_at", "Begin, such as 2026-11-01T00:00:00Z (empty: that of the month)", required=False),
+                Field("ends_at", "End (empty: that of the month)", required=False),
+            ),
+            dangerous=True,
+            asks_name=True,
+        ),
+    },
+    path=lambda _names: ("usage", "periods"),
+    page=lambda _names: "/usage",
+    facts=lambda view: {"Open since": view["starts_at"], "Total so far": view["total"]["price"]},
+    label=lambda _names: "close",
+    words=lambda _names: (),
+    load=_open_period,
+)  # fmt: skip
+"""The action that closes a period names the period in its form, because the period has no name before."""

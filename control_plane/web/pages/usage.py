@@ -1,0 +1,113 @@
+"""Usage: figures with the events that they follow from, billing periods, downloads, reservations and projects."""
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from control_plane.web.pages.project_actions import LIMITS, PERIOD, PROJECT_ACTIONS
+from control_plane.web.visits import Visit, both, nothing
+
+_FILTERS: Final = ("period", "from", "to", "project", "sku", "label")
+_MOST: Final = 500
+_PERIODS: Final = 24
+_ENTRIES: Final = 50
+_FORMATS: Final = {"csv": "csv", "focus": "focus.csv"}
+
+
+def _filters(visit: Visit) -> dict[str, str | None]:
+    return {name: visit.query(name) for name in _FILTERS}
+
+
+async def show(visit: Visit) -> Response:
+    """Show the totals of a period or a range of time, by group, and the billing periods."""
+    chosen, group = _filters(visit), visit.query("group_by") or "project"
+    found, periods, projects, skus = await both(
+        visit.get("usage", group_by=group, **chosen),
+        visit.get("usage", "periods", order="desc", limit=_PERIODS),
+        visit.get("projects", limit=_MOST) if visit.allows("projects:read") else nothing(),
+        visit.get("skus", limit=_MOST) if visit.allows("catalogue:read") else nothing(),
+    )
+    listed = [] if projects is None else projects["items"]
+    return visit.render(
+        "usage.html",
+        usage=found,
+        group=group,
+        chosen=chosen,
+        given={name: value for name, value in chosen.items() if value},
+        periods=periods["items"],
+        projects=listed,
+        skus=[] if skus is None else skus["items"],
+        budgets=[each for each in listed if each["budget"]],
+        narrowed=[_narrowed(group, each["key"]) for each in found["groups"]],
+        may_close=visit.allows("usage:write"),
+        closing=PERIOD.actions["close"],
+    )
+
+
+def _narrowed(group: str, key: str | None) -> dict[str, str] | None:
+    """Return the filter that selects a group; None for allocations without the label, which no filter selects."""
+    if key is None:
+        return None
+    if group in ("project", "sku"):
+        return {group: key}
+    return {"label": f"{group.partition(':')[2]}={key}"}
+
+
+async def show_entries(visit: Visit) -> Response:
+    """List the entries of which a figure is the sum, each with its events."""
+    chosen = _filters(visit)
+    found, listed = await both(
+        visit.get("usage", **chosen),
+        visit.get("usage", "entries", cursor=visit.query("cursor"), limit=_ENTRIES, **chosen),
+    )
+    return visit.render(
+        "usage_entries.html",
+        usage=found,
+        entries=listed["items"],
+        next_cursor=listed["next_cursor"],
+        given={name: value for name, value in chosen.items() if value},
+    )
+
+
+async def download(visit: Visit) -> Response:
+    """Return the entries as a file: CSV, or FOCUS for a billing period."""
+    form, chosen = visit.query("format") or "csv", _filters(visit)
+    name = f"usage-{chosen['period']}" if (chosen["period"] or "").replace("-", "").isalnum() else "usage"
+    file_name = f"{name if name.isascii() else 'usage'}.{_FORMATS.get(form, 'csv')}"
+    return visit.download(file_name, "usage", "export", format=form, **chosen)
+
+
+async def show_period(visit: Visit) -> Response:
+    period = await visit.get("usage", "periods", visit.request.path_params["period"])
+    return visit.render("period.html", period=period)
+
+
+async def show_reservations(visit: Visit) -> Response:
+    listed, may = await both(
+        visit.get("reservations", cursor=visit.query("cursor"), limit=100),
+        visit.get("projects", limit=_MOST, state="active"),
+    )
+    return visit.render(
+        "reservations.html",
+        reservations=listed["items"],
+        next_cursor=listed["next_cursor"],
+        projects=[each["id"] for each in may["items"] if each["allowed_actions"]["set_limits"]["allowed"]],
+    )
+
+
+async def show_project(visit: Visit) -> Response:
+    name = visit.request.path_params["project"]
+    project = await visit.get("projects", name, at=visit.at)
+    return visit.render(
+        "project.html",
+        project=project,
+        limits=_limits_of(project),
+        actions={each: PROJECT_ACTIONS[each] for each in ("reserve", "limits")},
+    )
+
+
+def _limits_of(project: Any) -> list[tuple[str, Any, Any]]:
+    """Return each limit of a project that is set or used: its label, the limit and the use."""
+    used = project["used"] or {}
+    rows = [(label, project["limits"][name], used.get(name)) for name, label in LIMITS.items()]
+    return [each for each in rows if each[1] is not None or each[2] not in (None, 0, "0", "0.00")]

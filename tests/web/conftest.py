@@ -1,0 +1,41 @@
+"""Fixtures of the tests in Chromium."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.servers.plane import ADMIN_KEY, RunningPlane
+from tests.web.visitors import Visitor
+
+
+@pytest.fixture
+def chromium() -> Iterator[Browser]:
+    """Chromium of the Debian package `chromium`. Each test has its own: Chromium starts processes when a page needs
+    them, and they would count as left behind by that test.
+    """
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("needs Debian's package chromium, which ./dev does not install")
+    with sync_playwright() as playwright:
+        # Chromium refuses its sandbox to root.
+        arguments = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+        with closing(playwright.chromium.launch(executable_path=program, args=arguments)) as browser:
+            yield browser
+
+
+@pytest.fixture
+def visitor(chromium: Browser, running_plane: RunningPlane) -> Iterator[Visitor]:
+    with closing(chromium.new_context(viewport={"width": 1280, "height": 800})) as context:
+        made = Visitor(context, context.new_page(), running_plane.url)
+        made.watch()
+        made.open("/")
+        made.page.locator("#key:focus").wait_for()
+        made.page.keyboard.type(ADMIN_KEY)
+        made.page.keyboard.press("Enter")
+        made.page.get_by_role("heading", name="Overview").wait_for()
+        yield made
+        assert made.faults == []

@@ -1,0 +1,57 @@
+"""No page of the console violates a rule of axe."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.api.node import admit
+from tests.api.reporting import RunningAllocation
+from tests.servers.lab import kept_folder
+from tests.servers.npm_packages import NotInstalled, ensure_installed
+from tests.servers.plane import RunningPlane
+from tests.web.visitors import Visitor
+
+_FILES: Final = Path(__file__).with_name("npm")
+_RUN: Final = (
+    "async () => (await axe.run()).violations.map(v => `${v.id}: ${v.nodes.map(n => n.html).join(' | ')}`)"
+)
+
+
+@pytest.fixture(scope="module")
+def packages() -> Path:
+    """Folder with the installed npm packages."""
+    try:
+        return ensure_installed(_FILES, kept_folder() / "web") / "node_modules"
+    except NotInstalled as error:
+        pytest.skip(f"the npm packages cannot be installed: {error}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_violates_a_rule_of_axe(
+    visitor: Visitor, running_plane: RunningPlane, packages: Path, scheme: str
+) -> None:
+    running = RunningAllocation(running_plane, admit(running_plane, "n1"), labels={"team": "a"})
+    with running_plane.client() as admin:
+        assert admin.put("/projects/default/reservations/lab.small", json={"slots": 2}).is_success
+        assert admin.put("/projects/default/limits", json={"budget_per_month": "9.00"}).is_success
+        task = admin.get("/tasks").json()["items"][0]["id"]
+    own = f"/allocations/{running.id}"
+    paths = (
+        "/", "/nodes", "/nodes/n1", "/nodes/n1/drain", "/nodes/n1/slots/0", "/nodes/n1/slots/0/force-release",
+        "/allocations", "/allocations/new", own, f"{own}/release", f"{own}/open-ingress", f"{own}/placement", "/tasks",
+        f"/tasks/{task}", f"/history?kind=allocation&name={running.id}&compared=position:12", "/events", "/events/14",
+        "/usage", "/usage/entries", "/usage/periods/open", "/usage/periods/open/close", "/reservations", "/projects",
+        "/projects/default", "/projects/default/limits", "/skus", "/images", "/search?q=absent", "/absent",
+    )  # fmt: skip
+    page, found = visitor.page, dict[str, list[str]]()
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # the type of the parameter is a literal
+    axe = (packages / "axe-core/axe.min.js").read_text()
+    for path in paths:
+        visitor.open(path)
+        # Evaluated by the debugger, to which the policy of the page does not apply.
+        page.evaluate(axe)
+        if violations := page.evaluate(_RUN):
+            found[path] = violations
+    visitor.faults[:] = [each for each in visitor.faults if "404" not in each]
+    assert found == {}

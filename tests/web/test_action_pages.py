@@ -1,0 +1,134 @@
+"""Actions of the web console on allocations, ingress rules, nodes and slots: their forms, effects and commands."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.access.principals import issue
+from tests.api.node import admit
+from tests.api.reporting import RunningAllocation
+from tests.servers.plane import RunningPlane
+from tests.web.browsing import Browser, Page, logged_in
+
+
+@pytest.fixture(scope="module")
+def running(shared_plane: RunningPlane) -> RunningAllocation:
+    """An active allocation with the network mode public-nat, and the node n2 with two free slots."""
+    node = admit(shared_plane, "n1")
+    with shared_plane.client() as client:
+        addresses = [{"address": "203.0.113.9", "use": "ports"}]
+        assert client.put("/nodes/n1/public-addresses", json={"addresses": addresses}).is_success
+    found = RunningAllocation(shared_plane, node, network_mode="public-nat")
+    admit(shared_plane, "n2", slots=2)
+    return found
+
+
+@pytest.fixture
+def admin(running: RunningAllocation) -> Browser:
+    return logged_in(running.plane)
+
+
+def commands(page: Page) -> list[str]:
+    return page.attributes("button", "data-copy")
+
+
+def slot(running: RunningAllocation, name: str) -> dict[str, Any]:
+    node, index = name.split("/")
+    with running.plane.client() as client:
+        return dict(client.get(f"/nodes/{node}/slots/{index}").json())
+
+
+def test_ingress_is_opened_and_closed_and_a_refused_form_keeps_what_was_entered(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    own = f"/allocations/{running.id}"
+    for wrong in ({"port": "x"}, {"port": "70000"}, {"kind": "icmp"}, {"sources": "nowhere"}, {"slot": "7"}):
+        fields = {"kind": "udp port", "port": "5353", "slot": "0", "sources": "198.51.100.0/24", **wrong}
+        refused = admin.submit(f"{own}/open-ingress", **fields)
+        assert refused.status in {404, 409, 422}, wrong
+        assert {*wrong.values(), "198.51.100.0/24"} & {*refused.attributes("input", "value")} or (
+            fields["sources"] in refused.text
+        )
+    assert running.view()["ingress"] == []
+    fields = {
+        "kind": "udp port",
+        "port": "5353",
+        "public_port": "23000",
+        "slot": "0",
+        "sources": "198.51.100.0/24",
+    }
+    opened = admin.submit(f"{own}/open-ingress", **fields)
+    assert "The ingress was reserved." in opened.text
+    [ingress] = running.view()["ingress"]
+    assert (ingress["protocol"], ingress["port"], ingress["public_port"], ingress["sources"]) == (
+        "udp", 5353, 23000, ["198.51.100.0/24"],
+    )  # fmt: skip
+    close = f"{own}/ingress/{ingress['id']}/close"
+    assert f"/ui{close}" in opened.attributes("a", "href")
+    form = admin.open(close)
+    assert f"sliceplane allocations ingress remove {running.id} {ingress['id']}" in commands(form)
+    assert "It was closed." in admin.submit(close).text
+    assert running.view()["ingress"][0]["state"] == "withdrawn"
+    assert admin.open(f"{own}/ingress/ing-absent/close").status == 404
+
+
+def test_form_of_an_action_shows_it_as_commands_with_the_entered_values(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    own = f"/allocations/{running.id}"
+    expected = {
+        f"{own}/renew?hours=2": f"sliceplane allocations renew {running.id} --lease 2h",
+        f"{own}/release": f"sliceplane allocations release {running.id}",
+        f"{own}/report-fault?fault=no+fan": f"sliceplane allocations release {running.id} --fault 'no fan'",
+        f"{own}/open-ingress?port=80&slot=1": f"sliceplane allocations ingress add {running.id} tcp/80 --slot 1",
+        "/nodes/n2/drain?reason=a'b&minutes=5": "sliceplane nodes drain n2 --reason 'a'\"'\"'b' --release-after 5m",
+        "/nodes/n2/slots/1/retire": "sliceplane slots retire n2/1 --reason REASON",
+        "/projects/default/limits?slots=3": "sliceplane projects limits set default --slots 3",
+    }
+    for path, command in expected.items():
+        found = commands(admin.open(path))
+        assert command in found, (path, found)
+        assert any(each.startswith("curl ") and "$SLICEPLANE_API_KEY" in each for each in found)
+    [curl] = [each for each in commands(admin.open(f"{own}/renew?hours=2")) if each.startswith("curl")]
+    assert "--data-raw '{\"lease_seconds\": 7200}'" in curl
+
+
+def test_slot_is_retired_and_approved_again_and_each_action_needs_what_it_asks_for(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    own = "/nodes/n2/slots/1"
+    assert "required" in admin.submit(f"{own}/retire").text
+    assert "The slot was retired." in admin.submit(f"{own}/retire", reason="worn out").text
+    assert slot(running, "n2/1")["state"] == "retired"
+    refused = admin.submit(f"{own}/force-release", reason="lost")
+    assert (refused.status, "not_confirmed" in refused.text) == (422, True)
+    refused = admin.submit(f"{own}/force-release", reason="lost", confirm="n2/1")
+    assert (refused.status, "not_awaiting_proof" in refused.text) == (409, True)
+    assert "The slot was approved." in admin.submit(f"{own}/approve", skus="lab.small").text
+    assert slot(running, "n2/1")["state"] == "free"
+
+
+@pytest.mark.parametrize("path", ["/nodes/n2", "/nodes/n2/slots/0"])
+def test_actions_on_the_fleet_are_disabled_for_an_auditor_with_the_reason(
+    running: RunningAllocation, path: str
+) -> None:
+    auditor = logged_in(running.plane, issue(running.plane, f"auditor{len(path)}", "auditor").secret)
+    page, position = auditor.open(path), running.plane.last_position()
+    assert "role_missing" in page.text
+    actions = {f"/ui{path}/{each}" for each in ("cordon", "drain", "revoke", "retire", "approve")}
+    assert not actions & {*page.attributes("a", "href")}
+    action = f"{path}/{'retire' if 'slots' in path else 'revoke'}"
+    refused = auditor.submit(action, reason="x", confirm="n2")
+    assert (refused.status, "role_missing" in refused.text) == (403, True)
+    assert running.plane.last_position() == position
+
+
+def test_access_of_a_node_is_revoked_only_if_its_name_is_entered(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    admit(running.plane, "n9")
+    for wrong in ("", "n2"):
+        assert admin.submit("/nodes/n9/revoke", reason="stolen", confirm=wrong).status == 422
+    with running.plane.client() as client:
+        assert client.get("/nodes/n9").json()["state"] != "revoked"
+    assert "was revoked" in admin.submit("/nodes/n9/revoke", reason="stolen", confirm="n9").text

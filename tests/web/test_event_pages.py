@@ -1,0 +1,112 @@
+"""Events of the ledger in the web console: the list, the causes and effects of an event, and its proof."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.access.principals import issue
+from tests.api.node import admit
+from tests.api.reporting import RunningAllocation
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+from tests.web.browsing import Browser, logged_in
+
+
+@pytest.fixture(scope="module")
+def running(shared_plane: RunningPlane) -> RunningAllocation:
+    return RunningAllocation(shared_plane, admit(shared_plane, "n1"))
+
+
+@pytest.fixture
+def admin(running: RunningAllocation) -> Browser:
+    return logged_in(running.plane)
+
+
+def position_of(running: RunningAllocation, kind: str) -> int:
+    [(position,)] = running.plane.rows(
+        "select position from ledger.event where type = %(kind)s and correlation_id = "
+        "(select correlation_id from ledger.event where stream_id = %(stream)s limit 1) limit 1",
+        kind=kind,
+        stream=f"allocation-{running.id}",
+    )
+    return int(position)
+
+
+def causes(running: RunningAllocation, position: int) -> dict[str, Any]:
+    with running.plane.client() as client:
+        answer = client.get(f"/events/{position}/causes")
+    assert answer.is_success, answer.text
+    return dict(answer.json())
+
+
+def test_causes_of_an_event_are_the_chain_before_it_and_its_effects_are_those_that_follow(
+    running: RunningAllocation,
+) -> None:
+    placed = causes(running, position_of(running, "allocation.placed"))
+    assert [each["type"] for each in placed["effects"]] == [
+        "allocation.slice_ready",
+        "allocation.activated",
+        "allocation.lease_granted",
+    ]
+    assert {each["causation_id"] for each in placed["effects"]} == {placed["event"]["id"]}
+    assert placed["causes"] == []
+    assert [each["type"] for each in placed["others"]][:2] == ["allocation.requested", "allocation.specified"]
+    granted = causes(running, position_of(running, "allocation.lease_granted"))
+    assert [each["id"] for each in granted["causes"]] == [placed["event"]["id"]]
+    assert (granted["effects"], granted["complete"]) == ([], True)
+
+
+def test_event_that_does_not_exist_or_belongs_to_another_project_has_no_causes(
+    running: RunningAllocation,
+) -> None:
+    own, last = position_of(running, "allocation.placed"), running.plane.last_position()
+    foreign = issue(running.plane, "foreign", role="auditor").secret
+    other = issue(running.plane, "elsewhere", projects=["default"]).secret
+    assert running.plane.client(Authorization=f"Bearer {foreign}").get(f"/events/{own}/causes").is_success
+    for secret, position in ((foreign, last + 999), (other, 1)):
+        with running.plane.client(Authorization=f"Bearer {secret}") as client:
+            answer = client.get(f"/events/{position}/causes")
+            reasons = answer.json()["reasons"]
+        assert (answer.status_code, [each["code"] for each in reasons]) == (404, ["unknown_event"])
+
+
+def test_page_of_an_event_shows_its_causes_as_a_tree_and_its_proof_once_it_is_sealed(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    position = position_of(running, "allocation.lease_granted")
+    placed = position_of(running, "allocation.placed")
+    until(lambda: "sealed" in admin.open(f"/events/{position}").text, "the event is sealed")
+    page = admin.open(f"/events/{position}")
+    assert f"/ui/events/{placed}" in page.attributes("a", "href")
+    assert page.attributes("li", "aria-current") == ["true"]
+    with running.plane.client() as client:
+        proof = client.get(f"/audit/proofs/{position}", params={"size": 10**6}).json()
+        leaf = client.get(f"/audit/proofs/{position}").json()["leaf"]
+    assert proof["status"] == 409
+    assert leaf in page.text
+    assert f"sliceplane events causes {position}" in page.text
+    owner = logged_in(running.plane, issue(running.plane, "owner", projects=["default"]).secret)
+    shown = owner.open(f"/events/{position}")
+    assert (shown.status, "Seal" in shown.text) == (200, False)
+
+
+def test_events_are_filtered_by_type_actor_project_stream_node_and_correlation(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    claimed, node = position_of(running, "slot.claimed"), f"node:{running.slot['node_id']}"
+    shown = admin.open(f"/events/{claimed}")
+    [correlation] = [each for each in shown.attributes("a", "href") if "correlation=" in each]
+    selected = {
+        "/events?type=slot.claimed": True,
+        "/events?node=n1": True,
+        "/events?stream=slot-n1/0&type=slot.claimed": True,
+        "/events?project=default": True,
+        correlation.removeprefix("/ui"): True,
+        f"/events?to=position:{claimed - 1}": False,
+        f"/events?actor={node}&type=slot.claimed": False,
+        "/events?type=node.cordoned": False,
+    }
+    for path, expected in selected.items():
+        assert (f"/ui/events/{claimed}" in admin.open(path).attributes("a", "href")) is expected, path
+    assert admin.open("/events?type=absent").status == 422
+    assert admin.open("/events?node=absent").status == 200

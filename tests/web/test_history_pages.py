@@ -1,0 +1,71 @@
+"""The history explorer of the web console: states at any time, changes, and the difference of two times."""
+
+import pytest
+
+from tests.api.node import admit
+from tests.api.reporting import RunningAllocation
+from tests.servers.plane import RunningPlane
+from tests.web.browsing import Browser, logged_in
+from tests.web.test_event_pages import position_of
+
+
+@pytest.fixture(scope="module")
+def running(shared_plane: RunningPlane) -> RunningAllocation:
+    return RunningAllocation(shared_plane, admit(shared_plane, "n1"))
+
+
+@pytest.fixture
+def admin(running: RunningAllocation) -> Browser:
+    return logged_in(running.plane)
+
+
+def test_difference_of_two_positions_lists_only_the_fields_that_differ(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    placed, active = (
+        position_of(running, "allocation.placed"),
+        position_of(running, "allocation.lease_granted"),
+    )
+    own = f"/history?kind=allocation&name={running.id}"
+    page = admin.open(f"{own}&compared=position:{placed}&at=position:{active}")
+    table = page.text.partition("Fields that differ")[2].partition("State position")[0]
+    assert "state placed active" in table
+    assert "slots / 0 / ready false true" in table
+    assert "lease / granted_at none" in table
+    assert "network_mode" not in table
+    same = admin.open(f"{own}&compared=position:{active}&at=position:{active}")
+    assert "Nothing differs." in same.text
+    assert admin.open(f"{own}&compared=position:{active}&at=position:{placed}").status == 422
+
+
+def test_changes_lead_to_the_state_after_them_and_to_their_neighbours(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    placed, active = position_of(running, "allocation.placed"), position_of(running, "allocation.activated")
+    page = admin.open(f"/history?kind=allocation&name={running.id}&at=position:{placed}")
+    links = {
+        found["rel"]: found["href"]
+        for tag, found in page.tags
+        if tag == "a" and found.get("rel") in {"prev", "next"}
+    }
+    for target, relation in ((links["prev"], "before"), (links["next"], "after")):
+        position = int(str(target).rpartition("position%3A")[2])
+        assert (position < placed) is (relation == "before")
+        assert admin.open(str(target).removeprefix("/ui")).attributes("li", "aria-current") == ["true"]
+    assert f"/ui/events/{active}" in page.attributes("a", "href")
+
+
+def test_time_of_the_slider_leads_to_the_state_then_and_its_end_to_the_present(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    own = {"kind": "allocation", "name": running.id}
+    page = admin.open("/history", **own)
+    [slider] = [found for tag, found in page.tags if tag == "input" and found.get("type") == "range"]
+    first, last = str(slider["min"]), str(slider["max"])
+    assert slider["value"] == last
+    then = admin.open("/history", **own, moment=first, last=last)
+    assert "at=20" in then.path
+    assert "did not exist yet" in then.text
+    assert "at=" not in admin.open("/history", **own, moment=last, last=last).path
+    for wrong in ("x", "9" * 30, "-" + "9" * 30):
+        assert admin.open("/history", **own, moment=wrong).status == 422

@@ -1,0 +1,144 @@
+"""Usage, billing periods, budgets and reservations in the web console."""
+
+import csv
+import io
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.api.access.principals import create_project, issue
+from tests.api.allocations.billing import MILLISECOND, close, get, granted_at, text, until_known
+from tests.api.node import admit
+from tests.api.reporting import RunningAllocation
+from tests.servers.plane import RunningPlane
+from tests.web.browsing import Browser, logged_in
+
+
+@pytest.fixture(scope="module")
+def running(shared_plane: RunningPlane) -> RunningAllocation:
+    """An active allocation of the project red with the label team=a."""
+    create_project(shared_plane, "red")
+    create_project(shared_plane, "blue")
+    node = admit(shared_plane, "n1")
+    found = RunningAllocation(shared_plane, node, project="red", labels={"team": "a"})
+    until_known(shared_plane)
+    return found
+
+
+@pytest.fixture
+def admin(running: RunningAllocation) -> Browser:
+    return logged_in(running.plane)
+
+
+@pytest.mark.parametrize("group", ["project", "sku", "label:team"])
+def test_each_figure_of_the_usage_links_to_its_entries_and_they_link_to_their_events(
+    running: RunningAllocation, admin: Browser, group: str
+) -> None:
+    page = admin.open("/usage", group_by=group)
+    targets = [each for each in page.attributes("a", "href") if each.startswith("/ui/usage/entries")]
+    assert len(targets) == 2, "the total and the only group must link to their entries"
+    for target in targets:
+        entries = admin.open(target.removeprefix("/ui"))
+        assert running.id[-6:] in entries.text
+        events = [each for each in entries.attributes("a", "href") if each.startswith("/ui/events/")]
+        [entry] = get(running.plane, "/usage/entries")["items"]
+        assert events == [f"/ui/events/{each['position']}" for each in entry["events"]]
+        for event, listed in zip(events, entry["events"], strict=True):
+            shown = admin.open(event.removeprefix("/ui"))
+            assert f"Event {listed['position']} {listed['type']}" in shown.text
+
+
+def test_usage_is_downloaded_as_csv_and_focus_and_a_refused_download_is_a_page(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    files = {"?format=csv&project=red": "usage.csv", "?format=focus&period=open": "usage-open.focus.csv"}
+    for query, name in files.items():
+        response = admin.client.get(f"/ui/usage/export{query}")
+        assert response.headers["content-disposition"] == f'attachment; filename="{name}"'
+        assert response.headers["content-type"].startswith("text/csv")
+        [row] = csv.DictReader(io.StringIO(response.text))
+        assert running.id in row.values()
+    refused = admin.open("/usage/export?format=focus")
+    assert (refused.status, "name it, such as" in refused.text) == (422, True)
+    assert "content-disposition" not in refused.response.headers
+    assert (
+        'filename="usage.csv"'
+        in admin.client.get("/ui/usage/export", params={"project": "red", "sku": "lab.small"}).headers[
+            "content-disposition"
+        ]
+    )
+
+
+def test_closed_period_is_listed_with_the_event_that_closed_it(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    begin = granted_at(running) - timedelta(seconds=1)
+    end = begin + timedelta(seconds=1) + MILLISECOND
+    fields = {"name": "first", "starts_at": text(begin), "ends_at": text(end)}
+    for wrong in ({}, {"confirm": "close", "starts_at": "tomorrow"}):
+        assert admin.submit("/usage/periods/open/close", **{**fields, **wrong}).status == 422
+    assert len(get(running.plane, "/usage/periods")["items"]) == 1
+    page = admin.submit("/usage/periods/open/close", **fields, confirm="close")
+    assert (page.path, "It was closed." in page.text) == ("/ui/usage?notice=close", True)
+    closed = get(running.plane, "/usage/periods/first")
+    assert f"/ui/events/{closed['position']}" in page.attributes("a", "href")
+    shown = admin.open("/usage/periods/first")
+    assert closed["total"]["slot_seconds"] in shown.text
+    assert close(running.plane, "first", begin, end).is_success
+
+
+def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAllocation, admin: Browser) -> None:
+    limited = admin.submit("/projects/red/limits", budget_per_month="100.00", slots="5")
+    assert "The limits were recorded." in limited.text
+    budget = get(running.plane, "/projects/red")["budget"]
+    for path in ("/usage", "/projects/red"):
+        page = admin.open(path)
+        assert f"{budget['limit']} " in page.text
+        assert f"{budget['committed']} {budget['remaining']}" in page.text
+    # A form begins with the present limits, so a change of one limit keeps the others.
+    form = admin.open("/projects/red/limits")
+    present = {
+        found["name"]: found.get("value") for tag, found in form.tags if tag == "input" and "name" in found
+    }
+    assert (present["budget_per_month"], present["slots"]) == ("100.00", "5")
+
+
+def test_reservation_is_set_changed_and_removed_by_an_admin_only(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    plane = running.plane
+
+    def reserved() -> list[dict[str, Any]]:
+        return list(get(plane, "/reservations")["items"])
+
+    assert "SKU" in admin.open("/projects/red/reserve").text
+    for sku, slots, status in (("absent", "1", 404), ("lab.small", "x", 422), ("", "1", 422)):
+        assert admin.submit("/projects/red/reserve", sku=sku, slots=slots).status == status
+    assert reserved() == []
+    page = admin.submit("/projects/red/reserve", sku="lab.small", slots="3")
+    assert "The reservation was recorded." in page.text
+    [found] = reserved()
+    assert (found["slots"], found["used"], found["unused"]) == (3, 1, 2)
+    listed = admin.open("/reservations")
+    assert f"red lab.small 3 1 2 ▲ {found['short_by']}" in listed.text
+    [change] = [each for each in listed.attributes("a", "href") if "/red/reserve?sku=" in each]
+    form = admin.open(change.removeprefix("/ui"))
+    assert {"lab.small", "3"} <= set(form.attributes("input", "value"))
+    assert "sliceplane reservations set red lab.small 3" in form.text
+
+    owner = logged_in(plane, issue(plane, "owner", projects=["red"]).secret)
+    assert "lab.small 3" in owner.open("/reservations").text
+    assert not [each for each in owner.open("/reservations").attributes("a", "href") if "reserve?" in each]
+    assert owner.submit("/projects/red/reserve", sku="lab.small", slots="9").status == 403
+    assert admin.submit("/projects/red/unreserve", sku="lab.small").status == 200
+    assert reserved() == []
+
+
+def test_usage_of_other_projects_is_not_shown(running: RunningAllocation) -> None:
+    other = logged_in(running.plane, issue(running.plane, "other", projects=["blue"]).secret)
+    for path in ("/usage", "/usage/entries", "/usage?project=red", "/reservations", "/usage/export"):
+        assert running.id[-6:] not in other.open(path).text
+    assert other.open("/projects/red").status == 404
+    assert "/ui/usage/periods/open/close" not in other.open("/usage").attributes("a", "href")
+    assert other.submit("/usage/periods/open/close", name="x", confirm="close").status == 403
