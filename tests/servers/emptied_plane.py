@@ -58,13 +58,22 @@ class _Reused:
     def empty(self) -> None:
         """Restore the rows that the tables had after the start, and empty Redis."""
         _await_followers(self.plane)
-        self.admin.execute(self.emptying)
+        until(self._rows_restored, "the tables have their first rows")
         marker = self._marker()
         # In one transaction: without the marker, the dispatcher would restore Redis again.
         with self.redis.pipeline(transaction=True) as commands:
             commands.flushdb()
             commands.set(MARKER, marker)
             commands.execute()
+
+    def _rows_restored(self) -> bool:
+        """Restore the rows; return False after a deadlock with a transaction that the last test has left running."""
+        try:
+            self.admin.execute(self.emptying)
+        except psycopg.errors.DeadlockDetected:
+            self.admin.rollback()
+            return False
+        return True
 
     def _marker(self) -> bytes:
         """Wait until the control plane has restored a Redis that started or lost its data, and return the marker."""

@@ -98,7 +98,7 @@ def assert_safe(page: Page, path: str) -> None:
     """Check that a page has only the script, the style sheet and the links of the console."""
     scripts = [found for tag, found in page.tags if tag == "script"]
     assert [each["src"] for each in scripts] == ["/ui/static/console.js"], path
-    assert [each["defer"] for each in scripts] == [None, None], path
+    assert [each["defer"] for each in scripts] == [None], path
     assert not [
         found for tag, found in page.tags for name in found if name.startswith("on") or name == "style"
     ]
