@@ -65,8 +65,8 @@ CLOSED: Final = 3000
 PROJECTS: Final = 50
 CONNECTIONS: Final = 64
 API_PROCESSES: Final = 1
-"""Number of worker processes of the API. On two cores, which Postgres shares, a second one needs more processor time for
-smaller groups of creations than it adds.
+"""Number of worker processes of the API. On two cores, which Postgres shares, a second one needs more processor time
+for smaller groups of creations than it adds.
 """
 NODES: Final = 1000
 FULL: Final = 0.5
