@@ -205,7 +205,7 @@ class CreateAllocation(Body):
     network_mode: Annotated[str, _decided_by(network_mode_offered)] = "private-nat"
     image: Annotated[str, AfterValidator(values.image_name)] = "lab-guest"
     app_profile: Annotated[str, AfterValidator(values.app_profile_name)] | None = None
-    """App profile of the workload, which must accept the fabric of the SKU; null: any fabric is accepted."""
+    """App profile of the workload, which must accept the fabric of the SKU; null: only that fabric is accepted."""
     ssh_authorized_keys: Annotated[
         list[Annotated[str, AfterValidator(ssh_public_key)]],
         Field(min_length=1, max_length=16),
