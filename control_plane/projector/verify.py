@@ -57,6 +57,8 @@ async def verify(engine: AsyncEngine, report: Report) -> tuple[Position, tuple[D
             # The reader is idle while the other connection compares the ledger and the tables, which may take minutes.
             # It holds no lock, so the role's timeout, which keeps an appender from delaying readers, is not needed.
             await reader.execute(sa.text("set local idle_in_transaction_session_timeout = 0"))
+            # The other connection is idle while this process replays events, which takes long on a busy machine.
+            await conn.execute(sa.text("set local idle_in_transaction_session_timeout = '1min'"))
             upto = await conn.scalar(sa.select(sa.func.max(event.c.position)))
             end = Position(upto or 0)
             found = await ledger_differences(conn)

@@ -19,6 +19,7 @@ from tests.cli.control_plane import Reply, ScriptedPlane, document, page, proble
 from tests.cli.outcome import Outcome
 from tests.cli.test_status import COUNTS, FOLLOWERS, POSTGRES, REDIS, check, readiness
 from tests.servers.plane import ADMIN_KEY, RunningPlane
+from tests.waiting import until
 
 Run = Callable[..., Outcome]
 ADMIN = {"actor": "key:root-1", "role": "admin", "scopes": ["fleet:read", "tasks:read"], "projects": None}
@@ -146,6 +147,12 @@ def test_doctor_reports_when_the_verified_certificate_expires(home: Path, unconf
 def test_doctor_of_a_real_control_plane_finds_no_failure(
     shared_plane: RunningPlane, unconfigured: Run
 ) -> None:
+    def followers_have_read_the_ledger() -> bool:
+        return (
+            unconfigured("--url", shared_plane.url, "--api-key", ADMIN_KEY, "doctor", "-o", "json").code == 0
+        )
+
+    until(followers_have_read_the_ledger, "no check fails")
     done = unconfigured("--url", shared_plane.url, "--api-key", ADMIN_KEY, "doctor", "-o", "json")
     assert done.code == 0, done.out + done.err
     found = verdicts(done)

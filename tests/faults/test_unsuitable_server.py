@@ -14,6 +14,7 @@ from control_plane.programs import SERVER, Program
 from deploy.embedded.children import installed_program
 from deploy.embedded.postgres import PostgresServer, running_postgres
 from deploy.embedded.postgres_cluster import as_user, server_environment, server_user
+from deploy.embedded.signing_key import ensure_sealing_key
 from tests.servers.plane import settings_for
 from tests.servers.postgres import TEMPLATE, Database, server_folder
 from tests.servers.program_copies import run_copy
@@ -70,12 +71,13 @@ def copy_of(primary: PostgresServer, folder: Path, programs: Path) -> None:
     shutil.copy(primary.folder / "secrets.json", folder / "secrets.json")
 
 
-def check_all_refuse(server: PostgresServer, reason: str) -> None:
+def check_all_refuse(server: PostgresServer, folder: Path, reason: str) -> None:
     """Check that each program prints one line that names the reason why it refuses the server, and ends."""
     settings = settings_for(Database(server, TEMPLATE), "redis://127.0.0.1:1", port=0, queue_port=1)
     environment = {
         "SLICEPLANE_DATABASE_URL": settings.database_url.get_secret_value(),
         "SLICEPLANE_REDIS_URL": settings.redis_url.get_secret_value(),
+        "SLICEPLANE_SEALING_KEY_FILE": str(ensure_sealing_key(folder / "sealing.pem")),
     }
     for program in PROGRAMS:
         named = ["alice"] if program == "issue-key" else []
@@ -87,13 +89,13 @@ def check_all_refuse(server: PostgresServer, reason: str) -> None:
 
 
 def test_every_program_refuses_a_postgres_server_with_prepared_transactions_enabled(
-    preparing: PostgresServer,
+    preparing: PostgresServer, tmp_path: Path
 ) -> None:
-    check_all_refuse(preparing, "max_prepared_transactions is not 0")
+    check_all_refuse(preparing, tmp_path, "max_prepared_transactions is not 0")
 
 
-def test_every_program_refuses_a_postgres_standby_server(standby: PostgresServer) -> None:
-    check_all_refuse(standby, "the server is a standby")
+def test_every_program_refuses_a_postgres_standby_server(standby: PostgresServer, tmp_path: Path) -> None:
+    check_all_refuse(standby, tmp_path, "the server is a standby")
 
 
 def test_standby_server_that_the_tests_start_follows_its_primary(standby: PostgresServer) -> None:

@@ -42,7 +42,7 @@ class Feed:
 
     def __init__(self, engine: AsyncEngine, tail: Tail, waiter: Waiter) -> None:
         self._engine, self._tail, self._waiter = engine, tail, waiter
-        self._begun = self._may_differ = self._rested = False
+        self._begun = self._may_differ = False
         self._epoch: Epoch | None = None
         self._grown = asyncio.Event()
         self._waiting: set[asyncio.Event] = set()
@@ -133,9 +133,7 @@ class Feed:
         waiting = tuple(self._waiting)
         if not self._begun or (self._may_differ and not await self._is_same_ledger()):
             await self._begin()
-        elif self._rested:
-            await self._continue_at_end()
-        self._may_differ = self._rested = False
+        self._may_differ = False
         before = self.final
         batch = await self._tail.batch(before, BATCH)
         if batch.final > before:
@@ -163,17 +161,9 @@ class Feed:
         """Wait until the feed is used again. Until then, reading and encoding each event would have no use."""
         self._wanted.clear()
         await self._wanted.wait()
-        # The ledger may have grown by any number of events, and the database may have been restored.
-        self._rested = self._may_differ = True
-
-    async def _continue_at_end(self) -> None:
-        """Skip the events that were recorded without watches: a new watch reads them from the database."""
-        final = await self._tail.final()
-        if final > self.final:
-            await self._set_end(final)
-            # A skipped event may belong to the streams of a watch that has opened meanwhile.
-            self._set_alerts([*self._alerts])
-            self._wake_watchers()
+        # The ledger may have grown by any number of events, which a new watch reads from the database, and it may have
+        # been restored. No watch has read anything from this feed since.
+        self._begun = False
 
     def _set_alerts(self, streams: Iterable[StreamId]) -> None:
         for stream in streams:
@@ -197,17 +187,18 @@ class Feed:
         return False
 
     async def _begin(self) -> None:
-        """Set the feed to the current end of the ledger, and end all watches if the feed has begun before."""
-        await self._set_end(await self._end())
-        if self._begun:
-            self.incarnation += 1
-        self._begun = True
-        self._wake_watchers()
-
-    async def _set_end(self, final: Position) -> None:
+        """Set the feed to the current end of the ledger, and end all watches if the feed has followed another end
+        before.
+        """
+        final = await self._end()
         async with self._engine.connect() as conn:
             last = await last_up_to(await ledger_connection(conn), final)
-        self.ring, self._epoch = Ring(final), last and last.epoch
+        if self._begun:
+            self.incarnation += 1
+        self.ring, self._epoch, self._begun = Ring(final), last and last.epoch, True
+        # An event before this end may belong to the streams of a watch that has opened meanwhile.
+        self._set_alerts([*self._alerts])
+        self._wake_watchers()
 
     async def _end(self) -> Position:
         while not (final := await self._tail.final()):

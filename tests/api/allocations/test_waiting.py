@@ -123,9 +123,13 @@ def test_request_without_capacity_waits_without_slots_and_is_placed_when_a_slot_
     assert not any(
         shown["allowed_actions"][each]["allowed"] for each in ("stop", "start", "renew_lease", "open_ingress")
     )
-    with plane.client() as client:
-        listed = client.get("/allocations", params={"state": "waiting"}).json()["items"]
-    assert [(each["id"], each["queue"]["position"]) for each in listed] == [(made["id"], 1)]
+
+    def listed() -> list[tuple[str, int]]:
+        with plane.client() as client:
+            found = client.get("/allocations", params={"state": "waiting"}).json()["items"]
+        return [(each["id"], each["queue"]["position"]) for each in found]
+
+    until(lambda: listed() == [(made["id"], 1)], "the waiting request is listed")
     before = datetime.now(UTC).isoformat()
     free(plane, node, first)
     until(placed(plane, made), "the waiting request is placed")

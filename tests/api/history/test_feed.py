@@ -185,6 +185,7 @@ async def test_watch_verifies_its_credential_once_and_again_after_an_event_about
 
     credential = held(counted)
     with feed.alert(()):
+        await feed.up_to_date()
         reader = read_watch(feed, credential=credential)
         await fill(conn, 5)
         assert await reader.positions(5) == [1, 2, 3, 4, 5]
@@ -324,6 +325,7 @@ async def test_watch_that_starts_before_the_buffered_events_reads_older_events_f
     feed: Feed, conn: psycopg.AsyncConnection
 ) -> None:
     with feed.alert(()):
+        await feed.up_to_date()
         feed.ring = Ring(feed.final, events=20)
         for _ in range(10):
             await fill(conn, 7)

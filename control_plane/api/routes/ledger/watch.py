@@ -71,6 +71,8 @@ async def watch(
         while feed.incarnation == incarnation:
             try:
                 await check.make_if_due()
+                if feed.incarnation != incarnation:
+                    return  # the feed ended all watches during the check
                 news = await watcher.step(min(last_sent + heartbeat - monotonic(), check.due_in()))
             except DATABASE_UNAVAILABLE as error:
                 log.warning(
