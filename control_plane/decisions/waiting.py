@@ -96,7 +96,7 @@ class Try(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Step of a pass over the waiting requests: keep a node for this request, which does not fit now."""
+    """Step of a pass over the waiting requests: keep a node free for this request, which fits on no node now."""
 
     request: QueuedRequest
 

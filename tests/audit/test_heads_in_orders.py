@@ -28,7 +28,7 @@ def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
 
 @pytest.fixture(scope="module")
 def granted(plane: RunningPlane) -> SessionGrant:
-    """The first session of node n1."""
+    """Return the session that the control plane grants to node n1 when it enrols."""
     return SessionGrant.model_validate(enrol(plane, "n1", register_node(plane, "n1")).json())
 
 

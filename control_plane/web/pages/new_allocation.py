@@ -102,7 +102,7 @@ async def _preview(visit: Visit, form: Form) -> Preview:
 
 
 def _price(per_slot: str, body: Mapping[str, Any]) -> tuple[Decimal, Decimal]:
-    """Return the price of an allocation per hour, and of its whole lease, rounded to cents of the currency."""
+    """Return the price of an allocation per hour and of its whole lease, rounded to cents (below 1: 6 digits)."""
     per_hour = Decimal(per_slot) * body["slot_count"]
     whole_lease = per_hour * body["lease_seconds"] / _HOUR
     return per_hour, whole_lease.quantize(Decimal("0.01")) if whole_lease >= 1 else round(whole_lease, 6)
