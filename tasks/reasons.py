@@ -24,7 +24,7 @@ the history of the head that the node holds."""
 
 UnreadyCode = Literal["lease_mismatch", "no_lease", "not_reachable"]
 """Reasons why a slice is not ready."""
-SliceFailureCode = UnreadyCode | Literal["step_refused", "host_unreadable"]
+SliceFailureCode = UnreadyCode | Literal["step_refused", "host_unreadable", "image_unusable"]
 """Reasons why a slice could not be brought up as ordered."""
 InterruptionCode = Literal["machine_not_running"]
 """Reasons why a slice that was ready is no longer ready."""

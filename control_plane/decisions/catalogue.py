@@ -109,8 +109,7 @@ def _against_mode(mode: NetworkMode, sku: SpecifiedSku) -> list[Objection]:
 
 
 def _against_disk(sku: SpecifiedSku, image: SpecifiedImage) -> list[Objection]:
-    least = 0 if image.content.format == "kernel" else 1
-    needed, size = max(least, image.content.minimum_disk_gib), sku.content.disk_gib
+    needed, size = least_disk_gib(image.content), sku.content.disk_gib
     if needed <= size:
         return []
     reason = (
@@ -118,6 +117,16 @@ def _against_disk(sku: SpecifiedSku, image: SpecifiedImage) -> list[Objection]:
         " choose a SKU with a larger root disk"
     )
     return [Objection("image_too_large", reason, "/image")]
+
+
+def least_disk_gib(image: ImageContent) -> int:
+    """Return the size in GiB of the smallest root disk that an image fits on, as far as its entry shows: the disk in an
+    image of the format qcow2 may be larger than the file.
+    """
+    if image.format == "kernel":
+        return image.minimum_disk_gib
+    of_file = -(-image.size_bytes // 2**30) if image.format == "raw" else 1
+    return max(of_file, image.minimum_disk_gib, 1)
 
 
 def _against_fabric(sku: SpecifiedSku, profile: SpecifiedAppProfile) -> list[Objection]:

@@ -49,6 +49,7 @@ CODES: Final = {
     "conflicting_content": "the node received an order with the same fence token and different content before",
     "poisoned": "the task was delivered several times, and the agent died each time",
     "step_refused": "the host refused a step of the task; the message names the step",
+    "image_unusable": "the image store does not have the disk image, or the image differs from its entry in the catalogue",
     "host_unreadable": "a part of the host did not respond; the agent changes nothing based on an incomplete snapshot",
     "lease_mismatch": "the DHCP lease is of another address, or of another network card",
     "no_lease": "the guest has no DHCP lease",

@@ -119,6 +119,12 @@ class HostRefused(Exception):
     """The host refused a change that a step of a plan made, such as a new link, rule or domain."""
 
 
+class ImageUnusable(HostRefused):
+    """A disk image cannot be used, on this host or any other: the image store does not have it, or it differs from its
+    entry in the catalogue.
+    """
+
+
 def tap_of(index: SlotIndex) -> str:
     """Return the name of a slot's tap, which is also the name of the slot's libvirt domain."""
     return f"slice{index}"

@@ -86,7 +86,7 @@ def bring_up(
         attempt.make()
         return attempt.await_ready(on_address)
     except StepFailed as failure:
-        return attempt.failed(_reason("step_refused", str(failure)))
+        return attempt.failed(_reason(failure.code, str(failure)))
     except HostUnreadable as unreadable:
         return attempt.failed(_reason("host_unreadable", str(unreadable)))
 

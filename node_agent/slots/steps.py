@@ -4,20 +4,26 @@ from collections.abc import Iterable
 
 import structlog
 
-from node_agent.host.slices import HostRefused, Step
+from node_agent.host.slices import HostRefused, ImageUnusable, Step
 from node_agent.runtime.halt import Halt
 from node_agent.transport.progress import report_step
 from tasks.failpoints import step_failpoint
+from tasks.reasons import SliceFailureCode
 
 log = structlog.get_logger(__name__)
 
 
 class StepFailed(Exception):
-    """The host refused a step of a plan; the message names the step. The failure code is `step_refused`."""
+    """The host refused a step of a plan; the message names the step. `code` is the failure code of a slice for which
+    the plan was made.
+    """
 
     def __init__(self, step: str, refusal: HostRefused) -> None:
         super().__init__(f"{step}: {refusal}")
         self.step = step
+        self.code: SliceFailureCode = (
+            "image_unusable" if isinstance(refusal, ImageUnusable) else "step_refused"
+        )
 
 
 def run_steps(steps: Iterable[Step], halt: Halt) -> None:

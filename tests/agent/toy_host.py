@@ -45,7 +45,7 @@ NO_PORT: Final = Difference("port.absent", "a port", "none")
 class Toy:
     objects: dict[tuple[str, int], str] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
-    refused: set[str] = field(default_factory=set)
+    refused: dict[str, type[HostRefused]] = field(default_factory=dict)
     unreadable: set[str] = field(default_factory=set)
     undeletable: set[str] = field(default_factory=set)
     missing: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ class Toy:
         if step in self.slow:
             assert self.slow[step].wait(10)
         if step in self.refused:
-            raise HostRefused(f"{step} is refused by the test")
+            raise self.refused[step](f"{step} is refused by the test")
         self.done.append(step)
 
 

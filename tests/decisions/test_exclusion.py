@@ -59,6 +59,7 @@ def failures_on_node(*slots: SlotId) -> tuple[tuple[FailedBringUp, ...], tuple[F
 def test_failure_codes_are_classified_as_node_faults_or_not() -> None:
     of_node = {code for code in codes(SliceFailureCode) if is_of_node(Reason(code, "reason"))}
     assert of_node == {"step_refused", "host_unreadable", "lease_mismatch"}
+    assert not is_of_node(Reason("image_unusable", "reason"))
     assert not is_of_node(Reason("code_of_a_newer_node", "reason"))
 
 

@@ -17,6 +17,7 @@ from control_plane.api.requests.bodies import (
     Port,
     Why,
 )
+from control_plane.decisions.catalogue import least_disk_gib
 from events import values
 from events.entries import AppProfileContent, ImageContent, SkuContent
 from tasks.orders import LONGEST_BANNER, MOST_MBIT
@@ -114,6 +115,11 @@ class PublishImage(Body):
             raise _refuse("an image of the format kernel has no digest, size_bytes or firmware; omit them")
         if self.format != "kernel" and not all(of_disk):
             raise _refuse(f"an image of the format {self.format} needs a digest, size_bytes and a firmware")
+        least = least_disk_gib(self.content)
+        if 0 < self.minimum_disk_gib < least:
+            raise _refuse(
+                f"an image of {self.size_bytes} bytes needs a root disk of {least} GiB; raise minimum_disk_gib, or omit it"
+            )
         return self
 
     @property

@@ -7,6 +7,7 @@ code of that report decides whether it counts:
     step_refused     yes      the host refused a step: it could not create a machine, port, link, rule or file
     host_unreadable  yes      the host timed out: its hypervisor, switch or packet filter hangs
     lease_mismatch   yes      the DHCP lease is of another address or network card: another program interferes
+    image_unusable   no       the image store does not have the disk image, or it differs from the catalogue
     no_lease         no       the guest did not request an address: the image may not boot
     not_reachable    no       the guest has its address but does not respond: due to its image or the caller's content
     any other        no       a newer agent reports this code, and this release cannot attribute it

@@ -19,7 +19,7 @@ import structlog
 from urllib3 import BaseHTTPResponse, PoolManager, Timeout
 from urllib3.exceptions import HTTPError
 
-from node_agent.host.slices import HostRefused, HostUnreadable
+from node_agent.host.slices import HostRefused, HostUnreadable, ImageUnusable
 from node_agent.runtime.durable import sync_folder
 from node_agent.settings import RootDiskSettings, SettingsRefused
 from tasks.orders import RootDisk
@@ -49,8 +49,8 @@ class ImageCache:
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def fetch(self, disk: RootDisk) -> None:
-        """Download an image unless it is cached. Raises `HostRefused` if the store does not have it, or if it differs
-        from the catalogue; `HostUnreadable` while it is incomplete.
+        """Download an image unless it is cached. Raises `ImageUnusable` if the store does not have it, or if it differs
+        from the catalogue; `HostRefused` if it cannot be stored; `HostUnreadable` while it is incomplete.
         """
         until = time.monotonic() + self._seconds
         path = self._folder / hexadecimal(disk)
@@ -64,7 +64,7 @@ class ImageCache:
                 self._make_room(disk.image_bytes, partial)
                 self._download(disk, partial, until)
                 if not self._is_right(disk, partial):
-                    raise HostRefused(
+                    raise ImageUnusable(
                         f"{self._url(disk)} does not have the digest {disk.digest}; it was deleted"
                     )
                 partial.chmod(0o644)
@@ -159,7 +159,7 @@ class ImageCache:
 
 def _start_of(response: BaseHTTPResponse, done: int, url: str) -> int:
     """Return the position in the image at which a response of the store starts, after a request for the part after
-    `done` bytes. Raises `HostRefused` or `HostUnreadable` if the store does not send the image.
+    `done` bytes. Raises `ImageUnusable` or `HostUnreadable` if the store does not send the image.
     """
     match response.status:
         case 206:
@@ -170,7 +170,7 @@ def _start_of(response: BaseHTTPResponse, done: int, url: str) -> int:
         case 429 | 500 | 502 | 503 | 504:
             raise HostUnreadable(f"cannot download {url}: the image store answers {response.status}")
         case _:
-            raise HostRefused(f"cannot download {url}: the image store answers {response.status}")
+            raise ImageUnusable(f"cannot download {url}: the image store answers {response.status}")
 
 
 def _append(disk: RootDisk, response: BaseHTTPResponse, partial: Path, done: int, until: float) -> None:
@@ -182,7 +182,7 @@ def _append(disk: RootDisk, response: BaseHTTPResponse, partial: Path, done: int
             done += len(piece)
             if done > disk.image_bytes:
                 file.truncate(0)
-                raise HostRefused(
+                raise ImageUnusable(
                     f"the image store sends more than the {disk.image_bytes} bytes that image {disk.digest} has"
                 )
             file.write(piece)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from node_agent.drivers.machines.image_cache import ImageCache, hexadecimal
 from node_agent.drivers.programs import reason
 from node_agent.host.guests import DiskBoot
-from node_agent.host.slices import HostRefused, HostUnreadable
+from node_agent.host.slices import HostRefused, HostUnreadable, ImageUnusable
 from node_agent.settings import RootDiskSettings, SettingsRefused
 from tasks.orders import RootDisk
 
@@ -81,7 +81,7 @@ class RootDisksFolder:
             raise HostRefused(f"cannot create root disk {path}: {error}") from error
         virtual_bytes = self._checked(base, disk)
         if virtual_bytes > disk.size_gib * GIB:
-            raise HostRefused(
+            raise ImageUnusable(
                 f"image {disk.digest} needs a disk of {virtual_bytes} bytes; the root disk has {disk.size_gib} GiB"
             )
         options = ("-q", "-f", "qcow2", "-F", disk.format, "-b", base.name)
@@ -116,11 +116,11 @@ class RootDisksFolder:
         return DiskBoot(path, code, variables, path.with_suffix(".nvram"))
 
     def _checked(self, base: Path, disk: RootDisk) -> int:
-        """Return the size in bytes of the disk in an image. Raises `HostRefused` if the image refers to other files, or
-        has another format.
+        """Return the size in bytes of the disk in an image. Raises `ImageUnusable` if the image refers to other files,
+        or has another format.
         """
         found: dict[str, Any] = json.loads(
-            _qemu_img("info", "--output=json", "-f", disk.format, str(base)) or "{}"
+            _qemu_img("info", "--output=json", "-f", disk.format, str(base), failure=ImageUnusable) or "{}"
         )
         specific = found.get("format-specific", {}).get("data", {})
         for name, value in {
@@ -129,7 +129,9 @@ class RootDisksFolder:
         }.items():
             if value:
                 # A tenant could read files of the host through such a reference.
-                raise HostRefused(f"image {disk.digest} has the {name} {value!r}; an image must be one file")
+                raise ImageUnusable(
+                    f"image {disk.digest} has the {name} {value!r}; an image must be one file"
+                )
         return int(found["virtual-size"])
 
 
@@ -190,7 +192,8 @@ def _has_data(descriptor: int, start: int, end: int) -> bool:
         return False
 
 
-def _qemu_img(*arguments: str) -> str:
+def _qemu_img(*arguments: str, failure: type[HostRefused] = HostRefused) -> str:
+    """Run qemu-img and return its output. Raises `failure` if it fails, `HostUnreadable` if it does not finish."""
     try:
         done = subprocess.run(
             ["qemu-img", *arguments],
@@ -203,7 +206,7 @@ def _qemu_img(*arguments: str) -> str:
     except FileNotFoundError as missing:
         raise HostRefused("qemu-img is not installed; install the package qemu-utils") from missing
     except subprocess.CalledProcessError as error:
-        raise HostRefused(f"qemu-img {arguments[0]} failed: {reason(error)}") from error
+        raise failure(f"qemu-img {arguments[0]} failed: {reason(error)}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostUnreadable(f"qemu-img {arguments[0]} did not finish: {error}") from error
     return done.stdout

@@ -10,6 +10,7 @@ import pytest
 from events.values import Ipv4Address, Ipv4Subnet, SlotIndex
 from node_agent.aspects.gateway import NodeNetwork
 from node_agent.host.drift import Drifts
+from node_agent.host.slices import HostRefused, ImageUnusable
 from node_agent.runtime.clock import NodeClock
 from node_agent.slots import converge, slice_removal, slice_start, slice_stop
 from node_agent.slots.accept import Acceptance
@@ -378,21 +379,24 @@ def test_order_with_a_network_different_from_the_nodes_network_is_refused(
     assert toy.done == []
 
 
+@pytest.mark.parametrize(
+    ("refusal", "code"), [(HostRefused, "step_refused"), (ImageUnusable, "image_unusable")]
+)
 def test_change_that_the_host_refuses_fails_the_slice_and_is_named_in_the_failure_reason(
-    node: Node, toy: Toy
+    node: Node, toy: Toy, refusal: type[HostRefused], code: str
 ) -> None:
-    toy.refused.add("port.add")
+    toy.refused["port.add"] = refusal
     node.accept(apply())
     failed = node.reports()[-1]
     assert isinstance(failed, SliceFailed)
-    assert failed.reason.code == "step_refused"
+    assert failed.reason.code == code
     assert failed.reason.message.startswith("port.add: ")
     assert "port.add is refused by the test" in failed.reason.message
     assert toy.done == CREATION_STEPS[:2]
 
 
 def test_failed_slice_is_not_retried_until_a_newer_order_arrives(node: Node, toy: Toy) -> None:
-    toy.refused.add("port.add")
+    toy.refused["port.add"] = HostRefused
     node.accept(apply())
     toy.refused.clear()
     node.survey()
@@ -520,7 +524,7 @@ def test_slice_removal_continues_after_a_step_that_the_host_refuses_and_reports_
     node: Node, toy: Toy
 ) -> None:
     node.accept(apply())
-    toy.refused.add("machine.destroy")
+    toy.refused["machine.destroy"] = HostRefused
     node.accept(remove())
     incomplete = node.reports()[-1]
     assert isinstance(incomplete, SliceNotRemoved)
@@ -600,10 +604,10 @@ def test_repair_that_the_host_refuses_does_not_prevent_other_repairs(node: Node,
     node.accept(apply())
     for kind in ("lease", "port"):
         del toy.objects[kind, 0]
-    toy.refused = {"lease.reserve"}
+    toy.refused = {"lease.reserve": HostRefused}
     node.survey()
     assert toy.done == [*CREATION_STEPS, "port.add"]
-    toy.refused = set()
+    toy.refused = {}
     node.survey()
     assert toy.done == [*CREATION_STEPS, "port.add", "lease.reserve"]
 

@@ -11,7 +11,7 @@ import pytest
 from events.values import SlotIndex
 from node_agent.aspects.flows import cookie_of
 from node_agent.aspects.links import Tap
-from node_agent.host.slices import HostUnreadable
+from node_agent.host.slices import HostRefused, HostUnreadable
 from node_agent.lab.simulated.host import State
 from node_agent.transport.broker import RequeueOrder
 from tasks.catalogue import CREDIT, bounds_of
@@ -394,7 +394,7 @@ def test_repair_step_that_the_host_refuses_is_named_in_the_failure_reason(
     toy_node: Entrance, toy: Toy
 ) -> None:
     toy.objects.clear()
-    toy.refused.add("port.add")
+    toy.refused["port.add"] = HostRefused
     toy_node.do(on_slot(PortReconcile))
     end = toy_node.end_of(on_slot(PortReconcile))
     assert end.model_dump()["reason"] == {

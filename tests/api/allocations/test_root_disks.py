@@ -36,6 +36,8 @@ def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
         assert client.post("/images", json=IMAGE).status_code == 201
         minimal = {**IMAGE, "name": "minimal", "minimum_disk_gib": 0}
         assert client.post("/images", json=minimal).status_code == 201
+        raw = {**minimal, "name": "raw", "format": "raw", "size_bytes": 2 * 2**30 + 1}
+        assert client.post("/images", json=raw).status_code == 201
         for name, disk in SKUS.items():
             sku = {"name": name, "vcpus": 1, "memory_mib": 96, "disk_gib": disk, "price_per_hour": "0.01"}
             assert client.post("/skus", json=sku).status_code == 201
@@ -110,7 +112,12 @@ def test_allocation_with_a_disk_image_is_placed_only_on_nodes_that_support_root_
 
 @pytest.mark.parametrize(
     ("image", "sku", "needed"),
-    [("debian", "small.disk", 3), ("debian", "no.disk", 3), ("minimal", "no.disk", 1)],
+    [
+        ("debian", "small.disk", 3),
+        ("debian", "no.disk", 3),
+        ("minimal", "no.disk", 1),
+        ("raw", "small.disk", 3),
+    ],
 )
 def test_disk_image_that_needs_a_larger_root_disk_than_the_sku_has_is_refused(
     plane: RunningPlane, image: str, sku: str, needed: int

@@ -165,6 +165,7 @@ def test_key_with_the_role_caller_can_read_the_catalogue_but_not_change_it(
         ("images", {"digest": "sha256:xyz"}),
         ("images", {"firmware": None}),
         ("images", {"format": "kernel"}),
+        ("images", {"format": "raw", "size_bytes": 4 * 2**30 + 1}),
         ("images", {"architecture": "aarch64"}),
         ("images", {"readiness": {"port": 22, "banner": "\x07"}}),
         ("images", {"default_user": "Not a user"}),

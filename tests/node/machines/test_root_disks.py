@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from node_agent.drivers.machines.root_disks import RootDisksFolder
-from node_agent.host.slices import HostRefused, HostUnreadable
+from node_agent.host.slices import HostRefused, HostUnreadable, ImageUnusable
 from node_agent.settings import RootDiskSettings, SettingsRefused
 from tests.servers.image_store import ImageStore, image_store, root_disk
 
@@ -100,7 +100,7 @@ def test_image_with_another_digest_than_that_of_the_catalogue_is_refused_and_del
 ) -> None:
     disk = store.add(CONTENT)
     store.images[digits(CONTENT)] = bytes(len(CONTENT))
-    with pytest.raises(HostRefused, match=f"does not have the digest {disk.digest}"):
+    with pytest.raises(ImageUnusable, match=f"does not have the digest {disk.digest}"):
         disks.fetch(disk)
     assert cached(tmp_path) == []
 
@@ -110,12 +110,14 @@ def test_image_with_more_bytes_than_in_the_catalogue_is_refused(
 ) -> None:
     disk = store.add(CONTENT)
     store.images[digits(CONTENT)] = CONTENT + b"more"
-    with pytest.raises(HostRefused, match=f"more than the {len(CONTENT)} bytes"):
+    with pytest.raises(ImageUnusable, match=f"more than the {len(CONTENT)} bytes"):
         disks.fetch(disk)
     assert [each.stat().st_size for each in (tmp_path / "cache").iterdir()] == [0]
 
 
-@pytest.mark.parametrize(("status", "error"), [(404, HostRefused), (403, HostRefused), (503, HostUnreadable)])
+@pytest.mark.parametrize(
+    ("status", "error"), [(404, ImageUnusable), (403, ImageUnusable), (503, HostUnreadable)]
+)
 def test_refusal_of_the_image_store_is_named_and_only_a_temporary_one_is_tried_again(
     disks: RootDisksFolder, store: ImageStore, status: int, error: type[Exception]
 ) -> None:
@@ -180,7 +182,7 @@ def test_image_that_is_larger_than_the_root_disk_is_refused(
     qemu_img("create", "-q", "-f", "qcow2", str(tmp_path / "big.qcow2"), "2G")
     disk = store.add((tmp_path / "big.qcow2").read_bytes(), format_="qcow2")
     disks.fetch(disk)
-    with pytest.raises(HostRefused, match=f"needs a disk of {2 * 2**30} bytes; the root disk has 1 GiB"):
+    with pytest.raises(ImageUnusable, match=f"needs a disk of {2 * 2**30} bytes; the root disk has 1 GiB"):
         disks.make(NAME, disk)
     assert NAME not in disks.found("slice0")
 
@@ -203,7 +205,7 @@ def test_image_that_refers_to_a_file_of_the_host_is_refused(
     qemu_img("create", "-q", "-f", "qcow2", *filled, str(tmp_path / "evil.qcow2"), "1M")
     disk = store.add((tmp_path / "evil.qcow2").read_bytes(), format_="qcow2")
     disks.fetch(disk)
-    with pytest.raises(HostRefused, match=reference):
+    with pytest.raises(ImageUnusable, match=reference):
         disks.make(NAME, disk)
 
 
