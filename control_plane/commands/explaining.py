@@ -39,7 +39,9 @@ from read_models import nodes, slots
 
 _MISMATCHES: Final = tuple(Mismatch)
 _SUITED: Final = len(_MISMATCHES)
-"""Rank of a class that suits the request. The ranks of the others are the places of their reasons."""
+"""Rank of a class that suits the request. The ranks of the others are the indices of their reasons."""
+_PORT_DOWN: Final = _MISMATCHES.index(Mismatch.FABRIC_DOWN)
+"""Rank of a class that suits the request as soon as its fabric port carries traffic."""
 
 
 class Fleet(NamedTuple):
@@ -96,9 +98,10 @@ async def groups_in(conn: AsyncConnection, wanted: PlacementRequest, fleet: Flee
 def _slots_by_node(
     counts: sa.FromClause, ranks: Mapping[str, int], kept: Collection[str]
 ) -> sa.Select[tuple[object, ...]]:
-    """Return the query that counts, for each node, the slots that suit the request (`suited`), those of them that are
-    fit for placement (`fit`), those that no allocation holds (`idle`), those that are both (`free`), and those of the
-    free ones that are not kept for other projects (`unreserved`). `closest` is the highest rank of the node's slots.
+    """Return the query that counts, for each node, the slots with the hardware that the request needs (`able`), those
+    of them that suit it now (`suited`), those of these that are fit for placement (`fit`), those that no allocation
+    holds (`idle`), those that are both (`free`), and those of the free ones that are not kept for other projects
+    (`unreserved`). `closest` is the highest rank of the node's slots; null if all of them are retired.
     """
     keys, numbers = sa.cast([*ranks], ARRAY(sa.Text)), sa.cast([*ranks.values()], ARRAY(sa.Integer))
     rank = sa.func.unnest(keys, numbers).table_valued("key", "rank", name="ranked").render_derived()
@@ -110,7 +113,8 @@ def _slots_by_node(
     return (
         sa.select(
             counts.c.node_id,
-            sa.func.max(rank.c.rank).label("closest"),
+            sa.func.max(rank.c.rank).filter(counts.c.slots > 0).label("closest"),
+            sa.func.coalesce(sa.func.sum(counts.c.slots).filter(rank.c.rank >= _PORT_DOWN), 0).label("able"),
             total(counts.c.slots).label("suited"),
             total(counts.c.fit).label("fit"),
             total(counts.c.idle).label("idle"),
@@ -130,14 +134,17 @@ def _code(wanted: PlacementRequest, fleet: Fleet, own: sa.FromClause) -> sa.Colu
         {place: sa.literal(str(each)) for place, each in enumerate(_MISMATCHES)}, value=own.c.closest
     )
     needs = (
-        Need(own.c.node_id.is_not(None), sa.literal(NO_SLOTS)),
-        Need(own.c.suited > 0, mismatch),
-        Need(own.c.suited >= count, sa.literal(TOO_FEW_SLOTS)),
+        # A node without access may have no slots only because it has not enrolled yet.
+        Need(sa.or_(own.c.closest.is_not(None), access.holds), access.reason),
+        Need(own.c.closest.is_not(None), sa.literal(NO_SLOTS)),
+        Need(own.c.able > 0, mismatch),
+        Need(own.c.able >= count, sa.literal(TOO_FEW_SLOTS)),
         access,
         *(() if fleet.is_past else placeable.heartbeat(wanted.unreachable_after)),
         *sound,
         Need(wanted.has_image(fleet.node), sa.literal(IMAGE_MISSING)),
         *(() if fleet.is_past else _supported(wanted, fleet.node)),
+        Need(own.c.suited >= count, sa.literal(str(Mismatch.FABRIC_DOWN))),
         # A repair is sufficient if enough slots are idle, even if others that are fit are in use.
         Need(own.c.fit >= count, sa.literal(SLOTS_BLOCKED)),
         Need(sa.or_(own.c.free >= count, own.c.idle < count), sa.literal(SLOTS_BLOCKED)),

@@ -2,7 +2,7 @@
 refused one may be placed at the earliest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.catalogue import specification
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
-from control_plane.commands.searching import first_hosts, on_fit_node, suitable_classes, usable_classes
+from control_plane.commands.searching import first_hosts, on_fit_node, usable_classes
 from control_plane.decisions.leases import against_length, limits_of
 from control_plane.decisions.placing.explanation import Nearest, Outlook
 from control_plane.decisions.placing.suitability import difference, skus_among
@@ -25,55 +25,75 @@ MOST_SKUS: Final = 16
 """Number of other SKUs that are tried, the most similar ones first."""
 
 
+Admit = Callable[[NewAllocation, AllocationSpecified], Awaitable[PlacementRequest | None]]
+"""Function that returns the request for the slots of a similar allocation, without those that are kept from it; None if
+its price cap, a quota or the budget does not permit the allocation."""
+
+
 async def outlook_of(
-    conn: AsyncConnection, new: NewAllocation, refused: Sequence[PlacementRequest]
+    conn: AsyncConnection,
+    new: NewAllocation,
+    specified: Sequence[AllocationSpecified],
+    searched: Sequence[PlacementRequest],
+    admit: Admit,
 ) -> Outlook:
-    """Return what is possible instead of a request that cannot be placed now. `refused` contains the request once for
-    each of its SKUs.
+    """Return what is possible instead of a request that cannot be placed now. `specified` has the specification with
+    each of its SKUs; `searched` are the requests for which slots were searched.
     """
-    ends = [end for each in refused if (end := await _earliest(conn, each)) is not None]
-    nearest = await _with_fewer_slots(conn, refused) or await _with_another_sku(conn, new, refused)
+    ends = [end for each in searched if (end := await _earliest(conn, each)) is not None]
+    nearest = await _with_fewer_slots(conn, new, specified, admit)
+    nearest = nearest or await _with_another_sku(conn, new, specified, admit)
     return Outlook(nearest, min(ends, default=None))
 
 
-async def _with_fewer_slots(conn: AsyncConnection, refused: Sequence[PlacementRequest]) -> Nearest | None:
+async def _with_fewer_slots(
+    conn: AsyncConnection, new: NewAllocation, specified: Sequence[AllocationSpecified], admit: Admit
+) -> Nearest | None:
     """Return the request with the largest number of slots that one node has free now; None if no node has any."""
-    if refused[0].request.slot_count == 1:
-        return None
-    for each in refused:
-        keys = [*await usable_classes(conn, each)]
-        total, node = sa.func.sum(tables.slot_counts.c.free), tables.slot_counts.c.node_id
-        found = await conn.scalar(
-            sa.select(total)
-            .where(tables.slot_counts.c["class"].in_(keys), *on_fit_node(each, node))
-            .group_by(node)
-            .order_by(total.desc())
-            .limit(1)
-        )
-        if found:
-            return Nearest(each.demand.name, min(found, each.request.slot_count - 1))
+    for each in specified if new.request.slot_count > 1 else ():
+        one = await admit(new.with_slots(1), each)
+        if one is None:
+            continue
+        for count in range(min(await _most_on_a_node(conn, one), new.request.slot_count - 1), 0, -1):
+            placed = await admit(new.with_slots(count), each)
+            if placed is not None and await _has_host(conn, placed):
+                return Nearest(placed.demand.name, count)
     return None
 
 
+async def _most_on_a_node(conn: AsyncConnection, wanted: PlacementRequest) -> int:
+    """Return the largest number of free slots for a request on one node."""
+    counts, keys = tables.slot_counts, [*await usable_classes(conn, wanted)]
+    total = sa.func.sum(counts.c.free)
+    of_node = sa.select(total).where(counts.c["class"].in_(keys), *on_fit_node(wanted, counts.c.node_id))
+    most = await conn.scalar(of_node.group_by(counts.c.node_id).order_by(total.desc()).limit(1))
+    return int(most or 0)
+
+
+async def _has_host(conn: AsyncConnection, wanted: PlacementRequest) -> bool:
+    """Return whether a node has enough free slots for a request now."""
+    keys = [*await usable_classes(conn, wanted)]
+    return bool(keys and await first_hosts(conn, wanted, keys, [], most=1))
+
+
 async def _with_another_sku(
-    conn: AsyncConnection, new: NewAllocation, refused: Sequence[PlacementRequest]
+    conn: AsyncConnection, new: NewAllocation, specified: Sequence[AllocationSpecified], admit: Admit
 ) -> Nearest | None:
     """Return the request with the most similar SKU of the catalogue for which a node has enough free slots now."""
-    wanted, tried = refused[0].demand.sku, {each.demand.name for each in refused}
+    wanted, tried = specified[0].sku.content, {each.sku.name for each in specified}
     others = [
         (name, content)
         for name, content in skus_among(await catalogue.offered(conn, "sku"))
         if name not in tried
     ]
     for name, _ in sorted(others, key=lambda each: (difference(wanted, each[1]), each[0]))[:MOST_SKUS]:
-        specified = await specification(conn, new.as_sku(name), new.app_profile)
-        if not isinstance(specified, AllocationSpecified):
+        other = await specification(conn, new.as_sku(name), new.app_profile)
+        if not isinstance(other, AllocationSpecified):
             continue
-        if against_length(new.request.lease_seconds, limits_of(specified)):
+        if against_length(new.request.lease_seconds, limits_of(other)):
             continue
-        placed = new.placed_as(specified, refused[0].apart_nodes)
-        keys = [*await usable_classes(conn, placed)]
-        if keys and await first_hosts(conn, placed, keys, []):
+        placed = await admit(new, other)
+        if placed is not None and await _has_host(conn, placed):
             return Nearest(name, new.request.slot_count)
     return None
 
@@ -98,7 +118,7 @@ async def first_fit(conn: AsyncConnection, wanted: PlacementRequest) -> FirstFit
     end of its lease, and no other one gets them. If the known ends of leases do not suffice on any node, it is the node
     with the most free slots. None if no node has enough slots that can become free.
     """
-    keys = [*await suitable_classes(conn, wanted.demand)]
+    keys = [*await usable_classes(conn, wanted)]
     slot, timer = slots.slot, tables.timer
     stream = sa.literal("allocation-") + slot.c.allocation_id
     is_free = slot.c.state == slot_state_name(Free())

@@ -3,8 +3,8 @@
 The rows of slots and nodes with newer events are computed from the ledger; all others are still as they were. So the
 cost grows with the number of slots and nodes that changed since, and not with their histories.
 
-A past state has neither heartbeats nor abilities of agents nor free public addresses: they are not events of slots and
-nodes. A node that only lacked one of them counts as suitable.
+A past state has neither heartbeats nor abilities of agents, free public addresses, reservations and nodes kept for
+waiting requests: they are not events of slots and nodes. A node that only lacked one of them counts as suitable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.explaining import Fleet, groups_in
 from control_plane.commands.placement_request import NewAllocation
+from control_plane.decisions.first_release import implied_specification
 from control_plane.decisions.placing.explanation import Group
 from control_plane.decisions.refusals import Conflict, Objection
 from control_plane.time_travel.rows import Row, rows_at
@@ -99,7 +100,8 @@ def newest_placement(history: Sequence[Recorded[AllocationFact]]) -> Placement:
     """
     request = history[0].fact
     assert isinstance(request, AllocationRequested)
-    [specified] = (each.fact for each in history if isinstance(each.fact, AllocationSpecified))
+    recorded = (each.fact for each in history if isinstance(each.fact, AllocationSpecified))
+    specified = next(recorded, None) or implied_specification(request)
     for each in reversed(history):
         match each.fact:
             case AllocationReplaced(slots=chosen, vacated=vacated, attempt=attempt):
@@ -128,8 +130,8 @@ async def explain_placement(
     """Return every node that was registered before a placement and that it was permitted to choose, in groups with the
     same reason.
 
-    `conn` must have changed nothing. The other arguments are those of `NewAllocation`. Raises `Conflict` if too many
-    slots and nodes have changed since.
+    `conn` must have changed nothing. The other arguments are those of `NewAllocation`; simulated nodes also count as
+    allowed if the chosen node is one. Raises `Conflict` if too many slots and nodes have changed since.
     """
     ledger, position = await ledger_connection(conn), placement.position
     # All queries must see the same events and rows. The transaction may have begun without the knowledge of SQLAlchemy.
@@ -146,7 +148,9 @@ async def explain_placement(
     recounted = {node_of(SlotId(each)) for each in of_slots}
     fleet = Fleet(node, counts_with(slot, recounted), await slots.classes(conn, past_slots), is_past=True)
     request = placement.request
-    new = NewAllocation(request, unreachable_after, simulated_allowed=simulated_allowed)
+    chosen = await nodes.find(conn, node_of(placement.slots[0].slot_id))
+    allowed = simulated_allowed or (chosen is not None and chosen.simulated is True)
+    new = NewAllocation(request, unreachable_after, simulated_allowed=allowed)
     apart = await nodes_with_labels(conn, request.project, request.apart_from, slot)
     wanted = replace(new.placed_as(placement.specified, apart), except_nodes=placement.vacated)
     return await groups_in(conn, wanted, fleet)

@@ -1,5 +1,6 @@
 """A request for slots: as a caller makes it, and as placement and its explanation use it."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -37,6 +38,11 @@ class NewAllocation:
     def as_sku(self, sku: SkuName) -> AllocationRequested:
         """Return the request with another SKU."""
         return replace(self.request, sku=sku)
+
+    def with_slots(self, count: int) -> "NewAllocation":
+        """Return the same with another number of slots, and without the ingress rules of slots that it lacks then."""
+        rules = [each for each in self.ingress_rules if each[1].slot < count]
+        return dataclasses.replace(self, request=replace(self.request, slot_count=count), ingress_rules=rules)
 
     def placed_as(self, specified: AllocationSpecified, apart_nodes: frozenset[NodeId]) -> "PlacementRequest":
         """Return the request for slots of the allocation with the SKU of `specified`."""

@@ -26,7 +26,13 @@ from control_plane.commands.waiting import (
 )
 from control_plane.decisions.deadlines import ready_within
 from control_plane.decisions.leases import against_length, limits_of, limits_of_project
-from control_plane.decisions.placing.explanation import Group, Unplaced, field_of_sku, unplaced_with_any
+from control_plane.decisions.placing.explanation import (
+    Group,
+    Unplaced,
+    field_of_sku,
+    not_admitted,
+    unplaced_with_any,
+)
 from control_plane.decisions.quotas import NotAdmitted, against_price, over_quota, use_of, whole_use
 from control_plane.decisions.refusals import Conflict, refuse_if
 from control_plane.decisions.waiting import may_wait, queued_ingress
@@ -83,7 +89,7 @@ def create_allocation(new: NewAllocation, origin: Origin, render: RenderNew) -> 
             await contest_kept(transaction, ahead, placing)
             if ahead.contested:
                 raise RunBefore(partial(place_contested, ahead=ahead, placing=placing), refusal)
-            raise await _with_outlook(transaction.conn, refusal, new, options)
+            raise await _with_outlook(transaction, refusal, new, options, ahead)
         option, found = result
         # If other requests used the quota since the first check, the next run tries the alternatives.
         may_retry = len(options) > 1 and not transaction.wait_for_locked
@@ -137,12 +143,15 @@ def preview_placement(
 
     async def command(transaction: Transaction) -> Decision:
         options, ahead = await _options(transaction, new, origin.actor)
-        groups = [group for each in options for group in await groups_of(transaction.conn, each.wanted)]
         result = await _find_slots_for_any(transaction, options, ahead)
+        if isinstance(result, list) and not transaction.wait_for_locked and _searched(options):
+            raise RetryWithoutLocks
+        groups = [
+            group for each in options for group in await _groups_of_option(transaction.conn, each, ahead)
+        ]
         if isinstance(result, list):
-            if not transaction.wait_for_locked and _searched(options):
-                raise RetryWithoutLocks
-            refusal = await _with_outlook(transaction.conn, unplaced_with_any(result), new, options)
+            refusal = unplaced_with_any(result)
+            refusal = await _with_outlook(transaction, refusal, new, options, ahead)
             answer = render(None, [], refusal, groups)
         else:
             option, found = result
@@ -268,10 +277,33 @@ async def _find_slots_for_any(
     return refusals
 
 
+async def _groups_of_option(conn: AsyncConnection, option: Option, ahead: Ahead) -> Sequence[Group]:
+    """Return the groups of all nodes for an option, after slots were searched for it."""
+    kept = option.wanted.kept_nodes | ahead.contested_nodes
+    groups = await groups_of(conn, replace(option.wanted, kept_nodes=kept))
+    return groups if option.refusal is None else not_admitted(groups, option.refusal)
+
+
 async def _with_outlook(
-    conn: AsyncConnection, refusal: Conflict, new: NewAllocation, options: Sequence[Option]
+    transaction: Transaction,
+    refusal: Conflict,
+    new: NewAllocation,
+    options: Sequence[Option],
+    ahead: Ahead,
 ) -> Conflict:
     """Return the refusal of a request, with its outlook if no node is suitable."""
     if not isinstance(refusal, Unplaced):
         return refusal
-    return refusal.with_outlook(await outlook_of(conn, new, [each.wanted for each in options]))
+    conn, quotas, apart = transaction.conn, options[0].quotas, options[0].wanted.apart_nodes
+
+    async def admit(similar: NewAllocation, specified: AllocationSpecified) -> PlacementRequest | None:
+        limited = await restricted(conn, similar.placed_as(specified, apart), quotas.reserved)
+        option = option_of(similar, specified, limited, quotas, options[0].use.principal)
+        if option.refusal is not None:
+            return None
+        wanted = await ahead.without_kept(conn, option.wanted, transaction.now)
+        return replace(wanted, kept_nodes=wanted.kept_nodes | ahead.contested_nodes)
+
+    searched = [each.wanted for each in options if each.refusal is None]
+    specified = [each.specified for each in options]
+    return refusal.with_outlook(await outlook_of(conn, new, specified, searched, admit))

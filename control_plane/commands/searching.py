@@ -8,7 +8,7 @@ locked rows that the other transaction needs, both would wait for each other.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Final
@@ -25,6 +25,7 @@ from control_plane.decisions.placing.choice import (
     Candidate,
     choose,
     fits,
+    no_free_slots,
     unknown_node,
 )
 from control_plane.decisions.placing.explanation import RESERVED, Unplaced, unplaced
@@ -92,12 +93,47 @@ class FoundSlots:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Nothing:
+    """A search found no slots. `lost` are nodes with enough free slots that became unusable after the statement that
+    found the slots: they were cordoned, their public addresses were used up, or they got allocations from which the
+    request keeps apart. `refusal` is why the public addresses do not suffice.
+    """
+
+    lost: frozenset[NodeId] = frozenset()
+    refusal: Conflict | None = None
+
+
 async def find_slots(transaction: Transaction, wanted: PlacementRequest) -> FoundSlots:
     """Find and lock free slots for a request, all on one node. Raises `Conflict` or `UnknownName` if there are none.
 
-    With `Transaction.wait_for_locked`, the query waits for rows that other transactions have locked; else it skips
-    them.
+    With `Transaction.wait_for_locked`, the query waits for rows that other transactions have locked, and nodes that
+    become unusable during the search are left out of a further search. Without it, slots may be missed.
     """
+    if not transaction.wait_for_locked:
+        found = await _search(transaction, wanted)
+        if isinstance(found, _Nothing):
+            raise found.refusal or no_free_slots(wanted.request.slot_count, wanted.demand)
+        return found
+    others, refusal = wanted, None
+    while True:
+        # Each search waits for locks only while it has none.
+        async with transaction.conn.begin_nested() as attempt:
+            found = await _search(transaction, others)
+            if isinstance(found, FoundSlots):
+                return found
+            await attempt.rollback()
+        refusal = found.refusal or refusal
+        if not found.lost:
+            break
+        others = replace(others, except_nodes=others.except_nodes | found.lost)
+    if refusal is not None:
+        raise refusal
+    await _refuse(transaction.conn, wanted)
+    raise AssertionError("_refuse always raises")
+
+
+async def _search(transaction: Transaction, wanted: PlacementRequest) -> FoundSlots | _Nothing:
     conn, wait_for_locked, request = transaction.conn, transaction.wait_for_locked, wanted.request
     suitable = await usable_classes(conn, wanted)
     rows, free = await _free_slots_in_placement_order(conn, wanted, suitable)
@@ -106,13 +142,14 @@ async def find_slots(transaction: Transaction, wanted: PlacementRequest) -> Foun
         lock = _Lock.WAIT if wait_for_locked else _Lock.SKIP
         rows = await _first_that_fits(conn, wanted, suitable, lock)
         free = Counter(map(node_of, rows))
-    if wait_for_locked and not fits(rows, request.slot_count):
-        await _refuse(conn, wanted)
     candidates = {name: Candidate(suitable[row.class_], len(row.failures)) for name, row in rows.items()}
-    chosen, reserved = await _chosen(conn, candidates, free, wanted)
-    versions = tuple(rows[slot].version for slot in chosen)
-    classes = frozenset(rows[slot].class_ for slot in chosen)
-    return FoundSlots(tuple(placed_slot(rows[slot]) for slot in chosen), versions, reserved, classes)
+    chosen = await _chosen(transaction, candidates, free, wanted)
+    if isinstance(chosen, _Nothing):
+        return chosen
+    names, reserved = chosen
+    versions = tuple(rows[slot].version for slot in names)
+    classes = frozenset(rows[slot].class_ for slot in names)
+    return FoundSlots(tuple(placed_slot(rows[slot]) for slot in names), versions, reserved, classes)
 
 
 async def apart_nodes(conn: AsyncConnection, request: AllocationRequested) -> frozenset[NodeId]:
@@ -242,36 +279,54 @@ async def _refuse(conn: AsyncConnection, wanted: PlacementRequest) -> None:
 
 
 async def _chosen(
-    conn: AsyncConnection,
+    transaction: Transaction,
     candidates: Mapping[SlotId, Candidate],
     free: Mapping[NodeId, int],
     wanted: PlacementRequest,
-) -> tuple[tuple[SlotId, ...], tuple[IngressReserved, ...]]:
-    """Choose slots on the first node, in placement order, that is not cordoned and also has the requested public
-    addresses and ports free.
-
-    Raises `Conflict` if there is no such node.
+) -> tuple[tuple[SlotId, ...], tuple[IngressReserved, ...]] | _Nothing:
+    """Choose slots on the first node, in placement order, that is not cordoned, has the requested public addresses and
+    ports free, and has no allocation from which the request keeps apart. These conditions are read again, because the
+    statement that found the candidates has an older snapshot.
     """
-    request, left, refusal = wanted.request, dict(candidates), None
-    while True:
-        try:
-            chosen = choose(left, free, request.slot_count, wanted.demand)
-        except Conflict as nothing:
-            raise (refusal or nothing) from None
+    conn, request, left = transaction.conn, wanted.request, dict(candidates)
+    lost, refusal = set[NodeId](), None
+    while fits(left, request.slot_count):
+        chosen = choose(left, free, request.slot_count, wanted.demand)
         host = node_of(chosen[0])
-        # The statement that chose the slots may have a snapshot older than a cordon of the node.
-        if not await placeable.hold_open(conn, host):
-            left = {slot: each for slot, each in left.items() if node_of(slot) != host}
-            continue
-        if not wanted.ingress_rules:
-            return chosen, ()
-        node = await nodes.held(conn, host)
-        ingress_requests = [(name, chosen[rule.slot], rule) for name, rule in wanted.ingress_rules]
-        try:
-            return chosen, await reserve(conn, node, ingress_requests, request.allocation_id, request.project)
-        except Conflict as lacking:
-            refusal = lacking
-            left = {slot: each for slot, each in left.items() if node_of(slot) != host}
+        if await placeable.hold_open(conn, host) and await _hold_apart(transaction, request, host):
+            if not wanted.ingress_rules:
+                return chosen, ()
+            node = await nodes.held(conn, host)
+            ingress_requests = [(name, chosen[rule.slot], rule) for name, rule in wanted.ingress_rules]
+            try:
+                return chosen, await reserve(
+                    conn, node, ingress_requests, request.allocation_id, request.project
+                )
+            except Conflict as lacking:
+                refusal = lacking
+        lost.add(host)
+        left = {slot: each for slot, each in left.items() if node_of(slot) != host}
+    return _Nothing(frozenset(lost), refusal)
+
+
+async def _hold_apart(transaction: Transaction, request: AllocationRequested, host: NodeId) -> bool:
+    """Return whether a node has no allocation from which the request keeps apart, and let no other one be placed there
+    until the transaction ends.
+
+    A request that only has the label does not lock it, so its slots are found by their locks: this waits for them, or
+    returns False if the transaction does not wait.
+    """
+    if not request.apart_from:
+        return True
+    of_host = sa.select(slots.slot).where(slots.slot.c.node_id == host)
+    locked = of_host.with_for_update(read=True, skip_locked=not transaction.wait_for_locked)
+    rows = (await transaction.conn.execute(locked)).all()
+    host_slots = of_host.subquery()
+    count = await transaction.conn.scalar(sa.select(sa.func.count()).select_from(host_slots))
+    if len(rows) != count:
+        return False
+    found = await nodes_with_labels(transaction.conn, request.project, request.apart_from, host_slots)
+    return host not in found
 
 
 def placed_slot(row: SlotRow) -> PlacedSlot:

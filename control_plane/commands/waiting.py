@@ -88,6 +88,8 @@ class Ahead:
     requests: tuple[QueuedRequest, ...] = ()
     kept: tuple[Kept, ...] = ()
     contested: list[QueuedRequest] = field(default_factory=list)
+    contested_nodes: set[NodeId] = field(default_factory=set)
+    """The nodes of these slots."""
 
     async def without_kept(
         self, conn: AsyncConnection, wanted: PlacementRequest, now: datetime
@@ -178,6 +180,7 @@ async def find_in_turn(transaction: Transaction, wanted: PlacementRequest, ahead
                 return found
             await attempt.rollback()
         ahead.contested.append(taker)
+        ahead.contested_nodes.add(host)
         wanted = replace(wanted, kept_nodes=wanted.kept_nodes | {host})
 
 

@@ -13,6 +13,7 @@ from events.slots import SlotUse
 from events.values import ProjectId
 
 CODE: Final = "quota_exceeded"
+PRICE_TOO_HIGH: Final = "price_too_high"
 Scope = Literal["project", "principal"]
 Limits = ProjectLimits | PrincipalLimits
 _NAMED: Final = {
@@ -126,7 +127,7 @@ def against_price(specified: AllocationSpecified, slot_count: int, most: str | N
         f"{slot_count} slots of SKU {sku.name} cost {amount_text(price)} per hour, more than max_price_per_hour {most};"
         " request a cheaper SKU or fewer slots, or raise max_price_per_hour"
     )
-    return [Objection("price_too_high", reason, "/sku")]
+    return [Objection(PRICE_TOO_HIGH, reason, "/sku")]
 
 
 def amount_text(amount: int | Decimal) -> str:

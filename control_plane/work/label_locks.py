@@ -20,11 +20,14 @@ from read_models import slots
 async def lock_labels(conn: AsyncConnection, project: ProjectId, labels: Mapping[str, str]) -> None:
     """Wait for other requests of the project that lock one of these labels, and let later ones wait until the
     transaction ends. Labels are locked in their order, before rows of slots.
+
+    The rows are deleted at once, so that none remains: until the transaction ends, a row with the same key cannot be
+    inserted.
     """
     for label, value in sorted(labels.items()):
         row = {"project": project, "label": label, "value": value}
         await conn.execute(insert(label_lock).values(row).on_conflict_do_nothing())
-        await conn.execute(sa.select(label_lock).filter_by(**row).with_for_update())
+        await conn.execute(sa.delete(label_lock).filter_by(**row))
 
 
 async def nodes_with_labels(

@@ -8,7 +8,7 @@ be a moment older than the slots: `counts_now` counts the slots of the nodes wit
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -19,7 +19,7 @@ from control_plane.work.tables import slot_counts
 from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.tables import event
-from events.slot_states import Free, slot_state_name
+from events.slot_states import SlotStateName
 from events.slots import SlotFact
 from events.values import NodeId, node_of
 from read_models import slots
@@ -28,6 +28,9 @@ from read_models.checkpoints import checkpoint
 FOLLOWER = "slot_counts"
 """Name of the checkpoint of the follower that keeps the table up to date."""
 _NUMBERS = ("slots", "fit", "idle", "free")
+_FREE: Final[SlotStateName] = "free"
+_QUARANTINED: Final[SlotStateName] = "quarantined"
+_RETIRED: Final[SlotStateName] = "retired"
 
 
 async def changed_nodes(batch: Sequence[Recorded[Fact]], _now: datetime) -> frozenset[NodeId]:
@@ -81,16 +84,17 @@ def _stored() -> sa.Select[tuple[Any, ...]]:
 
 def _counted(slot: sa.FromClause, which: sa.ColumnElement[bool]) -> sa.Select[tuple[Any, ...]]:
     """Return the query with one row for each class of slots of a node, for the slots with the condition `which`: the
-    number of all slots (`slots`), of those that are fit for placement (`fit`), of those that no allocation holds
-    (`idle`), and of those to which both applies (`free`).
+    number of slots that are not retired (`slots`), of those that are fit for placement and not quarantined (`fit`), of
+    those that no allocation holds (`idle`), and of those to which both applies (`free`).
     """
     count = sa.func.count()
-    fit, idle = all_hold(of_slot(slot)), slot.c.state == slot_state_name(Free())
+    idle, not_retired = slot.c.state == _FREE, slot.c.state != _RETIRED
+    fit = sa.and_(all_hold(of_slot(slot)), not_retired, slot.c.state != _QUARANTINED)
     return (
         sa.select(
             slot.c.node_id,
             slot.c["class"],
-            count.label("slots"),
+            count.filter(not_retired).label("slots"),
             count.filter(fit).label("fit"),
             count.filter(idle).label("idle"),
             count.filter(sa.and_(fit, idle)).label("free"),

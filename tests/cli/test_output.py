@@ -12,7 +12,8 @@ import pytest
 from control_plane.cli.hints import HINTS, hints
 from control_plane.cli.yaml_text import yaml_text
 from control_plane.decisions.codes import CODES, RefusalClass
-from control_plane.decisions.placing.choice import node_blocked, unknown_node
+from control_plane.decisions.placing.choice import unknown_node
+from control_plane.decisions.placing.explanation import node_blocked
 from control_plane.decisions.refusals import Objection
 from events.values import NodeId
 from tests.cli.control_plane import ScriptedPlane, document, page, problem, stream
@@ -139,7 +140,7 @@ def test_hint_of_a_refused_allocation_begins_with_what_its_caller_may_do(code: s
 
 @pytest.mark.parametrize(
     "objection",
-    [node_blocked(NodeId("lab-a"), "it is draining"), *unknown_node(NodeId("lab-a")).objections],
+    [node_blocked(NodeId("lab-a"), "unreachable"), *unknown_node(NodeId("lab-a")).objections],
 )
 def test_refusal_of_the_node_of_an_allocation_names_no_command_that_its_caller_may_not_use(
     objection: Objection,

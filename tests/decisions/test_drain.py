@@ -15,7 +15,7 @@ from control_plane.decisions.fleet.drain import (
     start,
     uncordon,
 )
-from control_plane.decisions.placing.choice import node_blocked
+from control_plane.decisions.placing.explanation import node_blocked
 from control_plane.decisions.refusals import Conflict
 from events.facts import Reason, RemainingSlot
 from events.nodes import NodeCordoned, NodeDrainEnded, NodeDrainStarted, NodeUncordoned
@@ -121,7 +121,6 @@ def test_claimed_slot_shows_whether_the_drain_releases_its_allocation(
 
 def test_refusal_of_a_cordoned_node_names_the_reason_of_the_cordon() -> None:
     message = node_blocked(NODE, "cordoned", WHY).message
-    assert message.startswith(
-        f"node lab-a is not schedulable now: the node is cordoned: {WHY}; omit the node"
-    )
-    assert "the node is cordoned" not in node_blocked(NODE, "unreachable", WHY).message
+    assert message.startswith(f"nothing is placed on node lab-a now (cordoned: {WHY}); omit the node")
+    assert "(cordoned)" in node_blocked(NODE, "cordoned", None).message
+    assert "cordoned" not in node_blocked(NODE, "unreachable", WHY).message

@@ -4,24 +4,40 @@ import msgspec
 import pytest
 
 from control_plane.api.views.allocation_views import allocation_view
+from control_plane.commands.past_placements import newest_placement
 from control_plane.decisions.allocation_states import Provisioning, fold
+from control_plane.decisions.first_release import implied_specification
 from control_plane.processes.allocation import due
 from events.allocations import AllocationFact, ReadinessCheckSet
 from events.envelope import Cause, Recorded
 from events.values import Epoch, Position, SkuName, new_uuid, stream_of_allocation
 from tasks.orders import ApplySlice, Order
-from tests.decisions.histories import ACTIVE, ID, NOW, PROVISIONING, RELEASING, REQUESTED, STOPPED, specified
+from tests.decisions.histories import (
+    ACTIVE,
+    ID,
+    NOW,
+    PROVISIONING,
+    RELEASING,
+    REQUESTED,
+    STOPPED,
+    A,
+    B,
+    specified,
+)
 
 WEB = ReadinessCheckSet(ID, 8080, "")
 
 
-def applied(facts: tuple[AllocationFact, ...]) -> list[ApplySlice]:
+def recorded(facts: tuple[AllocationFact, ...]) -> list[Recorded[AllocationFact]]:
     cause, stream = Cause("key:test", "test", new_uuid(), NOW), stream_of_allocation(ID)
-    history = [
+    return [
         Recorded(Position(at), new_uuid(), stream, at, fact, cause, NOW, Epoch(1))
         for at, fact in enumerate(facts, 1)
     ]
-    orders = [each for each in due(history, NOW) if isinstance(each, Order)]
+
+
+def applied(facts: tuple[AllocationFact, ...]) -> list[ApplySlice]:
+    orders = [each for each in due(recorded(facts), NOW) if isinstance(each, Order)]
     return [order.body for order in orders if isinstance(order.body, ApplySlice)]
 
 
@@ -63,6 +79,12 @@ def test_view_of_an_allocation_of_the_first_release_has_no_versions_of_the_catal
         None,
         "0",
     )
+
+
+def test_placement_of_an_allocation_of_the_first_release_has_the_size_of_that_release() -> None:
+    placement = newest_placement(recorded(PROVISIONING))
+    assert placement.specified == implied_specification(REQUESTED)
+    assert [each.slot_id for each in placement.slots] == [A, B]
 
 
 def test_recorded_specification_replaces_the_sizes_of_the_first_release() -> None:

@@ -31,6 +31,7 @@ FABRICS: Final[tuple[Fabric, ...]] = ("ib", "roce", "ethernet", "none")
 IMAGE: Final = "lab-guest"
 MOST_HOSTS: Final = 6
 MOST_SLOTS: Final = 5
+_STATES: Final = (*["free"] * 6, "claimed", "claimed", "quarantined", "retired")
 _LINKS: Final[dict[Fabric, FabricMetadata]] = {
     "ib": FabricMetadata("infiniband", "mlx5_0"),
     "roce": FabricMetadata("ethernet", "mlx5_0"),
@@ -168,7 +169,7 @@ def _slot(random: Random, host: str, index: int) -> SlotModel:
         fabric=random.choice(FABRICS),
         fabric_numa=random.choice((0, 0, 1)),
         fabric_down=random.random() < 0.1,
-        state="discovered" if not skus else random.choice(("free", "free", "free", "claimed", "quarantined")),
+        state="discovered" if not skus else random.choice(_STATES),
         blocked=random.random() < 0.07,
         excluded=random.random() < 0.07,
     )
@@ -207,14 +208,17 @@ _ORDER: Final = (
 
 def expected_code(host: HostModel, case: Case) -> str:
     """Return the first reason why a host is not suitable, or `suitable`."""
-    found = [mismatch(slot, case.demand) for slot in host.slots]
-    suited = [slot for slot, reason in zip(host.slots, found, strict=True) if reason is None]
-    fit = [slot for slot in suited if slot.fit]
+    slots = [slot for slot in host.slots if slot.state != "retired"]
+    found = [mismatch(slot, case.demand) for slot in slots]
+    suited = [slot for slot, reason in zip(slots, found, strict=True) if reason is None]
+    able = len(suited) + found.count("fabric_down")
+    fit = [slot for slot in suited if slot.fit and slot.state != "quarantined"]
     idle = [slot for slot in suited if slot.state == "free"]
     reasons: list[tuple[bool, str]] = [
-        (not host.slots, "no_slots"),
-        (not suited, max((each for each in found if each), key=_ORDER.index, default="")),
-        (len(suited) < case.count, "too_few_slots"),
+        (not slots and not host.enrolled, "registered"),
+        (not slots, "no_slots"),
+        (not able, max((each for each in found if each), key=_ORDER.index, default="")),
+        (able < case.count, "too_few_slots"),
         (not host.enrolled, "registered"),
         (host.seconds_since_heartbeat > 30, "unreachable"),
         (not host.resynced, "resyncing"),
@@ -222,6 +226,7 @@ def expected_code(host: HostModel, case: Case) -> str:
         (host.blocked, "bridge.absent"),
         (host.excluded, "bring_ups_failed"),
         (not host.has_image, "image_missing"),
+        (len(suited) < case.count, "fabric_down"),
         (len(fit) < case.count, "slots_blocked"),
         (len(idle) >= case.count > sum(slot.fit for slot in idle), "slots_blocked"),
         (sum(slot.state == "free" for slot in fit) < case.count, "no_free_slot"),

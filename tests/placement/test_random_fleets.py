@@ -140,4 +140,5 @@ async def test_placement_of_several_requests_in_random_fleets_chooses_as_if_they
             check_slots(case, ())
         placed_counts[len(found)] += 1
         await conn.rollback()
-    assert min(placed_counts[each] for each in (0, 1, 4)) > 0, f"too few outcomes: {placed_counts}"
+    several = sum(placed_counts[each] for each in (2, 3, 4))
+    assert min(placed_counts[0], placed_counts[1], several) > 0, f"too few outcomes: {placed_counts}"

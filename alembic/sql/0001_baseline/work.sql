@@ -68,7 +68,8 @@ create table work.timer (
 );
 create index ix_work_timer_due_at on work.timer (due_at);
 
--- Labels from which requests keep apart. A request locks the rows of its labels until its slots are claimed.
+-- Labels from which requests keep apart. A request inserts and deletes the rows of its labels: until its transaction
+-- ends, others that insert them wait. So no row remains.
 create table work.label_lock (
   project text not null,
   label text not null,

@@ -47,6 +47,7 @@ MIN_LEASE_SECONDS: Final = 60
 MAX_LEASE_SECONDS: Final = 365 * 24 * 3600
 MAX_WAIT_SECONDS: Final = 30 * 24 * 3600
 MOST_PRIORITY: Final = 100
+MOST_ALTERNATIVES: Final = 7
 MAX_KEY_SECONDS: Final = 10 * 365 * 24 * 3600
 
 
@@ -200,7 +201,9 @@ class CreateAllocation(Body):
     project: Annotated[str, AfterValidator(values.project_id)] | None = None
     """Project of the allocation; null: the only project of the caller, or `default` if it has all projects."""
     sku: Annotated[str, AfterValidator(values.sku_name)]
-    alternative_skus: list[Annotated[str, AfterValidator(values.sku_name)]] = Field(default=[], max_length=7)
+    alternative_skus: list[Annotated[str, AfterValidator(values.sku_name)]] = Field(
+        default=[], max_length=MOST_ALTERNATIVES
+    )
     """SKUs to use if no node is suitable for `sku`, in the order of preference."""
     network_mode: Annotated[str, _decided_by(network_mode_offered)] = "private-nat"
     image: Annotated[str, AfterValidator(values.image_name)] = "lab-guest"

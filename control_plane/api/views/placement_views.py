@@ -90,8 +90,9 @@ class PlacementView(BaseModel):
     """Preference of the SKU among the nodes with the best slots for the request: the one with the fewest (`pack`) or
     the most (`spread`) free slots; of several, the first by name."""
     groups: list[NodeGroupView]
-    """Every node that was registered and that the request permitted, in exactly one group. A past state has neither
-    heartbeats nor abilities of agents nor free public addresses: nodes that only lacked these count as suitable."""
+    """Every node that was registered and that the request permitted, in exactly one group. Heartbeats, abilities of
+    agents, free public addresses, reservations and nodes kept for waiting requests are not known of the past: nodes
+    that only lacked these count as suitable."""
 
 
 def outlook_view(outlook: Outlook) -> OutlookView:

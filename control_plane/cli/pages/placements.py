@@ -26,10 +26,10 @@ def placement(item: Placement) -> RenderableType:
 
 def _groups(groups: Sequence[NodeGroup]) -> RenderableType:
     several = len({group.sku for group in groups}) > 1
-    rows = table(*(["SKU"] if several else []), "NODES", "REASON", "MISSING", "FOR EXAMPLE")
+    rows = table(*(["SKU"] if several else []), "NODES", "REASON", "OBSTACLE", "FOR EXAMPLE")
     for group in groups:
-        missing = "-" if group.obstacle == "nothing" else group.obstacle
-        own = (str(group.nodes), group.message, missing, group.example)
+        obstacle = {"nothing": "-", "use": "in use"}.get(group.obstacle, group.obstacle)
+        own = (str(group.nodes), group.message, obstacle, group.example)
         rows.add_row(*([group.sku] if several else []), *own)
     return rows if rows.row_count else nothing("no nodes", "sliceplane nodes register NODE")
 
@@ -42,7 +42,10 @@ def _chosen(item: Placement) -> Iterator[Row]:
     if item.attempt > 1:
         yield "attempt", f"{item.attempt}: the slices could not be brought up on the node before"
     yield "chosen", _ORDERS.get(item.order, item.order)
-    yield "note", "heartbeats, agents and free public addresses of the past are not known"
+    yield (
+        "note",
+        "heartbeats, agents, public addresses and reservations of the past are not known",
+    )
 
 
 def _result(item: PlacementPreview) -> Iterator[Row]:

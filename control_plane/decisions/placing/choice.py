@@ -39,8 +39,7 @@ def choose(
     """
     enough = {host: slots for host, slots in _by_node(candidates).items() if len(slots) >= count}
     if not enough:
-        lacking = f"no schedulable node has {free_slots(count, demand)}"
-        raise Conflict(Objection("no_capacity", lacking, "/slot_count"))
+        raise no_free_slots(count, demand)
     spreads = demand.sku.placement == "spread"
 
     def best_of(slots: Sequence[SlotId]) -> list[SlotId]:
@@ -57,30 +56,16 @@ def choose(
     return tuple(sorted(best_of(enough[min(enough, key=rank)])))
 
 
+def no_free_slots(count: int, demand: Demand) -> Conflict:
+    """Return the refusal of a request for which no node has enough free slots."""
+    lacking = f"no schedulable node has {free_slots(count, demand)}"
+    return Conflict(Objection("no_capacity", lacking, "/slot_count"))
+
+
 def free_slots(count: int, demand: Demand) -> str:
     """Return the words for the requested number of free slots in messages."""
     what = "a free slot" if count == 1 else f"{count} free slots"
     return f"{what} of SKU {demand.name}"
-
-
-def only_simulated_left(count: int, demand: Demand) -> Objection:
-    """Return the objection to a request for which only simulated nodes have free slots, and that names none of these
-    nodes.
-    """
-    reason = (
-        f"only simulated nodes have {free_slots(count, demand)}, and this deployment does not place slices on them; "
-        "name one as the request's node, or set SLICEPLANE_PLACE_ON_SIMULATED_NODES=true for the API"
-    )
-    return Objection("only_simulated_nodes", reason, "/node")
-
-
-def node_blocked(node: NodeId, blocked_by: str, cordoned: str | None = None) -> Objection:
-    """Return the objection to a request that names a node on which no slices are placed now. `cordoned` is the reason
-    of its cordon.
-    """
-    why = f"the node is cordoned: {cordoned}" if blocked_by == CORDONED else blocked_by
-    reason = f"node {node} is not schedulable now: {why}; omit the node, or name another node"
-    return Objection("node_blocked", reason, "/node")
 
 
 def unknown_node(node: NodeId) -> UnknownName:

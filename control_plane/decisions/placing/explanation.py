@@ -10,10 +10,11 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Final, NamedTuple, assert_never
 
-from control_plane.decisions.placing.choice import CORDONED, free_slots, node_blocked, only_simulated_left
+from control_plane.decisions.placing.choice import CORDONED, free_slots
 from control_plane.decisions.placing.suitability import Demand, Mismatch
 from control_plane.decisions.public_addresses import no_free_address_anywhere
-from control_plane.decisions.quotas import NotAdmitted
+from control_plane.decisions.quotas import CODE as QUOTA_EXCEEDED
+from control_plane.decisions.quotas import PRICE_TOO_HIGH, NotAdmitted
 from control_plane.decisions.refusals import Conflict, Objection
 from events.values import NodeId, SkuName
 
@@ -29,6 +30,7 @@ NO_PUBLIC_ADDRESS: Final = "no_public_address"
 NOT_APART: Final = "not_apart"
 KEPT: Final = "kept_for_waiting"
 SIMULATED: Final = "simulated"
+NODE_BLOCKED: Final = "node_blocked"
 _MOST_GROUPS: Final = 8
 """Number of groups that the message of a refusal names."""
 
@@ -65,12 +67,12 @@ _HARDWARE: Final[Mapping[str, str]] = {
     Mismatch.OTHER_FABRIC: "no slot has an accepted fabric",
     Mismatch.SEVERAL_NUMA_NODES: "the slots are not on one NUMA node",
     TOO_FEW_SLOTS: "fewer suitable slots than requested",
-    IMAGE_MISSING: "the node does not have the image",
 }
 _HEALTH: Final[Mapping[str, str]] = {
-    Mismatch.FABRIC_DOWN: "the fabric port carries no traffic",
+    IMAGE_MISSING: "the node does not have the image",
+    Mismatch.FABRIC_DOWN: "the fabric ports of suitable slots carry no traffic",
     UNSUPPORTED: "the agent does not support a part of the request",
-    SLOTS_BLOCKED: "suitable slots are blocked by drift, or excluded after failed bring-ups or a fault",
+    SLOTS_BLOCKED: "suitable slots are blocked by drift, quarantined, or excluded after failed bring-ups or a fault",
     "unreachable": "unreachable",
     "resyncing": "the agent has not compared all slots with their desired state yet",
     CORDONED: "cordoned",
@@ -86,8 +88,12 @@ _USE: Final[Mapping[str, str]] = {
     KEPT: "its free slots are kept for requests that wait for capacity",
     NO_PUBLIC_ADDRESS: "no public address or port is free",
     SIMULATED: "the node is simulated, and is used only for requests that name it",
+    QUOTA_EXCEEDED: "slots are free, but the request exceeds a limit of its project or caller",
+    PRICE_TOO_HIGH: "slots are free, but the request costs more than its max_price_per_hour",
 }
-_OF_SLOTS: Final = (Mismatch.FABRIC_DOWN, UNSUPPORTED, SLOTS_BLOCKED)
+_BECAME_SUITABLE: Final = "slots became free during the search; send the request again"
+"""Reason of a suitable node in a refusal: its slots were in use when the search read them."""
+_OF_SLOTS: Final = (IMAGE_MISSING, Mismatch.FABRIC_DOWN, UNSUPPORTED, SLOTS_BLOCKED)
 """Codes of health that concern the request, and not the node for every request."""
 
 
@@ -150,6 +156,14 @@ class Unplaced(Conflict):
         return Unplaced(self.objections, self.groups, outlook)
 
 
+def not_admitted(groups: Sequence[Group], refusal: NotAdmitted) -> Sequence[Group]:
+    """Return the groups for a SKU that the price cap of the request or a quota does not permit: the suitable nodes have
+    the code of this refusal.
+    """
+    code = refusal.objections[0].code
+    return ordered([each._replace(code=code) if each.code == SUITABLE else each for each in groups])
+
+
 def unplaced(
     groups: Sequence[Group], demand: Demand, count: int, node: NodeId | None, cordoned: str | None = None
 ) -> Unplaced:
@@ -159,9 +173,15 @@ def unplaced(
     is the reason of this node's cordon.
     """
     first = _refusal([each.code for each in groups], demand, count, node, cordoned)
-    reasons = [f"{_nodes(each)}: {meaning_of(each.code)}" for each in groups[:_MOST_GROUPS]]
-    if len(groups) > _MOST_GROUPS:
-        reasons.append(f"{sum(each.nodes for each in groups[_MOST_GROUPS:])} nodes: other reasons")
+    if first.code == NODE_BLOCKED:
+        # Its message has the reason of the only node.
+        return Unplaced([first], groups)
+    reasons = [
+        f"{_nodes(each)}: {_BECAME_SUITABLE if each.code == SUITABLE else meaning_of(each.code)}"
+        for each in groups[:_MOST_GROUPS]
+    ]
+    if others := sum(each.nodes for each in groups[_MOST_GROUPS:]):
+        reasons.append(f"{_number(others)}: other reasons")
     return Unplaced([first._replace(message="; ".join([first.message, *reasons]))], groups)
 
 
@@ -187,6 +207,26 @@ def unplaced_with_any(refusals: Sequence[Conflict]) -> Conflict:
 def field_of_sku(place: int) -> str:
     """Return the JSON pointer to one of the SKUs of a request, counted from 0: its `sku`, and then its alternatives."""
     return "/sku" if place == 0 else f"/alternative_skus/{place - 1}"
+
+
+def only_simulated_left(count: int, demand: Demand) -> Objection:
+    """Return the objection to a request for which only simulated nodes have free slots, and that names none of these
+    nodes.
+    """
+    reason = (
+        f"only simulated nodes have {free_slots(count, demand)}, and this deployment does not place slices on them; "
+        "name one as the request's node, or set SLICEPLANE_PLACE_ON_SIMULATED_NODES=true for the API"
+    )
+    return Objection("only_simulated_nodes", reason, "/node")
+
+
+def node_blocked(node: NodeId, code: str, cordoned: str | None = None) -> Objection:
+    """Return the objection to a request that names a node on which no slices are placed now, for the reason with this
+    code. `cordoned` is the reason of its cordon.
+    """
+    why = f"cordoned: {cordoned}" if code == CORDONED and cordoned else meaning_of(code)
+    reason = f"nothing is placed on node {node} now ({why}); omit the node, or name another node"
+    return Objection(NODE_BLOCKED, reason, "/node")
 
 
 def _refusal(
@@ -216,4 +256,8 @@ def _refusal(
 
 
 def _nodes(group: Group) -> str:
-    return f"node {group.example}" if group.nodes == 1 else f"{group.nodes} nodes"
+    return f"node {group.example}" if group.nodes == 1 else _number(group.nodes)
+
+
+def _number(nodes: int) -> str:
+    return "1 node" if nodes == 1 else f"{nodes} nodes"

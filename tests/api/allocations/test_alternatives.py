@@ -67,3 +67,18 @@ def test_unknown_and_repeated_alternatives_are_refused_with_their_place(plane: R
     repeated = allocate(plane, alternative_skus=["lab.small"])
     assert repeated.status_code == 422
     assert [each["code"] for each in repeated.json()["reasons"]] == ["duplicate_sku"]
+
+
+def test_malformed_request_is_refused_with_the_unknown_alternatives_among_its_reasons(
+    plane: RunningPlane,
+) -> None:
+    refused = allocate(plane, slot_count=0, sku="lab.giant", alternative_skus=["lab.medium", "lab.huge"])
+    found = [(each["code"], each["field"]) for each in refused.json()["reasons"]]
+    assert sorted(found[1:]) == [("unknown_sku", "/alternative_skus/1"), ("unknown_sku", "/sku")]
+    assert found[0][1] == "/slot_count"
+
+
+def test_preview_does_not_call_nodes_suitable_for_a_sku_that_costs_too_much(plane: RunningPlane) -> None:
+    shown = preview(plane, max_price_per_hour="0.001")
+    assert (shown["sku"], [each["code"] for each in shown["reasons"]]) == (None, ["price_too_high"])
+    assert [(each["code"], each["obstacle"]) for each in shown["groups"]] == [("price_too_high", "use")]

@@ -4,9 +4,12 @@ the same time (ALC-6).
 
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
+
 from tests.api.access.principals import create_project
 from tests.api.node import admit, allocate
 from tests.servers.plane import RunningPlane
+from tests.waiting import until
 
 DB = {"role": "db"}
 NODES = 3
@@ -52,3 +55,30 @@ def test_concurrent_requests_that_keep_apart_from_each_other_share_no_node(
         )
     assert sorted(answers) == [202] * NODES + [409] * 2 * NODES
     assert nodes_of(emptied_plane) == [f"n{number}" for number in range(NODES)]
+    assert emptied_plane.rows("select count(*) from work.label_lock") == [(0,)]
+
+
+def test_request_that_keeps_apart_leaves_out_a_node_where_a_concurrent_request_is_about_to_claim_a_slot(
+    emptied_plane: RunningPlane,
+) -> None:
+    for name in ("n1", "n2"):
+        admit(emptied_plane, name, slots=2)
+    counted = "select coalesce(sum(free), 0) from work.slot_counts"
+    until(lambda: emptied_plane.rows(counted) == [(4,)], "the free slots are counted")
+    with psycopg.connect(emptied_plane.database.admin_dsn) as other:
+        other.execute("select 1 from read.slot where slot_id = 'n1/1' for update")
+        made = allocate(emptied_plane, apart_from=DB)
+    assert made.status_code == 202, made.text
+    assert [slot["node_id"] for slot in made.json()["slots"]] == ["n2"]
+
+
+def test_request_that_keeps_apart_waits_for_a_concurrent_request_before_it_is_refused(
+    emptied_plane: RunningPlane,
+) -> None:
+    admit(emptied_plane, "n1", slots=2)
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(emptied_plane.database.admin_dsn) as other:
+        other.execute("select 1 from read.slot where slot_id = 'n1/1' for update")
+        answer = pool.submit(allocate, emptied_plane, apart_from=DB)
+        until(emptied_plane.has_lock_waiter, "the request waits for the slot")
+        other.rollback()
+        assert answer.result().status_code == 202

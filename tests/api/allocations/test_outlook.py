@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.access.principals import create_project
 from tests.api.node import KEY, admit, allocate
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -83,3 +84,41 @@ def test_request_of_several_slots_waits_for_the_last_lease_that_must_end_on_one_
         end_lease_at(emptied_plane, each["id"], now + ends[each["slots"][0]["slot_id"]] * HOUR)
     found = refused(emptied_plane, slot_count=count)["earliest_possible_at"]
     assert (found and datetime.fromisoformat(found)) == (hours and now + hours * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("most", "nearest"), [("0.02", {"sku": "lab.medium", "slot_count": 1}), ("0.01", None)]
+)
+def test_nearest_request_keeps_within_the_price_cap(
+    emptied_plane: RunningPlane, most: str, nearest: dict[str, Any] | None
+) -> None:
+    admit(emptied_plane, "n1", memory_mib=192)
+    approved = emptied_plane.client().post("/nodes/n1/slots/0/approve", json={"skus": ["lab.medium"]})
+    assert approved.is_success, approved.text
+    counted(emptied_plane, 1)
+    assert refused(emptied_plane, max_price_per_hour=most)["nearest"] == nearest
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "nearest"), [(192, {"sku": "lab.medium", "slot_count": 1}), (191, None)]
+)
+def test_nearest_request_keeps_within_the_limits_of_the_project(
+    emptied_plane: RunningPlane, memory_mib: int, nearest: dict[str, Any] | None
+) -> None:
+    admit(emptied_plane, "n1", memory_mib=192)
+    client = emptied_plane.client()
+    assert client.post("/nodes/n1/slots/0/approve", json={"skus": ["lab.medium"]}).is_success
+    assert client.put("/projects/default/limits", json={"memory_mib": memory_mib}).is_success
+    counted(emptied_plane, 1)
+    assert refused(emptied_plane)["nearest"] == nearest
+
+
+def test_outlook_does_not_count_slots_that_are_reserved_for_other_projects(
+    emptied_plane: RunningPlane,
+) -> None:
+    admit(emptied_plane, "n1", slots=2)
+    create_project(emptied_plane, "vision")
+    path = "/projects/vision/reservations/lab.small"
+    assert emptied_plane.client().put(path, json={"slots": 2}).is_success
+    counted(emptied_plane, 2)
+    assert refused(emptied_plane, slot_count=2) == {"nearest": None, "earliest_possible_at": None}

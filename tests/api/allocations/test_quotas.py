@@ -199,7 +199,7 @@ def test_preview_and_dry_run_check_quotas_and_take_nothing(plane: RunningPlane, 
         tried = client.post("/allocations?dry_run=true", json=body)
     assert [each["code"] for each in shown["reasons"]] == ["quota_exceeded"]
     assert [each["limit_name"] for each in shown["exceeded"]] == ["slots"]
-    assert (shown["slots"], shown["groups"][0]["code"]) == ([], "suitable")
+    assert (shown["slots"], shown["groups"][0]["code"]) == ([], "quota_exceeded")
     assert (tried.status_code, codes(tried)) == (409, ["quota_exceeded"])
     assert used(plane)["slots"] == 1
 

@@ -77,7 +77,7 @@ def test_cordoned_node_keeps_its_slices_and_receives_no_others(plane: RunningPla
     assert codes(allocate(plane)) == ["no_healthy_slot"]
     named = allocate(plane, node="n1")
     assert codes(named) == ["node_blocked"]
-    assert f"the node is cordoned: {WHY}" in named.json()["reasons"][0]["message"]
+    assert f"(cordoned: {WHY})" in named.json()["reasons"][0]["message"]
     node.report_ready(before)
     assert show(plane, before)["state"] == "active"
 

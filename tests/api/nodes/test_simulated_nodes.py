@@ -102,6 +102,6 @@ def test_allocation_request_for_a_named_node_that_is_blocked_or_unknown_is_refus
 
     refused = allocate(emptied_plane, node="n1")
     assert refusal(refused) == (409, "node_blocked", "/node")
-    assert "missing" in refused.json()["detail"]
+    assert "the host lacks a prerequisite" in refused.json()["detail"]
     assert refusal(allocate(emptied_plane, node="n9")) == (404, "unknown_node", "/node")
     assert allocate(emptied_plane, node="N 9").status_code == 422

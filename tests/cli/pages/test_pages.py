@@ -694,7 +694,7 @@ def test_placement_of_an_allocation_prints_the_choice_and_the_reason_of_every_no
         "after position 48213",
         "2: the slices could not be brought up on the node before",
         "the suitable node with the most free slots",
-        "free public addresses of the past are not known",
+        "reservations of the past are not known",
     ):
         assert part in out
     [other] = [line.split() for line in out.splitlines() if line.startswith("3 ")]
