@@ -413,6 +413,7 @@ class Status(Answer, frozen=True):
     slots: dict[str, int] | None = None
     drift: DriftCount | None = None
     tasks: dict[str, int] | None = None
+    failing_sinks: tuple[str, ...] = ()
 
 
 class Event(Answer, frozen=True):

@@ -18,6 +18,23 @@ class Head(Answer, frozen=True):
     previous: str | None = None
 
 
+class Sink(Answer, frozen=True):
+    """A place to which the sealer sends the signed heads: the newest head that it stored, or why it stores none."""
+
+    name: str
+    number: int | None = None
+    stored_at: datetime | None = None
+    failing_since: datetime | None = None
+    error: str | None = None
+
+
+class Sinks(Answer, frozen=True):
+    """All sinks of the sealer, and the number of the newest head."""
+
+    newest: int | None = None
+    sinks: tuple[Sink, ...] = ()
+
+
 class InclusionProof(Answer, frozen=True):
     position: int
     size: int

@@ -37,7 +37,7 @@ from control_plane.client.answers import (
     Status,
     Task,
 )
-from control_plane.client.audit_answers import ConsistencyProof, Head, InclusionProof
+from control_plane.client.audit_answers import ConsistencyProof, Head, InclusionProof, Sinks
 from control_plane.client.capacity_answers import CapacityHistory, CapacityReport, NodeCapacity
 from control_plane.client.exchange import Call, ListCall, Params, WatchCall
 from control_plane.client.history_answers import Causes, Changes, History
@@ -434,6 +434,11 @@ def network_paths() -> ListCall[ReachPath]:
 def heads() -> ListCall[Head]:
     """List the signed heads of the ledger, the newest first."""
     return ListCall("/v1/audit/heads", Head)
+
+
+def sinks() -> Call[Sinks]:
+    """Show which signed heads have left the database, and which sinks do not store them."""
+    return Call("GET", "/v1/audit/sinks", Sinks)
 
 
 def inclusion(position: int, size: int | None = None) -> Call[InclusionProof]:

@@ -23,7 +23,7 @@ from minio.retention import Retention
 from urllib3.exceptions import HTTPError
 
 from control_plane.audit.heads import BadHead, SignedHead, head_of
-from control_plane.sealer.sinks import CONTENT_TYPE, TIMEOUT_SECONDS, SinkUnavailable
+from control_plane.sealer.sinks import CONTENT_TYPE, TIMEOUT_SECONDS, SinkUnavailable, public_url
 
 _LARGEST: Final = 10**15
 # `ParseError`: another server answers at this address, such as a proxy with a page of its own.
@@ -62,7 +62,7 @@ class BucketSink:
 
     @property
     def name(self) -> str:
-        return self._url
+        return public_url(self._url)
 
     async def last(self) -> SignedHead | None:
         return await asyncio.to_thread(self._last)
@@ -89,7 +89,7 @@ class BucketSink:
                 retention=Retention(COMPLIANCE, self._now() + self._retention),
             )
         except _ERRORS as error:
-            raise SinkUnavailable(f"{self._url} did not store head {head.head.number}: {error}") from error
+            raise SinkUnavailable(f"{self.name} did not store head {head.head.number}: {error}") from error
 
     def _last(self) -> SignedHead | None:
         try:
@@ -97,7 +97,7 @@ class BucketSink:
                 if each.object_name is not None and each.object_name.endswith(".jws"):
                     return self._read(each.object_name)
         except _ERRORS as error:
-            raise SinkUnavailable(f"{self._url} cannot be listed: {error}") from error
+            raise SinkUnavailable(f"{self.name} cannot be listed: {error}") from error
         return None
 
     def _read(self, name: str) -> SignedHead:
@@ -105,7 +105,7 @@ class BucketSink:
         try:
             return head_of(response.read().decode(errors="replace"))
         except BadHead as bad:
-            raise SinkUnavailable(f"{self._url}: the object {name} is not a head: {bad}") from bad
+            raise SinkUnavailable(f"{self.name}: the object {name} is not a head: {bad}") from bad
         finally:
             response.close()
             response.release_conn()

@@ -8,7 +8,8 @@ reader. Appends never wait for it: a sealer that is stopped only leaves a longer
 A head is sealed when `SEAL_POSITIONS` positions wait, or `SEAL_SECONDS` after the last head if any position waits.
 While the ledger is idle, the digests of the other parts are compared every `STATE_SECONDS`.
 
-Each sink has a task of its own, which reads the heads from the database and retries until the sink accepts them. If a
+Each sink has a task of its own, which reads the heads from the database and retries until the sink accepts them. It
+records in `work.head_sink` which head the sink has stored, and why it stores none. If a
 sink holds a head that the database does not have, the database was restored from an older state or cut, and the sealer
 seals nothing until the ledger has a later epoch than that head: it would sign a second history otherwise. A sink that
 is unavailable never stops the sealer; it is checked as soon as it is available again.
@@ -16,7 +17,7 @@ is unavailable never stops the sealer; it is checked as soon as it is available 
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final
@@ -50,6 +51,17 @@ RETRY_SECONDS: Final = 1.0
 _HEADS: Final = "select signed from ledger.tree_head where number > %s order by number limit 100"
 _HEAD: Final = "select signed from ledger.tree_head where number = %s"
 _EPOCH: Final = "select ledger.current_epoch()"
+_STORED: Final = """
+insert into work.head_sink (name, number, stored_at) values (%(name)s, %(number)s, clock_timestamp())
+on conflict (name) do update
+   set number = excluded.number, stored_at = excluded.stored_at, failing_since = null, error = null
+"""
+_FAILED: Final = """
+insert into work.head_sink (name, failing_since, error) values (%(name)s, clock_timestamp(), %(error)s)
+on conflict (name) do update
+   set error = excluded.error, failing_since = coalesce(head_sink.failing_since, excluded.failing_since)
+"""
+_FORGET: Final = "delete from work.head_sink where name <> all(%s)"
 
 
 class LedgerRestored(Exception):
@@ -131,6 +143,7 @@ async def _seal(
         conn = await opened.enter_async_context(await _connection(dsn))
         tail = Tail(dsn, "sealer")
         opened.push_async_callback(tail.close)
+        await conn.execute(_FORGET, [[each.name for each in sinks]])
         await refuse_restored_ledger(conn, sinks)
         sealer = await Sealer.load(conn, signer)
         final, last = sealer.position, loop.time() - STATE_SECONDS
@@ -171,14 +184,17 @@ async def _ship(dsn: str, sink: Sink, sealed: asyncio.Event, connected: asyncio.
     unavailable = False
     while True:
         try:
-            async with await _connection(dsn) as conn:
+            async with await _connection(dsn) as conn, _failures_recorded(conn, sink):
                 number = await first_to_send(conn, sink)
                 connected.set()
                 while True:
-                    for text in await fetch_values(conn, _HEADS, [number]):
+                    texts = await fetch_values(conn, _HEADS, [number])
+                    for text in texts:
                         head = head_of(text)
                         await sink.send(head)
                         number, unavailable = head.head.number, False
+                    if texts:
+                        await conn.execute(_STORED, {"name": sink.name, "number": number})
                     sealed.clear()
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(RETRY_SECONDS):
@@ -188,6 +204,16 @@ async def _ship(dsn: str, sink: Sink, sealed: asyncio.Event, connected: asyncio.
                 log.warning("heads_not_sent", sink=sink.name, error=str(error))
             unavailable = True
         await rest(RETRY_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def _failures_recorded(conn: psycopg.AsyncConnection, sink: Sink) -> AsyncIterator[None]:
+    """Record in the database why a sink became unavailable."""
+    try:
+        yield
+    except SinkUnavailable as error:
+        await conn.execute(_FAILED, {"name": sink.name, "error": str(error)})
+        raise
 
 
 async def first_to_send(conn: psycopg.AsyncConnection, sink: Sink) -> int:

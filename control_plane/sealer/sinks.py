@@ -8,6 +8,7 @@ import asyncio
 import os
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -26,7 +27,9 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the sink in log lines."""
+        """Name of the sink in log lines and in the API: its path or URL, without a user name, a password and a query,
+        which may contain secrets.
+        """
         ...
 
     async def last(self) -> SignedHead | None:
@@ -38,6 +41,12 @@ class Sink(Protocol):
     async def send(self, head: SignedHead) -> None:
         """Store a head durably. Raises `SinkUnavailable`."""
         ...
+
+
+def public_url(url: str) -> str:
+    """Return a URL without its user name, password, query and fragment."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 class FileSink:
@@ -93,7 +102,7 @@ class HttpSink:
 
     @property
     def name(self) -> str:
-        return self._url
+        return public_url(self._url)
 
     async def last(self) -> SignedHead | None:
         return None
@@ -107,6 +116,6 @@ class HttpSink:
                 timeout=TIMEOUT_SECONDS,
             )
         except (httpx.HTTPError, OSError) as error:
-            raise SinkUnavailable(f"{self._url} did not answer: {error}") from error
+            raise SinkUnavailable(f"{self.name} did not answer: {error}") from error
         if not answer.is_success:
-            raise SinkUnavailable(f"{self._url} answered {answer.status_code}")
+            raise SinkUnavailable(f"{self.name} answered {answer.status_code}")

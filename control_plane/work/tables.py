@@ -137,6 +137,16 @@ label_lock = sa.Table(
     sa.Column("value", sa.Text, primary_key=True),
     schema="work",
 )
+head_sink = sa.Table(
+    "head_sink",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("number", sa.BigInteger),
+    sa.Column("stored_at", sa.DateTime(timezone=True)),
+    sa.Column("failing_since", sa.DateTime(timezone=True)),
+    sa.Column("error", sa.Text),
+    schema="work",
+)
 quota_lock = sa.Table(
     "quota_lock",
     metadata,

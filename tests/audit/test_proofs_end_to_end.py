@@ -241,3 +241,34 @@ def test_sink_file_of_a_running_sealer_holds_every_head(plane: RunningPlane) -> 
     until(shipped, "the newest head is in the file")
     numbers = [head_of(line).head.number for line in file.read_text().split()]
     assert numbers == [*range(1, len(numbers) + 1)]
+
+
+FAILING = "https://heads.example/store"
+
+
+@pytest.fixture
+def failing_sink(plane: RunningPlane) -> Iterator[None]:
+    insert = "insert into work.head_sink (name, failing_since, error) values (%(name)s, now(), %(error)s) returning 1"
+    plane.rows(insert, name=FAILING, error=f"{FAILING} answered 503")
+    yield
+    plane.rows("delete from work.head_sink where name = %(name)s returning 1", name=FAILING)
+
+
+def test_sinks_show_the_newest_head_that_each_has_stored(plane: RunningPlane, client: httpx.Client) -> None:
+    def stored() -> bool:
+        shown = client.get("/audit/sinks").json()
+        return [each["number"] for each in shown["sinks"]] == [shown["newest"]]
+
+    until(stored, "the file has the newest head")
+    [found] = client.get("/audit/sinks").json()["sinks"]
+    assert (found["name"], found["error"]) == (str(plane.sealing.heads_file), None)
+
+
+@pytest.mark.usefixtures("failing_sink")
+def test_sink_that_stores_no_heads_is_named_with_the_reason(client: httpx.Client, sliceplane: Run) -> None:
+    assert client.get("/status").json()["failing_sinks"] == [FAILING]
+    shown = sliceplane("audit", "sinks")
+    assert shown.code == 1
+    assert f"{FAILING} answered 503" in " ".join(shown.out.split())
+    assert f"heads do not leave the database to {FAILING}" in shown.err
+    assert FAILING in sliceplane("status").out

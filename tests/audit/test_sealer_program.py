@@ -141,3 +141,28 @@ async def test_sealer_goes_on_while_a_sink_is_unavailable_and_sends_all_heads_wh
             lambda: sent.exists() and len(sent.read_text().split()) == sealed(database)[1],
             "all heads are sent",
         )
+
+
+def test_sink_that_stores_no_heads_is_recorded_with_the_reason_until_it_stores_them(
+    database: Database, tmp_path: Path
+) -> None:
+    heads = tmp_path / "later" / "heads.jws"
+    asyncio.run(grow(database, 0, 10))
+    with sealer_process(database, tmp_path, heads=heads):
+        until(lambda: sink(database, "error") is not None, "the failure of the sink is recorded")
+        assert sink(database, "error") == f"{heads} cannot be written: No such file or directory"
+        since = sink(database, "failing_since")
+        heads.parent.mkdir()
+        until(lambda: sink(database, "number") == sealed(database)[1], "the sink has stored the heads")
+        assert (since is not None, sink(database, "failing_since"), sink(database, "error")) == (
+            True,
+            None,
+            None,
+        )
+
+
+def sink(database: Database, column: str) -> object:
+    """Return a column of the only sink; None if it is null, or if no sink is recorded."""
+    with psycopg.connect(database.admin_dsn) as admin:
+        row = admin.execute(f"select {column} from work.head_sink").fetchone()
+        return row[0] if row else None

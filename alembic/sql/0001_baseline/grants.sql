@@ -15,6 +15,7 @@ grant execute on function ledger.begin_swap, ledger.end_swap, ledger.lead to sli
 grant usage on schema ledger, work to sliceplane_sealer;
 grant select on ledger.event, ledger.dead_position, ledger.epoch, ledger.command_key, work.node_session to sliceplane_sealer;
 grant select on sequence ledger.position_seq to sliceplane_sealer;
+grant select, insert, update, delete on work.head_sink to sliceplane_sealer;
 grant select, insert on ledger.tree_node, ledger.tree_head to sliceplane_sealer;
 grant execute on function ledger.current_epoch, ledger.drawn, ledger.fence to sliceplane_sealer;
 grant execute on function ledger.note_gaps, ledger.note_dead, ledger.lead to sliceplane_sealer;

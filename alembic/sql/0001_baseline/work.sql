@@ -77,6 +77,17 @@ create table work.label_lock (
   primary key (project, label, value)
 );
 
+-- Sinks of signed heads (docs/audit.md), written by the sealer: the newest head that a sink has stored, and why it stores none
+-- since `failing_since`.
+create table work.head_sink (
+  name text not null,
+  number bigint,
+  stored_at timestamptz,
+  failing_since timestamptz,
+  error text,
+  primary key (name)
+);
+
 -- Projects and callers with limits, by their streams. A request locks the rows of its project and caller after it has changed their
 -- use, and until it commits.
 create table work.quota_lock (

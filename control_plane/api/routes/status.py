@@ -24,7 +24,7 @@ from control_plane.api.requests.state import plane_of
 from control_plane.api.views.task_views import SHOWN
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
-from control_plane.work.tables import parked, task
+from control_plane.work.tables import head_sink, parked, task
 
 router = APIRouter(tags=["health"], route_class=AuthenticatedRoute)
 _ENDED_BADLY: Final = ("failed", "poisoned", "refused", "expired")
@@ -90,13 +90,19 @@ class TaskCount(BaseModel):
 
 class StatusView(ReadinessView):
     """The health checks, and counts of what needs attention. `nodes` counts nodes by the state in their views, and
-    `slots` slots by their state.
+    `slots` slots by their state. `failing_sinks` are the sinks of signed heads that store none now.
     """
 
     nodes: dict[str, int]
     slots: dict[str, int]
     drift: DriftCount
     tasks: TaskCount
+    failing_sinks: list[str]
+
+
+_FAILING_SINKS: Final = (
+    sa.select(head_sink.c.name).where(head_sink.c.error.is_not(None)).order_by(head_sink.c.name)
+)
 
 
 @router.get("/healthz", openapi_extra=HEALTH)
@@ -135,6 +141,7 @@ async def status(request: Request) -> StatusView:
             slots={row.state: row.number for row in await conn.execute(_SLOTS)},
             drift=await _drift(conn),
             tasks=await _tasks(conn),
+            failing_sinks=list(await conn.scalars(_FAILING_SINKS)),
         )
 
 

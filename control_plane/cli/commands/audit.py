@@ -89,6 +89,19 @@ def _keep(current: Session, reply: Reply[Head], path: Path, keys: "dict[str, OKP
 
 
 @commands.command()
+def sinks(context: typer.Context, *, output: UnnamedOutput = UnnamedFormat.TABLE) -> None:
+    """Show which heads the sinks of the sealer have stored. Exit code 1 if a sink stores none."""
+    with session(context, output) as current:
+        reply = current.send(calls.sinks())
+        current.screen.one(reply, pages.sinks)
+        if failing := [each.name for each in reply.value.sinks if each.error is not None]:
+            raise Different(
+                f"heads do not leave the database to {', '.join(failing)}",
+                "correct the sink or its settings; the sealer sends the missing heads as soon as it stores them",
+            )
+
+
+@commands.command()
 def prove(
     context: typer.Context,
     *,

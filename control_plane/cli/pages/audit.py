@@ -9,8 +9,8 @@ from rich.text import Text
 
 from control_plane.cli.pages import words
 from control_plane.cli.pages.details import Row, page
-from control_plane.cli.pages.tables import table
-from control_plane.client.audit_answers import Head, InclusionProof
+from control_plane.cli.pages.tables import nothing, table
+from control_plane.client.audit_answers import Head, InclusionProof, Sinks
 
 if TYPE_CHECKING:
     from control_plane.audit.verify import Verdict
@@ -29,6 +29,25 @@ def _head(item: Head) -> Iterator[Row]:
     yield "root", item.root
     yield "epoch", str(item.epoch)
     yield "sealed", f"{words.instant(item.sealed_at)} ({words.since(item.sealed_at)})"
+
+
+def sinks(item: Sinks) -> RenderableType:
+    rows = table("SINK", "HEAD", "OF", "STORED", "PROBLEM")
+    for each in item.sinks:
+        problem = "-"
+        if each.error is not None and each.failing_since is not None:
+            problem = f"since {words.instant(each.failing_since)}: {each.error}"
+        stored = "-" if each.stored_at is None else words.since(each.stored_at)
+        rows.add_row(each.name, _number(each.number), _number(item.newest), stored, problem)
+    return (
+        rows
+        if rows.row_count
+        else nothing("no sinks", "name one in the settings of the sealer: SLICEPLANE_HEADS_FILE")
+    )
+
+
+def _number(head: int | None) -> str:
+    return "-" if head is None else str(head)
 
 
 def proof(item: InclusionProof) -> Table:

@@ -31,6 +31,8 @@ def _status(found: Status, url: str) -> Iterator[Row]:
             "tasks",
             _counted(found.tasks, "no failed task, no parked stream", "sliceplane tasks list --state failed"),
         )
+    for name in found.failing_sinks:
+        yield "sink of heads", Text.assemble(("failed", "red"), f"  {name}  > sliceplane audit sinks")
 
 
 def _check(check: HealthCheck) -> Text:

@@ -21,6 +21,7 @@ from control_plane.audit.stored_tree import head_of_size
 from control_plane.database import reading
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Conflict, Malformed, Objection
+from control_plane.work.tables import head_sink
 from events.ledger.connection import ledger_connection
 from events.ledger.tables import tree_head
 
@@ -75,6 +76,27 @@ class ConsistencyProofView(BaseModel):
     hashes: list[str]
 
 
+class SinkView(BaseModel):
+    """A place outside the database to which the sealer sends the signed heads.
+
+    `number` is the newest head that it has stored, and `stored_at` is when; null if it has stored none. `error` is why
+    it has stored none since `failing_since`; null if it stores heads.
+    """
+
+    name: str
+    number: int | None
+    stored_at: datetime | None
+    failing_since: datetime | None
+    error: str | None
+
+
+class SinksView(BaseModel):
+    """All sinks of the sealer, by name. `newest` is the number of the newest head; null if there is none."""
+
+    newest: int | None
+    sinks: list[SinkView]
+
+
 Size = Annotated[
     int | None, Query(ge=1, le=_LARGEST, description="Size of the tree. Default: that of the newest head.")
 ]
@@ -93,6 +115,16 @@ async def list_heads(
         found = [_view(head_of(text)) for text in (await conn.execute(query)).scalars()]
     following = str(found[-1].number) if len(found) == limit else None
     return Page(items=found, next_cursor=following)
+
+
+@router.get("/sinks", openapi_extra=access(Scope.AUDIT_READ))
+async def show_sinks(request: Request) -> SinksView:
+    """Show which heads have left the database, and which sinks do not store them."""
+    newest = sa.select(sa.func.max(tree_head.c.number))
+    async with plane_of(request).engine.connect() as conn:
+        found = await conn.execute(sa.select(head_sink).order_by(head_sink.c.name))
+        sinks = [SinkView.model_validate(dict(each)) for each in found.mappings()]
+        return SinksView(newest=await conn.scalar(newest), sinks=sinks)
 
 
 @router.get("/proofs/{position}", openapi_extra=access(Scope.AUDIT_READ))
