@@ -18,7 +18,7 @@ from uuid import UUID
 from pydantic import Field, model_validator
 
 from events.values import MAX_SLOTS, SlotIndex
-from tasks.fields import Count, Flag, Ipv4Subnet, Moment, NodeId, Whole, Wire, Word
+from tasks.fields import Count, Flag, Ipv4Subnet, Moment, NodeId, PositiveCount, ShortWord, Whole, Wire
 from tasks.trust import CaPem
 
 _SHA256 = r"^[0-9a-f]{64}$"
@@ -27,7 +27,7 @@ SHORTEST_TOKEN: Final = 16
 LONGEST_TOKEN: Final = 256
 
 
-SupportedTasks = Annotated[tuple[Annotated[Word, Field(max_length=64)], ...], Field(max_length=64)]
+SupportedTasks = Annotated[tuple[ShortWord, ...], Field(max_length=64)]
 """Types and versions of tasks that the agent supports (`tasks.catalogue.ANNOUNCED`); empty if the agent sends none."""
 
 
@@ -39,7 +39,7 @@ class EnrolmentClaims(Wire):
     token_sha256: str = Field(pattern=_SHA256)
     credential_sha256: str = Field(pattern=_SHA256)
     queue_password_sha256: str = Field(pattern=_SHA256)
-    agent_version: Word = Field(max_length=64)
+    agent_version: ShortWord
     capabilities: SupportedTasks = ()
 
 
@@ -114,7 +114,7 @@ class SessionGrant(Wire):
 class Heartbeat(Wire):
     """`POST /v1/agent/heartbeat`: a node's heartbeat, every few seconds, authenticated by `<node_id>:<credential>`."""
 
-    agent_version: Word = Field(max_length=64)
+    agent_version: ShortWord
     spooled_reports: Count
     resynced: Flag
     """Whether the agent has compared every slot with its desired state since it started."""
@@ -191,8 +191,8 @@ class Progress(Wire):
     """Progress of an order or operation: its newest step, numbered from 1, and the number of steps if it is known."""
 
     order_id: UUID
-    step: Word = Field(max_length=64)
-    number: Count = Field(ge=1)
+    step: ShortWord
+    number: PositiveCount
     of: Count | None = None
     """Number of steps; None while it is unknown, for example while the agent waits for a slice to become ready."""
     at: Moment

@@ -29,6 +29,8 @@ Line = Annotated[str, Field(max_length=_LINE)]
 Word = Annotated[str, Field(max_length=253, pattern=r"^[^\x00]*$")]
 """A name without zero bytes, because it is stored in a database column, and Postgres text cannot contain a zero byte.
 """
+ShortWord = Annotated[str, Field(max_length=64, pattern=r"^[^\x00]*$")]
+"""A name of at most 64 characters without zero bytes, such as the name of a link."""
 Words = Annotated[str, Field(max_length=_LINE, pattern=r"^[^\x00]*$")]
 """A text of at most 2000 characters without zero bytes, such as a sentence."""
 _SENTENCE: Final = 400
@@ -40,7 +42,9 @@ Whole = Annotated[int, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 """A truth value; 0, 1 and texts such as `"yes"` are refused, as the OpenAPI document states."""
 LARGEST_COUNT: Final = 2**31 - 1
+# A field that gives a type another bound of the same kind, as `Count = Field(ge=1)`, is validated by the wider of both.
 Count = Annotated[Whole, Field(ge=0, le=LARGEST_COUNT)]
+PositiveCount = Annotated[Whole, Field(ge=1, le=LARGEST_COUNT)]
 Port = Annotated[Whole, Field(ge=1, le=65535)]
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END: Final = datetime(9999, 1, 1, tzinfo=UTC)

@@ -14,7 +14,6 @@ from tasks.devices import DeviceReading, FoundDevice
 from tasks.drift import LocatedEvidence, TimedEvidence
 from tasks.fields import (
     AllocationId,
-    Count,
     Flag,
     IngressId,
     Ipv4Address,
@@ -22,6 +21,8 @@ from tasks.fields import (
     MacAddress,
     Moment,
     Port,
+    PositiveCount,
+    ShortWord,
     SlotId,
     Whole,
     Wire,
@@ -53,11 +54,11 @@ class FoundSlot(Wire):
 
     index: Whole = Field(ge=0, le=63)
     """Index of the slot on the node."""
-    vcpus: Count = Field(ge=1)
+    vcpus: PositiveCount
     """Number of virtual processors of a slice in this slot."""
-    memory_mib: Count = Field(ge=1)
+    memory_mib: PositiveCount
     """Memory of a slice in this slot, in MiB."""
-    network_device: Word = Field(max_length=64)
+    network_device: ShortWord
     """Name of the link to which the slice's network card is connected."""
     # Omitted if empty: a control plane without support for devices refuses the unknown field.
     devices: tuple[FoundDevice, ...] = Field(default=(), max_length=64, exclude_if=is_empty)
@@ -73,7 +74,7 @@ class NodeSurveyed(Wire):
     kind: Literal["node.surveyed"] = "node.surveyed"
     hostname: Word
     """Host name of the node's operating system."""
-    agent_version: Word = Field(max_length=64)
+    agent_version: ShortWord
     """Release of the agent."""
     simulated: Flag
     """True if the agent simulates the node in memory."""
