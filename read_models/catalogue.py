@@ -119,10 +119,11 @@ async def named(conn: AsyncConnection, kind: EntryKind, names: Collection[str]) 
     return [entry_in(row) for row in (await conn.execute(query)).mappings()]
 
 
-async def offered(conn: AsyncConnection, kind: EntryKind) -> list[Entry]:
-    """Return all entries of a kind that are not retired, ordered by name."""
+async def offered(conn: AsyncConnection, kind: EntryKind, *, also: Collection[str] = ()) -> list[Entry]:
+    """Return all entries of a kind that are not retired, and those of the names in `also` that are, ordered by name."""
     table = catalogue_entry
-    query = sa.select(table).where(table.c.kind == kind, table.c.retired.is_(None)).order_by(table.c.name)
+    wanted = sa.or_(table.c.retired.is_(None), table.c.name.in_(also)) if also else table.c.retired.is_(None)
+    query = sa.select(table).where(table.c.kind == kind, wanted).order_by(table.c.name)
     return [entry_in(row) for row in (await conn.execute(query)).mappings()]
 
 

@@ -12,6 +12,8 @@ from control_plane.decisions.fleet.hardware import hardware_of
 from control_plane.decisions.fleet.macs import derived_macs
 from control_plane.decisions.fleet.slots import (
     accepts_other_hardware,
+    against_approving,
+    against_keeping,
     against_skus,
     approve,
     approve_hardware,
@@ -20,6 +22,7 @@ from control_plane.decisions.fleet.slots import (
     force_release_slot,
     grant,
     holder_awaiting_proof,
+    keeps_skus,
     network_of,
     reinstate,
     reprovision,
@@ -46,8 +49,9 @@ def approve_slot(slot: SlotId, skus: Sequence[SkuName] | None, origin: Origin) -
     the hardware differs later, the slot can be approved again while it is free, and is then bound to the new hardware.
     A retired slot becomes free and keeps its addresses.
 
-    The slot is offered under `skus`. If it is None, a new slot is offered under the SKU that uses most of it, and an
-    approved slot keeps its SKUs. Raises `UnknownName` or `Conflict` with every objection.
+    The slot is offered under `skus`. If it is None, a new slot is offered under the SKU that uses most of it, and
+    another slot keeps its SKUs, which must fit its present hardware. Raises `UnknownName` or `Conflict` with every
+    objection.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -56,22 +60,21 @@ def approve_slot(slot: SlotId, skus: Sequence[SkuName] | None, origin: Origin) -
         node = await nodes.find(transaction.conn, node_of(slot))
         if node is None or row is None:
             raise _unknown(slot)
+        given = hardware_facts(row)
+        chosen = await _chosen(transaction.conn, row, given) if skus is None else skus
         if skus is not None:
             found = {
                 SkuName(each.name): each for each in await catalogue.named(transaction.conn, "sku", skus)
             }
             refuse_if(against_skus(skus, found, row.hardware, row.offer))
-        given = hardware_facts(row)
         if isinstance(row.state, Retired):
-            chosen = skus if skus is not None else row.skus
             facts: tuple[SlotFact, ...] = (reinstate(slot, row.state, chosen), *given)
         elif awaits_approval(row.state) or (skus is None and not accepts_other_hardware(row.state, given)):
             taken = await _taken_macs(transaction.conn, slot, node.network)
             network = network_of(slot, node.subnet, node.network, taken)
-            chosen = await _suggested(transaction.conn, row) if skus is None else skus
             facts = (approve(slot, row.state, chosen, network), *given)
         else:
-            facts = () if skus is None else change_skus(slot, row.skus, skus)
+            facts = change_skus(slot, row.skus, chosen)
             if accepts_other_hardware(row.state, given):
                 facts = (*facts, *given, *approved_now(slot, row.drift))
         changes = (Change(stream_of_slot(slot), row.version, facts),) if facts else ()
@@ -89,8 +92,18 @@ def hardware_facts(row: SlotRow) -> tuple[SlotFact, ...]:
     )
 
 
-async def _suggested(conn: AsyncConnection, row: SlotRow) -> list[SkuName]:
-    name = suggested(row.hardware, row.offer, skus_among(await catalogue.offered(conn, "sku")))
+async def _chosen(conn: AsyncConnection, row: SlotRow, given: Sequence[SlotFact]) -> Sequence[SkuName]:
+    """Return the SKUs of an approval that names none. Raises `Conflict` if those that the slot keeps do not fit, or if
+    no SKU fits.
+    """
+    entries = await catalogue.offered(conn, "sku", also=row.skus)
+    kept = row.skus if keeps_skus(row.state, given) else ()
+    refuse_if(against_approving(row.slot_id, kept, entries, row.hardware, row.offer))
+    if kept:
+        refuse_if(against_keeping(row.slot_id, kept, entries, row.hardware, row.offer))
+        return kept
+    offered = skus_among(each for each in entries if each.retired is None)
+    name = suggested(row.hardware, row.offer, offered)
     return [] if name is None else [name]
 
 

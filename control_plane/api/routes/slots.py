@@ -95,10 +95,9 @@ async def _slot_views(request: Request, conn: AsyncConnection, rows: list[SlotRo
     names, settings = [row.slot_id for row in rows], plane_of(request).settings
     allowed = settings.place_on_simulated_nodes
     blocked = await slots_blocked(conn, names, settings.unreachable_after, simulated_allowed=allowed)
-    offered, principal = await catalogue.offered(conn, "sku"), caller_of(request)
-    return [
-        slot_view(row, blocked.get(row.slot_id), actions_on_slot(principal, row, offered)) for row in rows
-    ]
+    principal, kept = caller_of(request), {sku for row in rows for sku in row.skus}
+    skus = await catalogue.offered(conn, "sku", also=kept)
+    return [slot_view(row, blocked.get(row.slot_id), actions_on_slot(principal, row, skus)) for row in rows]
 
 
 def _slot_page(views: list[SlotView], rows: list[SlotRow], limit: int) -> Page[SlotView]:
@@ -131,7 +130,8 @@ async def approve(
 
     The slot is bound to the hardware that its node describes. If the hardware differs later, the slot has the drift
     `slot.changed`, and another approval of the free slot accepts the hardware found. A retired slot gets the addresses
-    and SKUs that it had. An approved slot can be offered under other SKUs by naming them. Allocations that hold the
+    and SKUs that it had. SKUs that do not fit the hardware found are refused, also those that the slot keeps because
+    the request names none. An approved slot can be offered under other SKUs by naming them. Allocations that hold the
     slot are not affected.
     """
     slot = _slot(node, index)

@@ -7,7 +7,7 @@ capacity, free addresses, the version of an agent, the slots that allocations of
 request. An action that changes nothing because it was taken before is allowed, as its route accepts it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -29,10 +29,10 @@ from control_plane.decisions.fleet.slots import (
     against_force_release,
     against_reprovisioning,
     against_retiring,
+    keeps_skus,
 )
 from control_plane.decisions.ingress import IngressStates, against_opening_any
 from control_plane.decisions.keys import against_rotating
-from control_plane.decisions.placing.suitability import skus_among, suggested
 from control_plane.decisions.projects import against_changing
 from control_plane.decisions.refusals import Objection
 from control_plane.decisions.task_states import OrderRow
@@ -155,15 +155,15 @@ def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
     return _decided(principal, Scope.FLEET_WRITE, against)
 
 
-def actions_on_slot(principal: Principal, row: SlotRow, offered: Iterable[Entry]) -> AllowedActions:
-    """Return the actions on a slot. `offered` are the SKUs of the catalogue that are not retired. Not checked: whether
-    every MAC derived for the slot is in use, in which case the slot cannot be approved.
+def actions_on_slot(principal: Principal, row: SlotRow, skus: Sequence[Entry]) -> AllowedActions:
+    """Return the actions on a slot. `skus` are the SKUs of the catalogue, also those of the slot that are retired. Not
+    checked: which SKUs a request names, and whether every MAC derived for the slot is in use, in which case the slot
+    cannot be approved. An approved slot that awaits no approval can be approved under named SKUs only.
     """
-    slot, sku = row.slot_id, suggested(row.hardware, row.offer, skus_among(offered))
+    slot = row.slot_id
+    kept = row.skus if keeps_skus(row.state, hardware_facts(row)) else ()
     against = {
-        "approve": against_approving(
-            slot, row.state, hardware_facts(row), row.skus or ([sku] if sku else [])
-        ),
+        "approve": against_approving(slot, kept, skus, row.hardware, row.offer),
         "retire": against_retiring(slot, row.state),
         "reprovision": against_reprovisioning(slot, row.state),
         "force_release": against_force_release(slot, row.state),

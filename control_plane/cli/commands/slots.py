@@ -74,7 +74,8 @@ def approve(
     """Approve discovered slots for use. Reserves a MAC and an IP address for each until it is reprovisioned.
 
     If the hardware of a free slot changed after its approval, approve it again, which accepts the hardware found.
-    Without `--sku`, a new slot is offered under the SKU of the catalogue that uses most of it.
+    Without `--sku`, a new slot is offered under the SKU of the catalogue that uses most of it, and any other slot keeps
+    its SKUs; the command is refused if one of them does not fit the hardware found.
     """
     with session(context, output) as current:
         approved: list[Reply[Slot]] = []

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from control_plane.decisions.catalogue import retired_entry, specified_sku, unknown_entry
 from control_plane.decisions.fleet.drift import ends_at_approval
 from control_plane.decisions.fleet.macs import candidate_macs, no_mac_left
-from control_plane.decisions.placing.suitability import against_offering
+from control_plane.decisions.placing.suitability import against_offering, skus_among
 from control_plane.decisions.refusals import Objection, refuse_if
 from events.drift import OpenDrift
 from events.entries import Entry
@@ -185,12 +185,17 @@ def _against_changing(slot: SlotId, state: SlotState) -> list[Objection]:
 
 def _against_first_approval(slot: SlotId, state: SlotState, skus: Collection[SkuName]) -> list[Objection]:
     if not awaits_approval(state):
-        reason = f"slot {slot} is {slot_state_name(state)}, not awaiting approval"
+        reason = (
+            f"slot {slot} is {slot_state_name(state)}, not awaiting approval; "
+            "name SKUs if it is to be offered under other ones"
+        )
         return [Objection("not_awaiting_approval", reason)]
-    if not skus:
-        reason = f"slot {slot} can carry none of the SKUs that the catalogue offers; publish one that fits its hardware"
-        return [Objection("no_fitting_sku", reason)]
-    return []
+    return [] if skus else [_no_fitting_sku(slot)]
+
+
+def _no_fitting_sku(slot: SlotId) -> Objection:
+    reason = f"slot {slot} can carry none of the SKUs that the catalogue offers; publish one that fits its hardware"
+    return Objection("no_fitting_sku", reason)
 
 
 def change_skus(
@@ -209,6 +214,19 @@ def against_skus(
         for index, name in enumerate(names)
         for each in _against_sku(f"/skus/{index}", name, found.get(name), hardware, offer)
     ]
+
+
+def against_keeping(
+    slot: SlotId, kept: Collection[SkuName], entries: Iterable[Entry], hardware: SlotHardware, offer: Offer
+) -> list[Objection]:
+    """Return every reason why a slot cannot stay offered under the SKUs `kept` when its present hardware is accepted.
+    `entries` contains the SKUs of the catalogue, also those of `kept` that are retired: a slot can keep these.
+    """
+    unfit = [
+        against_offering(name, sku, hardware, offer) for name, sku in skus_among(entries) if name in kept
+    ]
+    advice = f"name SKUs that fit the present hardware of slot {slot}"
+    return [Objection("sku_does_not_fit", f"{reason}; {advice}") for reason in unfit if reason is not None]
 
 
 def _against_sku(
@@ -245,19 +263,31 @@ def accepts_other_hardware(state: SlotState, given: Collection[SlotFact]) -> boo
     return bool(given) and isinstance(state, Free)
 
 
+def keeps_skus(state: SlotState, given: Collection[SlotFact]) -> bool:
+    """Return whether an approval that names no SKUs is possible and keeps those under which the slot is offered.
+    `given` are the facts that accept its present hardware.
+    """
+    return isinstance(state, Retired) or accepts_other_hardware(state, given)
+
+
 def against_approving(
     slot: SlotId,
-    state: SlotState,
-    given: Collection[SlotFact],
-    skus: Collection[SkuName],
+    kept: Collection[SkuName],
+    entries: Sequence[Entry],
+    hardware: SlotHardware,
+    offer: Offer,
 ) -> list[Objection]:
-    """Return the reason why the slot cannot be approved; an empty list if it can. `given` are the facts that accept its
-    present hardware, and `skus` the SKUs that are suggested for it. Not checked: whether every MAC derived for the slot
-    is in use.
+    """Return the reason why no approval of the slot is possible; an empty list if one is. `kept` are the SKUs that an
+    approval keeps if it names none, and `entries` the SKUs of the catalogue, also those of `kept` that are retired.
+
+    An approval in any state can name SKUs that fit. Not checked: whether a request names such SKUs, whether one that
+    names none is possible in the state of the slot, and whether every MAC derived for the slot is in use.
     """
-    if accepts_other_hardware(state, given):
+    offered = skus_among(each for each in entries if each.retired is None)
+    if any(against_offering(name, sku, hardware, offer) is None for name, sku in offered):
         return []
-    return _against_first_approval(slot, state, skus)
+    unfit = against_keeping(slot, kept, entries, hardware, offer)
+    return [] if kept and not unfit else [*unfit, _no_fitting_sku(slot)]
 
 
 def described(

@@ -86,8 +86,9 @@ def against_offering(name: SkuName, sku: SkuContent, hardware: SlotHardware, off
     A slot with another fabric can be offered: allocations with an app profile may accept its fabric.
     """
     if not _has_gpus(sku, offer):
-        wanted = f"{sku.gpu_count} GPUs of model {sku.gpu_model or 'any'}"
-        return f"the SKU {name} has {wanted}; the slot has {offer.gpu_count} of model {offer.gpu_model or 'unknown'}"
+        wanted = _gpus(sku.gpu_count, "" if sku.gpu_model is None else f" of model {sku.gpu_model}")
+        model = " of an unknown model" if offer.gpu_model is None else f" of model {offer.gpu_model}"
+        return f"the SKU {name} requires {wanted}; the slot has {_gpus(offer.gpu_count, model)}"
     if hardware.vcpus < sku.vcpus or hardware.memory_mib < sku.memory_mib:
         size = f"{sku.vcpus} vCPU and {sku.memory_mib} MiB"
         return f"the SKU {name} has {size}; the slot has {hardware.vcpus} vCPU and {hardware.memory_mib} MiB"
@@ -96,6 +97,10 @@ def against_offering(name: SkuName, sku: SkuContent, hardware: SlotHardware, off
             f"the SKU {name} requires one NUMA node; the slot has {offer.numa_nodes or 'an unknown number'}"
         )
     return None
+
+
+def _gpus(count: int, of_model: str) -> str:
+    return "no GPU" if count == 0 else f"{count} GPU{'' if count == 1 else 's'}{of_model}"
 
 
 def suggested(

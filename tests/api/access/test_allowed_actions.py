@@ -26,7 +26,7 @@ from tests.api.access.principals import (
     key_of_account,
 )
 from tests.api.catalogue.entries import CHANGES, CONTENTS
-from tests.api.node import admit
+from tests.api.node import SLOT, admit, batch, survey
 from tests.api.requests.test_examples import World
 from tests.api.scripted_node import VERIFIED
 from tests.servers.plane import RunningPlane
@@ -35,6 +35,7 @@ from tests.waiting import until
 View = dict[str, Any]
 Requests = Mapping[str, tuple[str, str, object]]
 TEXT: Final = {"reason": "test"}
+SKU: Final = "lab.small"
 OWN: Final = "p-own"
 """A project of the callers, in which nothing is allocated."""
 PREVENTED: Final = """
@@ -132,9 +133,10 @@ def node(name: str) -> Subject:
     return Subject(f"/nodes/{name}", "/nodes?limit=200", requests)
 
 
-def slot(place: Mapping[str, str]) -> Subject:
+def slot(place: Mapping[str, str], *skus: str) -> Subject:
+    """`skus` are those that an approval names; an approved slot that awaits no approval requires them."""
     requests: Requests = {
-        "approve": ("POST", "/approve", None),
+        "approve": ("POST", "/approve", {"skus": skus} if skus else None),
         "force_release": ("POST", "/force-release", TEXT),
         "retire": ("POST", "/retire", TEXT),
         "reprovision": ("POST", "/reprovision", TEXT),
@@ -239,20 +241,30 @@ class States:
         discovered = self.world.discovered()
         yield slot(discovered)
         self.send("POST", f"/nodes/{discovered['node']}/slots/0/approve")
-        yield slot(discovered)
+        yield slot(discovered, SKU)
         self.send("POST", f"/nodes/{discovered['node']}/slots/0/retire", TEXT)
         yield slot(discovered)
         made = self.world.allocation()
         place = {"node": "lab-a", "index": made["slots"][0]["slot_id"].partition("/")[2]}
-        yield slot(place)
+        yield slot(place, SKU)
         self.send("DELETE", f"/allocations/{made['id']}")
-        yield slot(place)
+        yield slot(place, SKU)
         self.world.node.report(made, "slice.removal_incomplete", leftovers=["tap tap0"])
-        yield slot(place)
-        yield slot(self.world.excluded())
+        yield slot(place, SKU)
+        yield slot(self.world.excluded(), SKU)
         small = f"lab-{uuid4().hex[:8]}"
         admit(self.plane, small, approve=False, memory_mib=1)
         yield slot({"node": small, "index": "0"})
+        yield slot(self.shrunk())
+
+    def shrunk(self) -> Mapping[str, str]:
+        """Return a free slot that became too small for every SKU after its approval."""
+        name = f"lab-{uuid4().hex[:8]}"
+        node = admit(self.plane, name)
+        smaller = survey(slots=[{**SLOT, "memory_mib": 1}])
+        answer = node.post("/reports", json=batch(str(uuid4()), (1, smaller)))
+        assert answer.is_success, answer.text
+        return {"node": name, "index": "0"}
 
     def entries(self) -> Iterator[Subject]:
         for path in CONTENTS:
@@ -352,7 +364,7 @@ KINDS: Final = {
     "nodes": (States.nodes, {"node_enrolled", "not_cordoned", "not_excluded"}),
     "slots": (
         States.slots,
-        {"not_awaiting_approval", "not_awaiting_proof", "not_excluded", "no_fitting_sku", "slot_not_free"},
+        {"not_awaiting_proof", "not_excluded", "no_fitting_sku", "sku_does_not_fit", "slot_not_free"},
     ),
     "tasks": (
         States.tasks,

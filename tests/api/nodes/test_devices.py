@@ -66,14 +66,23 @@ class DescribedNode:
         """Report a node description with these PCI devices in one slot, and without devices in the other slot."""
         slots = [{**SLOT, "index": index, "network_device": f"slice{index}"} for index in (0, 1)]
         slots[slot] |= {"devices": list(devices), "numa_node": numa_node}
+        self._describe(slots)
+
+    def describe_slots(self, *, memory_mib: int) -> None:
+        """Report a node description with two slots of this size and without PCI devices."""
+        sized = {**SLOT, "memory_mib": memory_mib}
+        self._describe([{**sized, "index": index, "network_device": f"slice{index}"} for index in (0, 1)])
+
+    def _describe(self, slots: list[dict[str, Any]]) -> None:
         self._sequence += 1
         report = batch(self._spool, (self._sequence, survey(slots=slots)))
         answer = self._node.post("/reports", json=report)
         assert answer.is_success, answer.text
 
-    def approve(self, slot: int = 0) -> httpx.Response:
+    def approve(self, slot: int = 0, *, skus: list[str] | None = None) -> httpx.Response:
+        """Approve a slot, under these SKUs; None: the request names none."""
         with self.plane.client() as client:
-            return client.post(f"/nodes/n1/slots/{slot}/approve")
+            return client.post(f"/nodes/n1/slots/{slot}/approve", json={} if skus is None else {"skus": skus})
 
     def slot(self, slot: int = 0) -> dict[str, Any]:
         with self.plane.client() as client:
@@ -301,7 +310,6 @@ def test_slice_in_a_slot_with_changed_hardware_stays_and_the_slot_cannot_be_appr
     node.describe_devices({**H200, **OTHER_UUID})
     slot = node.slot()
     assert (slot["state"], slot["blocked_by"]) == ("claimed", "slot.changed")
-    assert slot["allowed_actions"]["approve"]["code"] == "not_awaiting_approval"
     refused = node.approve()
     assert (refused.status_code, "not_awaiting_approval" in refused.text) == (409, True)
     assert node.events("slot.hardware_approved") == 1
@@ -321,3 +329,54 @@ def test_retired_slot_gives_up_its_pci_devices_and_gets_them_back_when_it_is_app
     assert node.claims() == [("n1/0000:1b:00.0", "slot-n1/0")]
     node.describe_devices({**H200, **OTHER_UUID})
     assert (node.slot()["drift"], node.slot()["state"]) == ([], "free")
+
+
+def test_approval_without_skus_is_refused_with_the_reason_if_the_hardware_became_too_small_for_a_kept_sku(
+    node: DescribedNode,
+) -> None:
+    node.describe_slots(memory_mib=192)
+    assert node.approve(skus=["lab.small", "lab.medium"]).is_success
+    node.describe_slots(memory_mib=96)
+    refused = node.approve()
+    assert refused.status_code == 409
+    (reason,) = refused.json()["reasons"]
+    assert reason["code"] == "sku_does_not_fit"
+    assert "the slot has 1 vCPU and 96 MiB; name SKUs that fit" in reason["message"]
+    slot = node.slot()
+    assert (slot["blocked_by"], slot["allowed_actions"]["approve"]) == ("slot.changed", {"allowed": True})
+    assert node.approve(skus=["lab.small"]).is_success
+    slot = node.slot()
+    assert (slot["blocked_by"], slot["skus"]) == (None, ["lab.small"])
+
+
+def test_retired_slot_that_became_too_small_for_its_sku_is_not_approved_under_it(node: DescribedNode) -> None:
+    node.describe_slots(memory_mib=192)
+    assert node.approve(skus=["lab.medium"]).is_success
+    with node.plane.client() as client:
+        assert client.post("/nodes/n1/slots/0/retire", json={"reason": "smaller"}).is_success
+    node.describe_slots(memory_mib=96)
+    refused = node.approve()
+    assert (refused.status_code, refused.json()["reasons"][0]["code"]) == (409, "sku_does_not_fit")
+    assert node.approve(skus=["lab.small"]).is_success
+
+
+def test_slot_keeps_a_retired_sku_that_fits_the_changed_hardware(node: DescribedNode) -> None:
+    node.describe_slots(memory_mib=192)
+    assert node.approve(skus=["lab.medium"]).is_success
+    with node.plane.client() as client:
+        assert client.post("/skus/lab.medium/retire", json={"reason": "not sold"}).is_success
+    node.describe_slots(memory_mib=384)
+    assert node.approve().is_success
+    assert node.slot()["skus"] == ["lab.medium"]
+
+
+def test_approved_slot_is_refused_an_approval_without_skus_and_accepts_one_that_names_a_sku(
+    node: DescribedNode,
+) -> None:
+    node.describe_slots(memory_mib=192)
+    assert node.approve(skus=["lab.small"]).is_success
+    refused = node.approve()
+    assert (refused.status_code, refused.json()["reasons"][0]["code"]) == (409, "not_awaiting_approval")
+    assert node.slot()["allowed_actions"]["approve"] == {"allowed": True}
+    assert node.approve(skus=["lab.medium"]).is_success
+    assert node.slot()["skus"] == ["lab.medium"]
