@@ -136,7 +136,9 @@ def test_create_of_more_slots_than_are_free_is_refused_with_advice(sliceplane: C
 def test_node_registered_twice_gets_a_new_enrolment_token(sliceplane: CommandLine) -> None:
     first = sliceplane.document("nodes", "register", "lab-z")["enrolment_token"]
     assert sliceplane.document("nodes", "show", "lab-z")["state"] == "registered"
-    assert sliceplane.document("nodes", "register", "lab-z")["enrolment_token"] != first
+    second = sliceplane.document("nodes", "register", "lab-z")["enrolment_token"]
+    assert second != first
+    assert sliceplane.document("nodes", "reopen-enrolment", "lab-z")["enrolment_token"] not in (first, second)
     assert sliceplane("slots", "approve", "lab-z/0").returncode == 1
 
 

@@ -15,9 +15,9 @@ from control_plane.cli.session import Session, session
 from control_plane.cli.times import At, counted_from
 from control_plane.cli.waiting import continuing
 from control_plane.client import calls
-from control_plane.client.answers import Drain, Node
+from control_plane.client.answers import Drain, Node, RegisteredNode
 from control_plane.client.bodies import ConfigureNode, DrainNode, MacRange, NodeAddresses
-from control_plane.client.exchange import Reply
+from control_plane.client.exchange import Call, Reply
 
 commands = typer.Typer(no_args_is_help=True)
 _POOL: Final = "02:00:5e:00:00:00-02:00:5e:00:ff:ff"
@@ -130,10 +130,25 @@ def register(context: typer.Context, *, node: NodeId, output: Output = Format.TA
     If repeated before the node enrols, it prints a new token and invalidates the earlier one.
     """
     with session(context, output) as current:
-        current.screen.one(current.send(calls.register_node(node)), details.registered)
-        current.screen.note(
-            "the token is not stored and not shown again; pass it to the sliceplane-agent of the host"
-        )
+        _show_token(current, calls.register_node(node))
+
+
+@commands.command("reopen-enrolment")
+def reopen_enrolment(context: typer.Context, *, node: NodeId, output: Output = Format.TABLE) -> None:
+    """Let a node enrol again: after its token was used or lost, its disk was lost, or its access was revoked.
+
+    Prints a new one-time enrolment token, which is shown only once, and invalidates the earlier one. The present access
+    of the node ends when it enrols again.
+    """
+    with session(context, output) as current:
+        _show_token(current, calls.reopen_enrolment(node))
+
+
+def _show_token(current: Session, call: Call[RegisteredNode]) -> None:
+    current.screen.one(current.send(call), details.registered)
+    current.screen.note(
+        "the token is not stored and not shown again; pass it to the sliceplane-agent of the host"
+    )
 
 
 @commands.command()
