@@ -244,6 +244,32 @@ class DeviceCheck(Answer, frozen=True):
     devices: tuple[CheckedDevice, ...] = ()
 
 
+class ApprovedDevice(Answer, frozen=True):
+    """A PCI function as an approval accepted it."""
+
+    address: str
+    use: str
+    number: str | None = None
+    numa_node: int | None = None
+    iommu_group: str | None = None
+    root_port: str | None = None
+    physical_function: str | None = None
+    vf_number: int | None = None
+    model: str | None = None
+    memory_mib: int | None = None
+    uuid: str | None = None
+    link_layer: str | None = None
+
+
+class ApprovedHardware(Answer, frozen=True):
+    """Hardware to which the newest approval bound a slot."""
+
+    vcpus: int
+    memory_mib: int
+    numa_node: int | None = None
+    devices: tuple[ApprovedDevice, ...] = ()
+
+
 class Slot(Answer, frozen=True):
     id: str
     node_id: str
@@ -255,6 +281,7 @@ class Slot(Answer, frozen=True):
     network_device: str | None = None
     devices: tuple[SlotDevice, ...] = ()
     numa_node: int | None = None
+    approved_hardware: ApprovedHardware | None = None
     mac_address: str | None = None
     private_ip: str | None = None
     allocation_id: str | None = None

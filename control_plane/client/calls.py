@@ -219,9 +219,9 @@ def slots(*, node_name: str | None = None, at: str | None = None) -> ListCall[Sl
     return ListCall("/v1/slots", Slot, {"node": node_name, "at": at})
 
 
-def slot(name: str) -> Call[Slot]:
+def slot(name: str, *, at: str | None = None) -> Call[Slot]:
     """Show a slot."""
-    return Call("GET", slot_path(name), Slot)
+    return Call("GET", slot_path(name), Slot, {"at": at})
 
 
 def approve_slot(name: str, skus: Sequence[str] = ()) -> Call[Slot]:

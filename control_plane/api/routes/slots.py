@@ -115,9 +115,18 @@ def _slot_cursor(cursor: str | None) -> tuple[NodeId, SlotIndex] | None:
 
 
 @router.get("/nodes/{node}/slots/{index}", openapi_extra=access(Scope.FLEET_READ), **TAGGED)
-async def show_slot(request: Request, node: str, index: str) -> SlotView:
-    """Return one slot."""
-    return await _slot_shown(request, _slot(node, index))
+async def show_slot(request: Request, response: Response, node: str, index: str, at: At = None) -> SlotView:
+    """Return one slot, now or as of the past."""
+    slot = _slot(node, index)
+    if at is None:
+        return await _slot_shown(request, slot)
+    async with travel_of(request).to(at) as (conn, [place]):
+        then = await slots_then(conn, [slot], place.position)
+    if not then:
+        reason = f"no slot was named '{slot}' at position {place.position}"
+        raise UnknownName(Objection("unknown_slot", reason))
+    set_headers(response, place)
+    return then[0]
 
 
 @router.post(

@@ -18,7 +18,7 @@ from events.envelope import Recorded
 from events.facts import Fact, FailedBringUp, Reason, RemainingSlot
 from events.nodes import MacPool, PublicAddress
 from events.slot_states import slot_state_name
-from events.slots import SlotDevice
+from events.slots import ApprovedHardware, SlotDevice
 from events.values import NodeId, PciAddress, SlotId
 from read_models.nodes import NodeRow
 from read_models.slots import DeviceCheck, SlotRow
@@ -101,6 +101,9 @@ class NodeView(BaseModel):
 
     Slots get `bridge`, `l2_domain` and a MAC of `mac_pool` when they are approved; without a pool, their MACs are
     derived from their ids.
+
+    `simulated` is true if the agent keeps the node's host in memory: it carries out every task, but its slices have no
+    guests. It is false for a real host, and null until the node has described itself.
 
     `reports_throttled_at` is the time at which the node exceeded its report budget; null while the node is within its
     budget. While a node exceeds it, only the newest of its host descriptions is recorded, and its other reports are
@@ -272,6 +275,34 @@ class DeviceCheckView(BaseModel):
     devices: list[CheckedDeviceView]
 
 
+class ApprovedDeviceView(BaseModel):
+    """A PCI function as an approval accepted it. The fields are those of the functions in `devices`; null was not
+    known.
+    """
+
+    address: str
+    use: str
+    number: str | None
+    numa_node: int | None
+    iommu_group: str | None
+    root_port: str | None
+    physical_function: str | None
+    vf_number: int | None
+    model: str | None
+    memory_mib: int | None
+    uuid: str | None
+    link_layer: str | None
+
+
+class ApprovedHardwareView(BaseModel):
+    """Hardware to which the newest approval bound a slot. Hardware that differs is the drift `slot.changed`."""
+
+    vcpus: int
+    memory_mib: int
+    numa_node: int | None
+    devices: list[ApprovedDeviceView]
+
+
 class SlotView(BaseModel):
     """A slot. `excluded` and `failures` are the same fields as in the view of a node, but concern this slot only.
 
@@ -290,6 +321,8 @@ class SlotView(BaseModel):
     network_device: str
     devices: list[SlotDeviceView]
     numa_node: int | None
+    approved_hardware: ApprovedHardwareView | None
+    """Null until the first approval."""
     mac_address: str | None
     private_ip: str | None
     allocation_id: str | None
@@ -446,6 +479,7 @@ def slot_view(
         network_device=slot.hardware.network_device,
         devices=[_device_view(each, slot.granted) for each in slot.devices],
         numa_node=slot.numa_node,
+        approved_hardware=_approved_hardware_view(slot.approved_hardware),
         mac_address=slot.network.mac_address if slot.network else None,
         private_ip=slot.network.private_ip if slot.network else None,
         allocation_id=slot.allocation_id,
@@ -461,6 +495,10 @@ def slot_view(
 
 def _device_check_view(check: DeviceCheck | None) -> DeviceCheckView | None:
     return None if check is None else DeviceCheckView.model_validate(msgspec.to_builtins(check))
+
+
+def _approved_hardware_view(approved: ApprovedHardware | None) -> ApprovedHardwareView | None:
+    return None if approved is None else ApprovedHardwareView.model_validate(msgspec.to_builtins(approved))
 
 
 def _failure_view(failure: FailedBringUp) -> FailureView:

@@ -8,7 +8,7 @@ from control_plane.cli.options import Output, Why
 from control_plane.cli.pages import details, tables
 from control_plane.cli.screen import Format
 from control_plane.cli.session import session
-from control_plane.cli.times import At
+from control_plane.cli.times import At, counted_from
 from control_plane.client import calls
 from control_plane.client.answers import Slot
 from control_plane.client.exchange import Reply
@@ -49,11 +49,14 @@ def show(
     context: typer.Context,
     *,
     slot: SlotArgument,
+    at: At = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Show a slot: its state, its drift, and the facts about its PCI functions."""
     with session(context, output) as current:
-        current.screen.one(current.send(calls.slot(slot)), details.slot)
+        reply = current.send(calls.slot(slot, at=at))
+        now = counted_from(at, current.recorded)
+        current.screen.one(reply, lambda found: details.slot(found, now=now))
 
 
 @commands.command()

@@ -323,6 +323,12 @@ def _slot_rows(item: Slot, now: datetime | None) -> Iterator[Row]:
         "size",
         f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}, SKUs {', '.join(item.skus) or '-'}",
     )
+    if (approved := item.approved_hardware) is not None:
+        size = f"{approved.vcpus} vCPU, {words.amount(approved.memory_mib)}"
+        yield (
+            "approved",
+            f"{size}, PCI functions {', '.join(each.address for each in approved.devices) or '-'}",
+        )
     yield "address", f"{item.mac_address or '-'}  {item.private_ip or '-'}"
     if item.numa_node is not None:
         yield "memory", f"of NUMA node {item.numa_node}"

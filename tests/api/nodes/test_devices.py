@@ -380,3 +380,27 @@ def test_approved_slot_is_refused_an_approval_without_skus_and_accepts_one_that_
     assert node.slot()["allowed_actions"]["approve"] == {"allowed": True}
     assert node.approve(skus=["lab.medium"]).is_success
     assert node.slot()["skus"] == ["lab.medium"]
+
+
+def test_view_and_history_of_a_slot_have_the_hardware_that_its_approvals_accepted(
+    node: DescribedNode,
+) -> None:
+    node.describe_devices(H200)
+    assert node.slot()["approved_hardware"] is None
+    node.approve()
+    approved = node.slot()["approved_hardware"]
+    assert (approved["memory_mib"], approved["devices"][0]["uuid"]) == (96, H200["uuid"])
+    first = node.plane.last_position()
+    node.describe_devices({**H200, **OTHER_UUID})
+    assert node.slot()["approved_hardware"] == approved
+    node.approve()
+    last = node.plane.last_position()
+    with node.plane.client() as client:
+        query = {"from": f"position:{first}", "to": f"position:{last}"}
+        changes = client.get("/history/slot/n1/0/changes", params=query).raise_for_status().json()
+        fields = [each["path"] for change in changes["changes"] for each in change["fields"]]
+        assert "/approved_hardware/devices/0/uuid" in fields
+        then = client.get("/nodes/n1/slots/0", params={"at": f"position:{first}"})
+        assert then.json()["approved_hardware"] == approved
+        before = client.get("/nodes/n1/slots/0", params={"at": "position:1"})
+        assert (before.status_code, before.json()["reasons"][0]["code"]) == (404, "unknown_slot")

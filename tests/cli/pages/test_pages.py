@@ -248,7 +248,12 @@ def test_slot_is_shown_with_the_facts_about_its_pci_devices(plane: ScriptedPlane
         "granted": True,
     }
     hung = {"address": "0000:18:00.0", "use": "fabric", "number": "15b3:1021", "unreadable": "no answer"}
-    slot = {**SLOT, "devices": [gpu, {**card, "evidence": [{"path": "/sys/x", "value": "0"}]}, hung]}
+    approved = {"vcpus": 8, "memory_mib": 2048, "devices": [{"address": "0000:9a:00.0", "use": "gpu"}]}
+    slot = {
+        **SLOT,
+        "approved_hardware": approved,
+        "devices": [gpu, {**card, "evidence": [{"path": "/sys/x", "value": "0"}]}, hung],
+    }
     plane.script("GET /v1/nodes/lab-a/slots/0", document(slot))
     shown = " ".join(sliceplane("slots", "show", "lab-a/0").out.split())
     for part in (
@@ -257,6 +262,7 @@ def test_slot_is_shown_with_the_facts_about_its_pci_devices(plane: ScriptedPlane
         "virtual function 2 of 0000:3b:00.0, representor pf0vf2",
         "link ethernet, port active, physical link_up, rate 200000 Mbit/s, MTU 9000",
         "unreadable: no answer",
+        "approved 8 vCPU, 2 GiB, PCI functions 0000:9a:00.0",
     ):
         assert part in shown
 
