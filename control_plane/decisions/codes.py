@@ -121,7 +121,7 @@ _NOT_PERMITTED: Final = {
     "priority_not_permitted": "Only an admin may request a priority above 0.",
     "principal_revoked": "The caller was revoked, and its token was issued or its session started before.",
     "quota_exceeded": "The request would exceed a limit of its project or of the caller.",
-    "revoked": "The access of the node was revoked.",
+    "revoked": "The access of the node was revoked: its key, session and queue no longer work until it enrols again.",
     "role_missing": "The API key does not have the required role.",
     "scope_missing": "The credential does not have the scope that the route requires.",
     "scope_not_held": "The API key or service account would have a scope that the credential of the caller does not have.",

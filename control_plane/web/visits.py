@@ -32,7 +32,8 @@ NOTICES: Final = {
     "cordon": "The node was cordoned.",
     "uncordon": "The node was opened for placements again.",
     "drain": "The drain was started.",
-    "revoke": "The access of the node was revoked.",
+    "revoke": "The access of the node was revoked: its key, session and queue no longer work. Its slices continue to run."
+    " It must enrol again to regain access.",
     "readmit": "It is used for placements again.",
     "approve": "The slot was approved.",
     "retire": "The slot was retired.",

@@ -128,7 +128,9 @@ class Page:
         if shape.still_written is not None:
             yield f"This release writes version {shape.written}."
         for older in range(shape.version - 1, 0, -1):
-            yield f"Version {older}: {meanings.in_lines(self.upcasts[name, older].__doc__ or '')}"
+            about = meanings.in_lines(self.upcasts[name, older].__doc__ or "")
+            # The first sentence describes the function; the others describe how the version differs.
+            yield about.partition(". ")[2] or f"Version {older}: {about}"
 
 
 def page() -> Page:

@@ -36,7 +36,7 @@ def modules() -> Iterator[ModuleType]:
 
 
 def weakened() -> Iterator[str]:
-    """Yield each field whose bound is wider than another bound of the same kind that the field has."""
+    """Yield each field with a bound that is wider than another bound of the same kind that the field has."""
     for module in modules():
         for model in vars(module).values():
             if isinstance(model, type) and issubclass(model, BaseModel):

@@ -20,7 +20,9 @@ def admin(shared_plane: RunningPlane, unconfigured: Run, monkeypatch: pytest.Mon
     return unconfigured
 
 
-def test_reservation_is_set_changed_listed_with_its_missing_slots_and_removed(admin: Run) -> None:
+def test_list_of_reservations_shows_each_with_its_number_of_missing_slots_until_it_is_removed(
+    admin: Run,
+) -> None:
     assert admin("projects", "create", "vision").code == 0
     assert admin("reservations", "set", "vision", "lab.small", "4").code == 0
     assert admin("reservations", "set", "vision", "lab.small", "2").code == 0

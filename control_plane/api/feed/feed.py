@@ -108,8 +108,8 @@ class Feed:
 
     @contextmanager
     def alert(self, streams: Iterable[StreamId]) -> Iterator[asyncio.Event]:
-        """Let the feed read the ledger for a watch. Provide an asyncio event that is set when the feed reads a new
-        event of one of these streams: before any watch can send that event or a later one from memory.
+        """Provide an asyncio event that is set when the feed reads a new event of one of these streams: before any
+        watch can send that event or a later one from memory. The feed reads the ledger while the `with` block runs.
         """
         alert, distinct = asyncio.Event(), frozenset(streams)
         for stream in distinct:
