@@ -85,6 +85,10 @@ class NotReady(Failure):
     """A health check of the control plane is not ok; the printed page shows which one and why."""
 
 
+class NotPlaceable(Failure):
+    """An allocation would not be placed now; the printed preview shows the reasons. Nothing was requested."""
+
+
 class Different(Failure):
     """The live tables differ from the replayed ledger, or the ledger differs from what was sealed."""
 

@@ -46,6 +46,12 @@ def make_own_key() -> Path:
         ) from error
 
 
+def unstored_public_key() -> str:
+    """Return the public key of a new key pair, of which nothing is stored."""
+    public = Ed25519PrivateKey.generate().public_key()
+    return public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
 def make_key_pair(path: Path, comment: str) -> Path:
     """Create an OpenSSH Ed25519 key pair without a passphrase at `path` (0600) and `path`.pub.
 

@@ -5,7 +5,7 @@ event arrived. The line is written to stderr and removed afterwards, so that std
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Protocol
@@ -18,7 +18,7 @@ from rich.text import Text
 from control_plane.cli.pages import words
 from control_plane.cli.pages.event_line import gist
 from control_plane.cli.screen import Screen
-from control_plane.client.answers import Step
+from control_plane.client.answers import Condition, Step
 from control_plane.client.errors import SliceplaneError
 from control_plane.client.timeline import Timeline
 
@@ -33,6 +33,10 @@ class Progress(Protocol):
     def lost(self, lost: SliceplaneError) -> None: ...
 
     def back(self) -> None: ...
+
+    def conditions(self, found: Sequence[Condition]) -> None:
+        """Show the present conditions of the allocation, such as a node that does not respond."""
+        ...
 
 
 @contextmanager
@@ -72,6 +76,9 @@ class Silence:
     def back(self) -> None:
         pass
 
+    def conditions(self, found: Sequence[Condition]) -> None:
+        pass
+
 
 class LiveLine:
     """Progress line that Rich's thread redraws ten times a second from the state that `update` stores."""
@@ -79,6 +86,7 @@ class LiveLine:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self._lost = False
+        self._conditions: Sequence[Condition] = ()
         self._step: Step | None = None
         self._began = self._news = time.monotonic()
         self._spinner = Spinner("dots")
@@ -98,6 +106,9 @@ class LiveLine:
     def back(self) -> None:
         self._lost = False
 
+    def conditions(self, found: Sequence[Condition]) -> None:
+        self._conditions = found
+
     def __rich__(self) -> Text:
         now, timeline = time.monotonic(), self.timeline
         frame = int(now * 1000 / self._spinner.interval) % len(self._spinner.frames)
@@ -114,6 +125,8 @@ class LiveLine:
     def _note(self) -> Text:
         if self._lost:
             return Text("  connection lost, retrying", "red")
+        if self._conditions:
+            return Text(f"  {'; '.join(each.message for each in self._conditions)}", "red")
         if self._step is not None:
             return Text(f"  {_doing(self._step)}")
         latest = self.timeline.latest
@@ -128,6 +141,7 @@ class PlainLines:
         self._printed = 0
         self._began: datetime | None = None
         self._steps: dict[str | None, str] = {}
+        self._conditions: frozenset[str] = frozenset()
 
     def update(self, timeline: Timeline) -> None:
         for step in timeline.steps[self._printed :]:
@@ -149,6 +163,15 @@ class PlainLines:
 
     def back(self) -> None:
         self._console.print("reconnected")
+
+    def conditions(self, found: Sequence[Condition]) -> None:
+        """Print each condition when it begins, and a line when none is left."""
+        for each in found:
+            if each.message not in self._conditions:
+                self._console.print(each.message)
+        if self._conditions and not found:
+            self._console.print("all nodes of the allocation respond again")
+        self._conditions = frozenset(each.message for each in found)
 
 
 def _doing(step: Step) -> str:

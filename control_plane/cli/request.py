@@ -12,7 +12,7 @@ import typer
 from msgspec import UNSET, UnsetType
 
 from control_plane.cli.failures import WrongUsage
-from control_plane.cli.own_keys import make_own_key, public_keys
+from control_plane.cli.own_keys import make_own_key, public_keys, unstored_public_key
 from control_plane.client.bodies import NodeAddress, OpenAddress, OpenIngress, OpenPort
 
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -35,6 +35,13 @@ def ssh_keys(files: list[Path], note: Callable[[str], None], *, create: bool) ->
         files = [make_own_key()]
         note(f"created the SSH key {files[0].with_suffix('')}, because ~/.ssh had none")
     return [key for file in files for key in _keys_in(file)]
+
+
+def keys_of_preview(files: list[Path]) -> list[str]:
+    """Return the public keys in the files, or else the user's own keys. If the user has no key, return one that is not
+    stored: the API requires a key, and a preview grants it nothing. Raises `WrongUsage`.
+    """
+    return [key for file in files or public_keys() for key in _keys_in(file)] or [unstored_public_key()]
 
 
 def _keys_in(file: Path) -> list[str]:

@@ -3,13 +3,14 @@
 The allocation does not depend on the waiting client: it continues in any case.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from control_plane.cli.failures import Interrupted, NotReached, Unreachable
-from control_plane.cli.progress import shown
+from control_plane.cli.progress import Progress, shown
 from control_plane.cli.session import Session
 from control_plane.client import calls
 from control_plane.client.answers import Step, decode
@@ -19,6 +20,11 @@ from control_plane.client.timeline import Timeline
 
 RETRY_SECONDS: Final = 120.0
 """How long a lost connection is retried: longer than a restart of the control plane."""
+CONDITIONS_SECONDS: Final = 5.0
+"""Interval between two reads of the conditions of the allocation: heartbeats are not events, so that a watch does not
+show a node that stopped to respond.
+"""
+_LAST_READ_SECONDS: Final = 1.0
 
 
 def wait(
@@ -42,7 +48,11 @@ def wait(
     watch = f"watch the allocation: sliceplane allocations watch {allocation}"
     release = f"release the allocation: sliceplane allocations release {allocation}"
     advice = (watch,) if releasing else (watch, release)
-    with continuing(what, *advice, doing="waiting"), shown(session.screen, timeline) as progress:
+    with (
+        continuing(what, *advice, doing="waiting"),
+        shown(session.screen, timeline) as progress,
+        _conditions_shown(session, allocation, progress),
+    ):
         following = Following(
             retry_seconds=RETRY_SECONDS,
             deadline=deadline_of(timeout),
@@ -58,6 +68,35 @@ def wait(
             if arrived(timeline):
                 break
         return timeline
+
+
+@contextmanager
+def _conditions_shown(session: Session, allocation: str, progress: Progress) -> Iterator[None]:
+    """Read the conditions of an allocation periodically while the `with` block runs, in a thread of its own, because
+    the block waits for the next event.
+    """
+    if session.as_curl:
+        yield
+        return
+    ended = threading.Event()
+
+    def read() -> None:
+        while not ended.wait(CONDITIONS_SECONDS):
+            try:
+                found = session.client.run(calls.allocation(allocation))
+            except SliceplaneError:
+                continue  # the watch reports that the control plane does not respond
+            if not ended.is_set():
+                progress.conditions(found.conditions or ())
+
+    thread = threading.Thread(target=read, name="conditions", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        # The client must not be closed during a request. A request that takes longer ends with the process.
+        thread.join(timeout=_LAST_READ_SECONDS)
 
 
 def deadline_of(timeout: float | None) -> float | None:

@@ -4,6 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from control_plane.cli import waiting
 from tests.cli.conftest import OWN_KEY
 from tests.cli.control_plane import Reply, ScriptedPlane, document, page, problem, stream
 from tests.cli.examples import (
@@ -219,6 +222,86 @@ def test_release_with_wait_shows_only_states_since_the_release(plane: ScriptedPl
         ["1.5", "s", "released"],
     ]
     assert "until" not in outcome.out
+
+
+UNREACHABLE = {
+    "code": "node_unreachable",
+    "message": "node lab-a is unreachable: the node's last heartbeat came at 2026-01-02T03:04:05Z",
+    "node_id": "lab-a",
+    "since": "2026-01-02T03:04:05Z",
+}
+
+
+def test_release_with_wait_shows_a_node_that_does_not_respond_once(
+    plane: ScriptedPlane, sliceplane: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "CONDITIONS_SECONDS", 0.05)
+    plane.script(f"DELETE {PATH}", document(allocation("releasing"), 202))
+    plane.script(f"GET {PATH}/watch", stream(*BRING_UP, RELEASING, hold=True))
+    plane.script(f"GET {PATH}", document(allocation("releasing", conditions=[UNREACHABLE])))
+    outcome = sliceplane("allocations", "release", ALLOCATION, "--wait", "--timeout", "2s")
+    assert outcome.code == 5
+    assert outcome.err.count("node lab-a is unreachable") == 1
+    assert len(plane.requests(f"GET {PATH}")) > 1
+
+
+def test_wait_shows_that_the_nodes_respond_again(
+    plane: ScriptedPlane, sliceplane: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "CONDITIONS_SECONDS", 0.05)
+    plane.script(f"DELETE {PATH}", document(allocation("releasing"), 202))
+    plane.script(f"GET {PATH}/watch", stream(*BRING_UP, RELEASING, hold=True))
+    found = allocation("releasing", conditions=[UNREACHABLE])
+    plane.script(f"GET {PATH}", document(found), document(allocation("releasing", conditions=[])))
+    outcome = sliceplane("allocations", "release", ALLOCATION, "--wait", "--timeout", "2s")
+    assert outcome.err.index("is unreachable") < outcome.err.index(
+        "all nodes of the allocation respond again"
+    )
+
+
+PREVIEW = "POST /v1/placements/preview"
+EXPLAIN = (*CREATE, "--explain")
+
+
+def test_explain_of_an_allocation_that_would_be_placed_ends_with_code_0_and_creates_nothing(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script(PREVIEW, document({"sku": "lab.small", "slots": ["lab-a/0"]}))
+    outcome = sliceplane(*EXPLAIN)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "lab-a/0" in outcome.out
+    assert [each.route for each in plane.received] == [PREVIEW]
+
+
+def test_explain_of_an_allocation_that_would_not_be_placed_prints_the_preview_and_ends_with_code_1(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    reason = {"code": "no_capacity", "message": "no schedulable node has a free slot", "field": None}
+    found = {"sku": None, "slots": [], "reasons": [reason]}
+    plane.script(PREVIEW, document(found))
+    outcome = sliceplane(*EXPLAIN, "-o", "json")
+    assert (outcome.code, outcome.document) == (1, found)
+    assert "would not be placed now: no_capacity" in outcome.err
+
+
+def test_explain_of_a_request_that_the_control_plane_refuses_ends_with_the_code_of_that_refusal(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script(PREVIEW, problem(422, "unknown_sku", "no SKU is named lab.small"))
+    assert sliceplane(*EXPLAIN).code == 1
+
+
+def test_explain_by_a_user_without_an_ssh_key_creates_none(
+    plane: ScriptedPlane, sliceplane: Run, home: Path
+) -> None:
+    (home / ".ssh/id_ed25519.pub").unlink()
+    (home / ".ssh").rmdir()
+    plane.script(PREVIEW, document({"sku": "lab.small", "slots": ["lab-a/0"]}))
+    outcome = sliceplane(*EXPLAIN)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert not (home / ".ssh").exists()
+    [key] = json.loads(plane.received[0].body)["ssh_authorized_keys"]
+    assert key.startswith("ssh-ed25519 AAAA")
 
 
 STOPPING = event(12, "allocation.stopping", 30.0)

@@ -7,11 +7,12 @@ import typer
 from msgspec import UNSET, UnsetType
 from rich.console import RenderableType
 
+from control_plane.cli import creation_options as options
 from control_plane.cli.commands.events import show_events
-from control_plane.cli.failures import NotReached
+from control_plane.cli.failures import NotPlaceable, NotReached
 from control_plane.cli.options import After, AllocationId, AllProjects, Output, Timeout
 from control_plane.cli.pages import details, event_line, placements, tables
-from control_plane.cli.request import ingress_request, labels, seconds, ssh_keys, text_in
+from control_plane.cli.request import ingress_request, keys_of_preview, labels, seconds, ssh_keys, text_in
 from control_plane.cli.screen import Format
 from control_plane.cli.session import Session, session
 from control_plane.cli.times import At, counted_from
@@ -33,104 +34,25 @@ _WAIT: Final = "--wait/--no-wait"
 def create(
     context: typer.Context,
     *,
-    sku: Annotated[str, typer.Option(help="Slice size; `sliceplane skus list` lists them.")],
-    or_sku: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="SKU to use if no node is suitable for the SKUs before it; repeatable.", show_default=False
-        ),
-    ] = None,
-    image: Annotated[str | None, typer.Option(help="Image to boot.", show_default="lab-guest")] = None,
-    app_profile: Annotated[
-        str | None,
-        typer.Option(
-            help="App profile of the workload; `sliceplane app-profiles list` lists them.",
-            show_default="none",
-        ),
-    ] = None,
-    network_mode: Annotated[
-        str, typer.Option(help="Network mode, such as private-nat or public-nat.")
-    ] = "private-nat",
-    ssh_key: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Public key file that may log in; repeatable.",
-            show_default="the keys in ~/.ssh; a key is created if there is none",
-        ),
-    ] = None,
-    user_data: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with user-data for cloud-init: a cloud-config or a script.", show_default=False
-        ),
-    ] = None,
-    lease: Annotated[
-        str, typer.Option(metavar="TIME", help="Length of the lease, such as 90s, 30m, 2h or 7d.")
-    ] = "1h",
-    count: Annotated[int, typer.Option(min=1, help="Number of slots, all on one node.")] = 1,
-    node: Annotated[
-        str | None,
-        typer.Option(
-            help="Place the allocation on this node, even if the node is simulated.",
-            show_default="placement chooses",
-        ),
-    ] = None,
-    open_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--open",
-            metavar="RULE",
-            help="Ingress rule, with --network-mode public-nat: tcp/22, tcp/20022:22 or address; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Label; repeatable.", show_default=False)
-    ] = None,
-    apart_from: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Use no node on which an allocation of the project with this label has a slot; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    max_price_per_hour: Annotated[
-        str | None,
-        typer.Option(
-            help="Use no SKU with which the whole allocation costs more per hour, such as 2.50.",
-            show_default="any price",
-        ),
-    ] = None,
-    wait_for_capacity: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="If it cannot be placed now, let it wait for capacity for this time, such as 30m, or default.",
-            show_default="it is refused",
-        ),
-    ] = None,
-    priority: Annotated[
-        int | None,
-        typer.Option(
-            help="Order of waiting allocations, with --wait-for-capacity: a higher priority is placed first.",
-            show_default="0",
-        ),
-    ] = None,
-    replace: Annotated[
-        bool,
-        typer.Option(
-            "--replace-on-failure/--no-replace-on-failure",
-            help="If a slice cannot be brought up due to a node fault, place the allocation on another node, once.",
-        ),
-    ] = True,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Create nothing: show where it would be placed, and the reason of every node."
-        ),
-    ] = False,
-    wait_for_it: Annotated[bool, typer.Option(_WAIT, help="Wait until the allocation is active.")] = True,
+    sku: options.Sku,
+    or_sku: options.OrSku = None,
+    image: options.Image = None,
+    app_profile: options.AppProfile = None,
+    network_mode: options.NetworkMode = "private-nat",
+    ssh_key: options.SshKeys = None,
+    user_data: options.UserData = None,
+    lease: options.LeaseTime = "1h",
+    count: options.SlotCount = 1,
+    node: options.OnNode = None,
+    open_: options.Open = None,
+    label: options.LabelOptions = None,
+    apart_from: options.ApartFrom = None,
+    max_price_per_hour: options.MaxPricePerHour = None,
+    wait_for_capacity: options.WaitForCapacity = None,
+    priority: options.Priority = None,
+    replace: options.ReplaceOnFailure = True,
+    explain: options.Explain = False,
+    wait_for_it: options.WaitUntilActive = True,
     timeout: Timeout = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -141,7 +63,7 @@ def create(
         body = CreateAllocation(
             sku=sku,
             alternative_skus=or_sku or UNSET,
-            ssh_authorized_keys=ssh_keys(ssh_key or [], current.screen.note, create=not current.as_curl),
+            ssh_authorized_keys=_ssh_keys(current, ssh_key or [], explain=explain),
             project=current.access.project or UNSET,
             network_mode=network_mode,
             image=image or UNSET,
@@ -158,13 +80,28 @@ def create(
             wait_for_capacity=_wait_options(wait_for_capacity, priority),
         )
         if explain:
-            current.screen.one(current.send(calls.preview_placement(body)), placements.preview)
+            _explain(current, body)
             return
         reply = current.send(calls.create_allocation(body))
         if wait_for_it:
             _wait_until(current, reply.value.id, "active", timeout=timeout)
         else:
             _show(current, reply)
+
+
+def _ssh_keys(current: Session, files: list[Path], *, explain: bool) -> list[str]:
+    if explain:
+        return keys_of_preview(files)
+    return ssh_keys(files, current.screen.note, create=not current.as_curl)
+
+
+def _explain(current: Session, body: CreateAllocation) -> None:
+    """Show where an allocation would be placed. Raises `NotPlaceable` if it would not be placed now."""
+    reply = current.send(calls.preview_placement(body))
+    current.screen.one(reply, placements.preview)
+    if reasons := reply.value.reasons:
+        codes = ", ".join(dict.fromkeys(each.code for each in reasons))
+        raise NotPlaceable(f"the request would not be placed now: {codes}")
 
 
 def _wait_options(duration: str | None, priority: int | None) -> WaitForCapacity | UnsetType:
