@@ -87,7 +87,8 @@ class Demonstration:
         ready = [
             node
             for node in self.api.items("/nodes")
-            if node["state"] == "enrolled"
+            if node["id"] in NODES
+            and node["state"] == "enrolled"
             and node["hostname"]
             and not node["missing"]
             and node["seen_at"] != before.get(node["id"])
@@ -98,6 +99,7 @@ class Demonstration:
         return "; ".join(
             f"node {node['id']} is {node['state']} and lacks {', '.join(node['missing']) or 'nothing'}"
             for node in self.api.items("/nodes")
+            if node["id"] in NODES
         )
 
     def release_leftovers(self) -> None:

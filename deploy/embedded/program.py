@@ -1,4 +1,5 @@
-"""`./dev up [--once] [--simulated] [--state DIR]`, `./dev down [--state DIR]` and `./dev reset [--state DIR] [--yes]`.
+"""`./dev up [--once] [--simulated] [--demo] [--state DIR]`, `./dev down [--state DIR]` and `./dev reset [--state DIR]
+[--yes]`.
 
 Without --state, `down` and `reset` act on both default state folders of `up`.
 Exit codes: 0 success; 1 start failed, leftovers found, or confirmation declined; 2 wrong usage; 130 interrupted.
@@ -17,6 +18,8 @@ from typing import Final
 
 import httpx
 
+from deploy.demo.fleet import DemoRefused
+from deploy.demo.story import Sizes
 from deploy.embedded.client import ApiRefused
 from deploy.embedded.demonstration import DemonstrationFailed
 from deploy.embedded.layout import (
@@ -37,9 +40,13 @@ from deploy.embedded.up import up
 from deploy.setup.interrupts import INTERRUPTED
 
 DOWN_SECONDS: Final = 60.0
+MOST_DEMO_NODES: Final = 250
+"""Nodes that have a subnet beside those of the two other nodes."""
+MOST_DEMO_DAYS: Final = 90
 FAILURES: Final = (
     AlreadyRunning,
     ApiRefused,
+    DemoRefused,
     GuestUnusable,
     NotAStateFolder,
     NodeKindMismatch,
@@ -65,7 +72,8 @@ def main() -> int:
             return _down(candidates, screen)
         if arguments.verb == "reset":
             return reset(candidates, screen, confirmed=arguments.yes)
-        return up(layout, screen, once=arguments.once, simulated=arguments.simulated)
+        demo = Sizes(arguments.demo_nodes, arguments.demo_days) if arguments.demo else None
+        return up(layout, screen, once=arguments.once, simulated=arguments.simulated, demo=demo)
     except KeyboardInterrupt:
         return INTERRUPTED
     except FAILURES as error:
@@ -93,8 +101,34 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     verbs.choices["up"].add_argument(
         "--simulated", action="store_true", help="use simulated nodes even if this machine supports real ones"
     )
+    verbs.choices["up"].add_argument(
+        "--demo",
+        action="store_true",
+        help="simulated nodes, and weeks of history of 200 more, recorded first in an empty state folder",
+    )
+    verbs.choices["up"].add_argument(
+        "--demo-nodes",
+        type=int,
+        default=Sizes().nodes,
+        metavar="N",
+        help="number of nodes of --demo, at most 250",
+    )
+    verbs.choices["up"].add_argument(
+        "--demo-days",
+        type=float,
+        default=Sizes().days,
+        metavar="DAYS",
+        help="length of the history of --demo",
+    )
     verbs.choices["reset"].add_argument("--yes", action="store_true", help="skip the confirmation")
-    return parser.parse_args(words)
+    arguments = parser.parse_args(words)
+    if arguments.verb == "up":
+        if not (0 < arguments.demo_nodes <= MOST_DEMO_NODES and 1 <= arguments.demo_days <= MOST_DEMO_DAYS):
+            parser.error(
+                f"--demo-nodes must be 1 to {MOST_DEMO_NODES}, and --demo-days 1 to {MOST_DEMO_DAYS}"
+            )
+        arguments.simulated |= arguments.demo
+    return arguments
 
 
 def layouts(arguments: argparse.Namespace) -> list[Layout]:
@@ -170,7 +204,7 @@ def _confirms(found: Sequence[Layout]) -> bool:
 def _advice(error: Exception, layout: Layout) -> str:
     """Return the advice that is printed below an error of `./dev up`, `down` or `reset`."""
     match error:
-        case AlreadyRunning() | NotAStateFolder() | NodeKindMismatch() | RedisNotFound():
+        case AlreadyRunning() | DemoRefused() | NotAStateFolder() | NodeKindMismatch() | RedisNotFound():
             return "Nothing was changed."
         case httpx.HTTPError():
             return f"The API did not respond in time. See {layout.logs / 'api.log'}, then run ./dev up again."

@@ -53,6 +53,25 @@ class Screen:
             yield
         self.show(f"{text}: {time.monotonic() - began:.1f} s")
 
+    @contextmanager
+    def progress(self, text: str) -> Iterator[Callable[[float, str], None]]:
+        """Show the step `text` while the `with` block runs, then its duration. The block calls the function that it
+        gets with the finished share, from 0 to 1, and a detail: on a terminal each is shown, elsewhere each tenth.
+        """
+        began, printed = time.monotonic(), 0
+        with self.console.status(f"{escape(text)} ...") as status:
+
+            def show(share: float, detail: str) -> None:
+                nonlocal printed
+                line = f"{text}: {share:4.0%}  {detail}"
+                status.update(escape(line))
+                if not self.console.is_terminal and int(share * 10) > printed:
+                    printed = int(share * 10)
+                    self.show(line)
+
+            yield show
+        self.show(f"{text}: {time.monotonic() - began:.1f} s")
+
     def event(self, event: dict[str, Any], first: dict[str, Any]) -> None:
         """Print an event of an allocation's timeline with the time since the first shown event."""
         elapsed = _seconds(event["recorded_at"]) - _seconds(first["recorded_at"])

@@ -50,6 +50,9 @@ class Stack:
     Each program runs `replicas` times, named `api`, `api-2`, ...; each API has its own port. `namespaces` is written
     into the client file, for `sliceplane ssh`. If `simulated_nodes` is true, slices are placed on simulated nodes.
     Each API has `api_workers` worker processes.
+
+    `prepare` is called after the migration of the database and before any program starts, with the connection strings
+    of the superuser and of the application. `further` are environment variables of the programs.
     """
 
     def __init__(
@@ -62,9 +65,12 @@ class Stack:
         namespaces: Mapping[str, Mapping[str, str]] | None = None,
         simulated_nodes: bool = False,
         api_workers: int = 1,
+        prepare: Callable[[str, URL], None] | None = None,
+        further: Mapping[str, str] | None = None,
     ) -> None:
         self._layout, self._show, self._namespaces = layout, show, namespaces or {}
         self._simulated_nodes, self._api_workers = simulated_nodes, api_workers
+        self._prepare, self._further = prepare, further or {}
         self._addresses = ("127.0.0.1", *addresses)
         self._apis = replicas_of("api", replicas)
         self._replicas = replicas
@@ -123,6 +129,8 @@ class Stack:
             migrate(self._postgres.admin_dsn)
         except MigrationFailed as failed:
             raise StackFailed(f"the database cannot be migrated: {failed}") from failed
+        if self._prepare is not None:
+            self._prepare(self._postgres.admin_dsn, sqlalchemy_url(self._postgres.app_dsn))
         publish_lab_catalogue(sqlalchemy_url(self._postgres.app_dsn))
         self._start_redis()
         for program in Program:
@@ -181,6 +189,7 @@ class Stack:
             "SLICEPLANE_TLS_CERTIFICATE_FILE": str(self.certificates.server),
             "SLICEPLANE_TLS_KEY_FILE": str(self.certificates.server),
             **({"SLICEPLANE_REDIS_CA_FILE": str(self.certificates.ca)} if over_tls else {}),
+            **self._further,
         }
 
     def sealer_environment(self) -> dict[str, str]:

@@ -11,12 +11,15 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 import structlog
 
+from deploy.demo.fleet import HEARTBEAT_SECONDS, DemoFleet
+from deploy.demo.story import Sizes
 from deploy.embedded.client import Api
 from deploy.embedded.demonstration import ONCE_LABEL, Demonstration
 from deploy.embedded.layout import Layout, StateFolderLock
@@ -30,8 +33,10 @@ API_WORKERS: Final = 2
 """Number of processes that answer requests, if the machine has as many processors."""
 
 
-def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
+def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool, demo: Sizes | None = None) -> int:
     """Start Sliceplane, run the demonstration, and keep running (or, with `once`, stop again). Return the exit code.
+
+    With `demo`, demo data of this size are recorded first, unless the state folder has demo data.
 
     Raises the exception of a part that does not start, after stopping everything that was started.
     """
@@ -47,11 +52,20 @@ def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
         raise_interrupts()
         signal.signal(signal.SIGTERM, _raise_interrupt)
         with _announced_stop(screen):
-            return _run(layout, screen, opened, once=once, simulated=simulated)
+            return _run(layout, screen, opened, once=once, simulated=simulated, demo=demo)
 
 
-def _run(layout: Layout, screen: Screen, opened: contextlib.ExitStack, *, once: bool, simulated: bool) -> int:
+def _run(
+    layout: Layout,
+    screen: Screen,
+    opened: contextlib.ExitStack,
+    *,
+    once: bool,
+    simulated: bool,
+    demo: Sizes | None,
+) -> int:
     layout.ensure()
+    fleet = DemoFleet(layout, screen)
     _log_to(layout.logs / "up.log")
     nodes = _choose_nodes(layout, screen, simulated=simulated)
     _stop_at_end(opened, nodes.stop)
@@ -63,15 +77,19 @@ def _run(layout: Layout, screen: Screen, opened: contextlib.ExitStack, *, once: 
         namespaces=nodes.namespaces,
         simulated_nodes=nodes.simulated,
         api_workers=min(API_WORKERS, os.cpu_count() or 1),
+        prepare=None if demo is None else partial(fleet.record, sizes=demo),
+        further={"SLICEPLANE_HEARTBEAT_SECONDS": str(HEARTBEAT_SECONDS)} if demo or fleet.exists else {},
     )
     _stop_at_end(opened, stack.stop)
     screen.show("starting the control plane: PostgreSQL, Redis, API, dispatcher, projector, sealer")
     stack.start()
-    demonstration = _demonstration(layout, stack, nodes, screen)
+    demonstration = _demonstration(layout, stack, nodes, screen, fleet)
     demonstration.admit_nodes()
     before = demonstration.last_seen()
     nodes.start_agents(stack.node_api_url)
     demonstration.await_nodes(before)
+    _stop_at_end(opened, fleet.stop)
+    fleet.start_agents(demonstration.api, stack.node_api_url, layout.ca_file)
     return _run_once(demonstration, stack) if once else _stay(demonstration, stack)
 
 
@@ -104,10 +122,13 @@ def _choose_nodes(layout: Layout, screen: Screen, *, simulated: bool) -> Nodes:
     return SimulatedNodes(layout, screen.show)
 
 
-def _demonstration(layout: Layout, stack: Stack, nodes: Nodes, screen: Screen) -> Demonstration:
+def _demonstration(
+    layout: Layout, stack: Stack, nodes: Nodes, screen: Screen, fleet: DemoFleet
+) -> Demonstration:
     def supervise() -> None:
         stack.supervise()
         nodes.supervise()
+        fleet.supervise(screen.show)
 
     return Demonstration(
         layout,

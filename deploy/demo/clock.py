@@ -1,0 +1,63 @@
+"""The clock of the ledger while demo data are recorded: each event gets a time in the past.
+
+The SQL function `ledger.append` stamps events with the clock of the database, and no setting of the product changes
+that. For demo data, the superuser of a new database replaces the function by a copy that takes the time from the
+setting `sliceplane.demo_clock` of the transaction, and restores the original afterwards. The ledger must be empty, and
+the programs of the control plane must not run.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import psycopg
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+_FUNCTION: Final = "select pg_get_functiondef('ledger.append(jsonb, jsonb, jsonb, jsonb)'::regprocedure)"
+_TRUE_TIME: Final = "clock_timestamp()"
+_DEMO_TIME: Final = "current_setting('sliceplane.demo_clock')::timestamptz"
+_BETWEEN_COMMANDS: Final = timedelta(milliseconds=7)
+
+
+class LedgerNotEmpty(Exception):
+    """Demo data cannot be recorded, because the ledger has events."""
+
+    def __init__(self) -> None:
+        super().__init__("the ledger is not empty, and demo data are recorded in an empty one only")
+
+
+@contextmanager
+def ledger_clock_replaced(admin_dsn: str) -> Iterator[None]:
+    """Let `ledger.append` stamp events with `DemoClock` while the `with` block runs. Raises `LedgerNotEmpty`."""
+    with psycopg.connect(admin_dsn, autocommit=True) as conn:
+        if conn.execute("select from ledger.event limit 1").fetchone() is not None:
+            raise LedgerNotEmpty
+        row = conn.execute(_FUNCTION).fetchone()
+        original = str(row[0]) if row is not None else ""
+        assert _TRUE_TIME in original, "ledger.append must stamp events with clock_timestamp()"
+        conn.execute(original.replace(_TRUE_TIME, _DEMO_TIME).encode())
+        try:
+            yield
+        finally:
+            conn.execute(original.encode())
+
+
+@dataclass
+class DemoClock:
+    """Clock of the commands that record demo data. Each command takes place a little later than the one before."""
+
+    now: datetime
+
+    def advance_to(self, moment: datetime) -> None:
+        """Set the clock to a moment, unless it is later already: the times of the ledger never decrease."""
+        self.now = max(self.now, moment)
+
+    async def __call__(self, conn: AsyncConnection) -> datetime:
+        """Return the time of a command, and set it for its transaction."""
+        self.now += _BETWEEN_COMMANDS
+        await conn.exec_driver_sql(
+            "select set_config('sliceplane.demo_clock', %s, true)", (self.now.isoformat(),)
+        )
+        return self.now

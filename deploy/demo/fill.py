@@ -1,0 +1,110 @@
+"""Demo data: weeks of history of a simulated fleet, in an empty database (`./dev up --demo`).
+
+The programs of the control plane do not run meanwhile. Afterwards, the projector fills the read models from the ledger
+as after any other outage.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from random import Random
+from typing import Final
+
+from sqlalchemy.engine import URL
+
+from control_plane.database import engine_of
+from control_plane.handle import Handle
+from deploy.demo.clock import DemoClock, ledger_clock_replaced
+from deploy.demo.story import DemoNode, Sizes, nodes, stays
+from deploy.demo.world import World
+
+SEED: Final = 1
+_REPAIRED: Final = (
+    ("port.absent", "port 1000 of br-slice on slice0", "no port"),
+    ("machine.absent", "a running virtual machine", "no virtual machine"),
+)
+_REPAIRS_PER_DAY: Final = 3
+ShowProgress = Callable[[float, datetime], None]
+"""Function that gets the finished share of the work, from 0 to 1, and the time that the story has reached."""
+
+
+def fill(
+    admin_dsn: str,
+    app: URL,
+    sizes: Sizes,
+    show: ShowProgress,
+    *,
+    seed: int = SEED,
+    until: datetime | None = None,
+) -> list[DemoNode]:
+    """Record demo data that end at `until`, by default now, and return the nodes. The same seed gives the same story.
+
+    `admin_dsn` is for the superuser of the database, and `app` for the role of the application. Raises
+    `LedgerNotEmpty`. An interrupt (`KeyboardInterrupt`) ends it after the present step.
+    """
+    halted = threading.Event()
+    # In a thread of its own: an interrupt in the middle of a database command would leave the connection unusable.
+    with ledger_clock_replaced(admin_dsn), ThreadPoolExecutor(1) as thread:
+        filling = thread.submit(
+            lambda: asyncio.run(_fill(app, (sizes, seed, until or datetime.now(UTC)), show, halted))
+        )
+        try:
+            return filling.result()
+        except KeyboardInterrupt:
+            halted.set()
+            raise
+
+
+async def _fill(
+    app: URL, story: "tuple[Sizes, int, datetime]", show: ShowProgress, halted: threading.Event
+) -> list[DemoNode]:
+    sizes, seed, until = story
+    began = until - timedelta(days=sizes.days)
+    clock, fleet = DemoClock(began), nodes(sizes)
+    engine = engine_of(app.render_as_string(hide_password=False), 1)
+    try:
+        world = World(Handle(engine, _wake_no_follower, clock), clock, Random(seed), until)  # noqa: S311 (not for cryptography)
+        _schedule(world, fleet, began, sizes, seed)
+        await world.run(lambda moment: show((moment - began) / (until - began), moment), halted.is_set)
+    finally:
+        await engine.dispose()
+    return fleet
+
+
+def _schedule(world: World, fleet: list[DemoNode], began: datetime, sizes: Sizes, seed: int) -> None:
+    whole = timedelta(days=sizes.days)
+    world.at(began, world.found)
+    for number, node in enumerate(fleet):
+        world.at(began + timedelta(seconds=1 + number), partial(world.add, node))
+    broken = fleet[min(2, len(fleet) - 1)].name
+    broken_from, broken_to = whole * 0.4, whole * 0.55
+    for stay in stays(sizes, seed):
+        is_broken = broken_from <= stay.at < broken_to
+        world.at(began + stay.at, partial(world.request, stay, (broken,) if is_broken else ()))
+    world.at(began + broken_to, partial(world.readmit, broken, "its memory was replaced"))
+    world.at(began + whole * 0.5, world.raise_price)
+    world.at(began + whole * 0.6, world.reserve)
+    _schedule_incidents(world, fleet, began, whole)
+
+
+def _schedule_incidents(world: World, fleet: list[DemoNode], began: datetime, whole: timedelta) -> None:
+    random = world.random
+    for _ in range(round(whole / timedelta(days=1) * _REPAIRS_PER_DAY)):
+        drift, node = random.choice(_REPAIRED), random.choice(fleet)
+        world.at(began + whole * random.uniform(0.1, 1), partial(world.repair_drift, node, *drift))
+    updated, cordoned = fleet[0].name, fleet[min(1, len(fleet) - 1)].name
+    world.at(began + whole * 0.3, partial(world.cordon, updated, "update of its firmware"))
+    world.at(began + whole * 0.32, partial(world.uncordon, updated, "its firmware was updated"))
+    world.at(began + whole * 0.97, partial(world.cordon, cordoned, "its fan is loud"))
+    world.at(began + whole * 0.45, partial(world.reprovision, "its address was published"))
+    world.at(began + whole * 0.7, partial(world.retire, "its disk is slow"))
+    for number, node in enumerate(each for each in fleet if not each.attended):
+        drift = ("uplink.unresponsive", "the gateway of the uplink responds", "no response for 30 s")
+        world.at(began + whole * (0.98 - number / 100), partial(world.open_drift, node, *drift))
+
+
+async def _wake_no_follower() -> None:
+    """Wake no follower of the ledger: the control plane's programs are not running yet."""

@@ -1,0 +1,390 @@
+"""Records demo data: carries out a story with the commands that the routes of the API run, in the order of its times.
+
+Each step of the story can schedule later ones. Nodes report as agents do. Steps after the end of the demo data are not
+carried out, so that some allocations are active at the end.
+"""
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from hashlib import sha256
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from control_plane.commands.allocations import expire_lease, release_allocation
+from control_plane.commands.bring_ups import readmit_node_to_placement
+from control_plane.commands.catalogue import create_entry, publish_version
+from control_plane.commands.drains import cordon_node, uncordon_node
+from control_plane.commands.identity import enrol_node, verify_enrolment
+from control_plane.commands.nodes import register_node
+from control_plane.commands.placement_request import NewAllocation
+from control_plane.commands.placing import create_allocation
+from control_plane.commands.projects import create_project, set_limits, set_reservation
+from control_plane.commands.slots import approve_slot, reprovision_slot, retire_slot
+from control_plane.decisions.refusals import Refused
+from control_plane.handle import Command, Handle
+from control_plane.histories import allocation_history
+from control_plane.origin import Origin
+from control_plane.reports.intake import Step, take_report
+from control_plane.reports.slice_reports import Place
+from control_plane.settings import SLICE_NETWORKS
+from control_plane.version import release
+from control_plane.work import tables
+from control_plane.work.report_budget import Limits
+from deploy.demo.clock import DemoClock
+from deploy.demo.story import ADMIN, LARGE, PROJECTS, SMALL, DemoNode, SlotSize, Stay
+from deploy.embedded.lab_catalogue import SMALL as LAB_SMALL
+from deploy.embedded.lab_catalogue import publish_with
+from events.allocations import AllocationPlaced, AllocationReplaced, AllocationRequested, PlacedSlot
+from events.facts import Reason
+from events.values import (
+    AllocationId,
+    ImageName,
+    NodeId,
+    SlotId,
+    SshPublicKey,
+    allocation_of,
+    node_of,
+)
+from read_models.slots import slot
+from tasks import reports
+from tasks.agent_api import Enrolment, EnrolmentClaims
+from tasks.catalogue import ANNOUNCED
+from tasks.drift import LocatedEvidence, TimedEvidence
+from tasks.signing import Signer, new_private_key
+
+_KEY: Final = SshPublicKey(
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV demo"
+)
+_EVER: Final = timedelta(days=3650)
+"""Age of a heartbeat with which a node is used: heartbeats have the true time, and the story does not."""
+_NO_BUDGET: Final = Limits(burst=10**6)
+_SESSION: Final = timedelta(minutes=15)
+_ABSENT: Final = ("link", "lease", "port", "translation", "machine")
+_FAULTS: Final = (
+    ("step_refused", "machine.start: cannot allocate memory"),
+    ("host_unreadable", "port.add: the bridge br-slice does not respond"),
+    ("no_lease", "the guest requested no address"),
+)
+_SIZES: Final = {SMALL: (SlotSize(2, 4096), "0.12"), LARGE: (SlotSize(8, 32768), "0.48")}
+_INCARNATION: Final = UUID(int=0xDE30)
+
+Act = Callable[[], Awaitable[None]]
+
+
+@dataclass
+class World:
+    """The control plane and the fleet of the demo data. `until` is the end of the data."""
+
+    handle: Handle
+    clock: DemoClock
+    random: Random
+    until: datetime
+    refused: Counter[str] = field(default_factory=Counter)
+    """Refused commands by the code of their first reason."""
+    _due: list[tuple[datetime, int, Act]] = field(default_factory=list)
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+    _reports: Counter[NodeId] = field(default_factory=Counter)
+    _placed: dict[AllocationId, tuple[PlacedSlot, ...]] = field(default_factory=dict)
+
+    # The clock and the queue of steps
+
+    def at(self, moment: datetime, act: Act) -> None:
+        """Schedule a step, unless it is after the end of the data."""
+        if moment < self.until:
+            heapq.heappush(self._due, (moment, next(self._numbers), act))
+
+    def later(self, delay: timedelta, act: Act) -> None:
+        self.at(self.clock.now + delay, act)
+
+    async def run(self, progress: Callable[[datetime], None], is_halted: Callable[[], bool]) -> None:
+        """Carry out the steps in the order of their times until `is_halted`, and report the time of each."""
+        while self._due and not is_halted():
+            moment, _, act = heapq.heappop(self._due)
+            self.clock.advance_to(moment)
+            await act()
+            progress(moment)
+
+    async def do(self, command: Command) -> bool:
+        """Run a command. Return whether it was accepted."""
+        try:
+            await self.handle(command)
+        except Refused as refusal:
+            self.refused[refusal.objections[0].code] += 1
+            return False
+        return True
+
+    def origin(self, reason: str, actor: str = ADMIN) -> Origin:
+        return Origin(actor, reason, self._uuid())
+
+    def _uuid(self) -> UUID:
+        """Return a UUIDv7 of the time of the clock."""
+        time = int(self.clock.now.timestamp() * 1000) << 80
+        return UUID(
+            int=time | 7 << 76 | self.random.getrandbits(12) << 64 | 2 << 62 | self.random.getrandbits(62)
+        )
+
+    # Catalogue, projects and nodes
+
+    async def found(self) -> None:
+        """Create the catalogue and the projects."""
+        await publish_with(self.handle)
+        for name, (size, price) in _SIZES.items():
+            content = msgspec.structs.replace(
+                LAB_SMALL,
+                vcpus=size.vcpus,
+                memory_mib=size.memory_mib,
+                price_per_hour=price,
+                placement="spread",
+            )
+            await self.do(
+                create_entry("sku", name, content, self.origin("PUT /v1/skus"), lambda made: made.name)
+            )
+        for each in PROJECTS:
+            origin = self.origin("POST /v1/projects")
+            await self.do(create_project(each.name, each.description, origin, lambda made: made.project))
+            await self.do(set_limits(each.name, each.limits, self.origin("PUT /v1/projects/limits")))
+
+    async def raise_price(self) -> None:
+        size, _ = _SIZES[SMALL]
+        content = msgspec.structs.replace(
+            LAB_SMALL, vcpus=size.vcpus, memory_mib=size.memory_mib, price_per_hour="0.14", placement="spread"
+        )
+        await self.do(publish_version("sku", SMALL, content, self.origin("PUT /v1/skus")))
+
+    async def reserve(self) -> None:
+        [first, *_] = PROJECTS
+        await self.do(set_reservation(first.name, LARGE, 4, self.origin("PUT /v1/projects/reservations")))
+
+    async def add(self, node: DemoNode) -> None:
+        """Register and enrol a node, and approve its slots."""
+        token = f"demo-token-of-{node.name}"
+        await self.do(register_node(node.name, token, self.origin("POST /v1/nodes"), SLICE_NETWORKS))
+        await self.do(
+            enrol_node(verify_enrolment(_enrolment(node.name, token)), self._of(node.name), _SESSION)
+        )
+        await self.describe(node)
+        await self._record_heartbeat(node.name)
+        sku = next(name for name, (size, _) in _SIZES.items() if size == node.size)
+        for index in range(node.slots):
+            slot = SlotId(f"{node.name}/{index}")
+            await self.do(approve_slot(slot, [sku], self.origin("POST /v1/nodes/slots/approve")))
+
+    async def describe(self, node: DemoNode, *drift: LocatedEvidence) -> None:
+        found = tuple(
+            reports.FoundSlot(
+                index=index,
+                vcpus=node.size.vcpus,
+                memory_mib=node.size.memory_mib,
+                network_device=f"slice{index}",
+            )
+            for index in range(node.slots)
+        )
+        body = reports.NodeSurveyed(
+            hostname=node.name, agent_version=release(), simulated=True, images=("lab-guest",), missing=(),
+            slots=found, drift=drift,
+        )  # fmt: skip
+        await self.report(node.name, body)
+
+    async def report(self, node: NodeId, body: reports.ReportBody) -> None:
+        """Deliver the next report of a node."""
+        self._reports[node] += 1
+        report = reports.Report(sequence=self._reports[node], observed_at=self.clock.now, body=body)
+        place = Place(node, _INCARNATION)
+        command = take_report(
+            place, Step(report), _NO_BUDGET, unreachable_after=_EVER, simulated_allowed=True
+        )
+        await self.do(command)
+
+    def _of(self, node: NodeId) -> Origin:
+        return self.origin("enrolment", f"node:{node}")
+
+    async def _record_heartbeat(self, node: NodeId) -> None:
+        row = {"seen_at": self.clock.now, "agent_version": release(), "spooled_reports": 0, "resynced": True}
+        statement = insert(tables.node_seen).values(node_id=node, **row)
+        async with self.handle.engine.begin() as conn:
+            await conn.execute(statement.on_conflict_do_update(index_elements=["node_id"], set_=row))
+
+    # Incidents of nodes
+
+    async def repair_drift(self, node: DemoNode, kind: str, desired: str, observed: str) -> None:
+        """Report drift of a slot that the node has repaired."""
+        evidence = TimedEvidence(kind=kind, desired=desired, observed=observed, since=self.clock.now)
+        slot = self.random.randrange(node.slots)
+        await self.report(node.name, reports.DriftRepaired(slot=slot, drift=(evidence,)))
+
+    async def open_drift(self, node: DemoNode, kind: str, desired: str, observed: str) -> None:
+        """Report drift of a node that it cannot repair, and from then on no heartbeat."""
+        since, slot = self.clock.now, None
+        found = LocatedEvidence(kind=kind, desired=desired, observed=observed, since=since, slot=slot)
+        await self.describe(node, found)
+        await self._record_heartbeat(node.name)
+
+    async def cordon(self, node: NodeId, reason: str) -> None:
+        await self.do(cordon_node(node, reason, self.origin("POST /v1/nodes/cordon")))
+
+    async def uncordon(self, node: NodeId, reason: str) -> None:
+        origin = self.origin("POST /v1/nodes/uncordon")
+        await self.do(uncordon_node(node, reason, origin, unreachable_after=_EVER))
+
+    async def readmit(self, node: NodeId, reason: str) -> None:
+        await self.do(readmit_node_to_placement(node, reason, self.origin("POST /v1/nodes/readmit")))
+
+    async def _free_slot(self) -> SlotId:
+        """Return the free slot that is the last one by name."""
+        query = (
+            sa.select(slot.c.slot_id).where(slot.c.state == "free").order_by(slot.c.slot_id.desc()).limit(1)
+        )
+        async with self.handle.engine.connect() as conn:
+            return SlotId(await conn.scalar(query) or "")
+
+    async def retire(self, reason: str) -> None:
+        await self.do(
+            retire_slot(await self._free_slot(), reason, self.origin("POST /v1/nodes/slots/retire"))
+        )
+
+    async def reprovision(self, reason: str) -> None:
+        await self.do(
+            reprovision_slot(await self._free_slot(), reason, self.origin("POST /v1/nodes/slots/reprovision"))
+        )
+
+    # Allocations
+
+    async def request(self, stay: Stay, broken: Sequence[NodeId] = ()) -> None:
+        """Request an allocation. On the `broken` nodes, no slice can be brought up."""
+        correlation = self._uuid()
+        allocation = allocation_of(correlation)
+        lease = stay.lasts if stay.expires else stay.lasts * 1.5
+        request = AllocationRequested(
+            allocation, stay.project, stay.sku, "private-nat", ImageName("lab-guest"), (_KEY,),
+            max(round(lease.total_seconds()), 600), stay.slots, stay.labels,
+        )  # fmt: skip
+
+        def note_slots(facts: Sequence[object], _now: datetime) -> str:
+            self._note_slots(allocation, facts)
+            return ""
+
+        # As in the API: an allocation's timeline consists of the events with the correlation id in its id.
+        origin = Origin(stay.caller, "POST /v1/allocations", correlation, stay.project)
+        new = NewAllocation(request, _EVER, simulated_allowed=True)
+        if not await self.do(create_allocation(new, origin, note_slots)):
+            return
+        self.later(timedelta(seconds=1), partial(self._bring_up, allocation, stay, broken, first=True))
+
+    def _note_slots(self, allocation: AllocationId, facts: Sequence[object]) -> None:
+        for fact in facts:
+            if isinstance(fact, AllocationPlaced | AllocationReplaced):
+                self._placed[allocation] = fact.slots
+
+    async def _bring_up(
+        self, allocation: AllocationId, stay: Stay, broken: Sequence[NodeId], *, first: bool
+    ) -> None:
+        placed = self._placed[allocation]
+        for each in placed:
+            starting = reports.SliceStarting(slot_id=each.slot_id, allocation_id=allocation)
+            await self.report(node_of(each.slot_id), starting)
+        fails = (stay.fails and first) or node_of(placed[0].slot_id) in broken
+        ending = self._fail if fails else self._become_ready
+        self.later(stay.boots_in, partial(ending, allocation, stay))
+
+    async def _fail(self, allocation: AllocationId, stay: Stay) -> None:
+        """Report that the slices cannot be brought up, and continue on the node that replaces this one, if it is a
+        fault of the node.
+        """
+        former = self._placed[allocation]
+        code, message = self.random.choice(_FAULTS)
+        reason = reports.Reason(code=code, message=message)
+        body = reports.SliceFailed(slot_id=former[0].slot_id, allocation_id=allocation, reason=reason)
+        await self.report(node_of(former[0].slot_id), body)
+        async with self.handle.engine.connect() as conn:
+            self._note_slots(allocation, [each.fact for each in await allocation_history(conn, allocation)])
+        self.later(timedelta(seconds=9), partial(self._remove, allocation, former))
+        if self._placed[allocation] != former:
+            self.later(timedelta(seconds=2), partial(self._bring_up, allocation, stay, (), first=False))
+
+    async def _become_ready(self, allocation: AllocationId, stay: Stay) -> None:
+        for each in self._placed[allocation]:
+            network, node = each.network, node_of(each.slot_id)
+            slice_ = {"slot_id": each.slot_id, "allocation_id": allocation}
+            address: Any = {
+                "mac": network.mac_address, "expected_ip": network.private_ip, "actual_ip": network.private_ip,
+                "lease_state": "bound",
+            }  # fmt: skip
+            await self.report(node, reports.SliceAddress.model_validate({**slice_, **address}))
+            ready = {"address": network.private_ip, "port": 22, "banner": "SSH-2.0-dropbear_2022.83"}
+            await self.report(node, reports.SliceReady.model_validate({**slice_, **ready}))
+        if stay.is_interrupted:
+            self.later(stay.lasts * 0.5, partial(self._interrupt, allocation))
+        if stay.expires:
+            # The lease began at the last report.
+            self.later(stay.lasts + timedelta(seconds=660), partial(self._expire, allocation))
+        else:
+            self.later(stay.lasts, partial(self._release, allocation, stay))
+
+    async def _interrupt(self, allocation: AllocationId) -> None:
+        """Let the first slice end without an order, and restart it."""
+        [first, *_] = self._placed[allocation]
+        reason = reports.Reason(code="machine_not_running", message="the virtual machine is shut off")
+        slice_: Any = {"slot_id": first.slot_id, "allocation_id": allocation}
+        await self.report(node_of(first.slot_id), reports.SliceInterrupted(**slice_, reason=reason))
+
+        async def restarted() -> None:
+            ready = reports.SliceReady(
+                **slice_, address=first.network.private_ip, port=22, banner="SSH-2.0-dropbear_2022.83"
+            )
+            await self.report(node_of(first.slot_id), ready)
+
+        self.later(timedelta(seconds=40), restarted)
+
+    async def _expire(self, allocation: AllocationId) -> None:
+        await self.do(expire_lease(allocation))
+        self._remove_soon(allocation)
+
+    async def _release(self, allocation: AllocationId, stay: Stay) -> None:
+        reason = Reason("released_by_caller", "the caller requested the release")
+        origin = Origin(stay.caller, f"DELETE /v1/allocations/{allocation}", self._uuid(), stay.project)
+        await self.do(release_allocation(allocation, origin, reason))
+        if not stay.leaves_remains:
+            self._remove_soon(allocation)
+            return
+        for each in self._placed[allocation]:
+            body = reports.SliceNotRemoved(
+                slot_id=each.slot_id,
+                allocation_id=allocation,
+                leftovers=("the link tap0 is still on the bridge",),
+            )
+            await self.report(node_of(each.slot_id), body)
+        self.later(timedelta(hours=3), partial(self._remove, allocation, self._placed[allocation]))
+
+    def _remove_soon(self, allocation: AllocationId) -> None:
+        delay = timedelta(seconds=self.random.uniform(3, 25))
+        self.later(delay, partial(self._remove, allocation, self._placed[allocation]))
+
+    async def _remove(self, allocation: AllocationId, placed: Sequence[PlacedSlot]) -> None:
+        for each in placed:
+            body = reports.SliceRemoved(slot_id=each.slot_id, allocation_id=allocation, absent=_ABSENT)
+            await self.report(node_of(each.slot_id), body)
+
+
+def _enrolment(node: NodeId, token: str) -> Enrolment:
+    """Return an enrolment with a key that is not stored: no agent continues this session."""
+    signer = Signer.of_pem(new_private_key())
+    claims = EnrolmentClaims(
+        node_id=node,
+        token_sha256=sha256(token.encode()).hexdigest(),
+        credential_sha256=sha256(f"credential of {node}".encode()).hexdigest(),
+        queue_password_sha256=sha256(f"password of {node}".encode()).hexdigest(),
+        agent_version=release(),
+        capabilities=ANNOUNCED,
+    )
+    proof = signer.sign("session+jws", claims.model_dump_json().encode())
+    return Enrolment(token=token, public_key=signer.public, proof=proof)

@@ -1,0 +1,109 @@
+"""Demo data in an empty database: `./dev up --demo` records weeks of history with times in the past."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from deploy.demo.clock import LedgerNotEmpty
+from deploy.demo.fill import fill
+from deploy.demo.story import Sizes, stays
+from deploy.embedded.lab_catalogue import publish_lab_catalogue
+from deploy.embedded.stack import sqlalchemy_url
+from events.values import correlation_of
+from read_models.projections import PROJECTIONS
+from tests.projections.fleet import living
+from tests.servers.postgres import Database
+
+SIZES: Final = Sizes(nodes=12, days=3, per_day=18)
+UNTIL: Final = datetime(2026, 11, 20, 12, tzinfo=UTC)
+APPEND: Final = "select pg_get_functiondef('ledger.append(jsonb, jsonb, jsonb, jsonb)'::regprocedure)"
+
+REQUESTED: Final = "select data::jsonb ->> 'allocation_id', correlation_id from ledger.event where type = 'allocation.requested'"
+LAST: Final = "select max(position) from ledger.event"
+USED: Final = "select count(*), sum(ends_at - starts_at) from read.usage_lease where starts_at is not null"
+
+
+def filled(database: Database) -> list[tuple[float, datetime]]:
+    """Record demo data, and return the progress that was reported."""
+    shown: list[tuple[float, datetime]] = []
+    fill(
+        database.admin_dsn, sqlalchemy_url(database.app_dsn), SIZES,
+        lambda share, moment: shown.append((share, moment)), until=UNTIL,
+    )  # fmt: skip
+    return shown
+
+
+def rows(database: Database, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(database.admin_dsn) as conn:
+        return conn.execute(query.encode()).fetchall()
+
+
+# About 500 commands, each in its own transaction, and then a replay of every read model: 5 to 20 s.
+async def test_demo_data_are_a_consistent_history_with_times_in_the_past_and_with_usage(
+    database: Database,
+) -> None:
+    [(before,)] = rows(database, APPEND)
+    shown = await asyncio.to_thread(filled, database)
+    assert rows(database, APPEND) == [(before,)], "the function that stamps events is restored"
+    assert [share for share, _ in shown] == sorted(share for share, _ in shown)
+
+    times = [moment for (moment,) in rows(database, "select recorded_at from ledger.event order by position")]
+    assert times == sorted(times)
+    assert UNTIL - timedelta(days=3) < times[0] < times[-1] < UNTIL
+    types = Counter(str(name) for (name,) in rows(database, "select type from ledger.event"))
+    for name in (
+        *(
+            "allocation.activated",
+            "allocation.released",
+            "allocation.replaced",
+            "allocation.slice_interrupted",
+        ),
+        *("slot.retired", "slot.reprovisioned", "slot.repaired", "node.cordoned", "node.degraded"),
+        *("sku.published", "project.limits_set", "project.reservations_set"),
+    ):
+        assert types[name] > 0, name
+
+    for allocation, correlation in rows(database, REQUESTED):
+        assert correlation_of(allocation) == correlation, "the timeline of an allocation has its events"
+
+    async with living(database) as fleet:
+        await fleet.project([each.name for each in PROJECTIONS.values() if not each.inline], 500)
+        assert await fleet.verify() == ()
+    [(leases, used)] = rows(database, USED)
+    assert leases > 0
+    assert used > timedelta(hours=10)
+
+
+def test_demo_data_are_refused_by_a_ledger_with_events_and_change_nothing(database: Database) -> None:
+    publish_lab_catalogue(sqlalchemy_url(database.app_dsn))
+    before = rows(database, APPEND), rows(database, LAST)
+    with pytest.raises(LedgerNotEmpty):
+        filled(database)
+    assert before == (rows(database, APPEND), rows(database, LAST))
+
+
+def test_interrupted_recording_ends_between_two_commands_and_restores_the_clock_of_the_ledger(
+    database: Database,
+) -> None:
+    before = rows(database, APPEND)
+    sent: list[float] = []
+
+    def interrupt(share: float, _moment: datetime) -> None:
+        if share > 0 and not sent:
+            sent.append(share)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fill(database.admin_dsn, sqlalchemy_url(database.app_dsn), SIZES, interrupt, until=UNTIL)
+    assert rows(database, APPEND) == before
+    assert 0 < rows(database, "select count(*) from ledger.event")[0][0] < 300
+
+
+def test_story_depends_on_the_seed_only() -> None:
+    assert stays(SIZES, 1) == stays(SIZES, 1) != stays(SIZES, 2)
