@@ -1,7 +1,7 @@
 """The demo fleet of `./dev up --demo`: its data are recorded once, in an empty ledger, and its agents run with `up`.
 
 The file `demo.json` of the state folder lists its nodes. It is written before the first event and marked as complete
-after the last one, so that a state folder whose filling was interrupted is recognised.
+after the last one, so that `up` refuses a state folder with incomplete demo data.
 """
 
 import sys
@@ -24,7 +24,7 @@ from deploy.embedded.node_files import token_file, write_token
 from deploy.embedded.screen import Screen
 
 HEARTBEAT_SECONDS: Final = 20
-"""Interval of the heartbeats of a control plane with the demo fleet, whose agents share one machine with it."""
+"""Interval of the heartbeats of a demo fleet: all its agents share one machine with the control plane."""
 _ASKED_EVERY: Final = 10
 
 
@@ -87,7 +87,7 @@ class DemoFleet:
         write_private_text(self._path, msgspec.json.encode(record).decode())
 
     def start_agents(self, api: Api, api_url: str, ca_file: Path) -> None:
-        """Start the process with the agents. A node whose agent has no token yet gets one."""
+        """Start the process with the agents. Each agent without a token gets one first."""
         if self._record is None:
             return
         attended = [each for each in nodes_of(self._record.sizes) if each.attended]

@@ -23,8 +23,9 @@ class Verb:
 
 VERBS: Final = {
     "up": Verb(
-        "up [--once] [--simulated] [--state DIR]",
-        "start everything and create a slice; --once releases it, checks for leftovers and stops",
+        "up [--once] [--simulated] [--demo] [--state DIR]",
+        "start everything and create a slice; --once releases it, checks for leftovers and stops; --demo adds nodes "
+        "with a history",
         "deploy.embedded",
         ("up",),
         runs_in_root=False,
