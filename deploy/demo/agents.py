@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from deploy.demo.hosting import HostedNode, Hosting
 from node_agent.lab.simulated.node import simulated_host
 from node_agent.runtime.halt import Halt
 from node_agent.runtime.timetable import Timetable
@@ -31,25 +32,6 @@ _WARNING: Final = 30
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
 """Thresholds of `gc`: most objects live as long as the process."""
 _SURVEY_SECONDS: Final = 60.0
-
-
-class HostedNode(msgspec.Struct, frozen=True):
-    """A node of the demo fleet. `token_file` contains the token with which it enrols, and `folder` its state."""
-
-    name: str
-    slots: int
-    vcpus: int
-    memory_mib: int
-    token_file: str
-    folder: str
-
-
-class Hosting(msgspec.Struct, frozen=True):
-    """Configuration of the process."""
-
-    api_url: str
-    ca_file: str
-    nodes: list[HostedNode]
 
 
 def settings_of(hosting: Hosting, node: HostedNode) -> Settings:

@@ -12,9 +12,8 @@ from typing import Final
 import msgspec
 from sqlalchemy.engine import URL
 
-from deploy.demo.agents import HostedNode, Hosting
 from deploy.demo.clock import LedgerNotEmpty
-from deploy.demo.fill import fill
+from deploy.demo.hosting import HostedNode, Hosting
 from deploy.demo.story import DemoNode, Sizes
 from deploy.demo.story import nodes as nodes_of
 from deploy.embedded.children import Child
@@ -69,6 +68,9 @@ class DemoFleet:
         if self.exists:
             self._screen.show("the demo data exist already")
             return
+        # Imported here and not above: it imports all commands of the control plane, and every `./dev up` would wait.
+        from deploy.demo.fill import fill
+
         record = _Record(sizes)
         self._write(record)
         try:
