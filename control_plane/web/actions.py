@@ -63,6 +63,10 @@ class Action(NamedTuple):
     asks_name: bool = False
     initial: Callable[[View], Names] | None = None
     """Returns the first values of fields that follow from the present state."""
+    made: Callable[[View], str] | None = None
+    """Returns the path of the page of what the action created, from the response; None: the page of the resource."""
+    secret: str | None = None
+    """Field of the response that has a secret. The browser gets it on a page, and is not redirected."""
 
     @property
     def defaults(self) -> list[tuple[str, str]]:
@@ -164,14 +168,33 @@ def act_on(resource: Resource) -> Callable[[Visit], Awaitable[Response]]:
             _refuse_incomplete(request, form)
             call = request.action.call(form)
             path = (*resource.path(request.names), *call.path)
-            await visit.send(call.method, *path, body=call.body, idempotency_key=form.text("idempotency_key"))
+            answer = await visit.send(
+                call.method, *path, body=call.body, idempotency_key=form.text("idempotency_key")
+            )
         except Refusal as refusal:
             if refusal.status == HTTPStatus.UNAUTHORIZED:
                 raise
             return _form(request, await request.view(), form.values(), refusal)
-        return see_other(f"{ROOT}{resource.page(request.names)}?notice={request.name}")
+        return _done(request, answer)
 
     return act
+
+
+def _done(request: _Request, answer: View) -> Response:
+    """Return the redirection to the page that shows the effect of an action, or the page with its secret."""
+    action = request.action
+    page = request.resource.page(request.names) if action.made is None else action.made(answer)
+    target = f"{ROOT}{page}"
+    if action.secret is None:
+        return see_other(f"{target}?notice={request.name}")
+    return request.visit.render(
+        "secret.html",
+        HTTPStatus.CREATED,
+        action=action,
+        made=answer,
+        secret=answer[action.secret],
+        target=target,
+    )
 
 
 def _refuse_incomplete(request: _Request, form: Form) -> None:
@@ -220,6 +243,15 @@ def confirmation_of(label: str) -> str:
 def invalid(message: str, code: str = "invalid_value") -> Refusal:
     """Return the refusal of a value that a form has."""
     return problem(HTTPStatus.UNPROCESSABLE_ENTITY, code, message, "Correct the value.")
+
+
+def by_scope(visit: Visit, *actions: str, scope: str) -> View:
+    """Return `allowed_actions` of actions for which the API has no view, such as those that create a resource: each is
+    allowed to callers with the scope.
+    """
+    allowed = visit.allows(scope)
+    reason = {} if allowed else {"code": "scope_missing", "reason": f"the scope {scope} is missing"}
+    return {each: {"allowed": allowed, **reason} for each in actions}
 
 
 def seconds(amount: str, unit: str, factor: int) -> int:

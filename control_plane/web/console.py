@@ -24,6 +24,7 @@ from control_plane.web.calls import Api, Refusal, path_of, url_of
 from control_plane.web.cookies import ROOT, SESSION, delete_cookie
 from control_plane.web.logins import log_in, log_out, show_login
 from control_plane.web.pages import (
+    access,
     allocations,
     catalogue,
     events,
@@ -31,13 +32,16 @@ from control_plane.web.pages import (
     new_allocation,
     nodes,
     overview,
+    read_models,
     search,
     tasks,
     usage,
 )
+from control_plane.web.pages.access_actions import ACCESS, KEY, SERVICE_ACCOUNT, SESSION_OF_CALLER
 from control_plane.web.pages.allocation_actions import ALLOCATION, INGRESS
 from control_plane.web.pages.fleet_actions import NODE, SLOT, TASK
 from control_plane.web.pages.project_actions import PERIOD, PROJECT
+from control_plane.web.pages.read_model_actions import PROJECTION, VERIFICATIONS
 from control_plane.web.rendering import STATIC, page
 from control_plane.web.visits import Visit, problem
 
@@ -132,6 +136,20 @@ def _routes() -> Sequence[BaseRoute]:
         *_actions("/projects/{project}/{action}", PROJECT),
         _page("/skus", catalogue.show_skus),
         _page("/images", catalogue.show_images),
+        _page("/access/keys", access.show_keys),
+        _page("/access/keys/{key}", access.show_key),
+        *_actions("/access/keys/{key}/{action}", KEY),
+        _page("/access/service-accounts", access.show_service_accounts),
+        _page("/access/service-accounts/{account}", access.show_service_account),
+        *_actions("/access/service-accounts/{account}/{action}", SERVICE_ACCOUNT),
+        _page("/access/sessions", access.show_sessions),
+        *_actions("/access/sessions/{session}/{action}", SESSION_OF_CALLER),
+        *_actions("/access/new/{action}", ACCESS),
+        _page("/projections", read_models.show_projections),
+        *_actions("/projections/{projection}/{action}", PROJECTION),
+        _page("/verifications", read_models.show_verifications),
+        *_actions("/verifications/new/{action}", VERIFICATIONS),
+        _page("/verifications/{verification}", read_models.show_verification),
     ]
 
 

@@ -4,6 +4,7 @@ Every value is escaped, because names, labels and reasons come from callers and 
 which the API does not return fails, instead of showing nothing.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -25,14 +26,18 @@ _LONGEST: Final = 60
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _TONES: Final = {
-    "good": ("active", "free", "enrolled", "done", "ok", "ready", "offered", "published", "bound", "suitable", "sealed", "closed"),
+    "good": (
+        "active", "free", "enrolled", "done", "ok", "ready", "offered", "published", "bound", "suitable", "sealed", "closed",
+        "equal", "live",
+    ),
     "busy": (
         "requested", "placed", "provisioning", "starting", "stopping", "releasing", "registered", "discovered",
-        "due", "sent", "waiting", "resyncing", "reserved", "none",
+        "due", "sent", "waiting", "resyncing", "reserved", "none", "asked", "running", "rebuilding",
     ),
     "used": ("claimed",),
     "bad": (
         "failed", "unreachable", "revoked", "quarantined", "refused", "poisoned", "expired", "not_ready", "lost",
+        "different", "disabled",
     ),
 }  # fmt: skip
 _TONE_OF: Final = {state: tone for tone, states in _TONES.items() for state in states}
@@ -136,6 +141,11 @@ def scalar(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def as_json(value: Any) -> str:
+    """Return a value of a JSON document as JSON, with its characters unescaped."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def fields_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the scalar fields of a JSON document, each with its path, such as `lease / expires_at`."""
     match value:
@@ -166,7 +176,7 @@ def _environment() -> Environment:
     )
     filters = {
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
-        "tone": tone_of, "fact": fact, "mark": mark_of, "scalar": scalar,
+        "tone": tone_of, "fact": fact, "mark": mark_of, "scalar": scalar, "as_json": as_json,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(

@@ -42,6 +42,15 @@ NOTICES: Final = {
     "reserve": "The reservation was recorded.",
     "unreserve": "The reservation was removed.",
     "limits": "The limits were recorded.",
+    "revoke-key": "The API key was revoked.",
+    "create-service-account": "The service account was created.",
+    "disable": "The service account was disabled.",
+    "enable": "The service account was enabled.",
+    "end": "The session was ended.",
+    "rebuild": "The rebuild was requested.",
+    "skip": "The event is skipped.",
+    "retry-event": "The event is tried again.",
+    "verify": "The verification was requested.",
 }
 """Sentences that a page shows after an action, by the query parameter `notice`."""
 

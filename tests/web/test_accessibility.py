@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from tests.api.access.principals import create_account
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.lab import kept_folder
@@ -36,6 +37,9 @@ def test_no_page_violates_a_rule_of_axe(
         assert admin.put("/projects/default/reservations/lab.small", json={"slots": 2}).is_success
         assert admin.put("/projects/default/limits", json={"budget_per_month": "9.00"}).is_success
         task = admin.get("/tasks").json()["items"][0]["id"]
+        verification = admin.post("/verifications").json()["id"]
+        key = admin.get("/keys").json()["items"][0]["id"]
+    create_account(running_plane, "batch", "auditor")
     own = f"/allocations/{running.id}"
     paths = (
         "/", "/nodes", "/nodes/n1", "/nodes/n1/drain", "/nodes/n1/slots/0", "/nodes/n1/slots/0/force-release",
@@ -43,6 +47,9 @@ def test_no_page_violates_a_rule_of_axe(
         f"/tasks/{task}", f"/history?kind=allocation&name={running.id}&compared=position:12", "/events", "/events/14",
         "/usage", "/usage/entries", "/usage/periods/open", "/usage/periods/open/close", "/reservations", "/projects",
         "/projects/default", "/projects/default/limits", "/skus", "/images", "/search?q=absent", "/absent",
+        "/access/keys", f"/access/keys/{key}", f"/access/keys/{key}/rotate", "/access/service-accounts",
+        "/access/service-accounts/batch", "/access/sessions", "/access/new/issue-key", "/projections",
+        "/projections/nodes/skip", "/verifications", f"/verifications/{verification}",
     )  # fmt: skip
     page, found = visitor.page, dict[str, list[str]]()
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # the type of the parameter is a literal

@@ -36,6 +36,17 @@ LISTS: Final = (
     "/projects",
     "/skus",
     "/images",
+    "/access/keys",
+    "/access/service-accounts",
+    "/access/sessions",
+    "/access/new/issue-key",
+    "/access/new/issue-account-key",
+    "/access/new/create-service-account",
+    "/projections",
+    "/projections/nodes/rebuild",
+    "/projections/nodes/skip",
+    "/verifications",
+    "/verifications/new/verify",
     "/search?q=n1",
 )
 

@@ -3,7 +3,18 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from control_plane.web.actions import Action, Call, Field, Names, Resource, View, Words, whole, words
+from control_plane.web.actions import (
+    Action,
+    Call,
+    Field,
+    Names,
+    Resource,
+    View,
+    Words,
+    by_scope,
+    whole,
+    words,
+)
 from control_plane.web.rendering import in_path
 from control_plane.web.visits import Form, Visit
 
@@ -108,9 +119,7 @@ def _close_words(_name: Words, form: Form) -> Words:
 
 async def _open_period(visit: Visit, _names: Names) -> View:
     found = await visit.get("usage", "periods", "open")
-    allowed = visit.allows("usage:write")
-    reason = {} if allowed else {"code": "scope_missing", "reason": "the scope usage:write is missing"}
-    return {**found, "allowed_actions": {"close": {"allowed": allowed, **reason}}}
+    return {**found, "allowed_actions": by_scope(visit, "close", scope="usage:write")}
 
 
 PERIOD: Final = Resource(

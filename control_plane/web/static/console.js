@@ -5,6 +5,7 @@
 const REFRESH_MS = 300;
 const RETRY_MS = 3000;
 const PREVIEW_MS = 400;
+const POLL_MS = 1500;
 
 for (const button of document.querySelectorAll("[data-copy]")) {
   if (!navigator.clipboard) continue;
@@ -59,6 +60,46 @@ function keepPreview(shown, form) {
   form.addEventListener("input", () => { clearTimeout(due); due = setTimeout(load, PREVIEW_MS); });
 }
 
+// A reader that selects text or has the focus in a part would lose it.
+function isUsed(root) {
+  const selection = document.getSelection();
+  const focused = document.activeElement;
+  return (selection && !selection.isCollapsed && root.contains(selection.anchorNode))
+    || (focused && focused !== document.body && root.contains(focused) && focused.closest("[data-part]"));
+}
+
+// Replaces the parts of a page by the present ones of the server. Returns whether it could.
+async function replaceParts(root) {
+  const response = await fetch(location.pathname + location.search).catch(() => null);
+  // Without a session, the response is the login page: this page then leads there too.
+  if (response && response.redirected) location.reload();
+  if (!response || !response.ok || response.redirected) return false;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  for (const part of root.querySelectorAll("[data-part]")) {
+    const fresh = page.querySelector(`[data-part="${part.dataset.part}"]`);
+    if (fresh) part.replaceWith(document.adoptNode(fresh));
+  }
+  for (const button of root.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
+  return true;
+}
+
+const polled = document.querySelector("[data-polled]");
+if (polled) poll(polled);
+
+// Refreshes a page while one of its parts shows that something is in progress. A hidden page does not use its session.
+async function poll(root) {
+  const shown = root.querySelector("[data-live-state]");
+  while (root.querySelector("[data-in-progress]")) {
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    if (document.hidden) continue;
+    shown.hidden = false;
+    if (isUsed(root)) shown.textContent = "Live, paused while you select or use a control";
+    else if (await replaceParts(root)) shown.textContent = "Live";
+    else shown.textContent = "Live updates are interrupted; trying again";
+  }
+  shown.hidden = true;
+}
+
 const live = document.querySelector("[data-live]");
 if (live) follow(live);
 
@@ -70,30 +111,14 @@ function follow(root) {
   const show = (text) => { shown.hidden = false; shown.textContent = text; };
   const after = () => root.querySelector("[data-after]").dataset.after;
 
-  // A reader that selects text or has the focus in a part would lose it.
-  const isBusy = () => {
-    const selection = document.getSelection();
-    const focused = document.activeElement;
-    return (selection && !selection.isCollapsed && root.contains(selection.anchorNode))
-      || (focused && focused !== document.body && focused.closest("[data-part]"));
-  };
-
   const refresh = async () => {
     due = null;
-    if (isBusy()) {
+    if (isUsed(root)) {
       show("Live, paused while you select or use a control");
       due = setTimeout(refresh, RETRY_MS);
       return;
     }
-    const response = await fetch(location.pathname, { redirect: "error" }).catch(() => null);
-    if (!response || !response.ok) return;
-    const page = new DOMParser().parseFromString(await response.text(), "text/html");
-    for (const part of root.querySelectorAll("[data-part]")) {
-      const fresh = page.querySelector(`[data-part="${part.dataset.part}"]`);
-      if (fresh) part.replaceWith(document.adoptNode(fresh));
-    }
-    for (const button of root.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
-    show("Live");
+    if (await replaceParts(root)) show("Live");
   };
 
   const watch = async () => {

@@ -1,0 +1,199 @@
+"""Actions on API keys, service accounts and sessions, and those that create a key or a service account."""
+
+from typing import Any, Final
+
+from control_plane.web.actions import (
+    REASON,
+    Action,
+    Call,
+    Field,
+    Names,
+    Resource,
+    View,
+    Words,
+    by_scope,
+    plain,
+    seconds,
+    with_reason,
+    words,
+)
+from control_plane.web.rendering import in_path
+from control_plane.web.visits import Form, Visit
+
+ROLES: Final = ("caller", "admin", "auditor")
+_HOUR: Final = 3600
+_DAY: Final = 86400
+_ISSUED: Final = "key"
+_LIMITS: Final = (
+    Field("role", "Role", "choice", value=ROLES[0], choices=ROLES, example=ROLES[0]),
+    Field("projects", "Projects, separated by spaces (required for the role caller)", required=False),
+    Field("scopes", "Scopes, such as allocations:read, separated by spaces (empty: all of the role)", required=False),
+)  # fmt: skip
+_NAME: Final = Field(
+    "name", "Name of the owner, such as ci: the id of the key begins with it", example="NAME"
+)
+_ACCOUNT: Final = Field("service_account", "Service account", example="ACCOUNT")
+_DAYS: Final = Field(
+    "days", "Days until the key expires (empty: it does not expire)", "number", required=False
+)
+
+
+def _limits(form: Form) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": form.text("role")}
+    return body | {name: form.text(name).split() for name in ("projects", "scopes") if form.text(name)}
+
+
+def _limit_words(form: Form) -> Words:
+    options = [word for each in form.text("projects").split() for word in ("--project", each)]
+    options += [word for each in form.text("scopes").split() for word in ("--scope", each)]
+    return ("--role", form.text("role"), *options)
+
+
+def _lifetime(form: Form) -> dict[str, Any]:
+    days = form.text("days")
+    return {"lifetime_seconds": seconds(days, "days", _DAY)} if days else {}
+
+
+def _lifetime_words(form: Form) -> Words:
+    return ("--lifetime", f"{form.text('days')}d") if form.text("days") else ()
+
+
+def _issue(form: Form) -> Call:
+    return Call("POST", ("keys",), {"name": form.text("name"), **_limits(form), **_lifetime(form)})
+
+
+def _issue_words(_name: Words, form: Form) -> Words:
+    return ("keys", "issue", form.text("name"), *_limit_words(form), *_lifetime_words(form))
+
+
+def _issue_of_account(form: Form) -> Call:
+    own = {"name": form.text("name"), "service_account": form.text("service_account")}
+    return Call("POST", ("keys",), {**own, **_lifetime(form)})
+
+
+def _issue_of_account_words(_name: Words, form: Form) -> Words:
+    account = form.text("service_account")
+    return ("keys", "issue", form.text("name"), "--service-account", account, *_lifetime_words(form))
+
+
+def _create(form: Form) -> Call:
+    own = {"id": form.text("id"), "description": form.text("description")}
+    return Call("POST", ("service-accounts",), {**own, **_limits(form)})
+
+
+def _create_words(_name: Words, form: Form) -> Words:
+    description = form.text("description")
+    said = ("--description", description) if description else ()
+    return ("service-accounts", "create", form.text("id"), *_limit_words(form), *said)
+
+
+def _rotate(form: Form) -> Call:
+    return Call("POST", ("rotate",), {"overlap_seconds": seconds(form.text("hours"), "hours", _HOUR)})
+
+
+def _page_of_key(answer: View) -> str:
+    return f"/access/keys/{in_path(answer['id'])}"
+
+
+def _page_of_account(answer: View) -> str:
+    return f"/access/service-accounts/{in_path(answer['id'])}"
+
+
+KEY_ACTIONS: Final = {
+    "rotate": Action(
+        "Rotate", "rotate",
+        "A new key with the same role, projects and scopes replaces the key. The replaced key is still accepted for the"
+        " given time.",
+        _rotate, lambda name, form: ("keys", "rotate", *name, "--overlap", f"{form.text('hours')}h"),
+        fields=(Field("hours", "Hours for which the replaced key is still accepted", "number", value="1", example="1"),),
+        made=_page_of_key, secret=_ISSUED,
+    ),
+    "revoke-key": Action(
+        "Revoke", "revoke", "The key is refused from now on, and its sessions end. This cannot be undone.",
+        with_reason("revoke"), words("keys", "revoke", reason=True), fields=(REASON,), dangerous=True, asks_name=True,
+    ),
+}  # fmt: skip
+SERVICE_ACCOUNT_ACTIONS: Final = {
+    "disable": Action(
+        "Disable", "disable", "Each key of the service account is refused until the account is enabled.",
+        with_reason("disable"), words("service-accounts", "disable", reason=True), fields=(REASON,), dangerous=True,
+    ),
+    "enable": Action(
+        "Enable", "enable", "Keys of the service account that are not revoked or expired are accepted again.",
+        plain("POST", "enable"), words("service-accounts", "enable"),
+    ),
+}  # fmt: skip
+SESSION_ACTIONS: Final = {
+    "end": Action(
+        "End session", "end", "The session is refused from now on. A browser with it is logged out.",
+        with_reason("end"), words("sessions", "end", reason=True), fields=(REASON,), dangerous=True,
+    ),
+}  # fmt: skip
+CREATING: Final = {
+    "issue-key": Action(
+        "Issue an API key", "issue-key",
+        "The key acts with a role of its own. Its secret is shown once; the control plane stores only a hash of it.",
+        _issue, _issue_words, fields=(_NAME, *_LIMITS, _DAYS), made=_page_of_key, secret=_ISSUED,
+    ),
+    "issue-account-key": Action(
+        "Issue a key of a service account", "issue-account-key",
+        "Requests with the key act as the service account, with its role, projects and scopes. Its secret is shown once;"
+        " the control plane stores only a hash of it.",
+        _issue_of_account, _issue_of_account_words, fields=(_ACCOUNT, _NAME, _DAYS), made=_page_of_key, secret=_ISSUED,
+    ),
+    "create-service-account": Action(
+        "Create a service account", "create-service-account",
+        "The account is the identity of a workload. It gets keys of its own afterwards.",
+        _create, _create_words,
+        fields=(
+            Field("id", "Id, such as ci", example="ACCOUNT"),
+            Field("description", "Description: what the workload does", required=False),
+            *_LIMITS,
+        ),
+        made=_page_of_account,
+    ),
+}  # fmt: skip
+
+
+async def _load(visit: Visit, _names: Names) -> View:
+    return {"allowed_actions": by_scope(visit, *CREATING, scope="access:write")}
+
+
+KEY: Final = Resource(
+    "API key", KEY_ACTIONS,
+    path=lambda names: ("keys", names["key"]),
+    page=lambda names: f"/access/keys/{in_path(names['key'])}",
+    facts=lambda view: {
+        "Role": view["role"],
+        "Projects": ", ".join(view["projects"] or ()) or "all",
+        "Last used": view["last_used_at"],
+    },
+    label=lambda names: names["key"],
+    words=lambda names: (names["key"],),
+)  # fmt: skip
+SERVICE_ACCOUNT: Final = Resource(
+    "service account", SERVICE_ACCOUNT_ACTIONS,
+    path=lambda names: ("service-accounts", names["account"]),
+    page=lambda names: f"/access/service-accounts/{in_path(names['account'])}",
+    facts=lambda view: {"Description": view["description"], "Role": view["role"], "Disabled": view["reason"]},
+    label=lambda names: names["account"],
+    words=lambda names: (names["account"],),
+)  # fmt: skip
+SESSION_OF_CALLER: Final = Resource(
+    "session", SESSION_ACTIONS,
+    path=lambda names: ("sessions", names["session"]),
+    page=lambda _names: "/access/sessions",
+    facts=lambda view: {"Caller": view["actor"], "Label": view["label"], "Last used": view["last_used_at"]},
+    label=lambda names: names["session"],
+    words=lambda names: (names["session"],),
+)  # fmt: skip
+ACCESS: Final = Resource(
+    "access", CREATING,
+    path=lambda _names: (),
+    page=lambda _names: "/access/keys",
+    facts=lambda _view: {},
+    label=lambda _names: "new",
+    words=lambda _names: (),
+    load=_load,
+)  # fmt: skip
+"""What does not exist yet: each action names in its form what it creates."""

@@ -1,0 +1,149 @@
+"""Pages of API keys, service accounts and sessions in the web console, as each role."""
+
+import pytest
+
+from tests.api.access.principals import create_account, create_project, issue, key_of_account
+from tests.servers.plane import RunningPlane
+from tests.web.browsing import Browser, Page, logged_in
+
+HOSTILE = "<script>alert(1)</script>\"'"
+
+
+@pytest.fixture(scope="module")
+def plane(shared_plane: RunningPlane) -> RunningPlane:
+    create_project(shared_plane, "other")
+    create_account(shared_plane, "batch", projects=["other"], description=HOSTILE)
+    return shared_plane
+
+
+@pytest.fixture
+def admin(plane: RunningPlane) -> Browser:
+    return logged_in(plane)
+
+
+def secret_of(page: Page) -> str:
+    [secret] = page.attributes("button", "data-copy")
+    return secret
+
+
+def accepts(plane: RunningPlane, secret: str) -> bool:
+    with plane.client(Authorization=f"Bearer {secret}") as client:
+        return client.get("/whoami").is_success
+
+
+def test_issued_key_is_accepted_and_only_the_response_to_its_form_has_the_secret(
+    plane: RunningPlane, admin: Browser
+) -> None:
+    fields = {
+        "name": "robot",
+        "role": "caller",
+        "projects": "other",
+        "scopes": "allocations:read",
+        "days": "2",
+    }
+    issued = admin.submit("/access/new/issue-key", **fields, idempotency_key="issue-1")
+    assert (issued.status, issued.response.headers["cache-control"]) == (201, "no-store")
+    secret = secret_of(issued)
+    assert accepts(plane, secret)
+    again = admin.submit("/access/new/issue-key", **fields, idempotency_key="issue-1")
+    assert secret_of(again) == secret, "a form that is sent twice issues one key"
+
+    [target] = [each for each in issued.attributes("a", "href") if "/access/keys/robot-" in each]
+    page = admin.open(target.removeprefix("/ui"))
+    for text in ("robot", "caller", "other", "allocations:read", "in 1 d"):
+        assert text in page.text, text
+    for path in (target.removeprefix("/ui"), "/access/keys"):
+        assert secret not in admin.open(path).response.text
+
+    assert admin.submit(f"{target.removeprefix('/ui')}/revoke-key", reason="lost").status == 422
+    confirm = target.rpartition("/")[2]
+    revoked = admin.submit(f"{target.removeprefix('/ui')}/revoke-key", reason=HOSTILE, confirm=confirm)
+    assert ("The API key was revoked." in revoked.text, HOSTILE in revoked.text) == (True, True)
+    assert not accepts(plane, secret)
+    assert confirm in admin.open("/access/keys?state=revoked").text
+    assert confirm not in admin.open("/access/keys?state=active").text
+
+
+def test_rotated_key_has_a_successor_with_a_secret_of_its_own(plane: RunningPlane, admin: Browser) -> None:
+    old = issue(plane, "rotated", projects=["other"])
+    rotated = admin.submit(f"/access/keys/{old.id}/rotate", hours="0")
+    assert accepts(plane, secret_of(rotated))
+    assert not accepts(plane, old.secret)
+    page = admin.open(f"/access/keys/{old.id}")
+    assert "Replaced by rotated-" in page.text
+    assert f"/ui/access/keys/{old.id}/rotate" not in page.attributes("a", "href")
+
+
+def test_refused_form_of_a_key_keeps_what_was_entered_and_issues_nothing(
+    plane: RunningPlane, admin: Browser
+) -> None:
+    position = plane.last_position()
+    for wrong in (
+        {"projects": ""},
+        {"scopes": "fleet:explode"},
+        {"days": "x"},
+        {"name": ""},
+        {"role": "king"},
+    ):
+        fields = {"name": "ci", "role": "caller", "projects": "other", "days": "1", **wrong}
+        refused = admin.submit("/access/new/issue-key", **fields)
+        assert refused.status == 422, wrong
+        assert fields["projects"] in refused.attributes("input", "value"), wrong
+    assert plane.last_position() == position
+
+
+def test_service_account_is_created_gets_a_key_and_is_disabled_and_enabled(
+    plane: RunningPlane, admin: Browser
+) -> None:
+    created = admin.submit(
+        "/access/new/create-service-account", id="nightly", description=HOSTILE, role="auditor"
+    )
+    assert created.path == "/ui/access/service-accounts/nightly?notice=create-service-account"
+    assert HOSTILE in created.text
+    form = "/access/new/issue-account-key?service_account=nightly"
+    assert f"/ui{form}" in created.attributes("a", "href")
+    assert "nightly" in admin.open(form).attributes("input", "value")
+    secret = secret_of(admin.submit("/access/new/issue-account-key", name="job", service_account="nightly"))
+    assert accepts(plane, secret)
+    own = "/access/service-accounts/nightly"
+    assert "job-" in admin.open(own).text
+    assert (
+        "disabled: too loud"
+        in admin.submit(f"{own}/disable", reason="too loud").text
+        + admin.open("/access/service-accounts").text
+    )
+    assert not accepts(plane, secret)
+    assert "The service account was enabled." in admin.submit(f"{own}/enable").text
+    assert accepts(plane, secret)
+
+
+def test_session_is_ended_and_its_browser_is_led_to_the_login(plane: RunningPlane, admin: Browser) -> None:
+    other = logged_in(plane, issue(plane, "guest", projects=["other"]).secret)
+    listed = other.open("/access/sessions")
+    assert "this browser" in listed.text
+    [end] = [each for each in listed.attributes("a", "href") if each.endswith("/end")]
+    assert "The session was ended." in admin.submit(end.removeprefix("/ui"), reason="lost").text
+    assert other.open("/allocations").path.startswith("/ui/login?")
+
+
+def test_pages_of_access_show_each_role_what_it_may_read_and_disable_what_it_may_not_do(
+    plane: RunningPlane,
+) -> None:
+    auditor = logged_in(plane, issue(plane, "reader", "auditor").secret)
+    for path in ("/access/keys", "/access/service-accounts", "/access/service-accounts/batch"):
+        page = auditor.open(path)
+        assert page.status == 200, path
+        assert not [each for each in page.attributes("a", "href") if "/access/new/" in each], path
+        assert "access:write" in page.text, path
+    position = plane.last_position()
+    refused = auditor.submit("/access/new/issue-key", name="x", role="auditor")
+    assert (refused.status, "role_missing" in refused.text) == (403, True)
+    assert auditor.submit("/access/service-accounts/batch/disable", reason="x").status == 403
+    assert plane.last_position() == position
+
+    caller = logged_in(plane, key_of_account(plane, "batch").secret)
+    page = caller.open("/access/sessions")
+    assert (page.status, "service-account:batch" in page.text) == (200, True)
+    assert "/ui/access/keys" not in page.attributes("a", "href")
+    for path in ("/access/keys", "/access/service-accounts", "/projections", "/verifications"):
+        assert caller.open(path).status == 403, path
