@@ -200,11 +200,16 @@ def _done(request: _Request, answer: View) -> Response:
 def _refuse_incomplete(request: _Request, form: Form) -> None:
     """Check that the required fields of a form have values, and that the action is confirmed. Raises `Refusal`."""
     action, label = request.action, request.resource.label(request.names)
+    refuse_empty(action, form)
+    if action.asks_name and form.text(CONFIRM) not in (label, confirmation_of(label)):
+        raise invalid(f"the action is not confirmed: enter {confirmation_of(label)}", "not_confirmed")
+
+
+def refuse_empty(action: Action, form: Form) -> None:
+    """Check that the required fields of an action's form have values. Raises `Refusal`."""
     for each in action.fields:
         if each.required and not form.text(each.name):
             raise invalid(f"the field {each.name!r} is empty", "required")
-    if action.asks_name and form.text(CONFIRM) not in (label, confirmation_of(label)):
-        raise invalid(f"the action is not confirmed: enter {confirmation_of(label)}", "not_confirmed")
 
 
 def _form(

@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_plane.web.actions import Resource, act_on, page_of
+from control_plane.web.bulk import Bulk, execute, preview
 from control_plane.web.calls import Api, Refusal, path_of, url_of
 from control_plane.web.cookies import ROOT, SESSION, delete_cookie
 from control_plane.web.logins import log_in, log_out, show_login
@@ -39,6 +40,7 @@ from control_plane.web.pages import (
 )
 from control_plane.web.pages.access_actions import ACCESS, KEY, SERVICE_ACCOUNT, SESSION_OF_CALLER
 from control_plane.web.pages.allocation_actions import ALLOCATION, INGRESS
+from control_plane.web.pages.bulk_actions import ALLOCATIONS, NODES
 from control_plane.web.pages.fleet_actions import NODE, SLOT, TASK
 from control_plane.web.pages.project_actions import PERIOD, PROJECT
 from control_plane.web.pages.read_model_actions import PROJECTION, VERIFICATIONS
@@ -136,6 +138,8 @@ def _routes() -> Sequence[BaseRoute]:
         *_actions("/projects/{project}/{action}", PROJECT),
         _page("/skus", catalogue.show_skus),
         _page("/images", catalogue.show_images),
+        *_bulk("/bulk/allocations", ALLOCATIONS),
+        *_bulk("/bulk/nodes", NODES),
         _page("/access/keys", access.show_keys),
         _page("/access/keys/{key}", access.show_key),
         *_actions("/access/keys/{key}/{action}", KEY),
@@ -176,6 +180,11 @@ def _page(path: str, show: Page, method: str = "GET") -> Route:
 def _actions(path: str, resource: Resource) -> Sequence[Route]:
     """Return the routes of the actions on a kind of resource: the form, and what it is sent to."""
     return [_page(path, page_of(resource)), _page(path, act_on(resource), "POST")]
+
+
+def _bulk(path: str, bulk: Bulk) -> Sequence[Route]:
+    """Return the routes of the actions on several resources: the preview, and what its form is sent to."""
+    return [_page(path, preview(bulk)), _page(path, execute(bulk), "POST")]
 
 
 class _Watch:

@@ -28,7 +28,7 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _TONES: Final = {
     "good": (
         "active", "free", "enrolled", "done", "ok", "ready", "offered", "published", "bound", "suitable", "sealed", "closed",
-        "equal", "live",
+        "equal", "live", "allowed",
     ),
     "busy": (
         "requested", "placed", "provisioning", "starting", "stopping", "releasing", "registered", "discovered",
@@ -37,7 +37,7 @@ _TONES: Final = {
     "used": ("claimed",),
     "bad": (
         "failed", "unreachable", "revoked", "quarantined", "refused", "poisoned", "expired", "not_ready", "lost",
-        "different", "disabled",
+        "different", "disabled", "not_allowed",
     ),
 }  # fmt: skip
 _TONE_OF: Final = {state: tone for tone, states in _TONES.items() for state in states}

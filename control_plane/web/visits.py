@@ -65,11 +65,15 @@ class Form:
     """Fields of a form that a browser sent."""
 
     def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
-        self._fields = dict(fields)
+        self._every, self._fields = fields, dict(fields)
 
     def text(self, name: str) -> str:
         """Return the value of a field without surrounding white space; empty if it is missing."""
         return self._fields.get(name, "").strip()
+
+    def every(self, name: str) -> list[str]:
+        """Return all values of a field that the form has several times, such as a checkbox."""
+        return [value for each, value in self._every if each == name]
 
     def values(self) -> Mapping[str, str]:
         return self._fields

@@ -11,7 +11,7 @@ from tests.waiting import until
 
 
 class RunningAllocation:
-    """An active allocation in slot n1/0, the only slot of its node."""
+    """An active allocation in one slot of a node."""
 
     def __init__(self, plane: RunningPlane, node: httpx.Client, **fields: object) -> None:
         self.plane, self._node = plane, node
@@ -35,7 +35,7 @@ class RunningAllocation:
     def report(self, kind: str, order_id: str | None = None, **fields: object) -> None:
         """Send a report about the slice, as the result of the order `order_id` if it is given."""
         self._sequence += 1
-        body = {"kind": kind, "slot_id": "n1/0", "allocation_id": self.id, **fields}
+        body = {"kind": kind, "slot_id": self.slot["slot_id"], "allocation_id": self.id, **fields}
         report = batch(self._spool, (self._sequence, body))
         report["reports"][0]["order_id"] = order_id
         answer = self._node.post("/reports", json=report)

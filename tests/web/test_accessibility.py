@@ -47,6 +47,7 @@ def test_no_page_violates_a_rule_of_axe(
         f"/tasks/{task}", f"/history?kind=allocation&name={running.id}&compared=position:12", "/events", "/events/14",
         "/usage", "/usage/entries", "/usage/periods/open", "/usage/periods/open/close", "/reservations", "/projects",
         "/projects/default", "/projects/default/limits", "/skus", "/images", "/search?q=absent", "/absent",
+        f"/bulk/allocations?action=release&item={running.id}&item=absent", "/bulk/nodes?action=cordon&item=n1",
         "/access/keys", f"/access/keys/{key}", f"/access/keys/{key}/rotate", "/access/service-accounts",
         "/access/service-accounts/batch", "/access/sessions", "/access/new/issue-key", "/projections",
         "/projections/nodes/skip", "/verifications", f"/verifications/{verification}",

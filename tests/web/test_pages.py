@@ -36,6 +36,8 @@ LISTS: Final = (
     "/projects",
     "/skus",
     "/images",
+    "/bulk/nodes?action=cordon&item=absent&item=n1",
+    "/bulk/allocations?action=release&item=absent&item=other",
     "/access/keys",
     "/access/service-accounts",
     "/access/sessions",

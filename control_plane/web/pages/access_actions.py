@@ -83,8 +83,8 @@ def _create(form: Form) -> Call:
 
 def _create_words(_name: Words, form: Form) -> Words:
     description = form.text("description")
-    said = ("--description", description) if description else ()
-    return ("service-accounts", "create", form.text("id"), *_limit_words(form), *said)
+    option = ("--description", description) if description else ()
+    return ("service-accounts", "create", form.text("id"), *_limit_words(form), *option)
 
 
 def _rotate(form: Form) -> Call:

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from control_plane.web.actions import commands_of
+from control_plane.web.actions import by_scope, commands_of
+from control_plane.web.bulk import offered
 from control_plane.web.commands import Command, command_of
 from control_plane.web.pages.allocation_actions import ACTIONS, ALLOCATION
+from control_plane.web.pages.bulk_actions import ALLOCATIONS
 from control_plane.web.visits import Form, Visit, both, nothing
 
 _TIMELINE: Final = 100
@@ -29,6 +31,8 @@ async def show_list(visit: Visit) -> Response:
         next_cursor=listed["next_cursor"],
         chosen=chosen,
         states=STATES,
+        bulk=offered(ALLOCATIONS),
+        selecting=by_scope(visit, "select", scope="allocations:write")["select"],
     )
 
 

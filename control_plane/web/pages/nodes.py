@@ -5,6 +5,9 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from control_plane.web.actions import by_scope
+from control_plane.web.bulk import offered
+from control_plane.web.pages.bulk_actions import NODES
 from control_plane.web.pages.fleet_actions import NODE_ACTIONS, SLOT_ACTIONS
 from control_plane.web.visits import Visit, both, nothing
 
@@ -26,7 +29,13 @@ async def show_list(visit: Visit) -> Response:
         by_node[slot["node_id"]].append(slot)
     last = slots["items"][-1]["node_id"] if slots["next_cursor"] else None
     return visit.render(
-        "nodes.html", nodes=nodes["items"], next_cursor=nodes["next_cursor"], slots=by_node, cut_at=last
+        "nodes.html",
+        nodes=nodes["items"],
+        next_cursor=nodes["next_cursor"],
+        slots=by_node,
+        cut_at=last,
+        bulk=offered(NODES),
+        selecting=by_scope(visit, "select", scope="fleet:write")["select"],
     )
 
 

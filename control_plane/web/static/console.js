@@ -32,6 +32,33 @@ if (slider) {
   moment.addEventListener("change", () => slider.requestSubmit());
 }
 
+const choices = [...document.querySelectorAll("[data-choice]")];
+if (choices.length) choose(choices, document.querySelector("[data-choose-all]"), document.querySelector("[data-chosen]"));
+
+// Chooses all rows of a list at once, a range with the shift key, and shows how many are chosen.
+function choose(boxes, all, shown) {
+  let last = null;
+  const count = () => {
+    const chosen = boxes.filter((each) => each.checked).length;
+    shown.textContent = `${chosen} of ${boxes.length} rows chosen:`;
+    all.checked = chosen === boxes.length;
+    all.indeterminate = chosen > 0 && chosen < boxes.length;
+  };
+  all.hidden = false;
+  all.addEventListener("change", () => { for (const each of boxes) each.checked = all.checked; count(); });
+  for (const [index, box] of boxes.entries()) {
+    box.addEventListener("click", (event) => {
+      if (event.shiftKey && last !== null) {
+        for (const each of boxes.slice(Math.min(last, index), Math.max(last, index) + 1)) each.checked = box.checked;
+      }
+      last = index;
+      count();
+    });
+  }
+  // A browser restores the chosen rows when the reader goes back.
+  addEventListener("pageshow", count);
+}
+
 const preview = document.querySelector("[data-preview]");
 if (preview) keepPreview(preview, document.querySelector("#create"));
 
