@@ -6,6 +6,7 @@ const REFRESH_MS = 300;
 const RETRY_MS = 3000;
 const PREVIEW_MS = 400;
 const POLL_MS = 1500;
+const MOST_VIEWS = 50;
 
 for (const button of document.querySelectorAll("[data-copy]")) {
   if (!navigator.clipboard) continue;
@@ -30,6 +31,65 @@ if (slider) {
     shown.textContent = new Date(moment.value * 1000).toISOString().slice(0, 19).replace("T", " ");
   });
   moment.addEventListener("change", () => slider.requestSubmit());
+}
+
+const views = document.querySelector("[data-views]");
+if (views) keepViews(views);
+
+// Keeps named addresses of pages in the storage of this browser, for each caller apart.
+function keepViews(root) {
+  const key = `sliceplane.views.${root.dataset.views}`;
+  const list = root.querySelector("ul");
+  const isView = (each) => each && typeof each.name === "string" && /^\/ui\/[^\\]*$/.test(each.url);
+  let kept = [];
+  try {
+    const stored = JSON.parse(localStorage.getItem(key));
+    if (Array.isArray(stored)) kept = stored.filter(isView);
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) return;  // The browser does not permit storage.
+  }
+
+  const present = () => {
+    const query = new URLSearchParams(location.search);
+    for (const each of ["cursor", "notice"]) query.delete(each);
+    return location.pathname + (query.size ? `?${query}` : "");
+  };
+  const keep = (changed) => {
+    kept = changed.sort((one, other) => one.name.localeCompare(other.name)).slice(0, MOST_VIEWS);
+    localStorage.setItem(key, JSON.stringify(kept));
+    draw();
+  };
+  const draw = () => {
+    root.querySelector("[data-empty]").hidden = kept.length > 0;
+    list.replaceChildren(...kept.map((each) => {
+      const item = document.createElement("li");
+      const link = document.createElement("a");
+      const remove = document.createElement("button");
+      link.href = each.url;
+      link.textContent = each.name;
+      if (each.url === present()) link.setAttribute("aria-current", "page");
+      remove.type = "button";
+      remove.textContent = "Remove";
+      remove.setAttribute("aria-label", `Remove view ${each.name}`);
+      remove.addEventListener("click", () => keep(kept.filter((other) => other !== each)));
+      item.append(link, remove);
+      return item;
+    }));
+  };
+
+  root.querySelector("form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const name = event.target.elements.view.value.trim();
+    if (name) keep([...kept.filter((each) => each.name !== name), { name, url: present() }]);
+    event.target.reset();
+  });
+  root.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    root.open = false;
+    root.querySelector("summary").focus();
+  });
+  root.hidden = false;
+  draw();
 }
 
 const choices = [...document.querySelectorAll("[data-choice]")];
