@@ -25,6 +25,12 @@ _WITHIN: Final = (
     f"select {COLUMNS} from ledger.event where stream_id = %s and exists (select from ledger.event first where"  # noqa: S608 (constants)
     " first.stream_id = event.stream_id and first.version = 1 and first.project = any(%s)) order by version"
 )
+_PLACEMENTS: Final = (
+    f"select {COLUMNS} from ledger.event where stream_id = %s and (version = 1 or type = any(%s))"  # noqa: S608 (constants)
+    " and (%s::text[] is null or exists (select from ledger.event first where first.stream_id = event.stream_id"
+    " and first.version = 1 and first.project = any(%s))) order by version"
+)
+_PLACING: Final = ["allocation.placed", "allocation.replaced"]
 _ALLOCATION_FACTS: Final = frozenset(get_args(AllocationFact))
 _NODE_FACTS: Final = frozenset(get_args(NodeFact | OrderFact))
 _PROJECTION_FACTS: Final = frozenset(get_args(ProjectionFact))
@@ -94,6 +100,18 @@ async def allocation_history(
     if within is None:
         return allocation_facts(await read_stream(ledger, stream))
     cursor = await ledger.execute(_WITHIN, [stream, sorted(within)], prepare=True, binary=True)
+    return allocation_facts(tuple([recorded(row) for row in await cursor.fetchall()]))
+
+
+async def allocation_placements(
+    conn: AsyncConnection, allocation: AllocationId, within: Within = None
+) -> tuple[Recorded[AllocationFact], ...]:
+    """Return the first fact of an allocation and those that placed it, oldest first; empty if there is none, or none in
+    the projects `within`. Unlike the whole history, they remain few, however often the lease is renewed.
+    """
+    projects = None if within is None else sorted(within)
+    parameters = [stream_of_allocation(allocation), _PLACING, projects, projects]
+    cursor = await (await ledger_connection(conn)).execute(_PLACEMENTS, parameters, prepare=True, binary=True)
     return allocation_facts(tuple([recorded(row) for row in await cursor.fetchall()]))
 
 

@@ -24,6 +24,7 @@ _FOLDER: Final = Path(__file__).parent
 STATIC: Final = _FOLDER / "static"
 _LONGEST: Final = 60
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_MINUTE: Final = 60
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _TONES: Final = {
     "good": (
@@ -101,6 +102,15 @@ def span(seconds: float) -> str:
     return f"{int(seconds // size)} {unit}"
 
 
+def took(seconds: float | None) -> str:
+    """Return the time that a step took, such as `120 ms`, `3.4 s` or `2 h`; empty if it is not known."""
+    if seconds is None:
+        return ""
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    return f"{seconds:.1f} s" if seconds < _MINUTE else span(seconds)
+
+
 def gist(data: Mapping[str, Any], of: str = "") -> str:
     """Return the content of an event in one line, for every type of event. Values equal to `of`, the name of the
     resource that the page shows, and digests are omitted.
@@ -176,7 +186,7 @@ def _environment() -> Environment:
     )
     filters = {
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
-        "tone": tone_of, "fact": fact, "mark": mark_of, "scalar": scalar, "as_json": as_json,
+        "tone": tone_of, "fact": fact, "mark": mark_of, "scalar": scalar, "as_json": as_json, "took": took,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(

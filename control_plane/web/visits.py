@@ -119,6 +119,11 @@ class Visit:
         """Return a query parameter of the page without surrounding white space; None if it is missing or empty."""
         return self.request.query_params.get(name, "").strip() or None
 
+    def url(self, **changed: str | None) -> str:
+        """Return the path and query of the page with changed parameters; None removes a parameter."""
+        given = {name: value for name, value in self.request.query_params.items() if name != "notice"}
+        return url_of(self.request.url.path, {**given, **changed})
+
     def allows(self, scope: str) -> bool:
         """Return whether the caller has a scope. A page omits the parts that the caller may not read."""
         return scope in self.user["scopes"]

@@ -81,7 +81,8 @@ def pages_of(running: RunningAllocation) -> list[str]:
     own = f"/allocations/{running.id}"
     return [
         "/", *LISTS, "/nodes/n1", "/nodes/n1/drain", "/nodes/n1/slots/0", "/nodes/n1/slots/0/force-release", own,
-        f"{own}/release", f"{own}/renew", f"{own}/open-ingress", f"{own}/placement", "/projects/other",
+        f"{own}/release", f"{own}/renew", f"{own}/open-ingress", f"{own}/placement", f"{own}/timeline",
+        f"{own}/timeline?level=important&open=3", "/projects/other",
         "/projects/other/limits", "/projects/other/reserve", "/events/1",
         "/allocations/new", f"/tasks/{task}", f"/history?kind=allocation&name={running.id}",
         "/history?kind=slot&name=n1/0", "/history?kind=node&name=n1",
@@ -153,7 +154,9 @@ def test_hostile_labels_descriptions_and_reasons_are_shown_as_text(
     assert HOSTILE[1] in admin.open("/nodes/n1").text
     for text in HOSTILE:
         for path in ("/search", "/allocations", "/history", "/nodes", "/tasks"):
-            names = (
+            names: tuple[str, ...] = (
+                "level",
+                "open",
                 "q",
                 "label",
                 "project",

@@ -32,6 +32,26 @@ def test_stopped_projection_shows_the_event_and_continues_when_it_is_skipped(
     assert f"/ui{skip}" not in admin.open("/projections").attributes("a", "href")
 
 
+def test_overview_states_that_the_slots_over_time_are_not_available_while_their_read_model_lags(
+    running_plane: RunningPlane,
+) -> None:
+    create_history(running_plane)
+    notice = "The slots over time are not available now"
+    admin = logged_in(running_plane)
+    until(lambda: notice not in admin.open("/").text, "the read model has the newest events")
+    assert "Slots of the last 24 hours" in admin.open("/").text
+    append_unknown_event(running_plane)
+    until(lambda: notice in admin.open("/").text, "the overview states that its read model lags")
+    page = admin.open("/")
+    assert (page.status, "Slots of the last 24 hours" in page.text, "Last changes" in page.text) == (
+        200,
+        False,
+        True,
+    )
+    owner = logged_in(running_plane, issue(running_plane, "owner", projects=["default"]).secret)
+    assert notice not in owner.open("/").text, "the chart is no part of the page of a caller"
+
+
 def test_projections_and_verifications_are_read_only_for_an_auditor(running_plane: RunningPlane) -> None:
     auditor = logged_in(running_plane, issue(running_plane, "reader", "auditor").secret)
     for path in ("/projections", "/verifications"):

@@ -12,6 +12,7 @@ from control_plane.web.bulk import offered
 from control_plane.web.commands import Command, command_of
 from control_plane.web.pages.allocation_actions import ACTIONS, ALLOCATION
 from control_plane.web.pages.bulk_actions import ALLOCATIONS
+from control_plane.web.timeline import TIMELINE_PAGE, timeline_of
 from control_plane.web.visits import Form, Visit, both, nothing
 
 _TIMELINE: Final = 100
@@ -47,7 +48,7 @@ async def show(visit: Visit) -> Response:
     return visit.render(
         "allocation.html",
         allocation=found,
-        events=events,
+        timeline=timeline_of(visit, events),
         has_older=timeline["next_cursor"] is not None,
         after=f"{events[0]['epoch']}.{events[0]['position']}" if events else "",
         tasks=None if tasks is None else tasks["items"],
@@ -69,6 +70,19 @@ def _commands(visit: Visit, name: str) -> list[Command]:
             for each in ACTIONS.values()
         ),
     ]
+
+
+async def show_timeline(visit: Visit) -> Response:
+    name = visit.request.path_params["allocation"]
+    listed = await visit.get(
+        "allocations", name, "events", order="desc", limit=TIMELINE_PAGE, cursor=visit.query("cursor")
+    )
+    return visit.render(
+        "timeline.html",
+        name=name,
+        timeline=timeline_of(visit, listed["items"]),
+        next_cursor=listed["next_cursor"],
+    )
 
 
 async def show_placement(visit: Visit) -> Response:

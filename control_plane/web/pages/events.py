@@ -10,10 +10,10 @@ from starlette.responses import Response
 from control_plane.web.calls import Refusal
 from control_plane.web.commands import command_of
 from control_plane.web.rendering import fields_of
+from control_plane.web.timeline import TIMELINE_PAGE, timeline_of
 from control_plane.web.visits import Visit, both, nothing
 
 _FILTERS: Final = ("type", "actor", "project", "stream", "node", "correlation", "from", "to")
-_LISTED: Final = 100
 _STREAMS: Final = 50
 """Number of streams by which the API filters at most."""
 
@@ -31,10 +31,13 @@ async def show_list(visit: Visit) -> Response:
     api = {name: value for name, value in chosen.items() if name not in ("node", "stream")}
     streams = await _streams(visit, chosen["stream"], chosen["node"])
     listed = await visit.get(
-        "events", order="desc", limit=_LISTED, cursor=visit.query("cursor"), stream=streams, **api
+        "events", order="desc", limit=TIMELINE_PAGE, cursor=visit.query("cursor"), stream=streams, **api
     )
     return visit.render(
-        "events.html", events=listed["items"], next_cursor=listed["next_cursor"], chosen=chosen
+        "events.html",
+        events=timeline_of(visit, listed["items"]),
+        next_cursor=listed["next_cursor"],
+        chosen=chosen,
     )
 
 

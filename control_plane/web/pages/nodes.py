@@ -9,6 +9,7 @@ from control_plane.web.actions import by_scope
 from control_plane.web.bulk import offered
 from control_plane.web.pages.bulk_actions import NODES
 from control_plane.web.pages.fleet_actions import NODE_ACTIONS, SLOT_ACTIONS
+from control_plane.web.timeline import timeline_of
 from control_plane.web.visits import Visit, both, nothing
 
 _NODES: Final = 50
@@ -46,7 +47,7 @@ async def show(visit: Visit) -> Response:
         visit.get("slots", node=name, limit=_SLOTS, at=at),
         visit.get("nodes", name, "drift", at=at),
         visit.get("tasks", node=name, limit=10) if visit.allows("tasks:read") and not at else nothing(),
-        visit.get("events", stream=f"node-{name}", order="desc", limit=20, to=at)
+        visit.get("events", stream=f"node-{name}", order="desc", limit=100, to=at)
         if visit.allows("events:read")
         else nothing(),
     )
@@ -56,7 +57,7 @@ async def show(visit: Visit) -> Response:
         slots=slots["items"],
         drift=drift["items"],
         tasks=None if tasks is None else tasks["items"],
-        events=None if events is None else events["items"],
+        events=None if events is None else timeline_of(visit, events["items"]),
         actions=NODE_ACTIONS,
     )
 
@@ -66,13 +67,13 @@ async def show_slot(visit: Visit) -> Response:
     node, index = names["node"], names["index"]
     slot, events = await both(
         visit.get("nodes", node, "slots", index),
-        visit.get("events", stream=f"slot-{node}/{index}", order="desc", limit=50)
+        visit.get("events", stream=f"slot-{node}/{index}", order="desc", limit=100)
         if visit.allows("events:read")
         else nothing(),
     )
     return visit.render(
         "slot.html",
         slot=slot,
-        events=None if events is None else events["items"],
+        events=None if events is None else timeline_of(visit, events["items"]),
         actions=SLOT_ACTIONS,
     )

@@ -16,7 +16,7 @@ from control_plane.api.routes.progress import Subject, watch_both
 from control_plane.api.views.views import EventView
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
-from control_plane.histories import allocation_history
+from control_plane.histories import allocation_placements
 from control_plane.work.tables import task
 from events.allocations import AllocationPlaced, AllocationReplaced
 from events.ledger.search import EventFilter
@@ -95,7 +95,7 @@ async def _timeline(request: Request, raw: str) -> _Timeline:
     except InvalidValue:
         raise unknown from None
     async with plane_of(request).engine.connect() as conn:
-        history = await allocation_history(conn, name, caller_of(request).projects)
+        history = await allocation_placements(conn, name, caller_of(request).projects)
     if not history:
         raise unknown
     facts = (each.fact for each in reversed(history))

@@ -1,0 +1,127 @@
+"""Timelines: events with the time that each step took. Runs of less important events are folded.
+
+A fold replaces several rows by one with their number, and opens with a link: nothing is left out. The level and the
+open folds are in the address of the page. A time without events is a row of its own.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby, pairwise
+from typing import Any, Final, NamedTuple
+
+from control_plane.web.visits import Visit
+
+LEVELS: Final = ("routine", "normal", "important")
+"""Levels of importance, ascending. Events below the chosen level are folded."""
+_DEFAULT: Final = "normal"
+IMPORTANT: Final = frozenset({
+    "failed", "bring_up_failed", "degraded", "excluded", "quarantined", "force_released", "lost", "revoked",
+    "key_revoked", "principal_revoked", "refused", "message_refused", "head_refused", "lease_expired", "release_overdue",
+    "slice_interrupted", "slice_removal_incomplete", "slice_removal_overridden", "agent_superseded", "reports_throttled",
+    "replaced", "event_skipped",
+})  # fmt: skip
+"""Last parts of the types of events that report a failure, or an intervention."""
+ROUTINE: Final = frozenset({
+    "specified", "readiness_check_set", "lease_granted", "lease_renewed", "slice_address_observed", "inspected",
+    "devices_checked", "devices_described", "devices_granted", "repaired", "reports_resumed", "session_started",
+    "session_ended",
+})  # fmt: skip
+ROUTINE_TYPES: Final = frozenset({"task.requested", "task.succeeded", "task.retried"})
+TIMELINE_PAGE: Final = 250
+"""Number of events of one page of a timeline; a run is folded within a page."""
+_SHORTEST: Final = 2
+"""Number of consecutive events from which they are folded."""
+IDLE_SECONDS: Final = 3600
+"""Time without an event, in seconds, from which a timeline shows it as idle."""
+_MOST_OPEN: Final = 20
+
+
+class Step(NamedTuple):
+    """An event, and the seconds since the event before it; None if the page does not have that."""
+
+    event: Mapping[str, Any]
+    level: str
+    took: float | None
+
+
+class Fold(NamedTuple):
+    """A run of events below the chosen level, newest first. `url` opens the fold, or closes it if it is open."""
+
+    steps: Sequence[Step]
+    is_open: bool
+    url: str
+
+    @property
+    def id(self) -> int:
+        """Position of the oldest event: newer events can join the run."""
+        return int(self.steps[-1].event["position"])
+
+    @property
+    def types(self) -> list[tuple[str, int]]:
+        """The types of the events with their numbers, the most frequent first."""
+        return Counter(each.event["type"] for each in self.steps).most_common()
+
+
+class Timeline(NamedTuple):
+    """Rows of a timeline, newest first: steps, folds, and the seconds of idle times."""
+
+    rows: Sequence[tuple[str, Any]]
+    level: str
+    levels: Sequence[tuple[str, str]]
+    """Each level with the address of the page at this level."""
+
+
+def level_of(kind: str) -> str:
+    """Return the importance of a type of event. A type that the console does not know is normal."""
+    last = kind.rpartition(".")[2]
+    if last in IMPORTANT:
+        return "important"
+    return "routine" if last in ROUTINE or kind in ROUTINE_TYPES else "normal"
+
+
+def timeline_of(visit: Visit, events: Sequence[Mapping[str, Any]]) -> Timeline:
+    """Return the timeline of events, newest first, at the level and with the open folds of the page's address."""
+    level = visit.query("level")
+    chosen = level if level in LEVELS else _DEFAULT
+    opened = {int(each) for each in (visit.query("open") or "").split(",")[:_MOST_OPEN] if _is_position(each)}
+    levels = [(each, visit.url(level=None if each == _DEFAULT else each, open=None)) for each in LEVELS]
+    return Timeline([*_rows(visit, _steps(events), chosen, opened)], chosen, levels)
+
+
+def _is_position(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < len(str(2**63))
+
+
+def _steps(events: Sequence[Mapping[str, Any]]) -> list[Step]:
+    times = [datetime.fromisoformat(each["recorded_at"]) for each in events]
+    took = [(one - before).total_seconds() for one, before in pairwise(times)]
+    return [
+        Step(each, level_of(each["type"]), seconds)
+        for each, seconds in zip(events, [*took, None], strict=False)
+    ]
+
+
+def _rows(visit: Visit, steps: Sequence[Step], level: str, opened: set[int]) -> Iterator[tuple[str, Any]]:
+    least = LEVELS.index(level)
+    for is_less, run in groupby(steps, lambda each: LEVELS.index(each.level) < least):
+        found = list(run)
+        if is_less and len(found) >= _SHORTEST:
+            fold = _fold(visit, found, opened)
+            yield "fold", fold
+            shown, kind = (found if fold.is_open else found[-1:]), "folded"
+        else:
+            fold, shown, kind = None, found, "step"
+        for each in shown:
+            if fold is None or fold.is_open:
+                yield kind, each
+            if (each.took or 0) >= IDLE_SECONDS:
+                yield "idle", each.took
+
+
+def _fold(visit: Visit, steps: Sequence[Step], opened: set[int]) -> Fold:
+    newest, oldest = steps[0].event["position"], steps[-1].event["position"]
+    own = {each for each in opened if oldest <= each <= newest}
+    others = opened - own if own else opened | {oldest}
+    url = visit.url(open=",".join(map(str, sorted(others))) or None)
+    return Fold(steps, bool(own), f"{url}#fold-{oldest}")

@@ -1,0 +1,200 @@
+"""Timelines of the web console: folds, idle times, levels, and 20,000 events in Chromium."""
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+
+from control_plane.web.calls import Api
+from control_plane.web.rendering import took
+from control_plane.web.timeline import IMPORTANT, LEVELS, ROUTINE, ROUTINE_TYPES, level_of, timeline_of
+from control_plane.web.visits import Visit
+from tests.api.node import admit
+from tests.api.reporting import RunningAllocation
+from tests.projections.plane_requests import caught_up
+from tests.servers.plane import RunningPlane
+from tests.web.browsing import Browser, Page, logged_in
+from tests.web.visitors import Visitor
+
+NAMES = Path(__file__).parents[2] / "docs/names/events.txt"
+EVENTS = 20_000
+USABLE_SECONDS = 1.0
+
+
+def renew(plane: RunningPlane, allocation: str, count: int) -> None:
+    """Append renewals of a lease to the stream of an allocation, of which each is a routine event."""
+    stream = f"allocation-{allocation}"
+    [(version, correlation, data)] = plane.rows(
+        "select (select max(version) from ledger.event where stream_id = %(s)s), correlation_id::text, data from ledger.event"
+        " where stream_id = %(s)s and type = 'allocation.lease_granted'",
+        s=stream,
+    )
+    expires = json.loads(data)["expires_at"] if isinstance(data, str) else data["expires_at"]
+    content = {"allocation_id": allocation, "expires_at": expires}
+    with psycopg.connect(plane.database.app_dsn) as conn:
+        for start in range(0, count, 1000):
+            batch: list[dict[str, Any]] = [
+                {
+                    "event_id": str(uuid4()),
+                    "stream_id": stream,
+                    "version": version + 1 + start + n,
+                    "type": "allocation.lease_renewed",
+                    "schema_version": 1,
+                    "data": json.dumps(content),
+                    "actor": "key:robot",
+                    "reason": "test",
+                    "correlation_id": correlation,
+                    "observed_at": "2026-01-01T00:00:00Z",
+                }
+                for n in range(min(1000, count - start))
+            ]
+            conn.execute("select ledger.append(%s::jsonb)", [json.dumps(batch)])
+
+
+@pytest.fixture(scope="module")
+def running(shared_plane: RunningPlane) -> RunningAllocation:
+    found = RunningAllocation(shared_plane, admit(shared_plane, "n1"))
+    renew(shared_plane, found.id, 30)
+    return found
+
+
+@pytest.fixture
+def admin(running: RunningAllocation) -> Browser:
+    return logged_in(running.plane)
+
+
+def rows(page: Page, name: str) -> list[str]:
+    """Return the ids of the rows of a timeline that begin with `name`: events `e`, or folds `fold-`."""
+    return [each for each in page.attributes("tr", "id") if re.fullmatch(rf"{name}\d+", each)]
+
+
+def fold_link(page: Page) -> str:
+    return next(each for each in page.attributes("a", "href") if "#fold-" in each).removeprefix("/ui")
+
+
+def test_run_of_routine_events_is_folded_with_its_number_and_opens_by_its_link(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    for path in (
+        f"/allocations/{running.id}",
+        f"/allocations/{running.id}/timeline",
+        f"/events?stream=allocation-{running.id}",
+    ):
+        folded = admin.open(path)
+        assert "Open 31 events" in folded.text, path
+        assert "allocation.lease_renewed × 30" in folded.text, path
+        assert "allocation.activated" in folded.text, path
+        opened = admin.open(fold_link(folded).partition("#")[0])
+        assert len(rows(opened, "e")) == len(rows(folded, "e")) + 31, path
+        assert "Close 31 events" in opened.text, path
+        closed = admin.open(fold_link(opened).partition("#")[0])
+        assert rows(closed, "e") == rows(folded, "e"), path
+
+
+def test_fold_stays_open_when_a_newer_event_joins_it(running: RunningAllocation, admin: Browser) -> None:
+    path = f"/allocations/{running.id}/timeline"
+    link = fold_link(admin.open(path))
+    renew(running.plane, running.id, 1)
+    [fold] = [each for each in rows(admin.open(link.partition("#")[0]), "fold-") if each in link]
+    assert fold
+    assert "Close 32 events" in admin.open(link.partition("#")[0]).text
+
+
+def test_level_decides_which_events_are_folded_and_no_event_is_left_out(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    path = f"/allocations/{running.id}/timeline"
+    every = admin.open(f"{path}?level=routine")
+    assert rows(every, "fold-") == []
+    [(count,)] = running.plane.rows(
+        "select count(*) from ledger.event where correlation_id ="
+        " (select correlation_id from ledger.event where stream_id = %(a)s limit 1)",
+        a=f"allocation-{running.id}",
+    )
+    assert len(rows(every, "e")) == count
+    important = admin.open(f"{path}?level=important")
+    folded = sum(int(each) for each in re.findall(r"Open (\d+) events", important.text))
+    assert folded + len(rows(important, "e")) == count
+    assert admin.open(f"{path}?level=absent&open=x,-1,99999999999999999999999").status == 200
+
+
+def event(position: int, kind: str, time: str) -> dict[str, Any]:
+    return {"position": position, "type": kind, "recorded_at": f"2026-11-28T{time}Z"}
+
+
+def timeline(*events: dict[str, Any], query: str = "") -> list[tuple[str, Any]]:
+    scope = {"type": "http", "path": "/ui/events", "query_string": query.encode(), "headers": []}
+    return [*timeline_of(Visit(Request(scope), Api(Starlette()), "", {}), events).rows]
+
+
+def test_step_shows_the_time_since_the_event_before_it_and_an_hour_without_events_is_idle() -> None:
+    events = [
+        event(4, "allocation.activated", "10:00:03.5"), event(3, "allocation.placed", "10:00:00"),
+        event(2, "allocation.requested", "08:59:00"), event(1, "slot.approved", "08:00:00"),
+    ]  # fmt: skip
+    rows = timeline(*events)
+    assert [kind for kind, _ in rows] == ["step", "step", "idle", "step", "step"]
+    assert [took(row.took) for kind, row in rows if kind == "step"] == ["3.5 s", "1 h", "59 min", ""]
+
+
+def test_idle_time_inside_of_an_open_fold_is_shown_and_after_a_closed_one_too() -> None:
+    events = [
+        event(5, "allocation.activated", "10:00:00"), event(4, "allocation.lease_renewed", "09:00:00"),
+        event(3, "allocation.lease_renewed", "07:00:00"), event(2, "allocation.lease_renewed", "06:59:00"),
+        event(1, "allocation.placed", "05:00:00"),
+    ]  # fmt: skip
+    closed = timeline(*events)
+    assert [kind for kind, _ in closed] == ["step", "idle", "fold", "idle", "step"]
+    for query in ("open=2", "open=4"):
+        opened = timeline(*events, query=query)
+        assert [kind for kind, _ in opened] == [
+            "step", "idle", "fold", "folded", "idle", "folded", "folded", "idle", "step",
+        ]  # fmt: skip
+
+
+def test_important_event_interrupts_a_run_and_is_never_folded() -> None:
+    events = [event(n, "allocation.lease_renewed", f"10:00:0{n}") for n in (9, 8, 7, 6)]
+    events[1]["type"] = "allocation.slice_interrupted"
+    assert [kind for kind, _ in timeline(*events)] == ["step", "step", "fold"]
+    assert [kind for kind, _ in timeline(*events, query="level=important")] == ["step", "step", "fold"]
+    assert [kind for kind, _ in timeline(*events, query="level=routine")] == ["step"] * 4
+
+
+def test_every_type_of_event_with_a_level_exists() -> None:
+    known = {each.partition("/")[0].split(" ")[0] for each in NAMES.read_text().splitlines()}
+    lasts = {each.rpartition(".")[2] for each in known}
+    assert {level_of(each) for each in known} == set(LEVELS)
+    assert lasts >= IMPORTANT | ROUTINE
+    assert known >= ROUTINE_TYPES
+
+
+def test_timeline_of_20000_events_is_usable_within_a_second(
+    visitor: Visitor, running_plane: RunningPlane
+) -> None:
+    running = RunningAllocation(running_plane, admit(running_plane, "n1"))
+    renew(running_plane, running.id, EVENTS)
+    caught_up(running_plane)
+    page = visitor.page
+    for query in ("", "?level=routine"):
+        best = None
+        for _ in range(5):
+            began = time.monotonic()
+            visitor.open(f"/allocations/{running.id}/timeline{query}")
+            page.get_by_role("link", name="Next page").focus()
+            seconds = time.monotonic() - began
+            best = seconds if best is None else min(best, seconds)
+        print(f"timeline{query}: {best:.2f} s")
+        assert best is not None
+        assert best <= USABLE_SECONDS
+    page.get_by_role("link", name="normal").click()
+    page.get_by_role("link", name="Open 250 events").click()
+    page.get_by_role("link", name="Close 250 events").wait_for()
+    page.go_back()
+    page.get_by_role("link", name="Open 250 events").wait_for()
