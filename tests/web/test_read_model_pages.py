@@ -75,7 +75,7 @@ def test_verification_that_finds_a_difference_shows_the_row_and_the_advice(
     admin = logged_in(running_plane)
     started = admin.submit("/verifications/new/verify")
     found = started.path.partition("?")[0].removeprefix("/ui")
-    until(lambda: "tables differ" in admin.open(found).text, "the verification has a result")
+    until(lambda: "1 table differs" in admin.open(found).text, "the verification has a result")
     page = admin.open(found)
     assert ("hostname" in page.text, hostile in page.text) == (True, True)
     assert hostile not in page.response.text

@@ -39,6 +39,11 @@ def test_page_with_its_filters_is_saved_under_a_name_and_found_again_until_it_is
     visitor.open("/nodes")
     views.locator("summary").click()
     assert views.get_by_role("link").all_inner_texts() == ["b"]
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        box = views.locator("> div").bounding_box()
+        assert box is not None
+        assert (box["x"] >= 0, box["x"] + box["width"] <= width) == (True, True), width
 
 
 def test_views_are_kept_for_each_caller_apart_and_an_address_outside_of_the_console_is_not_shown(

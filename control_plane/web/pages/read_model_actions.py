@@ -42,11 +42,11 @@ PROJECTION_ACTIONS: Final = {
         plain("POST", "rebuild"), words("projections", "rebuild"),
     ),
     "retry-event": Action(
-        "Retry the event", "retry", "The event at which the projection stopped is tried again.",
+        "Retry event", "retry", "The event at which the projection stopped is tried again.",
         plain("POST", "retry"), words("projections", "retry"),
     ),
     "skip": Action(
-        "Skip the event", "skip",
+        "Skip event", "skip",
         "The event at which the projection stopped is skipped, now and in every rebuild. The tables do not contain it.",
         _skip, _skip_words, dangerous=True, asks_name=True, initial=_stopped_at,
         fields=(Field("position", "Position of the event", "number", example="POSITION"), REASON),
