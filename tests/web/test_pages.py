@@ -227,8 +227,13 @@ def test_each_role_sees_only_what_the_api_returns_to_it(
     own, fleet = f"/allocations/{running.id}", ("/nodes", "/nodes/n1")
     expected = {
         "auditor": {own: 200, **dict.fromkeys(fleet, 200), "/history?kind=node&name=n1": 200},
-        "owner": {own: 200, **dict.fromkeys(fleet, 403), "/history?kind=node&name=n1": 403},
-        "other": {own: 404, f"{own}/placement": 404, **dict.fromkeys(fleet, 403)},
+        "owner": {
+            own: 200,
+            f"{own}/timeline": 200,
+            **dict.fromkeys(fleet, 403),
+            "/history?kind=node&name=n1": 403,
+        },
+        "other": {own: 404, f"{own}/placement": 404, f"{own}/timeline": 404, **dict.fromkeys(fleet, 403)},
         "limited": {own: 403, "/allocations": 403, "/": 200, "/projects": 200, "/tasks": 403},
     }
     for name, statuses in expected.items():
