@@ -104,6 +104,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         read_device_health=read_health_of(places, bus, device_files),
         check_machines=machines.check,
         inspect_machine=machines.inspect,
+        serial_log=machines.serial_log,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
         start_reading=start_reading,

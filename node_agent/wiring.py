@@ -17,6 +17,7 @@ from node_agent.host.host import Host
 from node_agent.host.snapshots import host_snapshot
 from node_agent.operations.operations import Operations
 from node_agent.operations.running_operations import RunningOperations
+from node_agent.operations.streams import Streams
 from node_agent.runtime.halt import Halt
 from node_agent.runtime.single_agent import single_agent_lock
 from node_agent.runtime.thread_pool import ThreadPool
@@ -107,6 +108,9 @@ class Agent:
             verify=self._verify,
             take=self._take,
             on_dead_letter=DeadLetterHandler(slots, reporter, self._trust.verify_stored),
+            open_stream=Streams(
+                settings.node_id, self._host, slots, self._control_plane_link.control_plane
+            ).open,
             timetable=timetable,
         )
         self._heads = SealedHeads(

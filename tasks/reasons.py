@@ -35,6 +35,9 @@ OperationFailureCode = (
 )
 """Reasons why an operation failed after it began."""
 
+StreamCode = Literal["slice_not_on_node", "host_unreadable", "internal_error"]
+"""Reasons why a node cannot open a stream. `slice_not_on_node`: the slot has no slice of the allocation."""
+
 
 def codes(kind: Any) -> tuple[str, ...]:
     """Return the codes that one of the literal types of this module contains."""

@@ -52,7 +52,8 @@ from control_plane.api.routes import (
     status,
     tasks,
 )
-from control_plane.api.routes.agents import agent, desired_state, heads, heartbeats
+from control_plane.api.routes.agents import agent, desired_state, heads, heartbeats, streams
+from control_plane.api.routes.consoles import serial_logs
 from control_plane.api.routes.ledger import audit, causes, events, history, timelines
 from control_plane.api.routes.usage import export, figures, periods
 from control_plane.decisions.misplaced_secrets import has_secret
@@ -95,6 +96,7 @@ for _router in (
     allocations.router,
     allocations.placements,
     timelines.router,
+    serial_logs.router,
     *catalogue.ROUTERS,
     nodes.router,
     slots.router,
@@ -115,6 +117,7 @@ for _router in (
     heartbeats.router,
     desired_state.router,
     heads.router,
+    streams.router,
     progress.router,
     status.router,
     problem_pages.router,
@@ -140,6 +143,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app.state.report_gate = ReportGate()
     app.state.rate_limits = RateLimits(plane.settings, plane.redis)
     app.state.travel = TimeTravel(plane.engine, feed)
+    app.state.serial_logs = asyncio.Semaphore(serial_logs.AT_ONCE)
     app.state.usage_exports = asyncio.Semaphore(export.AT_ONCE)
     problems.install(app)
     app.add_middleware(Bounded)

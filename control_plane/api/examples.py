@@ -188,6 +188,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/agent/heartbeat": {"agent_version": "0.1.0", "spooled_reports": 0, "resynced": True},
     "POST /v1/agent/desired-state": {"held": []},
     "POST /v1/agent/consistency": {"first": 1, "second": 1},
+    "POST /v1/agent/serial-logs": {"stream_id": _SPOOL, "text": "Welcome to Debian\r\n", "kept_bytes": 19},
     "POST /v1/agent/progress": {
         "progress": [{"order_id": _SPOOL, "step": "machine.start", "number": 4, "of": 7, "at": _MOMENT}]
     },

@@ -139,6 +139,15 @@ class Screen:
         """
         _write(text)
 
+    def text(self, reply: Reply[T], text: Callable[[T], str]) -> None:
+        """Print the text of one response: for people without control characters and without wrapping long lines, for
+        programs the response itself.
+        """
+        if self.machine:
+            self.document(reply.raw)
+        elif safe := text(reply.value).translate(_CONTROL_CHARACTERS):
+            _write(safe.removesuffix("\n"))
+
     def failure(self, failure: Failure) -> None:
         if self.machine:
             print(msgspec.json.encode(_as_problem(failure)).decode(), file=sys.stderr)

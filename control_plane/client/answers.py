@@ -316,6 +316,19 @@ class Placement(Answer, frozen=True):
     groups: tuple[NodeGroup, ...]
 
 
+class SerialLog(Answer, frozen=True):
+    """Newest output of the serial port of a slice, which the guest wrote. `kept_bytes` is the size of the log that the
+    node keeps; `truncated`: older output is left out.
+    """
+
+    allocation_id: str
+    slot_id: str
+    node_id: str
+    text: str
+    kept_bytes: int
+    truncated: bool
+
+
 class AllocatedSlot(Answer, frozen=True):
     slot_id: str
     node_id: str

@@ -33,6 +33,7 @@ from control_plane.client.answers import (
     PlacementPreview,
     ReachPath,
     RegisteredNode,
+    SerialLog,
     Slot,
     Status,
     Task,
@@ -79,6 +80,13 @@ def preview_placement(body: bodies.CreateAllocation) -> Call[PlacementPreview]:
 def placement(name: str) -> Call[Placement]:
     """Explain why an allocation has its slots: the reason of every node just before the placement."""
     return Call("GET", allocation_path(name, "placement"), Placement)
+
+
+def serial_log(name: str, *, slot: int | None = None, tail: int | None = None) -> Call[SerialLog]:
+    """Return the newest serial output of a slice: of slot number `slot`, the last `tail` lines; by default of the first
+    slot, all that the control plane returns.
+    """
+    return Call("GET", allocation_path(name, "serial-log"), SerialLog, {"slot": slot, "tail": tail})
 
 
 def allocations(

@@ -143,6 +143,10 @@ _NOT_PERMITTED: Final = {
     "wrong_token": "No registered node has this enrolment token.",
 }
 _UNAVAILABLE: Final = {
+    "slice_not_on_node": "The slot has no slice of the allocation.",
+    "host_unreadable": "The node cannot read the state of its host.",
+    "node_not_responding": "The node did not answer in time.",
+    "stream_failed": "The node could not open the stream.",
     "address_in_use": "The public address is in use by an ingress rule.",
     "app_profile_exists": "An app profile with this name exists already.",
     "app_profile_retired": "The app profile is retired; new allocations cannot use it.",

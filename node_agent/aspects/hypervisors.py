@@ -81,6 +81,12 @@ class Disks(Protocol):
         """Write a file in a slot's folder atomically. The hypervisor can read the file."""
         ...
 
+    def read_log(self, name: str, most: int) -> tuple[bytes, int]:
+        """Return the last `most` bytes of a log file and of its rotated parts, and the size of all of them together.
+        The log is empty if there is no such file. Raises `HostUnreadable`.
+        """
+        ...
+
     def wipe(self, slot: str) -> None:
         """Delete a slot's folder and everything in it; do nothing if the folder does not exist."""
         ...

@@ -22,7 +22,7 @@ from uuid import UUID
 
 import structlog
 
-from events.values import PciAddress
+from events.values import AllocationId, PciAddress
 from node_agent.aspects.gpu_partitions import FabricManager, GpuPartition, partition_of
 from node_agent.aspects.hypervisors import Disks, Hypervisor, RootDisks
 from node_agent.aspects.machine_drift import describe_domain, describe_process, difference
@@ -57,7 +57,7 @@ from node_agent.aspects.machine_plans import (
 )
 from node_agent.aspects.passthrough import PciBus, bind, devices_in_use, numa_mismatches, objections, reset
 from node_agent.aspects.seed import seed_image
-from node_agent.host.guests import Accelerator, Guest, Hosting, guest_for
+from node_agent.host.guests import Accelerator, Guest, Hosting, guest_for, guest_uuid
 from node_agent.host.host import ObservedMachine
 from node_agent.host.host_resources import ANYWHERE, Place, Places, place_for
 from node_agent.host.images import Images
@@ -202,6 +202,16 @@ class Machines:
             *(f"root disk file {name}" for name in self._root_disks.found(gone.tap)),
         )
 
+    def serial_log(self, slot: SliceNetwork, allocation: AllocationId, most: int) -> tuple[bytes, int] | None:
+        """Return the last `most` bytes of the serial output of a slot's machine, and the size of the whole log; None if
+        the slot has no machine of the allocation, running or not. Raises `HostUnreadable`.
+        """
+        # The seed's name contains the UUID of the guest, so the folder is the allocation's if it has this seed.
+        seed = f"{slot.tap}/seed-{guest_uuid(allocation, slot.tap)}-"
+        if not any(name.startswith(seed) for name in self._disks.found(slot.tap)):
+            return None
+        return self._disks.read_log(_log_name(slot.tap), most)
+
     def hosting(self, guest: Guest, root_disk: RootDisk | None = None) -> Hosting:
         """Return the guest's files and settings on this node. Raises `HostRefused` if the node lacks its image."""
         boot = (
@@ -212,7 +222,7 @@ class Machines:
         return Hosting(
             boot=boot,
             seed=self._disks.path(seed_name(guest)),
-            console=self._disks.path(f"{guest.name}/console.log"),
+            console=self._disks.path(_log_name(guest.name)),
             accelerator=self._accelerator,
             offload=self._offload,
             bars=self._bus.bars(guest.place.addresses),
@@ -366,6 +376,10 @@ def _seed(wanted: Slice) -> bytes:
     machine = wanted.machine
     instance = str(guest_for(wanted).uuid)
     return seed_image(machine.hostname, machine.ssh_authorized_keys, instance, machine.user_data)
+
+
+def _log_name(slot: str) -> str:
+    return f"{slot}/console.log"
 
 
 def _disk_of(wanted: Slice) -> RootDisk:

@@ -72,9 +72,10 @@ class DiskBoot:
 class Hosting:
     """Files and options of a guest on this host.
 
-    The guest reads `seed` as a disk; `console` is a log file that virtlogd writes and limits in size. `offload` leaves
-    checksums and segmentation to the host, which works with the kernel's datapath of OVS; the userspace datapath loses
-    such packets. `bars` are the sizes in bytes of the prefetchable 64-bit BARs of the guest's PCI functions.
+    The guest reads `seed` as a disk; `console` is the log of its serial port, which virtlogd writes and limits in
+    size. `offload` leaves checksums and segmentation to the host, which works with the kernel's datapath of OVS;
+    the userspace datapath loses such packets. `bars` are the sizes in bytes of the prefetchable 64-bit BARs of the
+    guest's PCI functions.
     """
 
     boot: Image | DiskBoot
@@ -92,7 +93,7 @@ def guest_for(desired: Slice, place: Place = ANYWHERE) -> Guest:
     disk = machine.root_disk
     return Guest(
         name=network.tap,
-        uuid=uuid5(correlation_of(desired.allocation_id), network.tap),
+        uuid=guest_uuid(desired.allocation_id, network.tap),
         allocation_id=desired.allocation_id,
         vcpus=machine.vcpus,
         memory_mib=machine.memory_mib,
@@ -103,6 +104,11 @@ def guest_for(desired: Slice, place: Place = ANYWHERE) -> Guest:
         place=place,
         root_disk=None if disk is None else GuestDisk(disk.digest, disk.size_gib, disk.firmware),
     )
+
+
+def guest_uuid(allocation: AllocationId, slot: str) -> UUID:
+    """Return the UUID of the guest of an allocation in the slot with this tap."""
+    return uuid5(correlation_of(allocation), slot)
 
 
 def first_boot_of(machine: Machine) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from events.values import Ipv4Address, PciAddress, SlotIndex
+from events.values import AllocationId, Ipv4Address, PciAddress, SlotIndex
 from node_agent.host.host_resources import Use
 from node_agent.host.pci import PciDevices
 from node_agent.host.reachability import Findings
@@ -145,6 +145,9 @@ class Host:
     """Raise `HostUnreadable` if the hypervisor does not answer."""
     inspect_machine: Callable[[SliceNetwork], ObservedMachine | None]
     """Return the state of the slot's machine, or None if it has none. Raises `HostUnreadable`."""
+    serial_log: Callable[[SliceNetwork, AllocationId, int], tuple[bytes, int] | None]
+    """Return the last bytes of the serial output of a slot's machine, at most the given number, and the size of the
+    whole log; None if the slot has no machine of the allocation. Raises `HostUnreadable`."""
     runs: Callable[[SliceNetwork], bool]
     """Return whether a machine or process of the slot runs. Raises `HostUnreadable`."""
     to_shut_down: Callable[[SliceNetwork], tuple[Step, ...]]

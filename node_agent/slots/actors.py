@@ -9,13 +9,18 @@ from datetime import timedelta
 from typing import Final
 
 import dramatiq
+import structlog
 
 from node_agent.transport.gate import Gate
 from node_agent.transport.trust import proved_by
 from tasks.catalogue import TYPES, TaskType
 from tasks.reading import Task, read_task
 from tasks.sealed import BadCopy, Unsealed
+from tasks.streams import ACTOR, MalformedRequest, StreamRequest, read_request
 
+log = structlog.get_logger(__name__)
+_STREAM_LIMIT: Final = timedelta(seconds=60)
+"""Time after which the thread of a request for a stream is interrupted."""
 _GRACE: Final = timedelta(seconds=30)
 """Time after a task's own time limit until the task's thread is interrupted. Work checks its time limit between two
 steps, so the interruption affects only work that hangs within a step."""
@@ -26,9 +31,12 @@ def declare_actors(
     queue: str,
     take: Callable[[Task], None],
     gate: Gate,
+    *,
     verify: Callable[[str], Unsealed],
+    open_stream: Callable[[StreamRequest], None],
 ) -> None:
-    """Declare a Dramatiq actor on `queue` for each task type. Each actor passes its tasks to `take`.
+    """Declare a Dramatiq actor on `queue` for each task type, and one for requests for streams. Each actor of a task
+    type passes its tasks to `take`, and the other one its requests to `open_stream`.
 
     `verify` verifies the signature of a signed task and returns its content, or raises `BadCopy`.
     """
@@ -47,6 +55,19 @@ def declare_actors(
 
     for type_ in TYPES:
         declare(type_)
+
+    def open_requested_stream(payload: str) -> None:
+        gate.wait_until_open()
+        try:
+            request = read_request(verify(payload).task)
+        except (BadCopy, MalformedRequest) as refused:
+            # Not a task, so there is nothing to report: the control plane has stopped waiting for the stream.
+            log.warning("stream_request_refused", reason=str(refused))
+            return
+        open_stream(request)
+
+    limit = int(_STREAM_LIMIT.total_seconds() * 1000)
+    dramatiq.actor(broker=broker, queue_name=queue, actor_name=ACTOR, time_limit=limit)(open_requested_stream)
 
 
 def read_for(kind: str, text: bytes) -> Task:

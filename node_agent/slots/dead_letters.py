@@ -32,6 +32,7 @@ from tasks.reading import TaskRefused
 from tasks.reasons import CopyCode, OperationFailureCode, RefusalCode
 from tasks.reports import OperationFailed, OrderRefused, Reason
 from tasks.sealed import BadCopy
+from tasks.streams import ACTOR
 from tasks.wire import OrderMessage
 
 log = structlog.get_logger(__name__)
@@ -66,6 +67,9 @@ class DeadLetterHandler:
             case Unreadable(key=key, reason=reason):
                 # Without an id and a slot nothing can be reported; the control plane never sent this entry.
                 log.error("task_queue_entry_unreadable", key=key, reason=reason)
+            case Poisoned(message=message) | Failed(message=message) if message.actor == ACTOR:
+                # A request for a stream is not a task: the control plane waits for seconds, and for no report.
+                log.error("stream_request_dead_lettered", stream_id=str(message.order_id))
             case Poisoned(message=message, deliveries=deliveries):
                 self._poisoned(message, deliveries)
             case Failed(message=message, error=ActorNotFound()):

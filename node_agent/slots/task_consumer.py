@@ -14,6 +14,7 @@ from node_agent.transport.sessions import StoredSession
 from tasks.catalogue import CREDIT
 from tasks.reading import Task
 from tasks.sealed import Unsealed
+from tasks.streams import StreamRequest
 
 _SPARE_THREADS: Final = 4
 """Number of worker threads in addition to the maximum number that orders and operations can occupy at the same time."""
@@ -23,7 +24,7 @@ class TaskConsumer:
     """Consumer of the node's task queue, to which the session grants access.
 
     `verify` checks a signed text and returns its task, or raises `BadCopy`; `take` executes a task; `on_dead_letter` is
-    called with tasks that are dead-lettered.
+    called with tasks that are dead-lettered; `open_stream` opens a requested stream.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class TaskConsumer:
         verify: Callable[[str], Unsealed],
         take: Callable[[Task], None],
         on_dead_letter: OnDeadLetter,
+        open_stream: Callable[[StreamRequest], None],
         timetable: Timetable,
     ) -> None:
         # Each slot can have two orders in flight: a running one, and a newer one that has just halted it. The number
@@ -43,7 +45,8 @@ class TaskConsumer:
         self._broker = NodeBroker(
             _queue_address(kept), timetable, on_dead_letter=on_dead_letter, prefetch=prefetch
         )
-        declare_actors(self._broker, kept.granted.queue.queue, take, gate, verify)
+        queue = kept.granted.queue.queue
+        declare_actors(self._broker, queue, take, gate, verify=verify, open_stream=open_stream)
         self._worker = NodeWorker(self._broker)
 
     def start(self) -> None:

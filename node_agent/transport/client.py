@@ -28,6 +28,7 @@ from tasks.agent_api import (
     SessionGrant,
 )
 from tasks.reports import ReportBatch, ReportsTaken
+from tasks.streams import SerialLogSent
 from tasks.trust import why_untrusted
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -133,6 +134,10 @@ class ControlPlane:
     def progress(self, batch: ProgressBatch) -> None:
         """Deliver the progress of tasks to the control plane."""
         self._post("/v1/agent/progress", batch)
+
+    def send_serial_log(self, answer: SerialLogSent) -> None:
+        """Send the answer to a request for the serial log of a slice."""
+        self._post("/v1/agent/serial-logs", answer)
 
     def _post(self, path: str, body: BaseModel) -> BaseHTTPResponse:
         """Send a request, and repeat it once if its token was rejected and the session could be renewed."""

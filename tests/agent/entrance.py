@@ -44,6 +44,7 @@ from tasks.operations import Operation
 from tasks.orders import Order
 from tasks.reading import Task, id_of
 from tasks.reports import OperationDone, OperationFailed, ReportBody
+from tasks.streams import StreamRequest
 from tasks.wire import OrderMessage
 from tests.agent.orders import NODE
 from tests.agent.task_signing import SIGNER, sealed
@@ -120,7 +121,15 @@ class Entrance:
         self.dead_letters = DeadLetterHandler(slots, reporter, self.trust.verify_stored)
         address = QueueAddress(host="127.0.0.1", port=1, username="u", password="p", namespace="ctl:lab-a")
         self._broker = NodeBroker(address, Timetable(), on_dead_letter=self.dead_letters)
-        declare_actors(self._broker, "slices", self._take, Gate(self.spool, self.clock), self.trust.verify)
+        gate, self.streams = Gate(self.spool, self.clock), list[StreamRequest]()
+        declare_actors(
+            self._broker,
+            "slices",
+            self._take,
+            gate,
+            verify=self.trust.verify,
+            open_stream=self.streams.append,
+        )
         self.set_time(datetime.now(UTC))
 
     def set_time(self, now: datetime) -> None:

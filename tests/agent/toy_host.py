@@ -99,6 +99,7 @@ class Toy:
             },
             check_machines=lambda: None,
             inspect_machine=self.inspect,
+            serial_log=lambda _slot, _allocation, _most: None,
             runs=self.runs,
             to_shut_down=self.to_shut_down,
             start_reading=self.start_reading,

@@ -500,3 +500,26 @@ def test_create_sends_how_long_and_with_which_priority_the_allocation_waits_for_
     sent = [body.get("wait_for_capacity") for body in bodies]
     assert sent == [{"wait_seconds": 1800, "priority": -5}, {}, None]
     assert sliceplane(*CREATE, "--priority", "1").code == 2
+
+
+def _script_log(plane: ScriptedPlane, text: str, **fields: object) -> None:
+    log = {"allocation_id": ALLOCATION, "slot_id": "lab-a/0", "node_id": "lab-a", "truncated": False}
+    plane.script(f"GET {PATH}/serial-log", document({**log, "text": text, "kept_bytes": len(text), **fields}))
+
+
+def test_serial_log_is_printed_without_wrapping_and_without_control_characters(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    long = "x" * 300
+    _script_log(plane, f"{long}\r\n\x1b]0;title\x07\x9bred\n", truncated=True)
+    outcome = sliceplane("allocations", "serial-log", ALLOCATION, "--slot", "1", "--tail", "20")
+    assert outcome.out == f"{long}\n]0;titlered\n"
+    assert "older output of lab-a/0 is left out" in outcome.err
+    assert plane.received[0].path.endswith("/serial-log?slot=1&tail=20")
+
+
+def test_empty_serial_log_is_stated_on_stderr(plane: ScriptedPlane, sliceplane: Run) -> None:
+    _script_log(plane, "")
+    outcome = sliceplane("allocations", "serial-log", ALLOCATION)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "the serial log of lab-a/0 is empty" in outcome.err

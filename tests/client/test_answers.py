@@ -22,6 +22,7 @@ from control_plane.api.routes import (
     sessions,
     status,
 )
+from control_plane.api.routes.consoles import serial_logs
 from control_plane.api.routes.ledger import audit, causes, history
 from control_plane.api.routes.usage import views as usage
 from control_plane.api.views import (
@@ -67,6 +68,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     answers.Problem: problems.Problem,
     answers.ReachPath: paths.PathView,
     answers.RegisteredNode: nodes.RegisteredNode,
+    answers.SerialLog: serial_logs.SerialLogView,
     answers.Slot: views.SlotView,
     answers.Status: status.StatusView,
     answers.Step: task_views.ProgressView,

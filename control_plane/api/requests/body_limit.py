@@ -24,7 +24,9 @@ They validate the body before they verify the token, the proof or the credential
 valid one has less than 10 KiB.
 """
 _OF_NODES: Final = "/v1/agent/"
-_REPORTED: Final = frozenset(f"{_OF_NODES}{each}" for each in ("reports", "progress", "desired-state"))
+_REPORTED: Final = frozenset(
+    f"{_OF_NODES}{each}" for each in ("reports", "progress", "desired-state", "serial-logs")
+)
 
 
 def most_bytes(path: str) -> int:

@@ -199,6 +199,33 @@ def placement(context: typer.Context, *, allocation: AllocationId, output: Outpu
         current.screen.one(current.send(calls.placement(allocation)), placements.placement)
 
 
+@commands.command("serial-log")
+def serial_log(
+    context: typer.Context,
+    *,
+    allocation: AllocationId,
+    slot: Annotated[int, typer.Option(min=0, help="Number of the slot, counted from 0.")] = 0,
+    tail: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Only the last N lines.", show_default="all, at most the last mebibyte"
+        ),
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Print the output of a slice's serial port, of its present and its earlier boots: why did it not boot?"""
+    with session(context, output) as current:
+        reply = current.send(calls.serial_log(allocation, slot=slot, tail=tail))
+        found = reply.value
+        if not found.text:
+            current.screen.note(f"the serial log of {found.slot_id} is empty")
+        elif found.truncated:
+            current.screen.note(
+                f"older output of {found.slot_id} is left out; the log has {found.kept_bytes} bytes"
+            )
+        current.screen.text(reply, lambda log: log.text)
+
+
 @commands.command()
 def stop(
     context: typer.Context,

@@ -1,5 +1,6 @@
 """Pages of allocations: the list, one allocation with its timeline, and the explanation of its placement."""
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -16,6 +17,10 @@ from control_plane.web.timeline import TIMELINE_PAGE, timeline_of
 from control_plane.web.visits import Form, Visit, both, nothing
 
 _TIMELINE: Final = 100
+_LOG_LINES: Final = 2000
+"""Number of lines of a serial log that its page shows by default."""
+_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SSH_PORT: Final = 22
 STATES: Final = (
     "requested", "waiting", "placed", "provisioning", "active", "starting", "stopping", "stopped", "releasing", "failed",
@@ -64,6 +69,12 @@ def _commands(visit: Visit, name: str) -> list[Command]:
     return [
         command_of(visit.request, "Show", cli=("allocations", "show", name), path=own),
         command_of(visit.request, "Watch", cli=("allocations", "watch", name), path=(*own, "watch")),
+        command_of(
+            visit.request,
+            "Serial log",
+            cli=("allocations", "serial-log", name),
+            path=(*own, "serial-log"),
+        ),
         command_of(visit.request, "Log in", cli=("ssh", name), path=own),
         *(
             commands_of(visit, ALLOCATION, {"allocation": name}, each, Form(each.defaults))
@@ -88,6 +99,20 @@ async def show_timeline(visit: Visit) -> Response:
 async def show_placement(visit: Visit) -> Response:
     name = visit.request.path_params["allocation"]
     return visit.render("placement.html", placement=await visit.get("allocations", name, "placement"))
+
+
+async def show_serial_log(visit: Visit) -> Response:
+    name, slot = visit.request.path_params["allocation"], visit.query("slot") or "0"
+    path = ("allocations", name, "serial-log")
+    log = await visit.get(*path, slot=slot, tail=visit.query("tail") or _LOG_LINES)
+    cli = ("allocations", "serial-log", name, "--slot", slot)
+    command = command_of(visit.request, "Serial log", cli=cli, path=path)
+    return visit.render("serial_log.html", log=log, slot=slot, text=_visible(log["text"]), command=command)
+
+
+def _visible(text: str) -> str:
+    """Return the output of a terminal without its control sequences and control characters."""
+    return _CONTROL.sub("", _SEQUENCE.sub("", text))
 
 
 def _is_until(event: Mapping[str, Any], at: str) -> bool:

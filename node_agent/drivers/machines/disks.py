@@ -11,6 +11,7 @@ folder. The replacement affects only that slot, and links are not followed.
 import os
 import shutil
 import stat
+import sys
 from pathlib import Path
 
 from node_agent.host.slices import HostRefused, HostUnreadable
@@ -46,6 +47,24 @@ class DisksFolder:
         except OSError as error:
             raise HostRefused(f"cannot write file {path}: {error}") from error
 
+    def read_log(self, name: str, most: int) -> tuple[bytes, int]:
+        newest = self.path(name)
+        content, size = b"", 0
+        try:
+            # virtlogd renames `console.log` to `console.log.0`, `console.log.0` to `console.log.1` and so on.
+            for part in (newest, *sorted(newest.parent.glob(f"{newest.name}.*"), key=_rotation)):
+                with part.open("rb") as file:
+                    length = os.fstat(file.fileno()).st_size
+                    wanted = most - len(content)
+                    file.seek(max(0, length - wanted))
+                    content, size = file.read(wanted) + content, size + length
+        except FileNotFoundError:
+            # There is no log yet, or a part was renamed or deleted since the folder was read.
+            return content, size
+        except OSError as error:
+            raise HostUnreadable(f"cannot read log file {newest}: {error}") from error
+        return content, size
+
     def wipe(self, slot: str) -> None:
         path = self.path(slot)
         try:
@@ -57,6 +76,12 @@ class DisksFolder:
             return
         except OSError as error:
             raise HostRefused(f"cannot remove folder {path}: {error}") from error
+
+
+def _rotation(part: Path) -> int:
+    """Return the age of a rotated part of a log: 0 for the newest; a file of another program comes last."""
+    number = part.name.rpartition(".")[2]
+    return int(number) if number.isascii() and number.isdigit() else sys.maxsize
 
 
 def _is_folder(path: Path) -> bool:

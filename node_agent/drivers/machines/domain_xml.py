@@ -197,7 +197,8 @@ def _driver(queues: int, *, offload: bool) -> tuple[ET.Element, ...]:
 
 def _console(hosting: Hosting) -> tuple[ET.Element, ...]:
     return (
-        element("serial", element("log", file=str(hosting.console), append="off"), type="pty"),
+        # Appended: after a machine was started again, its log shows why it had stopped.
+        element("serial", element("log", file=str(hosting.console), append="on"), type="pty"),
         element("graphics", element("listen", type="none"), type="vnc"),
         element("video", element("model", type="vga")),
     )

@@ -72,10 +72,11 @@ class HeldNeighbour(msgspec.Struct, frozen=True):
 class State(msgspec.Struct):
     """The complete state of a simulated host, in the form in which the state file stores it.
 
-    `disks` are the names of the files in all slots, and `root_disks` those of the files of root disks. `carried` are
-    the taps that a machine has open; a tap that is deleted and created again is not open. `strays` are QEMU processes
-    without a domain. `frozen` are the domains with a process that is stopped by a signal. `foreign` lists devices of a
-    domain's process that are not in the domain's XML.
+    `disks` are the names of the files in all slots, `logs` the serial output in those that are logs, and
+    `root_disks` those of the files of root disks. `carried` are the taps that a machine has open; a tap that is
+    deleted and created again is not open. `strays` are QEMU processes without a domain. `frozen` are the domains
+    with a process that is stopped by a signal. `foreign` lists devices of a domain's process that are not in the
+    domain's XML.
 
     `starts` counts all machine starts per name, so that tests can detect a double start; leak checks ignore it.
     `refuses_starts` is an injected fault: the reason with which the hypervisor refuses every start, or None.
@@ -99,6 +100,7 @@ class State(msgspec.Struct):
     frozen: list[str] = []
     foreign: dict[str, list[str]] = {}
     disks: list[str] = []
+    logs: dict[str, str] = {}
     root_disks: list[str] = []
     absent_images: list[str] = []
     pci: list[PciDevice] = []

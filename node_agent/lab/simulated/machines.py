@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Final
 from uuid import UUID
 
 from events.values import Ipv4Address
@@ -21,6 +22,9 @@ from node_agent.lab.simulated.dhcp import ask_for_lease
 from node_agent.lab.simulated.host import SimulatedHost, State
 from node_agent.settings import SimulatedImage
 from tasks.orders import RootDisk
+
+_LONGEST_LOG: Final = 64 * 1024
+"""Maximum number of characters of a simulated log."""
 
 
 class SimulatedHypervisor:
@@ -70,6 +74,7 @@ class SimulatedHypervisor:
             domain = FoundDomain(guest.name, guest.uuid, "running", guest, interfaces, devices)
             state.domains.append(domain)
             state.disks = sorted({*state.disks, str(hosting.console)})
+            _log_boot(state, str(hosting.console), guest)
             state.carried = sorted({*state.carried, *taps})
             state.starts[guest.name] = state.starts.get(guest.name, 0) + 1
             self._started_at[guest.uuid] = monotonic()
@@ -163,6 +168,11 @@ class SimulatedDisks:
                 raise HostRefused(f"cannot write file {name}: the content is empty")
             state.disks = sorted({*state.disks, name})
 
+    def read_log(self, name: str, most: int) -> tuple[bytes, int]:
+        with self._host.look() as state:
+            content = state.logs.get(name, "").encode()
+        return content[max(0, len(content) - most) :], len(content)
+
     def _by_slot(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         with self._host.look() as state:
@@ -173,6 +183,7 @@ class SimulatedDisks:
     def wipe(self, slot: str) -> None:
         with self._host.change("disk.wipe", slot) as state:
             state.disks = [name for name in state.disks if name.partition("/")[0] != slot]
+            state.logs = {name: log for name, log in state.logs.items() if name.partition("/")[0] != slot}
 
 
 class SimulatedRootDisks:
@@ -236,6 +247,12 @@ class SimulatedProbe:
         """Return how a guest answers. A guest with a root disk answers SSH, unless its image is configured."""
         usual = None if guest.root_disk is None else SimulatedImage(name=guest.image)
         return self._images.get(guest.image, usual)
+
+
+def _log_boot(state: State, log: str, guest: Guest) -> None:
+    """Append the serial output of a boot to a log, which is limited in size as virtlogd limits it."""
+    output = f"Booting image {guest.image}\r\n{guest.allocation_id} login: \r\n"
+    state.logs[log] = (state.logs.get(log, "") + output)[-_LONGEST_LOG:]
 
 
 def _refusal(state: State, guest: Guest, hosting: Hosting) -> str | None:

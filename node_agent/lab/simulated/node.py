@@ -96,6 +96,7 @@ def assemble_simulated_host(
         read_device_health=read_health_of(places, bus, bus),
         check_machines=machines.check,
         inspect_machine=machines.inspect,
+        serial_log=machines.serial_log,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
         start_reading=lambda: None,

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from control_plane.api.requests.access import EXTENSION
+from tasks.streams import STREAMS
 from tests.api.access.principals import create_project, issue
 from tests.api.node import admit, allocate, batch
 from tests.servers.plane import RunningPlane
@@ -144,6 +145,11 @@ def world(shared_plane: RunningPlane) -> World:
         headers[name] = issue(shared_plane, name, projects=[name]).headers
         ids[name] = {"project": name, **_resources(shared_plane, name)}
     _archive(shared_plane, node, ids["archived"])
+    # No agent runs: a route that asks a node for a stream is refused at once, in place of waiting for the answer.
+    shared_plane.rows(
+        "update work.node_session set capabilities = array_remove(capabilities, %(streams)s) returning 1",
+        streams=STREAMS,
+    )
     headers["auditor"] = issue(shared_plane, "auditor", "auditor").headers
     headers["admin"] = issue(shared_plane, "root", "admin").headers
     return World(shared_plane, tuple(routes_of_projects(shared_plane)), ids, headers)

@@ -199,11 +199,25 @@ def test_started_guest_boots_and_answers_with_its_ssh_banner_and_its_console_out
             node.stop_daemon("dnsmasq")
     assert answered.banner.startswith("SSH-2.0-")
     folder = host.disks.path("slice0")
-    assert (folder / "console.log").stat().st_size > 0
+    content, size = machines.serial_log(network, WANTED.allocation_id, 100_000) or (b"", 0)
+    assert size > 0, content
     for step in machines.to_remove(network):
         step.run()
     assert not folder.exists()
     assert machines.remains(network) == ()
+
+
+def test_log_of_a_machine_that_is_started_again_keeps_the_output_of_the_earlier_boot(
+    machines: Machines, host: Real
+) -> None:
+    (domain,) = host.hypervisor.domains()
+    host.hypervisor.destroy(domain.uuid)
+    with (host.disks.path("slice0") / "console.log").open("a") as log:
+        log.write("first boot")
+    for step in machines.to_apply(WANTED):
+        step.run()
+    content, _ = machines.serial_log(WANTED.network, WANTED.allocation_id, 1000) or (b"", 0)
+    assert content.startswith(b"first boot")
 
 
 def probe_answer(machines: Machines) -> Answered | None:

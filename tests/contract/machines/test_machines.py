@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from events.values import ImageName
+from events.values import AllocationId, ImageName
 from node_agent.aspects.machine_plans import FoundDomain
 from node_agent.aspects.machines import Machines
 from node_agent.host.guests import Guest, guest_for
@@ -58,6 +58,19 @@ def test_removed_slice_leaves_no_machine_or_disk_and_removing_it_again_changes_n
     assert remove(machines) == ["machine.destroy", "machine.wipe_disks"]
     assert machines.remains(network_on(0)) == ()
     assert remove(machines) == []
+
+
+def test_serial_log_of_a_slot_is_readable_only_for_the_allocation_of_its_machine_and_ends_with_its_removal(
+    host: Host, machines: Machines
+) -> None:
+    network, other = network_on(0), AllocationId("alc-0000000000000000000000000z")
+    assert machines.serial_log(network, WANTED.allocation_id, 1000) is None
+    host.add_tap("slice0")
+    apply(machines)
+    assert machines.serial_log(network, WANTED.allocation_id, 1000) is not None
+    assert machines.serial_log(network, other, 1000) is None
+    remove(machines)
+    assert machines.serial_log(network, WANTED.allocation_id, 1000) is None
 
 
 def test_file_in_place_of_a_slots_disk_folder_is_a_leftover_and_is_removed(

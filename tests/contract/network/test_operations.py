@@ -93,6 +93,7 @@ def node(host: Host, tmp_path: Path) -> Node:
         describe_devices=lambda _: {},
         check_machines=lambda: None,
         inspect_machine=lambda _: None,
+        serial_log=lambda _slot, _allocation, _most: None,
         runs=lambda _network: False,
         to_shut_down=lambda _: (),
         start_reading=lambda: None,

@@ -55,3 +55,18 @@ def test_wiping_the_absent_disk_folder_of_a_slot_changes_nothing(tmp_path: Path)
     disks.write("slice1/seed.iso", b"seed")
     disks.wipe("slice0")
     assert disks.found("slice1") == ("slice1", "slice1/seed.iso")
+
+
+def test_log_is_read_with_its_rotated_parts_from_the_oldest_to_the_newest_and_limited_to_the_last_bytes(
+    tmp_path: Path,
+) -> None:
+    disks, folder = DisksFolder(tmp_path), tmp_path / "slice0"
+    assert disks.read_log("slice0/console.log", 100) == (b"", 0)
+    folder.mkdir()
+    for number in range(11):
+        (folder / f"console.log.{number}").write_text(f"<{number}>")
+    (folder / "console.log").write_text("newest")
+    text = "".join(f"<{number}>" for number in reversed(range(11))) + "newest"
+    assert disks.read_log("slice0/console.log", 100) == (text.encode(), len(text))
+    assert disks.read_log("slice0/console.log", 11) == (b"<1><0>newest"[1:], len(text))
+    assert disks.read_log("slice0/console.log", 2) == (b"st", len(text))

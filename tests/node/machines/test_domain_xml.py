@@ -42,7 +42,7 @@ PLAIN: Final = (
     '<features><acpi /><apic /></features><pm><suspend-to-mem enabled="no" /><suspend-to-disk enabled="no" /></pm><on_poweroff>destroy</on_poweroff><on_reboot>restart</on_reboot><on_crash>destroy</on_crash>'
     '<devices><disk type="file" device="disk"><driver name="qemu" type="raw" /><source file="/disks/slice0/seed.iso" /><target dev="vda" bus="virtio" /><readonly /></disk>'
     '<interface type="ethernet"><mac address="52:54:00:00:00:01" /><target dev="slice0" managed="no" /><model type="virtio" /><rom enabled="no" /></interface>'
-    '<serial type="pty"><log file="/disks/slice0/console.log" append="off" /></serial><graphics type="vnc"><listen type="none" /></graphics><video><model type="vga" /></video><rng model="virtio"><backend model="random">/dev/urandom</backend></rng><controller type="usb" model="none" /><memballoon model="none" /></devices></domain>'
+    '<serial type="pty"><log file="/disks/slice0/console.log" append="on" /></serial><graphics type="vnc"><listen type="none" /></graphics><video><model type="vga" /></video><rng model="virtio"><backend model="random">/dev/urandom</backend></rng><controller type="usb" model="none" /><memballoon model="none" /></devices></domain>'
 )
 """The XML of guests that run already."""
 EARLIER: Final = re.sub(' boot="[0-9a-f]+"', "", PLAIN)

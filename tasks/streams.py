@@ -1,0 +1,65 @@
+"""Streams between the control plane and a node: messages that open one, and the answer to a request for a serial log.
+
+A stream is opened on demand, by a signed request in the node's queue. The node then dials out to the API with the
+credential of its session. The request is neither an order nor an operation: it changes nothing on the node, is not
+recorded by its sender, and expires within seconds. The control plane takes one answer to each request, while it waits
+for the answer, and only from the node that it asked.
+"""
+
+from typing import Final, Literal
+from uuid import UUID
+
+from pydantic import Field, ValidationError
+
+from tasks.fields import AllocationId, NodeId, SlotId, Whole, Wire
+from tasks.reports import Reason
+
+ACTOR: Final = "stream.open"
+"""Name of the actor that takes requests for streams from the node's queue."""
+STREAMS: Final = f"{ACTOR}/1"
+"""Identifier by which a node announces that it supports requests for streams."""
+MAX_SERIAL_LOG: Final = 1024 * 1024
+"""Maximum size in bytes of the part of a serial log that a node sends: the newest output."""
+
+
+class MalformedRequest(ValueError):
+    """A signed text that is not a request for a stream."""
+
+
+class StreamRequest(Wire):
+    """Request to a node to open the stream `stream_id` of a slot, as long as the slot has a slice of the allocation."""
+
+    stream_id: UUID
+    kind: Literal["serial_log"]
+    node_id: NodeId
+    slot_id: SlotId
+    allocation_id: AllocationId
+
+
+class SerialLogSent(Wire):
+    """`POST /v1/agent/serial-logs`: the answer to a request for a serial log.
+
+    Either `text`, the newest output of the slice's serial port, or `failure` is set. A failure has one of the codes
+    `tasks.reasons.StreamCode`.
+    """
+
+    stream_id: UUID
+    text: str | None = Field(default=None, max_length=MAX_SERIAL_LOG)
+    kept_bytes: Whole = Field(default=0, ge=0, lt=2**53)
+    """Size in bytes of the log on the node."""
+    failure: Reason | None = None
+
+
+def read_request(text: bytes) -> StreamRequest:
+    """Parse a request for a stream. Raises `MalformedRequest`."""
+    try:
+        return StreamRequest.model_validate_json(text)
+    except ValidationError as error:
+        raise MalformedRequest(f"the signed text is not a request for a stream: {error}") from None
+
+
+def text_of(content: bytes) -> str:
+    """Return the serial output of a guest as a text that JSON and the API accept: a zero byte and bytes that are not
+    UTF-8 become U+FFFD.
+    """
+    return content.decode(errors="replace").replace("\0", "\ufffd")
