@@ -26,6 +26,7 @@ from events import (
     tasks,
 )
 from events.billing import periods
+from events.consoles import facts as consoles
 from events.shapes import BrokenCatalog, NotYetWritable, Shape, Shapes, UnknownFact, UnreadableFact
 from events.upcasts import UPCASTS
 
@@ -150,6 +151,11 @@ CATALOG: Final[dict[str, Shape]] = {
     "access.principal_limits_set": Shape(1, principals.PrincipalLimitsSet),
     "access.session_started": Shape(1, sessions.SessionStarted),
     "access.session_ended": Shape(1, sessions.SessionEnded),
+    "console.requested": Shape(1, consoles.ConsoleRequested),
+    "console.ticket_refused": Shape(1, consoles.ConsoleTicketRefused),
+    "console.connected": Shape(1, consoles.ConsoleConnected),
+    "console.failed": Shape(1, consoles.ConsoleFailed),
+    "console.disconnected": Shape(1, consoles.ConsoleDisconnected),
     "order.refused": Shape(1, orders.OrderRefused),
     "order.message_refused": Shape(1, orders.MessageRefused),
     "projection.rebuild_requested": Shape(1, projections.ProjectionRebuildOrdered),

@@ -28,6 +28,8 @@ ProjectId = NewType("ProjectId", str)
 ServiceAccountId = NewType("ServiceAccountId", str)
 SessionId = NewType("SessionId", str)
 """Id of a caller's session: `ses-` and a UUIDv7, in the same encoding as an allocation's id."""
+ConsoleId = NewType("ConsoleId", str)
+"""Id of a console session: `con-` and a UUIDv7, in the same encoding as an allocation's id."""
 SkuName = NewType("SkuName", str)
 ImageName = NewType("ImageName", str)
 AppProfileName = NewType("AppProfileName", str)
@@ -65,6 +67,7 @@ _UUID: Final = r"[0-7][0-9a-hjkmnp-tv-z]{25}"
 _ALLOCATION: Final = re.compile(rf"alc-{_UUID}")
 _INGRESS: Final = re.compile(rf"ing-{_UUID}")
 _SESSION: Final = re.compile(rf"ses-{_UUID}")
+_CONSOLE: Final = re.compile(rf"con-{_UUID}")
 _PRICE: Final = re.compile(r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,6})?")
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
@@ -220,6 +223,17 @@ def session_of(uuid: UUID) -> SessionId:
     return SessionId(f"ses-{_digits(uuid)}")
 
 
+def console_id(raw: str) -> ConsoleId:
+    if not _CONSOLE.fullmatch(raw):
+        raise InvalidValue("console id", raw, "use 'con-' and 26 characters of lower-case base32")
+    return ConsoleId(raw)
+
+
+def console_of(uuid: UUID) -> ConsoleId:
+    """Return the console session id that encodes a UUID."""
+    return ConsoleId(f"con-{_digits(uuid)}")
+
+
 def _digits(uuid: UUID) -> str:
     return "".join(_CROCKFORD[(uuid.int >> shift) & 31] for shift in range(125, -1, -5))
 
@@ -305,6 +319,10 @@ def stream_of_service_account(account: ServiceAccountId) -> StreamId:
 
 def stream_of_session(session: SessionId) -> StreamId:
     return StreamId(f"session-{session}")
+
+
+def stream_of_console(console: ConsoleId) -> StreamId:
+    return StreamId(f"console-{console}")
 
 
 def stream_of_key(key_id: str) -> StreamId:

@@ -105,6 +105,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         check_machines=machines.check,
         inspect_machine=machines.inspect,
         serial_log=machines.serial_log,
+        open_console=machines.open_console,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
         start_reading=start_reading,

@@ -101,6 +101,8 @@ class Agent:
         )
         self._wire_comparisons(settings)
         self._slot_work = ThreadPool("slot", len(slots))
+        link = self._control_plane_link.control_plane
+        self._streams = Streams(settings, session, self._host, slots, link)
         self._consumer = TaskConsumer(
             kept,
             len(slots),
@@ -108,9 +110,7 @@ class Agent:
             verify=self._verify,
             take=self._take,
             on_dead_letter=DeadLetterHandler(slots, reporter, self._trust.verify_stored),
-            open_stream=Streams(
-                settings.node_id, self._host, slots, self._control_plane_link.control_plane
-            ).open,
+            open_stream=self._streams.open,
             timetable=timetable,
         )
         self._heads = SealedHeads(
@@ -181,6 +181,7 @@ class Agent:
     def stop(self) -> None:
         """Stop all parts of the agent within seconds; a driver call that hangs is abandoned with its thread."""
         self._control_plane_link.gate.close()
+        self._streams.close()
         self._operations.close()
         self._acceptance.close()
         self._resync.stop(_STOP_SECONDS)

@@ -35,7 +35,9 @@ OperationFailureCode = (
 )
 """Reasons why an operation failed after it began."""
 
-StreamCode = Literal["slice_not_on_node", "host_unreadable", "internal_error"]
+StreamCode = Literal[
+    "slice_not_on_node", "machine_not_running", "console_in_use", "host_unreadable", "internal_error"
+]
 """Reasons why a node cannot open a stream. `slice_not_on_node`: the slot has no slice of the allocation."""
 
 

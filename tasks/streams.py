@@ -18,6 +18,10 @@ ACTOR: Final = "stream.open"
 """Name of the actor that takes requests for streams from the node's queue."""
 STREAMS: Final = f"{ACTOR}/1"
 """Identifier by which a node announces that it supports requests for streams."""
+CONSOLES: Final = f"{STREAMS}+console"
+"""Identifier by which a node announces that it can open consoles."""
+MAX_MESSAGE: Final = 16 * 1024
+"""Maximum size in bytes of a message of a console, in both directions."""
 MAX_SERIAL_LOG: Final = 1024 * 1024
 """Maximum size in bytes of the part of a serial log that a node sends: the newest output."""
 
@@ -30,7 +34,7 @@ class StreamRequest(Wire):
     """Request to a node to open the stream `stream_id` of a slot, as long as the slot has a slice of the allocation."""
 
     stream_id: UUID
-    kind: Literal["serial_log"]
+    kind: Literal["serial_log", "serial_console"]
     node_id: NodeId
     slot_id: SlotId
     allocation_id: AllocationId
@@ -47,6 +51,14 @@ class SerialLogSent(Wire):
     text: str | None = Field(default=None, max_length=MAX_SERIAL_LOG)
     kept_bytes: Whole = Field(default=0, ge=0, lt=2**53)
     """Size in bytes of the log on the node."""
+    failure: Reason | None = None
+
+
+class ConsoleOpened(Wire):
+    """First message (text) of a node on the WebSocket of a console. With a `failure`, the node did not open the
+    console, and closes the connection. Each further message is binary: output of the console, or input to it.
+    """
+
     failure: Reason | None = None
 
 

@@ -53,7 +53,7 @@ from control_plane.api.routes import (
     tasks,
 )
 from control_plane.api.routes.agents import agent, desired_state, heads, heartbeats, streams
-from control_plane.api.routes.consoles import serial_logs
+from control_plane.api.routes.consoles import console_sessions, serial_logs
 from control_plane.api.routes.ledger import audit, causes, events, history, timelines
 from control_plane.api.routes.usage import export, figures, periods
 from control_plane.decisions.misplaced_secrets import has_secret
@@ -97,6 +97,7 @@ for _router in (
     allocations.placements,
     timelines.router,
     serial_logs.router,
+    console_sessions.router,
     *catalogue.ROUTERS,
     nodes.router,
     slots.router,
@@ -144,6 +145,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app.state.rate_limits = RateLimits(plane.settings, plane.redis)
     app.state.travel = TimeTravel(plane.engine, feed)
     app.state.serial_logs = asyncio.Semaphore(serial_logs.AT_ONCE)
+    app.state.accepted_consoles = {}
     app.state.usage_exports = asyncio.Semaphore(export.AT_ONCE)
     problems.install(app)
     app.add_middleware(Bounded)

@@ -20,6 +20,7 @@ PARAMETERS: Final = {
     "allocation": PathParameter("Id of an allocation.", "alc-01jd0000000000000000000001"),
     "app_profile": PathParameter("Name of an app profile.", "infiniband"),
     "check": PathParameter("Name of a health check.", "postgres"),
+    "console": PathParameter("Id of a console session.", "con-01jd0000000000000000000001"),
     "code": PathParameter("Reason code of a problem.", "no_capacity"),
     "image": PathParameter("Name of an image.", "lab-guest"),
     "index": PathParameter("Index of a slot on its node, counted from 0.", "0"),
@@ -34,6 +35,7 @@ PARAMETERS: Final = {
     "project": PathParameter("Name of a project.", "vision"),
     "session": PathParameter("Id of a session, which is not its secret.", "ses-01jd0000000000000000000001"),
     "sku": PathParameter("Name of a SKU.", "lab.small"),
+    "stream_id": PathParameter("Id of a requested stream.", "7d1f6f0e-52a1-4f0c-9f43-5d7c0c1b2a3f"),
     "stream": PathParameter("Name of a stream of the ledger.", "allocation-alc-01jd0000000000000000000001"),
     "task_id": PathParameter("Id of a task.", "01933b2f-6f7e-7d0c-8a3f-5b1c2d3e4f50"),
     "verification": PathParameter("Id of a verification.", "01933b2f-6f7e-7d0c-8a3f-5b1c2d3e4f50"),
@@ -188,6 +190,12 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/agent/heartbeat": {"agent_version": "0.1.0", "spooled_reports": 0, "resynced": True},
     "POST /v1/agent/desired-state": {"held": []},
     "POST /v1/agent/consistency": {"first": 1, "second": 1},
+    "POST /v1/allocations/{allocation}/console-sessions": {"slot": 0},
+    "POST /v1/console-sessions/{console}/cut": {"reason": "the maintenance is over"},
+    "POST /v1/console-sessions/{console}/connect": {
+        "ticket": "TICKET",
+        "origin": "https://cloud.example.com",
+    },
     "POST /v1/agent/serial-logs": {"stream_id": _SPOOL, "text": "Welcome to Debian\r\n", "kept_bytes": 19},
     "POST /v1/agent/progress": {
         "progress": [{"order_id": _SPOOL, "step": "machine.start", "number": 4, "of": 7, "at": _MOMENT}]

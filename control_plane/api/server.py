@@ -14,6 +14,8 @@ import uvicorn
 
 from control_plane.api.app import create_app
 from control_plane.api.audit.access_log import AccessLog
+from control_plane.api.consoles.sockets import MOST_BYTES, Sockets
+from control_plane.api.consoles.tidying import end_lost_consoles
 from control_plane.api.feed.feed import Feed
 from control_plane.api.workers import open_listener
 from control_plane.certificates import server_context
@@ -46,7 +48,10 @@ async def serve(plane: Plane, sockets: Sequence[socket.socket] | None = None) ->
     access_log = _access_log(plane)
     app = create_app(plane, feed, keys, access_log)
     config = uvicorn.Config(
-        Console(app),
+        Console(Sockets(app)),
+        ws="websockets-sansio",
+        ws_max_size=MOST_BYTES,
+        ws_per_message_deflate=False,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=LAST_SECONDS,
@@ -65,6 +70,7 @@ async def serve(plane: Plane, sockets: Sequence[socket.socket] | None = None) ->
             group.create_task(app.state.hub.run()),
             group.create_task(access_log.run()),
             group.create_task(app.state.credential_uses.run()),
+            group.create_task(end_lost_consoles(plane)),
         ]
         log.info("api_serving", listen=plane.settings.listen, tls=secure is not None)
         await _until_cancelled(server, listening, feed)

@@ -12,6 +12,7 @@ from control_plane.cli.commands import (
     audit,
     capacity,
     catalogue,
+    consoles,
     contexts,
     doctor,
     events,
@@ -76,6 +77,7 @@ program.add_typer(
     help="Create, list, disable and enable service accounts, the identities of workloads.",
 )
 program.add_typer(keys.commands, name="keys", help="Issue, list, rotate and revoke API keys.")
+program.add_typer(consoles.commands, name="consoles", help="List and cut console sessions of admins.")
 program.add_typer(sessions.commands, name="sessions", help="List and end sessions, which logins start.")
 program.add_typer(
     principals.commands, name="principals", help="Revoke every credential of a caller; set its limits."

@@ -329,6 +329,46 @@ class SerialLog(Answer, frozen=True):
     truncated: bool
 
 
+class Console(Answer, frozen=True):
+    """An open console session. `origin` is that of the page that may use it; None: a program without origin."""
+
+    id: str
+    allocation_id: str
+    slot_id: str
+    node_id: str
+    kind: str
+    actor: str
+    state: str
+    origin: str | None = None
+
+
+class Consoles(Answer, frozen=True):
+    """The open console sessions, oldest first."""
+
+    items: tuple[Console, ...]
+
+
+class ConsoleTicket(Answer, frozen=True):
+    """A new console session. `ticket` is accepted once until `ticket_expires_at`, on the WebSocket `path`."""
+
+    id: str
+    allocation_id: str
+    slot_id: str
+    node_id: str
+    kind: str
+    actor: str
+    ticket_expires_at: datetime
+    path: str
+    ticket: str
+    origin: str | None = None
+
+
+class CutConsole(Answer, frozen=True):
+    """A console session that ends within a second."""
+
+    id: str
+
+
 class AllocatedSlot(Answer, frozen=True):
     slot_id: str
     node_id: str

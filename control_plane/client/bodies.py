@@ -276,6 +276,15 @@ class ClosePeriod(Body, frozen=True):
     ends_at: str | UnsetType = UNSET
 
 
+class NewConsole(Body, frozen=True):
+    """Body of `POST /v1/allocations/{allocation}/console-sessions`: `slot` is counted from 0, and `origin` is that of
+    the page that uses the ticket; unset: a program without origin.
+    """
+
+    slot: int = 0
+    origin: str | UnsetType = UNSET
+
+
 class RequestTask(Body, frozen=True):
     """Body of `POST /v1/tasks`: `slot_id` for a task of one slot, `node_id` for one of a whole node."""
 

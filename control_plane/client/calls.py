@@ -24,6 +24,9 @@ from control_plane.client.access_answers import (
 )
 from control_plane.client.answers import (
     Allocation,
+    Consoles,
+    ConsoleTicket,
+    CutConsole,
     Drift,
     Event,
     Ingress,
@@ -44,6 +47,7 @@ from control_plane.client.exchange import Call, ListCall, Params, WatchCall
 from control_plane.client.history_answers import Causes, Changes, History
 from control_plane.client.paths import (
     allocation_path,
+    console_path,
     history_path,
     ingress_path,
     key_path,
@@ -87,6 +91,21 @@ def serial_log(name: str, *, slot: int | None = None, tail: int | None = None) -
     slot, all that the control plane returns.
     """
     return Call("GET", allocation_path(name, "serial-log"), SerialLog, {"slot": slot, "tail": tail})
+
+
+def request_console(name: str, body: bodies.NewConsole) -> Call[ConsoleTicket]:
+    """Request a session on the serial console of a slice, and get its ticket. For admins only."""
+    return Call("POST", allocation_path(name, "console-sessions"), ConsoleTicket, body=body)
+
+
+def consoles() -> Call[Consoles]:
+    """Return the open console sessions, oldest first."""
+    return Call("GET", "/v1/console-sessions", Consoles)
+
+
+def cut_console(name: str, reason: str) -> Call[CutConsole]:
+    """Cut a console session: its connection ends within a second."""
+    return Call("POST", console_path(name, "cut"), CutConsole, body=bodies.Because(reason=reason))
 
 
 def allocations(

@@ -49,6 +49,10 @@ def key_path(key: str, *further: str) -> str:
     return "/".join(["/v1/keys", _part(key, "an API key"), *further])
 
 
+def console_path(console: str, *further: str) -> str:
+    return "/".join(["/v1/console-sessions", _part(console, "a console session"), *further])
+
+
 def session_path(session: str, *further: str) -> str:
     return "/".join(["/v1/sessions", _part(session, "a session"), *further])
 

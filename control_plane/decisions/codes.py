@@ -77,6 +77,8 @@ _IMPOSSIBLE: Final = {
     "image_too_large": "The root disk of the SKU is smaller than the image needs.",
     "network_mode_not_allowed": "The SKU does not allow the network mode.",
     "no_common_fabric": "The app profile does not accept the fabric of the SKU.",
+    "unknown_console": "No console session has this id, or it has ended.",
+    "unknown_stream": "The stream was not requested from this node, or is open already.",
     "unknown_address": "No slot has or had this address up to the requested position.",
     "unknown_allocation": "No allocation has this id.",
     "unknown_event": "No event that the caller may read has this position.",
@@ -112,6 +114,12 @@ _IMPOSSIBLE: Final = {
     "wrong_type": "The value has the wrong JSON type.",
 }
 _NOT_PERMITTED: Final = {
+    "ticket_used": "The ticket of the console session was used before.",
+    "ticket_expired": "The ticket of the console session has expired.",
+    "ticket_of_other_caller": "The ticket of the console session belongs to another caller.",
+    "ticket_of_other_origin": "The ticket of the console session belongs to a page of another origin.",
+    "ticket_wrong": "The ticket is not the one of the console session.",
+    "ticket_missing": "The first message on the WebSocket has no ticket.",
     "key_expired": "The API key, or that of the session, has expired.",
     "key_revoked": "The API key, or that of the session, was revoked.",
     "lease_too_long": "The lease is longer than the SKU or the project allows; the message names the limit.",

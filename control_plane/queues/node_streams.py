@@ -56,6 +56,30 @@ async def serial_log(
         await relay.withdraw(request.node_id, request.stream_id)
 
 
+async def request_stream(client: Redis, seal: Seal, request: StreamRequest, now: datetime) -> bool:
+    """Request a node to open a stream, and return whether the request is in its queue. `take_request` accepts the
+    stream of the node once.
+    """
+    wanted, _ = _keys(request.node_id, request.stream_id)
+    await _call(client.set(wanted, b"1", ex=int(_EXPIRES.total_seconds())))
+    text = seal(request.model_dump_json(), now + _EXPIRES)
+    message = encode_order(OrderMessage(request.stream_id, ACTOR, text), sent_at=now)
+    outcome = await Relay(client).enqueue(request.node_id, request.stream_id, message)
+    return isinstance(outcome, Enqueued | AlreadyQueued)
+
+
+async def withdraw_request(client: Redis, node: NodeId, stream: UUID) -> None:
+    """Remove a request from the node's queue, and accept its stream no more."""
+    wanted, _ = _keys(node, stream)
+    await _call(client.delete(wanted))
+    await Relay(client).withdraw(node, stream)
+
+
+async def take_request(client: Redis, node: NodeId, stream: UUID) -> bool:
+    """Return whether the stream was requested from this node and not opened yet; it is then open."""
+    return await _call(client.getdel(_keys(node, stream)[0])) is not None
+
+
 async def accept_serial_log(client: Redis, node: NodeId, sent: SerialLogSent) -> None:
     """Store a node's answer for the process that waits for it. An answer that no process waits for is dropped."""
     wanted, answer = _keys(node, sent.stream_id)

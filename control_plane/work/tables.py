@@ -271,3 +271,22 @@ access = sa.Table(
 access_head = sa.Table(
     "access_head", metadata, sa.Column("position", sa.BigInteger, nullable=False), schema="work"
 )
+console = sa.Table(
+    "console",
+    metadata,
+    sa.Column("console_id", sa.Text, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("allocation_id", sa.Text, nullable=False),
+    sa.Column("slot_id", sa.Text, nullable=False),
+    sa.Column("node_id", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("origin", sa.Text),
+    sa.Column("ticket_sha256", sa.Text, nullable=False),
+    sa.Column("ticket_expires_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("stream_id", UUID(as_uuid=True), nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("cut_reason", sa.Text),
+    sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+    schema="work",
+)

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from node_agent.aspects.machine_plans import FoundDomain, FoundProcess
 from node_agent.host.guests import DiskBoot, Guest, Hosting
+from node_agent.host.host import SerialConsole
 from tasks.orders import RootDisk
 
 
@@ -56,6 +57,12 @@ class Hypervisor(Protocol):
 
     def destroy(self, domain: UUID) -> None:
         """Power a libvirt domain off at once and remove its definition; do nothing if it does not exist."""
+        ...
+
+    def open_console(self, domain: UUID) -> SerialConsole:
+        """Open the serial console of a running domain. Raises `ConsoleRefused` if the domain does not run, or if its
+        console is open already; raises `HostUnreadable`.
+        """
         ...
 
     def end(self, process: FoundProcess) -> None:

@@ -10,6 +10,7 @@ from node_agent.host.pci import PciDevices
 from node_agent.host.reachability import Findings
 from node_agent.host.slices import Aspect, Difference, Slice, SliceNetwork, Step
 from tasks.devices import DeviceReading, FoundDevice
+from tasks.reasons import StreamCode
 
 LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
 
@@ -59,6 +60,30 @@ class ObservedMachine:
     state: Literal["running", "paused", "stopped"]
     vcpus: int | None
     memory_mib: int | None
+
+
+class ConsoleRefused(Exception):
+    """The serial console of a machine cannot be opened; `code` is one of `tasks.reasons.StreamCode`."""
+
+    def __init__(self, code: StreamCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class SerialConsole(Protocol):
+    """An open serial console of a machine. One thread may read and another may write at the same time."""
+
+    def read(self) -> bytes:
+        """Wait for output and return it; empty when the console has ended or was closed."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send input to the machine; do nothing if the console has ended."""
+        ...
+
+    def close(self) -> None:
+        """End the console, and a `read` that waits in another thread. May be called repeatedly."""
+        ...
 
 
 class Probe(Protocol):
@@ -148,6 +173,9 @@ class Host:
     serial_log: Callable[[SliceNetwork, AllocationId, int], tuple[bytes, int] | None]
     """Return the last bytes of the serial output of a slot's machine, at most the given number, and the size of the
     whole log; None if the slot has no machine of the allocation. Raises `HostUnreadable`."""
+    open_console: Callable[[SliceNetwork, AllocationId], SerialConsole]
+    """Open the serial console of a slot's running machine of the allocation. Raises `ConsoleRefused`,
+    `HostUnreadable`."""
     runs: Callable[[SliceNetwork], bool]
     """Return whether a machine or process of the slot runs. Raises `HostUnreadable`."""
     to_shut_down: Callable[[SliceNetwork], tuple[Step, ...]]

@@ -4,18 +4,23 @@ A request changes nothing on the host, so it needs no fence. The slot's stored o
 the allocation in the request: a late request never gets the output of the next tenant.
 """
 
+from typing import assert_never
+
 import structlog
 
-from events.values import NodeId
 from node_agent.host.desired_slice import network_of
-from node_agent.host.host import Host
-from node_agent.host.slices import HostUnreadable
+from node_agent.host.host import ConsoleRefused, Host, SerialConsole
+from node_agent.host.slices import HostUnreadable, SliceNetwork
+from node_agent.operations.console_streams import OpenConsoles
+from node_agent.settings import Settings
 from node_agent.slots.slots import Slots
 from node_agent.transport.client import ControlPlane, ControlPlaneUnavailable, RequestRejected
+from node_agent.transport.sessions import Session
+from node_agent.transport.stream_socket import StreamSocket
 from tasks.fields import line
 from tasks.reasons import StreamCode
 from tasks.reports import Reason
-from tasks.streams import MAX_SERIAL_LOG, SerialLogSent, StreamRequest, text_of
+from tasks.streams import MAX_SERIAL_LOG, ConsoleOpened, SerialLogSent, StreamRequest, text_of
 
 log = structlog.get_logger(__name__)
 
@@ -23,12 +28,68 @@ log = structlog.get_logger(__name__)
 class Streams:
     """Answers of a node to requests for streams. Thread-safe."""
 
-    def __init__(self, node_id: NodeId, host: Host, slots: Slots, control_plane: ControlPlane) -> None:
-        self._node_id, self._host, self._slots = node_id, host, slots
-        self._control_plane = control_plane
+    def __init__(
+        self, settings: Settings, session: Session, host: Host, slots: Slots, link: ControlPlane
+    ) -> None:
+        self._settings, self._session = settings, session
+        self._host, self._slots, self._control_plane = host, slots, link
+        self._consoles = OpenConsoles()
 
     def open(self, request: StreamRequest) -> None:
         """Open the requested stream. A failure is sent to the control plane, which repeats nothing."""
+        match request.kind:
+            case "serial_log":
+                self._send_log(request)
+            case "serial_console":
+                self._open_console(request)
+            case _:
+                assert_never(request.kind)
+
+    def close(self) -> None:
+        """Close all open consoles."""
+        self._consoles.close()
+
+    def _open_console(self, request: StreamRequest) -> None:
+        try:
+            socket = StreamSocket(self._settings, self._session, request.stream_id)
+        except ControlPlaneUnavailable as error:
+            log.warning("stream_not_opened", stream_id=str(request.stream_id), reason=str(error))
+            return
+        console = self._console(request)
+        try:
+            if isinstance(console, Reason):
+                socket.opened(ConsoleOpened(failure=console))
+                socket.close()
+                return
+            socket.opened(ConsoleOpened())
+        except ControlPlaneUnavailable as error:
+            log.warning("stream_not_opened", stream_id=str(request.stream_id), reason=str(error))
+            if not isinstance(console, Reason):
+                console.close()
+            return
+        log.info("console_opened", stream_id=str(request.stream_id), slot_id=request.slot_id)
+        self._consoles.serve(request, console, socket)
+
+    def _console(self, request: StreamRequest) -> SerialConsole | Reason:
+        network = self._network_of(request)
+        if network is None:
+            return _reason(
+                "slice_not_on_node",
+                f"slot {request.slot_id} has no slice of allocation {request.allocation_id}",
+            )
+        if not self._consoles.has_room:
+            return _reason("console_in_use", "the node has too many open consoles, or its agent stops")
+        try:
+            return self._host.open_console(network, request.allocation_id)
+        except ConsoleRefused as refused:
+            return _reason(refused.code, str(refused))
+        except HostUnreadable as error:
+            return _reason("host_unreadable", str(error))
+        except Exception as error:
+            log.exception("stream_failed", stream_id=str(request.stream_id))
+            return _reason("internal_error", f"{type(error).__name__}: {error}")
+
+    def _send_log(self, request: StreamRequest) -> None:
         try:
             self._control_plane.send_serial_log(self._serial_log(request))
         except RequestRejected as refused:
@@ -53,17 +114,26 @@ class Streams:
 
     def _read(self, request: StreamRequest) -> tuple[bytes, int] | None:
         """Return the end and the size of the serial log, or None. Raises `HostUnreadable`."""
+        network = self._network_of(request)
+        if network is None:
+            return None
+        return self._host.serial_log(network, request.allocation_id, MAX_SERIAL_LOG)
+
+    def _network_of(self, request: StreamRequest) -> SliceNetwork | None:
+        """Return the network of the requested slot, or None if its newest order is not of the allocation."""
         slots = (slot for slot in self._slots if slot.slot_id == request.slot_id)
         held = next((slot.held for slot in slots), None)
-        if request.node_id != self._node_id or held is None:
+        if request.node_id != self._settings.node_id or held is None:
             return None
         order = held.order
         if order.allocation_id != request.allocation_id:
             return None
-        network = network_of(order.slot_id, order.body.network)
-        return self._host.serial_log(network, order.allocation_id, MAX_SERIAL_LOG)
+        return network_of(order.slot_id, order.body.network)
 
 
 def _failed(request: StreamRequest, code: StreamCode, message: str) -> SerialLogSent:
-    reason = Reason(code=code, message=line(message))
-    return SerialLogSent(stream_id=request.stream_id, failure=reason)
+    return SerialLogSent(stream_id=request.stream_id, failure=_reason(code, message))
+
+
+def _reason(code: StreamCode, message: str) -> Reason:
+    return Reason(code=code, message=line(message))

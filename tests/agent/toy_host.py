@@ -11,10 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from events.values import IngressId, Ipv4Address, SlotIndex
+from events.values import AllocationId, IngressId, Ipv4Address, SlotIndex
 from node_agent.aspects.leases import LeaseState, ObservedAddress
 from node_agent.host.device_facts import describe_device
-from node_agent.host.host import Answered, Host, NotYet, ObservedMachine, Prerequisite
+from node_agent.host.host import (
+    Answered,
+    ConsoleRefused,
+    Host,
+    NotYet,
+    ObservedMachine,
+    Prerequisite,
+    SerialConsole,
+)
 from node_agent.host.pci import PciDevice, PciDevices
 from node_agent.host.reachability import Findings
 from node_agent.host.slices import Difference, HostRefused, HostUnreadable, Slice, SliceNetwork, Step
@@ -100,6 +108,7 @@ class Toy:
             check_machines=lambda: None,
             inspect_machine=self.inspect,
             serial_log=lambda _slot, _allocation, _most: None,
+            open_console=no_console,
             runs=self.runs,
             to_shut_down=self.to_shut_down,
             start_reading=self.start_reading,
@@ -256,3 +265,7 @@ class ToyGateway:
 
     def prerequisites(self) -> tuple[Prerequisite, ...]:
         return tuple(Prerequisite("toy", ok=False, detail=words) for words in self.toy.missing)
+
+
+def no_console(_slot: SliceNetwork, _allocation: AllocationId) -> SerialConsole:
+    raise ConsoleRefused("machine_not_running", "the toy host has no consoles")

@@ -22,7 +22,7 @@ from control_plane.api.routes import (
     sessions,
     status,
 )
-from control_plane.api.routes.consoles import serial_logs
+from control_plane.api.routes.consoles import console_sessions, serial_logs
 from control_plane.api.routes.ledger import audit, causes, history
 from control_plane.api.routes.usage import views as usage
 from control_plane.api.views import (
@@ -58,6 +58,10 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     access_answers.Session: sessions.SessionView,
     access_answers.StartedSession: sessions.StartedSession,
     answers.Allocation: allocation_views.AllocationView,
+    answers.Console: console_sessions.ConsoleView,
+    answers.Consoles: console_sessions.ConsoleList,
+    answers.ConsoleTicket: console_sessions.ConsoleTicket,
+    answers.CutConsole: console_sessions.CutConsole,
     answers.Drift: views.DriftView,
     answers.Event: views.EventView,
     answers.Node: views.NodeDetail,

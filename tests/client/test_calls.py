@@ -20,6 +20,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "labels": {"team": "a"},
     "body": {
         "create_allocation": bodies.CreateAllocation(sku="s", ssh_authorized_keys=["k"]),
+        "request_console": bodies.NewConsole(),
         "approve_slot": bodies.ApproveSlot(skus=["s"]),
         "preview_placement": bodies.CreateAllocation(sku="s", ssh_authorized_keys=["k"]),
         "add_ingress": bodies.OpenPort(port=22),
@@ -59,10 +60,11 @@ WITHOUT_A_CALL: Final = {
     ("GET", "/problems/{problem}"),
     ("GET", "/problems/codes/{code}"),
     ("GET", "/v1/audit/export"),
+    ("POST", "/v1/console-sessions/{console}/connect"),
     ("GET", "/v1/usage/export"),
 }
-"""Operations for load balancers and readers of documentation, and files, which `Client.download` reads. The operations
-of nodes, below /v1/agent, are not for clients either.
+"""Operations for load balancers and readers of documentation, and files, which `Client.download` reads, and the request
+of a WebSocket. The operations of nodes, below /v1/agent, are not for clients either.
 """
 VARIANTS: Final[dict[tuple[str, str], tuple[str | None, ...]]] = {("drift", "node_name"): (None, "lab-a")}
 """Optional arguments that choose another path."""

@@ -264,3 +264,22 @@ create table work.access_head (
   position bigint not null
 );
 insert into work.access_head values (0);
+
+-- Console sessions that may still be used or are open. A row is deleted when its session has ended.
+create table work.console (
+  console_id text not null,
+  version bigint not null,
+  allocation_id text not null,
+  slot_id text not null,
+  node_id text not null,
+  kind text not null,
+  actor text not null,
+  origin text,
+  ticket_sha256 text not null,
+  ticket_expires_at timestamptz not null,
+  stream_id uuid not null,
+  state text not null,
+  cut_reason text,
+  seen_at timestamptz not null,
+  primary key (console_id)
+);

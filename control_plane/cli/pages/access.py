@@ -28,6 +28,7 @@ from control_plane.client.access_answers import (
     ServiceAccount,
     Session,
 )
+from control_plane.client.answers import Consoles, CutConsole
 
 _AMOUNTS: Final = {
     "gpus": "GPUs",
@@ -198,6 +199,19 @@ def sessions(items: Iterable[Session]) -> RenderableType:
             item.id, words.state(item.state), item.actor, item.role, item.label or "-", expires, used
         )
     return rows if rows.row_count else nothing("no sessions", "sliceplane login")
+
+
+def consoles(found: Consoles) -> RenderableType:
+    rows = table("ID", "STATE", "ACTOR", "ALLOCATION", "SLOT", "CONSOLE")
+    for item in found.items:
+        rows.add_row(
+            item.id, words.state(item.state), item.actor, item.allocation_id, item.slot_id, item.kind
+        )
+    return rows if rows.row_count else Text("no open console sessions", "dim")
+
+
+def cut_console(item: CutConsole) -> RenderableType:
+    return Text(f"console session {item.id} ends within a second")
 
 
 def session(item: Session) -> Table:

@@ -30,6 +30,7 @@ from node_agent.drivers.machines.domain_xml import (
     interfaces_in,
     pci_devices_in,
 )
+from node_agent.drivers.machines.libvirt_console import LibvirtConsole, open_console
 from node_agent.drivers.machines.libvirt_events import DomainWatch, run_event_loop
 from node_agent.drivers.machines.qemu import QemuProcesses, continue_process, end_process
 from node_agent.drivers.machines.qemu_view import foreign_devices, parsed
@@ -87,7 +88,7 @@ class LibvirtHypervisor:
         run_event_loop()
         self._read_seconds, self._change_seconds = read_seconds, change_seconds
         self._deadlines = Deadlines()
-        self._pool = _ConnectionPool(uri)
+        self._uri, self._pool = uri, _ConnectionPool(uri)
         self._watch = DomainWatch(uri, changed)
         self._processes = processes or QemuProcesses()
 
@@ -152,6 +153,12 @@ class LibvirtHypervisor:
     def destroy(self, domain: UUID) -> None:
         # A transient domain disappears with its process, which may happen at any moment.
         self._change(f"destroy {domain}", lambda connection: _destroy(connection, domain), done=_GONE)
+
+    def open_console(self, domain: UUID) -> LibvirtConsole:
+        try:
+            return self._deadlines.within(self._read_seconds, lambda: open_console(self._uri, domain))
+        except DeadlineExceeded as overdue:
+            raise HostUnreadable(f"libvirt cannot open the console of {domain}: {overdue}") from overdue
 
     def end(self, process: FoundProcess) -> None:
         invalidate_reads()

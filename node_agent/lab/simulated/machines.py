@@ -5,9 +5,11 @@ boot time makes the guest request its address and answer. A guest that a previou
 because the state file does not contain start times.
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from time import monotonic
 from typing import Final
 from uuid import UUID
@@ -15,7 +17,7 @@ from uuid import UUID
 from events.values import Ipv4Address
 from node_agent.aspects.machine_plans import DomainState, FoundDomain, FoundProcess
 from node_agent.host.guests import DiskBoot, Guest, Hosting
-from node_agent.host.host import Answered, NotYet
+from node_agent.host.host import Answered, ConsoleRefused, NotYet
 from node_agent.host.slices import HostRefused, HostUnreadable
 from node_agent.host.snapshots import look
 from node_agent.lab.simulated.dhcp import ask_for_lease
@@ -37,6 +39,8 @@ class SimulatedHypervisor:
     def __init__(self, host: SimulatedHost, changed: Callable[[], None], boot_seconds: float) -> None:
         self._host, self._changed, self._boot_seconds = host, changed, boot_seconds
         self._started_at: dict[UUID, float] = {}
+        self._consoles: dict[UUID, SimulatedConsole] = {}
+        self._consoles_lock = threading.Lock()
 
     def domains(self) -> tuple[FoundDomain, ...]:
         with self._host.look() as state:
@@ -123,6 +127,22 @@ class SimulatedHypervisor:
             if _process(domain) == process:
                 self.destroy(domain.uuid)
 
+    def open_console(self, domain: UUID) -> "SimulatedConsole":
+        running = [each for each in self.domains() if each.uuid == domain and each.state == "running"]
+        if not running:
+            raise ConsoleRefused("machine_not_running", f"domain {domain} does not run")
+        with self._consoles_lock:
+            if domain in self._consoles:
+                raise ConsoleRefused("console_in_use", f"the console of domain {domain} is open already")
+            console = self._consoles[domain] = SimulatedConsole(lambda: self._close_console(domain))
+        guest = running[0].guest
+        console.show(f"\r\n{'' if guest is None else guest.allocation_id} login: ".encode())
+        return console
+
+    def _close_console(self, domain: UUID) -> None:
+        with self._consoles_lock:
+            self._consoles.pop(domain, None)
+
     def has_booted(self, domain: FoundDomain) -> bool:
         started_at = self._started_at.get(domain.uuid)
         return domain.state == "running" and (
@@ -140,6 +160,8 @@ class SimulatedHypervisor:
                 state.foreign.pop(each.name, None)
         if uuid not in [each.uuid for each in self.domains()]:
             self._started_at.pop(uuid, None)
+            if (console := self._consoles.get(uuid)) is not None:
+                console.close()
         self._changed()
 
     def _set_state(self, uuid: UUID, to: DomainState) -> None:
@@ -147,6 +169,28 @@ class SimulatedHypervisor:
             if uuid not in [each.uuid for each in state.domains]:
                 raise HostRefused(f"domain {uuid} does not exist")
             state.domains = [replace(each, state=to) if each.uuid == uuid else each for each in state.domains]
+
+
+class SimulatedConsole:
+    """Simulated implementation of `node_agent.host.host.SerialConsole`. The guest echoes its input, as a login does."""
+
+    def __init__(self, closed: Callable[[], None]) -> None:
+        self._closed = closed
+        self._output: SimpleQueue[bytes] = SimpleQueue()
+
+    def show(self, output: bytes) -> None:
+        self._output.put(output)
+
+    def read(self) -> bytes:
+        return self._output.get()
+
+    def write(self, data: bytes) -> None:
+        if data:
+            self.show(data.replace(b"\r", b"\r\n"))
+
+    def close(self) -> None:
+        self._closed()
+        self._output.put(b"")
 
 
 class SimulatedDisks:

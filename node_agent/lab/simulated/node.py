@@ -97,6 +97,7 @@ def assemble_simulated_host(
         check_machines=machines.check,
         inspect_machine=machines.inspect,
         serial_log=machines.serial_log,
+        open_console=machines.open_console,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
         start_reading=lambda: None,

@@ -37,6 +37,8 @@ from tests.servers.plane import TLS_CONTEXT, RunningPlane, running
 
 PARTS: Final = {
     "allocation": "alc-0000000000000000000000000a",
+    "console": "con-0000000000000000000000000a",
+    "stream_id": str(UUID(int=1)),
     "ingress": "ing-0000000000000000000000000a",
     "task_id": str(UUID(int=1)),
     "node": "no-such-node",

@@ -140,6 +140,10 @@ class World:
         assert self.send("POST", f"/nodes/{node['node']}/cordon", {"reason": "update"}).is_success
         return node
 
+    def console(self) -> Names:
+        made = self.send("POST", f"/allocations/{self.active()['id']}/console-sessions", {})
+        return {"console": made.json()["id"]}
+
     def key(self) -> Names:
         return {"key": issue(self.plane, "ci", "auditor").id}
 
@@ -265,6 +269,7 @@ BY_PARAMETER: Final[Mapping[str, Callable[[World], Names]]] = {
     "project": World.project,
     "key": World.key,
     "account": World.account,
+    "console": World.console,
     "session": World.session,
     "task_id": World.task,
     "stream": World.parked,
@@ -341,8 +346,12 @@ def test_control_plane_accepts_every_example_and_replays_every_change(
     assert replays > 25
 
 
-ANSWERED_BY_NODES = ("GET /v1/allocations/{allocation}/serial-log",)
-"""Operations that ask a node, which these tests do not run (`tests.api.nodes.test_serial_logs`)."""
+ANSWERED_BY_NODES = (
+    "GET /v1/allocations/{allocation}/serial-log",
+    "POST /v1/console-sessions/{console}/connect",
+)
+"""Operations that ask a node, which these tests do not run, or need a ticket (`tests.api.nodes.test_serial_logs`,
+`tests.road.test_consoles`)."""
 WITHOUT_CHANGE = ("POST /v1/placements/preview",)
 """Operations with a body that change nothing, so that there is no response to replay."""
 
@@ -374,6 +383,7 @@ def test_control_plane_accepts_every_example_of_an_agent(
 ) -> None:
     admit(shared_plane, "lab-j")
     agents = [each for each, op in operations.items() if op[EXTENSION]["roles"] == ["node"]]
+    agents.remove("POST /v1/agent/streams/{stream_id}/open")  # needs a requested stream
     made = {
         "POST /v1/agent/enroll": enrolment("lab-k", register_node(shared_plane, "lab-k")).model_dump(),
         "POST /v1/agent/sessions": renewal("lab-j", 1, "next").model_dump(),

@@ -3,6 +3,7 @@ answers.
 """
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -205,6 +206,29 @@ def test_started_guest_boots_and_answers_with_its_ssh_banner_and_its_console_out
         step.run()
     assert not folder.exists()
     assert machines.remains(network) == ()
+
+
+@with_booting_guest
+def test_shell_of_a_booted_guest_answers_on_its_serial_console(machines: Machines) -> None:
+    console = machines.open_console(WANTED.network, WANTED.allocation_id)
+    output = bytearray()
+
+    def read() -> None:
+        while data := console.read():
+            output.extend(data)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        eventually(lambda: b"press Enter" in output, 60)
+        console.write(b"\r")
+        eventually(lambda: b"#" in bytes(output).partition(b"press Enter")[2], 20)
+        console.write(b"echo $((40 + 2))\r")
+        eventually(lambda: b"\r\n42\r\n" in output, 20)
+    finally:
+        console.close()
+        reader.join(10)
+    assert not reader.is_alive()
 
 
 def test_log_of_a_machine_that_is_started_again_keeps_the_output_of_the_earlier_boot(

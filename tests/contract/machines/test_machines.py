@@ -1,6 +1,7 @@
 """The agent's management of virtual machines, on a real and on a simulated host."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
@@ -11,8 +12,8 @@ from events.values import AllocationId, ImageName
 from node_agent.aspects.machine_plans import FoundDomain
 from node_agent.aspects.machines import Machines
 from node_agent.host.guests import Guest, guest_for
-from node_agent.host.host import ObservedMachine
-from node_agent.host.slices import HostRefused, HostUnreadable, Slice
+from node_agent.host.host import ConsoleRefused, ObservedMachine, SerialConsole
+from node_agent.host.slices import HostRefused, HostUnreadable, Slice, SliceNetwork
 from node_agent.host.snapshots import host_snapshot
 from tests.contract.machines.hosts import ALTERATIONS, EXTENSIONS, Host
 from tests.lab.awaiting import eventually
@@ -71,6 +72,44 @@ def test_serial_log_of_a_slot_is_readable_only_for_the_allocation_of_its_machine
     assert machines.serial_log(network, other, 1000) is None
     remove(machines)
     assert machines.serial_log(network, WANTED.allocation_id, 1000) is None
+
+
+def test_console_is_opened_once_for_the_running_machine_of_an_allocation_and_ends_with_the_machine(
+    host: Host, machines: Machines
+) -> None:
+    network, allocation = network_on(0), WANTED.allocation_id
+    assert refusal_of_console(machines, network, allocation) == "machine_not_running"
+    host.add_tap("slice0")
+    apply(machines)
+    other = AllocationId("alc-0000000000000000000000000z")
+    assert refusal_of_console(machines, network, other) == "machine_not_running"
+    console = machines.open_console(network, allocation)
+    assert refusal_of_console(machines, network, allocation) == "console_in_use"
+    console.close()
+    console.close()
+    again = eventually(lambda: opened_console(machines, network, allocation))
+    again.write(b"x")
+    reader = ThreadPoolExecutor(1)
+    ended = reader.submit(lambda: list(iter(again.read, b"")))
+    remove(machines)
+    ended.result(10)
+    again.close()
+
+
+def opened_console(
+    machines: Machines, network: SliceNetwork, allocation: AllocationId
+) -> SerialConsole | None:
+    """Open the console; None while the hypervisor has not yet closed the previous one."""
+    try:
+        return machines.open_console(network, allocation)
+    except ConsoleRefused:
+        return None
+
+
+def refusal_of_console(machines: Machines, network: SliceNetwork, allocation: AllocationId) -> str:
+    with pytest.raises(ConsoleRefused) as refused:
+        machines.open_console(network, allocation)
+    return refused.value.code
 
 
 def test_file_in_place_of_a_slots_disk_folder_is_a_leftover_and_is_removed(

@@ -37,7 +37,7 @@ from tasks.reports import OperationDone
 from tests.agent.entrance import Entrance
 from tests.agent.operations import on_slot, verify
 from tests.agent.orders import apply, remove
-from tests.agent.toy_host import Toy, ToyReachability
+from tests.agent.toy_host import Toy, ToyReachability, no_console
 from tests.contract.network.hosts import Host, aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network
 
@@ -94,6 +94,7 @@ def node(host: Host, tmp_path: Path) -> Node:
         check_machines=lambda: None,
         inspect_machine=lambda _: None,
         serial_log=lambda _slot, _allocation, _most: None,
+        open_console=no_console,
         runs=lambda _network: False,
         to_shut_down=lambda _: (),
         start_reading=lambda: None,

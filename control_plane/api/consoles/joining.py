@@ -1,0 +1,248 @@
+"""The two ends of a console session in the processes of the API.
+
+The end of the caller owns the session: it records that the session is connected before the first byte is passed on, and
+why it has ended. Every second it checks that the session may go on: the credential of the caller is valid, the
+allocation holds its slot, the node has a session, and no admin has cut the session. It also limits the session's
+duration, and the time without input.
+
+Each end reads from its WebSocket only what the other end has room for, so a slow reader slows the sender down, through
+both processes, to the guest or to the keyboard.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+from fastapi import FastAPI
+from pydantic import ValidationError
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from control_plane.api.requests.held_credential import HeldCredential
+from control_plane.commands.consoles.session_commands import record_connected, record_end
+from control_plane.decisions.refusals import Refused, Unauthorised
+from control_plane.identity.sealing import OrderKeys
+from control_plane.origin import Origin
+from control_plane.outage import DATABASE_UNAVAILABLE, REDIS_UNAVAILABLE
+from control_plane.queues.node_streams import ANSWER_SECONDS, request_stream, withdraw_request
+from control_plane.queues.redis_nodes import RedisUnavailable
+from control_plane.queues.stream_pairs import PairEnded, StreamEnd, stream_end
+from control_plane.wiring import Plane
+from control_plane.work import consoles
+from events.facts import Reason
+from events.values import ConsoleId, NodeId, new_uuid
+from tasks.streams import ConsoleOpened, StreamRequest
+
+log = structlog.get_logger()
+CHECK_SECONDS: Final = 1.0
+IDLE_SECONDS: Final = 15 * 60.0
+"""Time without input of the caller after which a session ends."""
+LONGEST_SECONDS: Final = 8 * 3600.0
+"""Maximum duration of a session."""
+_FIRST: Final = 10.0
+_CUT: Final = {
+    "slice_not_on_node": "the allocation no longer holds the slot",
+    "node_revoked": "the node has no valid session",
+    "ended": "the session was recorded as ended",
+}
+
+
+class _Over(Exception):
+    """The session has to end, for this reason."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = Reason(code, message)
+
+
+class CallerEnd:
+    """The end of a console session in the process with the caller's WebSocket. The ticket of the session was accepted,
+    with this credential.
+    """
+
+    def __init__(
+        self, app: FastAPI, socket: WebSocket, console: ConsoleId, stream: UUID, credential: HeldCredential
+    ) -> None:
+        self._plane: Plane = app.state.plane
+        self._keys: OrderKeys = app.state.keys
+        self._socket, self._console, self._stream = socket, console, stream
+        self._credential = credential
+        self._origin = Origin(credential.principal.actor, f"console session {console}", new_uuid())
+
+    async def run(self) -> Reason:
+        """Connect the caller with the console, and return why the session has ended."""
+        reason = Reason("internal_error", "the session failed; the log of the API has the cause")
+        try:
+            reason = await self._session()
+        finally:
+            # Recorded even if this task is cancelled, because the process ends.
+            await asyncio.shield(self._record_end(reason))
+        return reason
+
+    async def _record_end(self, reason: Reason) -> None:
+        try:
+            await self._plane.handle(record_end(self._console, reason, self._origin))
+        except (Refused, *DATABASE_UNAVAILABLE) as error:
+            # Another process records the end when this session has given no sign of life for a while.
+            log.warning("console_end_not_recorded", console_id=self._console, error=str(error))
+
+    async def _session(self) -> Reason:
+        redis = self._plane.redis
+        try:
+            async with stream_end(redis, self._stream, "caller") as end:
+                node = await self._request()
+                try:
+                    await _until_one_ends(
+                        end.run(ANSWER_SECONDS + _FIRST), self._check_repeatedly(), self._pass_on(end)
+                    )
+                finally:
+                    await end.close("")
+                    with suppress(RedisUnavailable):
+                        await withdraw_request(redis, node, self._stream)
+        except _Over as over:
+            return over.reason
+        except PairEnded:
+            return Reason("closed_by_node", "the node closed the console, or its connection is lost")
+        except (RedisUnavailable, *REDIS_UNAVAILABLE) as error:
+            return Reason("redis_unavailable", f"Redis does not answer: {error}"[:300])
+        return Reason("internal_error", "a part of the session ended without a reason")
+
+    async def _request(self) -> NodeId:
+        """Request the node to open the console, and return the node. Raises `_Over`."""
+        async with self._plane.engine.begin() as conn:
+            row = await consoles.locked(conn, self._console)
+            now = await self._plane.handle.clock(conn)
+        if row is None:
+            raise _Over("ended", _CUT["ended"])
+        request = StreamRequest(
+            stream_id=self._stream,
+            kind="serial_console",
+            node_id=row.node_id,
+            slot_id=row.slot_id,
+            allocation_id=row.allocation_id,
+        )
+        redis, keys = self._plane.redis, self._keys
+        await request_stream(redis, lambda text, until: keys.seal(text, until, None), request, now)
+        return row.node_id
+
+    async def _pass_on(self, end: StreamEnd) -> None:
+        """Wait for the node, record the connection, and pass bytes on until one side ends. Raises `_Over`."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                failure = await end.wait_until_opened()
+        except TimeoutError:
+            message = f"the node did not answer within {ANSWER_SECONDS:.0f} s"
+            raise _Over("node_not_responding", message) from None
+        if failure:
+            code, _, message = failure.partition(" ")
+            raise _Over(code, message)
+        try:
+            # If this cannot be recorded, no byte is passed on.
+            await self._plane.handle(record_connected(self._console, self._origin))
+        except (Refused, *DATABASE_UNAVAILABLE) as error:
+            raise _Over("not_recorded", f"the connection could not be recorded: {error}"[:300]) from None
+        await self._socket.send_text('{"state": "connected"}')
+        await _until_one_ends(_input(self._socket, end), _output(self._socket, end))
+
+    async def _check_repeatedly(self) -> None:
+        """Check every second that the session may go on. Raises `_Over`."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            try:
+                self._credential = await self._credential.verify()
+                async with self._plane.engine.begin() as conn:
+                    found = await consoles.check(conn, self._console)
+            except Unauthorised as refused:
+                raise _Over("credential_ended", str(refused)) from None
+            except DATABASE_UNAVAILABLE as error:
+                # It is not known whether the session may go on.
+                message = f"the database does not answer: {error}"[:300]
+                raise _Over("database_unavailable", message) from None
+            if found.code == "cut":
+                raise _Over("cut", f"cut by {found.cut_reason}")
+            if found.code is not None:
+                raise _Over(found.code, _CUT[found.code])
+
+
+async def _input(socket: WebSocket, end: StreamEnd) -> None:
+    until = asyncio.get_running_loop().time() + LONGEST_SECONDS
+    while True:
+        left = until - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(min(IDLE_SECONDS, left)):
+                data = await socket.receive_bytes()
+        except TimeoutError:
+            if left <= IDLE_SECONDS:
+                raise _Over("too_long", f"a session ends after {LONGEST_SECONDS / 3600:.0f} hours") from None
+            raise _Over("idle", f"no input for {IDLE_SECONDS / 60:.0f} minutes") from None
+        except (WebSocketDisconnect, RuntimeError):
+            raise _Over("closed_by_caller", "the caller closed the connection") from None
+        except KeyError:
+            raise _Over("invalid_message", "the caller sent a text in place of bytes") from None
+        await end.send(data)
+
+
+async def _output(socket: WebSocket, end: StreamEnd) -> None:
+    while True:
+        data = await end.receive()
+        try:
+            await socket.send_bytes(data)
+        except (WebSocketDisconnect, RuntimeError, OSError):
+            raise _Over("closed_by_caller", "the caller closed the connection") from None
+
+
+async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run the parts of a session until the first of them ends; raise its exception."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def join_node(app: FastAPI, socket: WebSocket, stream: UUID, node: NodeId) -> None:
+    """Connect a node that opens a requested stream with the caller, until one of them ends the stream."""
+    plane: Plane = app.state.plane
+    try:
+        async with stream_end(plane.redis, stream, "node") as end:
+            opened = await _opened(socket)
+            await end.opened(opened)
+            if opened:
+                return
+            try:
+                await _until_one_ends(end.run(_FIRST), _from_node(socket, end), _to_node(socket, end))
+            except PairEnded:
+                log.info("stream_of_node_lost_its_caller", stream_id=str(stream), node=node)
+            finally:
+                await end.close("")
+    except REDIS_UNAVAILABLE as error:
+        log.info("stream_ended_with_redis", stream_id=str(stream), node=node, error=str(error))
+
+
+async def _opened(socket: WebSocket) -> str:
+    """Return the failure in the first message of a node, as a code and a message, or an empty text."""
+    try:
+        async with asyncio.timeout(_FIRST):
+            found = ConsoleOpened.model_validate_json(await socket.receive_text())
+    except (TimeoutError, KeyError, ValidationError, WebSocketDisconnect, RuntimeError):
+        return "stream_failed the node did not open the console"
+    failure = found.failure
+    return "" if failure is None else f"{failure.code} {failure.message}"
+
+
+async def _from_node(socket: WebSocket, end: StreamEnd) -> None:
+    with suppress(WebSocketDisconnect, RuntimeError, KeyError):
+        while True:
+            await end.send(await socket.receive_bytes())
+
+
+async def _to_node(socket: WebSocket, end: StreamEnd) -> None:
+    with suppress(WebSocketDisconnect, RuntimeError, OSError, PairEnded):
+        while True:
+            await socket.send_bytes(await end.receive())

@@ -1,0 +1,234 @@
+"""Commands about console sessions: request a ticket, use it, and record how the session goes on.
+
+Each command appends its events and changes the row of the session in one transaction. If the events cannot be appended,
+there is no ticket and no connection.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from hmac import compare_digest
+from typing import Final
+
+from control_plane.commands.loaded import LoadedAllocation, check_supported, load
+from control_plane.decisions.refusals import Conflict, Forbidden, Malformed, Objection, UnknownName
+from control_plane.handle import AGAIN, Command, Decision, Transaction
+from control_plane.origin import Origin
+from control_plane.work import consoles
+from control_plane.work.consoles import ConsoleRow
+from events.consoles.facts import (
+    ConsoleConnected,
+    ConsoleDisconnected,
+    ConsoleFact,
+    ConsoleFailed,
+    ConsoleRequested,
+    ConsoleTicketRefused,
+)
+from events.facts import Reason
+from events.ledger.append import Change
+from events.slot_states import Claimed
+from events.values import AllocationId, ConsoleId, SlotId, console_of, new_uuid, node_of, stream_of_console
+from tasks.streams import CONSOLES
+
+TICKET_SECONDS: Final = 30
+REFUSED: Final = "refused "
+"""Beginning of the answer of `use_ticket` for a refused ticket; the code follows."""
+TICKET_REASONS: Final = {
+    "ticket_used": "the ticket was used before; request another console session",
+    "ticket_expired": "the ticket has expired; request another console session",
+    "ticket_of_other_caller": "the ticket belongs to another caller; request a console session yourself",
+    "ticket_of_other_origin": "the ticket belongs to another origin than the one of this request",
+    "ticket_wrong": "the ticket is not the one of this console session",
+    "slice_not_on_node": "the slice is being removed",
+}
+"""Message of the refusal of a ticket, by its code."""
+
+
+def request_console(
+    allocation: AllocationId,
+    number: int,
+    ticket_sha256: str,
+    origin: Origin,
+    *,
+    page_origin: str | None,
+    render: Callable[[ConsoleRequested], str],
+) -> Command:
+    """Request a session on the serial console of slot `number` of an allocation; `render` builds the JSON answer.
+
+    Raises `UnknownName`, `Malformed` and `Conflict`.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        loaded = await load(transaction.conn, allocation)
+        slot = _slot_of(loaded, number)
+        node = node_of(slot)
+        await check_supported(transaction.conn, [node], CONSOLES)
+        fact = ConsoleRequested(
+            console_id=console_of(new_uuid()),
+            allocation_id=allocation,
+            slot_id=slot,
+            node_id=node,
+            kind="serial",
+            actor=origin.actor,
+            ticket_expires_at=transaction.now + timedelta(seconds=TICKET_SECONDS),
+            origin=page_origin,
+        )
+        row = {
+            "console_id": fact.console_id,
+            "version": 1,
+            "allocation_id": allocation,
+            "slot_id": slot,
+            "node_id": node,
+            "kind": fact.kind,
+            "actor": fact.actor,
+            "origin": page_origin,
+            "ticket_sha256": ticket_sha256,
+            "ticket_expires_at": fact.ticket_expires_at,
+            "stream_id": new_uuid(),
+            "state": "requested",
+            "seen_at": transaction.now,
+        }
+        await consoles.insert(transaction.conn, row)
+        change = Change(stream_of_console(fact.console_id), 0, (fact,))
+        cause = origin.within(loaded.history[0].cause).at(transaction.now)
+        return Decision((change,), cause, render(fact))
+
+    return command
+
+
+def _slot_of(loaded: LoadedAllocation, number: int) -> SlotId:
+    slots, request = loaded.state.slots, loaded.state.request
+    if number >= len(slots):
+        message = f"the allocation has no slot {number}; it has {len(slots)} slots, counted from 0"
+        raise Malformed(Objection("unknown_slot_index", message, "/slot"))
+    slot = slots[number].slot_id
+    state = loaded.rows[slot].state
+    if not (isinstance(state, Claimed) and state.by == request.allocation_id):
+        raise Conflict(Objection("slice_not_on_node", f"the slice in {slot} is being removed, or is removed"))
+    return slot
+
+
+def use_ticket(console_id: ConsoleId, ticket_sha256: str, page_origin: str | None, origin: Origin) -> Command:
+    """Use the ticket of a session, and answer with the id of the stream that the node has to open.
+
+    A refused ticket is recorded; the answer then begins with `REFUSED`, because a refusal would roll the event back.
+    Raises `UnknownName` if there is no such session.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        row = await _locked(transaction, console_id)
+        released = await consoles.is_released(transaction.conn, row.slot_id, row.allocation_id)
+        code = _against(row, ticket_sha256, page_origin, origin.actor, transaction.now, released=released)
+        if code is None:
+            await consoles.change(transaction.conn, console_id, state="connecting", seen_at=transaction.now)
+            return Decision((), origin.at(transaction.now), str(row.stream_id))
+        reason = Reason(code, TICKET_REASONS[code])
+        fact = ConsoleTicketRefused(console_id, origin.actor, reason, page_origin)
+        return await _appended(transaction, row, fact, origin, f"{REFUSED}{code}")
+
+    return command
+
+
+def _against(
+    row: ConsoleRow, ticket_sha256: str, page_origin: str | None, actor: str, now: datetime, *, released: bool
+) -> str | None:
+    """Return the code with which a ticket is refused, or None."""
+    if not compare_digest(row.ticket_sha256, ticket_sha256):
+        return "ticket_wrong"
+    if row.actor != actor:
+        return "ticket_of_other_caller"
+    if row.origin != page_origin:
+        return "ticket_of_other_origin"
+    if row.state != "requested":
+        return "ticket_used"
+    if now >= row.ticket_expires_at:
+        return "ticket_expired"
+    return "slice_not_on_node" if released else None
+
+
+def refuse(answer: str) -> None:
+    """Raise `Forbidden` if the answer of `use_ticket` is a refusal."""
+    if answer.startswith(REFUSED):
+        code = answer.removeprefix(REFUSED)
+        raise Forbidden(Objection(code, TICKET_REASONS[code]))
+
+
+def record_connected(console_id: ConsoleId, origin: Origin) -> Command:
+    """Record that the node has opened the console. Raises `UnknownName` if the session has ended."""
+
+    async def command(transaction: Transaction) -> Decision:
+        row = await _locked(transaction, console_id)
+        await consoles.change(transaction.conn, console_id, state="connected", seen_at=transaction.now)
+        return await _appended(transaction, row, ConsoleConnected(console_id, row.allocation_id), origin, "")
+
+    return command
+
+
+def record_end(console_id: ConsoleId, reason: Reason, origin: Origin) -> Command:
+    """Record the end of a session: that the node did not open the console, or that a connection has ended. Recording it
+    again changes nothing.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        row = await consoles.locked(transaction.conn, console_id)
+        if row is None:
+            return Decision((), origin.at(transaction.now))
+        return await _ended(transaction, row, reason, origin)
+
+    return command
+
+
+def record_lost(origin: Origin) -> Command:
+    """Record the end of a session of an API process that has ended; answer `AGAIN` if there may be more."""
+
+    async def command(transaction: Transaction) -> Decision:
+        rows = await consoles.lost_sessions(transaction.conn)
+        if not rows:
+            await consoles.forget_unused(transaction.conn)
+            return Decision((), origin.at(transaction.now))
+        reason = Reason("api_process_ended", "the process of the API that had the connection has ended")
+        return await _ended(transaction, rows[0], reason, origin, AGAIN)
+
+    return command
+
+
+def cut_console(console_id: ConsoleId, reason: str, origin: Origin) -> Command:
+    """Request the end of a session. Its process ends the connection within a second. Raises `UnknownName`."""
+
+    async def command(transaction: Transaction) -> Decision:
+        row = await _locked(transaction, console_id)
+        if row.state == "requested":
+            cut = Reason("cut", f"cut by {origin.actor} before its ticket was used: {reason}")
+            return await _ended(transaction, row, cut, origin)
+        text = f"{origin.actor}: {reason}"
+        await consoles.change(transaction.conn, console_id, cut_reason=text)
+        return Decision((), origin.at(transaction.now))
+
+    return command
+
+
+async def _locked(transaction: Transaction, console_id: str) -> ConsoleRow:
+    row = await consoles.locked(transaction.conn, console_id)
+    if row is None:
+        reason = f"there is no console session {console_id}, or it has ended"
+        raise UnknownName(Objection("unknown_console", reason))
+    return row
+
+
+async def _ended(
+    transaction: Transaction, row: ConsoleRow, reason: Reason, origin: Origin, answer: str = ""
+) -> Decision:
+    was_open = row.state == "connected"
+    kind = ConsoleDisconnected if was_open else ConsoleFailed
+    decision = await _appended(
+        transaction, row, kind(row.console_id, row.allocation_id, reason), origin, answer
+    )
+    await consoles.delete(transaction.conn, row.console_id)
+    return decision
+
+
+async def _appended(
+    transaction: Transaction, row: ConsoleRow, fact: ConsoleFact, origin: Origin, answer: str
+) -> Decision:
+    await consoles.change(transaction.conn, row.console_id, version=row.version + 1)
+    change = Change(stream_of_console(row.console_id), row.version, (fact,))
+    return Decision((change,), origin.at(transaction.now), answer)

@@ -1,0 +1,71 @@
+"""Facts about console sessions: an admin's access to the serial port of a slice. Stream: `console-<console_id>`.
+
+A session has a stream of its own, so that it neither changes the version of the allocation nor its timeline. Its events
+have the project and the correlation id of the allocation.
+"""
+
+from datetime import datetime
+
+from events.facts import Fact, Reason
+from events.values import AllocationId, ConsoleId, NodeId, SlotId
+
+
+class ConsoleRequested(Fact, frozen=True, omit_defaults=True):
+    """An admin requested a console session, and got a ticket that is accepted once."""
+
+    console_id: ConsoleId
+    allocation_id: AllocationId
+    slot_id: SlotId
+    """Slot of the slice."""
+    node_id: NodeId
+    """Node that opens the console."""
+    kind: str
+    """What the session reaches: `serial`."""
+    actor: str
+    """Caller that got the ticket; only this caller can use it."""
+    ticket_expires_at: datetime
+    """Time from which the ticket is refused."""
+    origin: str | None = None
+    """Origin of the web page that may use the ticket; absent: a program that sends no origin."""
+
+
+class ConsoleTicketRefused(Fact, frozen=True, omit_defaults=True):
+    """A ticket of the session was presented and refused. No connection was made."""
+
+    console_id: ConsoleId
+    actor: str
+    """Caller that presented the ticket."""
+    reason: Reason
+    """Why the ticket was refused."""
+    origin: str | None = None
+    """Origin of the web page that presented it; absent: none was sent."""
+
+
+class ConsoleConnected(Fact, frozen=True):
+    """The node opened the console, and the caller is connected to it. Recorded before the first byte is passed on."""
+
+    console_id: ConsoleId
+    allocation_id: AllocationId
+
+
+class ConsoleFailed(Fact, frozen=True):
+    """The session ended before it was connected: the node did not open the console, or an admin cut the session. No
+    byte was passed on.
+    """
+
+    console_id: ConsoleId
+    allocation_id: AllocationId
+    reason: Reason
+    """Why the session was not connected."""
+
+
+class ConsoleDisconnected(Fact, frozen=True):
+    """The connection of a console session has ended."""
+
+    console_id: ConsoleId
+    allocation_id: AllocationId
+    reason: Reason
+    """What ended the connection."""
+
+
+ConsoleFact = ConsoleRequested | ConsoleTicketRefused | ConsoleConnected | ConsoleFailed | ConsoleDisconnected

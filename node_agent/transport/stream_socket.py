@@ -1,0 +1,82 @@
+"""The WebSocket with which a node opens a requested stream. It dials out to the API with the credential of its session.
+
+Messages in both directions are bounded. The library reads ahead a few messages and then stops reading from the
+connection, so a console that takes no input slows the sender down.
+"""
+
+from types import TracebackType
+from typing import Final
+from uuid import UUID
+
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from node_agent.settings import Settings, SettingsRefused, api_trust
+from node_agent.transport.client import ControlPlaneUnavailable, Credentials
+from tasks.streams import MAX_MESSAGE, ConsoleOpened
+
+_OPEN_SECONDS: Final = 5.0
+_CLOSE_SECONDS: Final = 1.0
+_MOST_BYTES: Final = 1024 * 1024
+"""Maximum size of a message of the control plane, which limits those of callers to much less."""
+
+
+class StreamSocket:
+    """An open WebSocket of a stream. One thread may receive and another may send at the same time."""
+
+    def __init__(self, settings: Settings, credentials: Credentials, stream: UUID) -> None:
+        """Open the stream. Raises `ControlPlaneUnavailable`, also if the control plane no longer waits for it."""
+        self._connection = _connected(settings, credentials.bearer, stream)
+
+    def opened(self, message: ConsoleOpened) -> None:
+        """Send the first message. Raises `ControlPlaneUnavailable`."""
+        try:
+            self._connection.send(message.model_dump_json())
+        except ConnectionClosed as error:
+            raise ControlPlaneUnavailable(f"the stream was closed: {error}") from error
+
+    def send(self, data: bytes) -> bool:
+        """Send output, and return whether the stream is still open."""
+        try:
+            for start in range(0, len(data), MAX_MESSAGE):
+                self._connection.send(data[start : start + MAX_MESSAGE])
+        except ConnectionClosed:
+            return False
+        return True
+
+    def receive(self) -> bytes | None:
+        """Wait for input and return it; None when the stream is closed."""
+        try:
+            found = self._connection.recv()
+        except ConnectionClosed:
+            return None
+        return found.encode() if isinstance(found, str) else found
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> "StreamSocket":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _connected(settings: Settings, bearer: str, stream: UUID) -> ClientConnection:
+    url = f"ws{settings.api_url.removeprefix('http').rstrip('/')}/v1/agent/streams/{stream}"
+    try:
+        return connect(
+            url,
+            ssl=api_trust(settings),
+            additional_headers={"Authorization": f"Bearer {bearer}"},
+            open_timeout=_OPEN_SECONDS,
+            close_timeout=_CLOSE_SECONDS,
+            compression=None,
+            max_size=_MOST_BYTES,
+            # As in the HTTP client: the node's credential must not go where the host's root user configured.
+            proxy=None,
+        )
+    except (OSError, TimeoutError, WebSocketException, SettingsRefused) as error:
+        raise ControlPlaneUnavailable(f"the stream {stream} could not be opened: {error}") from error
