@@ -120,6 +120,8 @@ def _routes() -> Sequence[BaseRoute]:
         _page("/allocations/{allocation}/placement", allocations.show_placement),
         _page("/allocations/{allocation}/timeline", allocations.show_timeline),
         _page("/allocations/{allocation}/serial-log", allocations.show_serial_log),
+        _page("/allocations/{allocation}/console", allocations.show_console),
+        _page("/allocations/{allocation}/console", allocations.open_console, "POST"),
         Route(f"{ROOT}/allocations/{{allocation}}/watch", _Watch()),
         *_actions("/allocations/{allocation}/{action}", ALLOCATION),
         *_actions("/allocations/{allocation}/ingress/{ingress}/{action}", INGRESS),

@@ -110,6 +110,24 @@ async def show_serial_log(visit: Visit) -> Response:
     return visit.render("serial_log.html", log=log, slot=slot, text=_visible(log["text"]), command=command)
 
 
+async def show_console(visit: Visit) -> Response:
+    return _console(visit, visit.query("slot") or "0", None)
+
+
+async def open_console(visit: Visit) -> Response:
+    """Request a ticket for a page of this origin, and return the page that uses it."""
+    slot = (await visit.form()).text("slot") or "0"
+    name, url = visit.request.path_params["allocation"], visit.request.url
+    body = {"slot": int(slot) if slot.isdecimal() else slot, "origin": f"{url.scheme}://{url.netloc}"}
+    ticket = await visit.send("POST", "allocations", name, "console-sessions", body=body)
+    return _console(visit, slot, ticket)
+
+
+def _console(visit: Visit, slot: str, ticket: Mapping[str, Any] | None) -> Response:
+    name = visit.request.path_params["allocation"]
+    return visit.render("console.html", allocation=name, slot=slot, ticket=ticket)
+
+
 def _visible(text: str) -> str:
     """Return the output of a terminal without its control sequences and control characters."""
     return _CONTROL.sub("", _SEQUENCE.sub("", text))
