@@ -241,7 +241,7 @@ def test_session_over_two_api_processes_ends_when_the_process_of_the_caller_is_k
 
 def connects(consoles: Consoles) -> bool:
     with consoles.socket(consoles.ticket()) as socket:
-        return first(socket)["state"] == "connected"
+        return str(first(socket)["state"]) == "connected"
 
 
 def test_session_without_an_agent_fails_after_ten_seconds(consoles: Consoles) -> None:
