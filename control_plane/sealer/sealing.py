@@ -6,6 +6,7 @@ sealer signs leaves as they are stored. It does not compute them again: a row th
 its old leaf, then differs from the sealed leaf.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, LiteralString, NamedTuple
@@ -29,6 +30,7 @@ select position, leaf from (
 ) leaves order by position
 """
 _EPOCH: Final = "select ledger.current_epoch()"
+STATE_SECONDS: Final = 0.5
 
 
 class LedgerIncomplete(Exception):
@@ -64,6 +66,8 @@ class Sealer:
     ) -> None:
         self._conn, self._signer, self._clock = conn, signer, clock
         self._frontier, self.last = frontier, last
+        self._state: dict[Part, str] = {}
+        self._state_read = -STATE_SECONDS
 
     @classmethod
     async def load(
@@ -86,7 +90,7 @@ class Sealer:
         """
         async with self._conn.transaction():
             leaves = await self._leaves(upto)
-            state = await self._state(upto)
+            state = await self._digests(upto, fresh=not leaves)
             if not leaves and self.last is not None and _is_same(state, self.last.head.state):
                 return None
             frontier = self._frontier.copy()
@@ -109,8 +113,17 @@ class Sealer:
             raise LedgerIncomplete(self.position + len(rows) + 1)
         return [row.leaf for row in rows]
 
-    async def _state(self, upto: Position) -> dict[Part, str]:
-        return {each: part_digest(await part_rows(self._conn, each, self.position, upto)) for each in Part}
+    async def _digests(self, upto: Position, *, fresh: bool) -> dict[Part, str]:
+        """Return the digests of all parts. Unless `fresh`, those that do not depend on the sealed positions may be
+        `STATE_SECONDS` old: at a high rate of events, reading them for each head would slow down the appends.
+        """
+        now = time.monotonic()
+        if fresh or now >= self._state_read + STATE_SECONDS:
+            parts = [each for each in Part if each is not Part.KEYS]
+            self._state = {each: part_digest(await part_rows(self._conn, each)) for each in parts}
+            self._state_read = now
+        keys = part_digest(await part_rows(self._conn, Part.KEYS, self.position, upto))
+        return {each: keys if each is Part.KEYS else self._state[each] for each in Part}
 
     async def _head(self, frontier: Frontier, state: dict[Part, str]) -> Head:
         last = self.last
