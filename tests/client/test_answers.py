@@ -80,6 +80,8 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     audit_answers.ConsistencyProof: audit.ConsistencyProofView,
     audit_answers.Head: audit.HeadView,
     audit_answers.InclusionProof: audit.InclusionProofView,
+    audit_answers.Sinks: audit.SinksView,
+    audit_answers.Sink: audit.SinkView,
     capacity_answers.CapacityReport: capacity.CapacityReport,
     capacity_answers.NodeCapacity: capacity.NodeCapacity,
     catalogue_answers.AppProfile: entry_views.AppProfileView,

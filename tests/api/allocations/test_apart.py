@@ -15,9 +15,14 @@ DB = {"role": "db"}
 NODES = 3
 
 
-def nodes_of(plane: RunningPlane) -> list[str]:
-    listed = plane.client().get("/allocations").json()["items"]
-    return sorted(slot["node_id"] for each in listed for slot in each["slots"])
+def await_nodes(plane: RunningPlane, expected: list[str]) -> None:
+    """Wait until the list of allocations has slots on exactly these nodes."""
+
+    def nodes() -> list[str]:
+        listed = plane.client().get("/allocations").json()["items"]
+        return sorted(slot["node_id"] for each in listed for slot in each["slots"])
+
+    until(lambda: nodes() == expected, f"the allocations are on {expected}")
 
 
 def test_allocations_that_keep_apart_from_a_label_are_on_different_nodes_and_one_too_many_is_refused(
@@ -28,7 +33,7 @@ def test_allocations_that_keep_apart_from_a_label_are_on_different_nodes_and_one
     made = [allocate(emptied_plane, labels=DB, apart_from=DB) for _ in range(3)]
     assert [each.status_code for each in made] == [202, 202, 409]
     assert made[0].json()["apart_from"] == DB
-    assert nodes_of(emptied_plane) == ["n1", "n2"]
+    await_nodes(emptied_plane, ["n1", "n2"])
     problem = made[2].json()
     assert [each["code"] for each in problem["reasons"]] == ["no_capacity"]
     assert [(each["code"], each["nodes"]) for each in problem["placement"]] == [("not_apart", 2)]
@@ -54,7 +59,7 @@ def test_concurrent_requests_that_keep_apart_from_each_other_share_no_node(
             )
         )
     assert sorted(answers) == [202] * NODES + [409] * 2 * NODES
-    assert nodes_of(emptied_plane) == [f"n{number}" for number in range(NODES)]
+    await_nodes(emptied_plane, [f"n{number}" for number in range(NODES)])
     assert emptied_plane.rows("select count(*) from work.label_lock") == [(0,)]
 
 

@@ -76,7 +76,7 @@ def test_slot_with_repeated_failures_is_excluded_without_its_node(plane: Running
 
     assert codes(refused) == ["no_healthy_slot"]
     assert (
-        "node n1: suitable slots are blocked by drift, or excluded after failed bring-ups or a fault"
+        "node n1: suitable slots are blocked by drift, quarantined, or excluded after failed bring-ups or a fault"
         in refused.json()["reasons"][0]["message"]
     )
     assert blocked_by(plane) == {"n1": None, "n1/0": None, "n1/1": "bring_ups_failed"}

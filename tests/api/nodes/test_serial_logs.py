@@ -27,7 +27,8 @@ class LogSite:
         self._pool = ThreadPoolExecutor(1)
 
     def request(self, tail: int | None = None) -> "Future[httpx.Response]":
-        return self._pool.submit(lambda: self.show(tail=tail))
+        query: dict[str, Any] = {} if tail is None else {"tail": tail}
+        return self._pool.submit(lambda: self.show(**query))
 
     def show(self, headers: dict[str, str] | None = None, **query: Any) -> httpx.Response:
         with self.plane.client(**(headers or {})) as client:
