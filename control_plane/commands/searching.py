@@ -30,7 +30,7 @@ from control_plane.decisions.placing.choice import (
 )
 from control_plane.decisions.placing.explanation import RESERVED, Unplaced, unplaced
 from control_plane.decisions.placing.suitability import Demand, Suited, compare
-from control_plane.decisions.refusals import Conflict
+from control_plane.decisions.refusals import Conflict, Refused
 from control_plane.decisions.reservations import against_taking
 from control_plane.handle import Transaction
 from control_plane.work import placeable, tables
@@ -129,8 +129,7 @@ async def find_slots(transaction: Transaction, wanted: PlacementRequest) -> Foun
         others = replace(others, except_nodes=others.except_nodes | found.lost)
     if refusal is not None:
         raise refusal
-    await _refuse(transaction.conn, wanted)
-    raise AssertionError("_refuse always raises")
+    raise await _refusal(transaction.conn, wanted)
 
 
 async def _search(transaction: Transaction, wanted: PlacementRequest) -> FoundSlots | _Nothing:
@@ -265,17 +264,17 @@ async def _first_that_fits(
     return rows
 
 
-async def _refuse(conn: AsyncConnection, wanted: PlacementRequest) -> None:
-    """Raise the refusal of a request for which no node has enough free slots, with the reasons of all nodes."""
+async def _refusal(conn: AsyncConnection, wanted: PlacementRequest) -> Refused:
+    """Return the refusal of a request for which no node has enough free slots, with the reasons of all nodes."""
     found, node = await groups_of(conn, wanted), wanted.request.node
     if node is not None and not found:
-        raise unknown_node(node)
+        return unknown_node(node)
     row = None if node is None else await nodes.find(conn, node)
     cordoned = None if row is None else row.cordoned
     if any(each.code == RESERVED for each in found):
         count, project = wanted.request.slot_count, wanted.request.project
-        raise Unplaced([against_taking(wanted.kept_supplies, project, count, wanted.demand)], found)
-    raise unplaced(found, wanted.demand, wanted.request.slot_count, node, cordoned)
+        return Unplaced([against_taking(wanted.kept_supplies, project, count, wanted.demand)], found)
+    return unplaced(found, wanted.demand, wanted.request.slot_count, node, cordoned)
 
 
 async def _chosen(

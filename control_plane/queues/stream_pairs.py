@@ -2,7 +2,7 @@
 with the node's. They may be the same process; there is one path for both cases.
 
 Each direction of a stream is a Redis channel. Redis does not store what is published, so each end sends at most
-`WINDOW` bytes that the other end has not taken yet: then it waits. Both ends publish a sign of life every second. An
+`WINDOW` bytes that the other end has not taken yet: then it waits. Both ends publish an empty message every second. An
 end that receives nothing for `SILENT_SECONDS`, or that loses its connection to Redis, ends the stream, because a
 message may be missing. A node has no permission for these channels.
 """

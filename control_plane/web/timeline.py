@@ -1,7 +1,8 @@
-"""Timelines: events with the time that each step took. Runs of less important events are folded.
+"""Timelines: lists of events, each with the time since the event before it.
 
-A fold replaces several rows by one with their number, and opens with a link: nothing is left out. The level and the
-open folds are in the address of the page. A time without events is a row of its own.
+Consecutive events below the chosen level of importance are shown as one row with their number (a fold), and a link in
+it shows them singly. The level and the open folds are in the address of the page. An hour without an event is a row of
+its own.
 """
 
 from collections import Counter
@@ -46,7 +47,9 @@ class Step(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """A run of events below the chosen level, newest first. `url` opens the fold, or closes it if it is open."""
+    """Consecutive events below the chosen level, newest first, which are shown as one row unless `is_open`. `url` is
+    the address of the page with this fold opened or closed.
+    """
 
     steps: Sequence[Step]
     is_open: bool

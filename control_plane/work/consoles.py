@@ -1,7 +1,7 @@
 """`work.console`: console sessions that may still be used or are open. A row is deleted when its session has ended.
 
 The row has the hash of the session's ticket; the lock of the row makes the ticket single-use. `version` is the version
-of the session's stream: the holder of the row's lock can append at this version. `seen_at` is the last sign of life of
+of the session's stream: the holder of the row's lock can append at this version. `seen_at` is the last update by
 the process that has the caller's connection.
 """
 
@@ -20,7 +20,7 @@ from read_models import slots
 
 State = Literal["requested", "connecting", "connected"]
 SILENT: Final = timedelta(seconds=10)
-"""Time without a sign of life after which the process of a connected session counts as ended."""
+"""Time without an update of `seen_at` after which the process of a session counts as ended."""
 KEPT: Final = timedelta(minutes=10)
 """Time for which an unused ticket is remembered after its expiry, so that a late use is recorded."""
 _COLUMNS: Final = (
@@ -39,7 +39,7 @@ order by console_id limit 10 for update skip locked
 _FORGET: Final = """
 delete from work.console where state = 'requested' and ticket_expires_at < clock_timestamp() - %s
 """
-# One statement that is a sign of life, and that returns why the session has to end.
+# One statement that updates `seen_at`, and returns why the session has to end.
 _CHECK: Final = """
 update work.console c set seen_at = clock_timestamp() where console_id = %s
 returning case
@@ -124,6 +124,6 @@ async def forget_unused(conn: AsyncConnection) -> None:
 
 
 async def check(conn: AsyncConnection, console_id: ConsoleId) -> Check:
-    """Record a sign of life of an open session, and return whether it has to end."""
+    """Record that the process of an open session runs, and return whether the session has to end."""
     rows = await fetch_rows(await ledger_connection(conn), Check, _CHECK, [console_id])
     return rows[0] if rows else Check("ended", None)

@@ -46,7 +46,7 @@ def ledger_clock_replaced(admin_dsn: str) -> Iterator[None]:
 
 @dataclass
 class DemoClock:
-    """Clock of the commands that record demo data. Each command takes place a little later than the one before."""
+    """Clock of the commands that record demo data. Each command advances it by 7 ms."""
 
     now: datetime
 

@@ -18,8 +18,8 @@ from sqlalchemy.engine import URL
 from control_plane.database import engine_of
 from control_plane.handle import Handle
 from deploy.demo.clock import DemoClock, ledger_clock_replaced
-from deploy.demo.story import DemoNode, Sizes, nodes, stays
-from deploy.demo.world import World
+from deploy.demo.plan import DemoNode, Sizes, nodes, planned_allocations
+from deploy.demo.recorder import Recorder
 
 SEED: Final = 1
 _REPAIRED: Final = (
@@ -28,7 +28,7 @@ _REPAIRED: Final = (
 )
 _REPAIRS_PER_DAY: Final = 3
 ShowProgress = Callable[[float, datetime], None]
-"""Function that gets the finished share of the work, from 0 to 1, and the time that the story has reached."""
+"""Function that gets the finished share of the work, from 0 to 1, and the time up to which data are recorded."""
 
 
 def fill(
@@ -40,7 +40,7 @@ def fill(
     seed: int = SEED,
     until: datetime | None = None,
 ) -> list[DemoNode]:
-    """Record demo data that end at `until`, by default now, and return the nodes. The same seed gives the same story.
+    """Record demo data that end at `until`, by default now, and return the nodes. Equal seeds give equal data.
 
     `admin_dsn` is for the superuser of the database, and `app` for the role of the application. Raises
     `LedgerNotEmpty`. An interrupt (`KeyboardInterrupt`) ends it after the present step.
@@ -59,51 +59,51 @@ def fill(
 
 
 async def _fill(
-    app: URL, story: "tuple[Sizes, int, datetime]", show: ShowProgress, halted: threading.Event
+    app: URL, extent: "tuple[Sizes, int, datetime]", show: ShowProgress, halted: threading.Event
 ) -> list[DemoNode]:
-    sizes, seed, until = story
+    sizes, seed, until = extent
     began = until - timedelta(days=sizes.days)
     clock, fleet = DemoClock(began), nodes(sizes)
     engine = engine_of(app.render_as_string(hide_password=False), 1)
     try:
-        world = World(Handle(engine, _wake_no_follower, clock), clock, Random(seed), until)  # noqa: S311 (not for cryptography)
-        _schedule(world, fleet, began, sizes, seed)
-        await world.run(lambda moment: show((moment - began) / (until - began), moment), halted.is_set)
+        recorder = Recorder(Handle(engine, _wake_no_follower, clock), clock, Random(seed), until)  # noqa: S311 (not for cryptography)
+        _schedule(recorder, fleet, began, sizes, seed)
+        await recorder.run(lambda moment: show((moment - began) / (until - began), moment), halted.is_set)
     finally:
         await engine.dispose()
     return fleet
 
 
-def _schedule(world: World, fleet: list[DemoNode], began: datetime, sizes: Sizes, seed: int) -> None:
+def _schedule(recorder: Recorder, fleet: list[DemoNode], began: datetime, sizes: Sizes, seed: int) -> None:
     whole = timedelta(days=sizes.days)
-    world.at(began, world.found)
+    recorder.at(began, recorder.found)
     for number, node in enumerate(fleet):
-        world.at(began + timedelta(seconds=1 + number), partial(world.add, node))
+        recorder.at(began + timedelta(seconds=1 + number), partial(recorder.add, node))
     broken = fleet[min(2, len(fleet) - 1)].name
     broken_from, broken_to = whole * 0.4, whole * 0.55
-    for stay in stays(sizes, seed):
-        is_broken = broken_from <= stay.at < broken_to
-        world.at(began + stay.at, partial(world.request, stay, (broken,) if is_broken else ()))
-    world.at(began + broken_to, partial(world.readmit, broken, "its memory was replaced"))
-    world.at(began + whole * 0.5, world.raise_price)
-    world.at(began + whole * 0.6, world.reserve)
-    _schedule_incidents(world, fleet, began, whole)
+    for planned in planned_allocations(sizes, seed):
+        is_broken = broken_from <= planned.at < broken_to
+        recorder.at(began + planned.at, partial(recorder.request, planned, (broken,) if is_broken else ()))
+    recorder.at(began + broken_to, partial(recorder.readmit, broken, "its memory was replaced"))
+    recorder.at(began + whole * 0.5, recorder.raise_price)
+    recorder.at(began + whole * 0.6, recorder.reserve)
+    _schedule_incidents(recorder, fleet, began, whole)
 
 
-def _schedule_incidents(world: World, fleet: list[DemoNode], began: datetime, whole: timedelta) -> None:
-    random = world.random
+def _schedule_incidents(recorder: Recorder, fleet: list[DemoNode], began: datetime, whole: timedelta) -> None:
+    random = recorder.random
     for _ in range(round(whole / timedelta(days=1) * _REPAIRS_PER_DAY)):
         drift, node = random.choice(_REPAIRED), random.choice(fleet)
-        world.at(began + whole * random.uniform(0.1, 1), partial(world.repair_drift, node, *drift))
+        recorder.at(began + whole * random.uniform(0.1, 1), partial(recorder.repair_drift, node, *drift))
     updated, cordoned = fleet[0].name, fleet[min(1, len(fleet) - 1)].name
-    world.at(began + whole * 0.3, partial(world.cordon, updated, "update of its firmware"))
-    world.at(began + whole * 0.32, partial(world.uncordon, updated, "its firmware was updated"))
-    world.at(began + whole * 0.97, partial(world.cordon, cordoned, "its fan is loud"))
-    world.at(began + whole * 0.45, partial(world.reprovision, "its address was published"))
-    world.at(began + whole * 0.7, partial(world.retire, "its disk is slow"))
+    recorder.at(began + whole * 0.3, partial(recorder.cordon, updated, "update of its firmware"))
+    recorder.at(began + whole * 0.32, partial(recorder.uncordon, updated, "its firmware was updated"))
+    recorder.at(began + whole * 0.97, partial(recorder.cordon, cordoned, "its fan is loud"))
+    recorder.at(began + whole * 0.45, partial(recorder.reprovision, "its address was published"))
+    recorder.at(began + whole * 0.7, partial(recorder.retire, "its disk is slow"))
     for number, node in enumerate(each for each in fleet if not each.attended):
         drift = ("uplink.unresponsive", "the gateway of the uplink responds", "no response for 30 s")
-        world.at(began + whole * (0.98 - number / 100), partial(world.open_drift, node, *drift))
+        recorder.at(began + whole * (0.98 - number / 100), partial(recorder.open_drift, node, *drift))
 
 
 async def _wake_no_follower() -> None:

@@ -14,8 +14,8 @@ from sqlalchemy.engine import URL
 
 from deploy.demo.clock import LedgerNotEmpty
 from deploy.demo.hosting import HostedNode, Hosting
-from deploy.demo.story import DemoNode, Sizes
-from deploy.demo.story import nodes as nodes_of
+from deploy.demo.plan import DemoNode, Sizes
+from deploy.demo.plan import nodes as nodes_of
 from deploy.embedded.children import Child
 from deploy.embedded.client import Api
 from deploy.embedded.layout import Layout, write_private_text

@@ -19,7 +19,7 @@ from typing import Final
 import httpx
 
 from deploy.demo.fleet import DemoRefused
-from deploy.demo.story import Sizes
+from deploy.demo.plan import Sizes
 from deploy.embedded.client import ApiRefused
 from deploy.embedded.demonstration import DemonstrationFailed
 from deploy.embedded.layout import (

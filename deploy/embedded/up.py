@@ -19,7 +19,7 @@ from typing import Any, Final
 import structlog
 
 from deploy.demo.fleet import HEARTBEAT_SECONDS, DemoFleet
-from deploy.demo.story import Sizes
+from deploy.demo.plan import Sizes
 from deploy.embedded.client import Api
 from deploy.embedded.demonstration import ONCE_LABEL, Demonstration
 from deploy.embedded.layout import Layout, StateFolderLock

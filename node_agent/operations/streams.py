@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class Streams:
-    """Answers of a node to requests for streams. Thread-safe."""
+    """Opens the streams that the API requests from this node: serial logs and serial consoles. Thread-safe."""
 
     def __init__(
         self, settings: Settings, session: Session, host: Host, slots: Slots, link: ControlPlane
@@ -78,7 +78,9 @@ class Streams:
                 f"slot {request.slot_id} has no slice of allocation {request.allocation_id}",
             )
         if not self._consoles.has_room:
-            return _reason("console_in_use", "the node has too many open consoles, or its agent stops")
+            return _reason(
+                "console_in_use", "the node has the maximum number of open consoles, or its agent is stopping"
+            )
         try:
             return self._host.open_console(network, request.allocation_id)
         except ConsoleRefused as refused:

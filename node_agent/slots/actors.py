@@ -20,7 +20,7 @@ from tasks.streams import ACTOR, MalformedRequest, StreamRequest, read_request
 
 log = structlog.get_logger(__name__)
 _STREAM_LIMIT: Final = timedelta(seconds=60)
-"""Time after which the thread of a request for a stream is interrupted."""
+"""Maximum time for opening a requested stream; its thread is interrupted then."""
 _GRACE: Final = timedelta(seconds=30)
 """Time after a task's own time limit until the task's thread is interrupted. Work checks its time limit between two
 steps, so the interruption affects only work that hangs within a step."""

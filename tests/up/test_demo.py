@@ -12,7 +12,7 @@ import pytest
 
 from deploy.demo.clock import LedgerNotEmpty
 from deploy.demo.fill import fill
-from deploy.demo.story import Sizes, stays
+from deploy.demo.plan import Sizes, planned_allocations
 from deploy.embedded.lab_catalogue import publish_lab_catalogue
 from deploy.embedded.stack import sqlalchemy_url
 from events.values import correlation_of
@@ -105,5 +105,5 @@ def test_interrupted_recording_ends_between_two_commands_and_restores_the_clock_
     assert 0 < rows(database, "select count(*) from ledger.event")[0][0] < 300
 
 
-def test_story_depends_on_the_seed_only() -> None:
-    assert stays(SIZES, 1) == stays(SIZES, 1) != stays(SIZES, 2)
+def test_planned_allocations_depend_on_the_seed_only() -> None:
+    assert planned_allocations(SIZES, 1) == planned_allocations(SIZES, 1) != planned_allocations(SIZES, 2)

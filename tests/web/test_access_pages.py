@@ -92,7 +92,7 @@ def test_refused_form_of_a_key_keeps_what_was_entered_and_issues_nothing(
     assert plane.last_position() == position
 
 
-def test_service_account_is_created_gets_a_key_and_is_disabled_and_enabled(
+def test_pages_create_a_service_account_issue_its_key_and_disable_and_enable_it(
     plane: RunningPlane, admin: Browser
 ) -> None:
     created = admin.submit(

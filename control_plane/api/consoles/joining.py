@@ -72,7 +72,7 @@ class CallerEnd:
         self._origin = Origin(credential.principal.actor, f"console session {console}", new_uuid())
 
     async def run(self) -> Reason:
-        """Connect the caller with the console, and return why the session has ended."""
+        """Run the session until it ends, and return the reason of its end."""
         reason = Reason("internal_error", "the session failed; the log of the API has the cause")
         try:
             reason = await self._session()
@@ -85,7 +85,7 @@ class CallerEnd:
         try:
             await self._plane.handle(record_end(self._console, reason, self._origin))
         except (Refused, *DATABASE_UNAVAILABLE) as error:
-            # Another process records the end when this session has given no sign of life for a while.
+            # Another process records the end as soon as the row of this session was not updated for ten seconds.
             log.warning("console_end_not_recorded", console_id=self._console, error=str(error))
 
     async def _session(self) -> Reason:

@@ -27,4 +27,4 @@ async def end_lost_consoles(plane: Plane) -> None:
 
 
 def _origin() -> Origin:
-    return Origin("system:api", "a console session gave no sign of life", new_uuid())
+    return Origin("system:api", "the process of a console session has ended", new_uuid())

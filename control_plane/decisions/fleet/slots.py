@@ -194,7 +194,7 @@ def _against_first_approval(slot: SlotId, state: SlotState, skus: Collection[Sku
 
 
 def _no_fitting_sku(slot: SlotId) -> Objection:
-    reason = f"slot {slot} can carry none of the SKUs that the catalogue offers; publish one that fits its hardware"
+    reason = f"slot {slot} can carry none of the SKUs that the catalogue offers; publish a SKU that fits its hardware"
     return Objection("no_fitting_sku", reason)
 
 

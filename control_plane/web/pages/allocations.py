@@ -115,7 +115,7 @@ async def show_console(visit: Visit) -> Response:
 
 
 async def open_console(visit: Visit) -> Response:
-    """Request a ticket for a page of this origin, and return the page that uses it."""
+    """Request a ticket for the serial console, and return the page with the terminal, which uses the ticket."""
     slot = (await visit.form()).text("slot") or "0"
     name, url = visit.request.path_params["allocation"], visit.request.url
     body = {"slot": int(slot) if slot.isdecimal() else slot, "origin": f"{url.scheme}://{url.netloc}"}

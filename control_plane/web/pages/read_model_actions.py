@@ -1,4 +1,4 @@
-"""Actions on read models, which a projection fills from the ledger, and the action that verifies them."""
+"""Actions of the pages about projections: rebuild a read model, skip or retry an event, and verify all read models."""
 
 from typing import Final
 

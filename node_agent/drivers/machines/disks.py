@@ -79,7 +79,9 @@ class DisksFolder:
 
 
 def _rotation(part: Path) -> int:
-    """Return the age of a rotated part of a log: 0 for the newest; a file of another program comes last."""
+    """Return the sort key of a rotated log file: the number at the end of its name, 0 for the newest. A file without a
+    number sorts last.
+    """
     number = part.name.rpartition(".")[2]
     return int(number) if number.isascii() and number.isdigit() else sys.maxsize
 

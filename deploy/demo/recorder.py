@@ -1,6 +1,6 @@
-"""Records demo data: carries out a story with the commands that the routes of the API run, in the order of its times.
+"""Records demo data: carries out a plan with the commands that the routes of the API run, in the order of its times.
 
-Each step of the story can schedule later ones. Nodes report as agents do. Steps after the end of the demo data are not
+Each step of the plan can schedule later ones. Nodes report as agents do. Steps after the end of the demo data are not
 carried out, so that some allocations are active at the end.
 """
 
@@ -41,7 +41,7 @@ from control_plane.version import release
 from control_plane.work import tables
 from control_plane.work.report_budget import Limits
 from deploy.demo.clock import DemoClock
-from deploy.demo.story import ADMIN, LARGE, PROJECTS, SMALL, DemoNode, SlotSize, Stay
+from deploy.demo.plan import ADMIN, LARGE, PROJECTS, SMALL, DemoNode, PlannedAllocation, SlotSize
 from deploy.embedded.lab_catalogue import SMALL as LAB_SMALL
 from deploy.embedded.lab_catalogue import publish_with
 from events.allocations import AllocationPlaced, AllocationReplaced, AllocationRequested, PlacedSlot
@@ -66,7 +66,7 @@ _KEY: Final = SshPublicKey(
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV demo"
 )
 _EVER: Final = timedelta(days=3650)
-"""Age of a heartbeat with which a node is used: heartbeats have the true time, and the story does not."""
+"""Age of a heartbeat with which a node is used: they have the true time, and the plan is in the past."""
 _NO_BUDGET: Final = Limits(burst=10**6)
 _SESSION: Final = timedelta(minutes=15)
 _ABSENT: Final = ("link", "lease", "port", "translation", "machine")
@@ -82,7 +82,7 @@ Act = Callable[[], Awaitable[None]]
 
 
 @dataclass
-class World:
+class Recorder:
     """The control plane and the fleet of the demo data. `until` is the end of the data."""
 
     handle: Handle
@@ -259,14 +259,14 @@ class World:
 
     # Allocations
 
-    async def request(self, stay: Stay, broken: Sequence[NodeId] = ()) -> None:
+    async def request(self, planned: PlannedAllocation, broken: Sequence[NodeId] = ()) -> None:
         """Request an allocation. On the `broken` nodes, no slice can be brought up."""
         correlation = self._uuid()
         allocation = allocation_of(correlation)
-        lease = stay.lasts if stay.expires else stay.lasts * 1.5
+        lease = planned.lasts if planned.expires else planned.lasts * 1.5
         request = AllocationRequested(
-            allocation, stay.project, stay.sku, "private-nat", ImageName("lab-guest"), (_KEY,),
-            max(round(lease.total_seconds()), 600), stay.slots, stay.labels,
+            allocation, planned.project, planned.sku, "private-nat", ImageName("lab-guest"), (_KEY,),
+            max(round(lease.total_seconds()), 600), planned.slots, planned.labels,
         )  # fmt: skip
 
         def note_slots(facts: Sequence[object], _now: datetime) -> str:
@@ -274,11 +274,11 @@ class World:
             return ""
 
         # As in the API: an allocation's timeline consists of the events with the correlation id in its id.
-        origin = Origin(stay.caller, "POST /v1/allocations", correlation, stay.project)
+        origin = Origin(planned.caller, "POST /v1/allocations", correlation, planned.project)
         new = NewAllocation(request, _EVER, simulated_allowed=True)
         if not await self.do(create_allocation(new, origin, note_slots)):
             return
-        self.later(timedelta(seconds=1), partial(self._bring_up, allocation, stay, broken, first=True))
+        self.later(timedelta(seconds=1), partial(self._bring_up, allocation, planned, broken, first=True))
 
     def _note_slots(self, allocation: AllocationId, facts: Sequence[object]) -> None:
         for fact in facts:
@@ -286,17 +286,17 @@ class World:
                 self._placed[allocation] = fact.slots
 
     async def _bring_up(
-        self, allocation: AllocationId, stay: Stay, broken: Sequence[NodeId], *, first: bool
+        self, allocation: AllocationId, planned: PlannedAllocation, broken: Sequence[NodeId], *, first: bool
     ) -> None:
         placed = self._placed[allocation]
         for each in placed:
             starting = reports.SliceStarting(slot_id=each.slot_id, allocation_id=allocation)
             await self.report(node_of(each.slot_id), starting)
-        fails = (stay.fails and first) or node_of(placed[0].slot_id) in broken
+        fails = (planned.fails and first) or node_of(placed[0].slot_id) in broken
         ending = self._fail if fails else self._become_ready
-        self.later(stay.boots_in, partial(ending, allocation, stay))
+        self.later(planned.boots_in, partial(ending, allocation, planned))
 
-    async def _fail(self, allocation: AllocationId, stay: Stay) -> None:
+    async def _fail(self, allocation: AllocationId, planned: PlannedAllocation) -> None:
         """Report that the slices cannot be brought up, and continue on the node that replaces this one, if it is a
         fault of the node.
         """
@@ -309,9 +309,9 @@ class World:
             self._note_slots(allocation, [each.fact for each in await allocation_history(conn, allocation)])
         self.later(timedelta(seconds=9), partial(self._remove, allocation, former))
         if self._placed[allocation] != former:
-            self.later(timedelta(seconds=2), partial(self._bring_up, allocation, stay, (), first=False))
+            self.later(timedelta(seconds=2), partial(self._bring_up, allocation, planned, (), first=False))
 
-    async def _become_ready(self, allocation: AllocationId, stay: Stay) -> None:
+    async def _become_ready(self, allocation: AllocationId, planned: PlannedAllocation) -> None:
         for each in self._placed[allocation]:
             network, node = each.network, node_of(each.slot_id)
             slice_ = {"slot_id": each.slot_id, "allocation_id": allocation}
@@ -322,13 +322,13 @@ class World:
             await self.report(node, reports.SliceAddress.model_validate({**slice_, **address}))
             ready = {"address": network.private_ip, "port": 22, "banner": "SSH-2.0-dropbear_2022.83"}
             await self.report(node, reports.SliceReady.model_validate({**slice_, **ready}))
-        if stay.is_interrupted:
-            self.later(stay.lasts * 0.5, partial(self._interrupt, allocation))
-        if stay.expires:
+        if planned.is_interrupted:
+            self.later(planned.lasts * 0.5, partial(self._interrupt, allocation))
+        if planned.expires:
             # The lease began at the last report.
-            self.later(stay.lasts + timedelta(seconds=660), partial(self._expire, allocation))
+            self.later(planned.lasts + timedelta(seconds=660), partial(self._expire, allocation))
         else:
-            self.later(stay.lasts, partial(self._release, allocation, stay))
+            self.later(planned.lasts, partial(self._release, allocation, planned))
 
     async def _interrupt(self, allocation: AllocationId) -> None:
         """Let the first slice end without an order, and restart it."""
@@ -349,11 +349,11 @@ class World:
         await self.do(expire_lease(allocation))
         self._remove_soon(allocation)
 
-    async def _release(self, allocation: AllocationId, stay: Stay) -> None:
+    async def _release(self, allocation: AllocationId, planned: PlannedAllocation) -> None:
         reason = Reason("released_by_caller", "the caller requested the release")
-        origin = Origin(stay.caller, f"DELETE /v1/allocations/{allocation}", self._uuid(), stay.project)
+        origin = Origin(planned.caller, f"DELETE /v1/allocations/{allocation}", self._uuid(), planned.project)
         await self.do(release_allocation(allocation, origin, reason))
-        if not stay.leaves_remains:
+        if not planned.leaves_remains:
             self._remove_soon(allocation)
             return
         for each in self._placed[allocation]:

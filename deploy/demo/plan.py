@@ -1,4 +1,6 @@
-"""What happens in the demo data: nodes, projects, and the lives of allocations. Pure, and determined by a seed."""
+"""The planned events of the demo data: nodes, projects, and allocations from their requests to their ends. It has no
+I/O, and equal seeds give equal plans.
+"""
 
 import math
 from dataclasses import dataclass
@@ -61,8 +63,8 @@ class DemoProject:
 
 
 @dataclass(frozen=True)
-class Stay:
-    """The life of one allocation. Times are relative to the begin of the demo data."""
+class PlannedAllocation:
+    """What happens to one allocation. Times are relative to the start of the demo data."""
 
     at: timedelta
     lasts: timedelta
@@ -105,24 +107,24 @@ def nodes(sizes: Sizes) -> list[DemoNode]:
     return found
 
 
-def stays(sizes: Sizes, seed: int) -> list[Stay]:
-    """Return the lives of all allocations in the order of their requests: more by day than by night."""
+def planned_allocations(sizes: Sizes, seed: int) -> list[PlannedAllocation]:
+    """Return all allocations in the order of their requests, of which more are made by day than by night."""
     random = Random(seed)  # noqa: S311 (not for cryptography)
-    found: list[Stay] = []
+    found: list[PlannedAllocation] = []
     moment = 0.05
     while True:
         by_day = (1 - math.cos(2 * math.pi * moment)) / 2
         moment += random.expovariate(sizes.per_day * (_NIGHT + (1 - _NIGHT) * by_day))
         if moment >= sizes.days:
             return found
-        found.append(_stay(random, timedelta(days=moment)))
+        found.append(_planned(random, timedelta(days=moment)))
 
 
-def _stay(random: Random, at: timedelta) -> Stay:
+def _planned(random: Random, at: timedelta) -> PlannedAllocation:
     [project] = random.choices(PROJECTS, [each.share for each in PROJECTS])
     sku = LARGE if random.random() < _LARGE else SMALL
     hours = min(random.lognormvariate(_LOG_HOURS, 1.0), _MOST_HOURS)
-    return Stay(
+    return PlannedAllocation(
         at=at,
         lasts=timedelta(seconds=round(max(hours, 0.2) * 3600)),
         project=project.name,
