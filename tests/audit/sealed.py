@@ -18,6 +18,10 @@ from tests.servers.postgres import Database
 
 SIGNER: Final = Signer.of_pem(new_private_key())
 LIMIT: Final = 5000
+SESSION: Final = (
+    "insert into work.node_session values ('n1', 3, 'thumb', 'c', 'q', null, clock_timestamp(), 3, null)"
+)
+"""Statement that adds a session of a node, of which heads have a digest."""
 Clock = Callable[[], datetime]
 
 

@@ -16,7 +16,7 @@ from control_plane.audit.export import compressed_export
 from control_plane.audit.heads import SignedHead, trusted_keys
 from control_plane.audit.verify import Kind, Verdict, verify_export
 from deploy.embedded.postgres import PostgresServer
-from tests.audit.sealed import SIGNER, drawn_and_rolled_back, seal, with_key
+from tests.audit.sealed import SESSION, SIGNER, drawn_and_rolled_back, seal, with_key
 from tests.ledger.given import committed, frees, on, takes
 from tests.servers.postgres import Database, cloned
 
@@ -162,10 +162,6 @@ CASES = (
     case("unsealed event changed, with its old leaf", {(K.ROW_CHANGED, 12)}, "update ledger.event set actor = 'x' where position = 12"),
 )  # fmt: skip
 assert len({each.name for each in CASES}) == len(CASES) >= 60
-
-SESSION = (
-    "insert into work.node_session values ('n1', 3, 'thumb', 'c', 'q', null, clock_timestamp(), 3, null)"
-)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from psycopg.errors import InsufficientPrivilege, UniqueViolation
 
 from control_plane.audit.heads import BadHead, Part, trusted_keys, verify_head
 from control_plane.audit.stored_tree import TreeDamaged, load_frontier, range_hashes, sealed_leaf
+from control_plane.sealer import sealing
 from control_plane.sealer.program import LedgerRestored, first_to_send, refuse_restored_ledger
 from control_plane.sealer.sealing import LedgerIncomplete
 from control_plane.sealer.sinks import FileSink, HttpSink, SinkUnavailable
@@ -22,7 +23,7 @@ from events.ledger.tree import (
     verifies_inclusion,
 )
 from tasks.signing import Signer, new_private_key
-from tests.audit.sealed import SIGNER, drawn_and_rolled_back, position, seal, sealer, small_ledger
+from tests.audit.sealed import SESSION, SIGNER, drawn_and_rolled_back, position, seal, sealer, small_ledger
 from tests.ledger.given import because, committed, on
 from tests.servers.postgres import Connect, Database
 
@@ -130,6 +131,30 @@ async def test_proofs_from_the_stored_tree_verify_for_every_position_and_pair_of
     for size, root in sizes.items():
         proof = await range_hashes(conn, consistency_ranges(size, last))
         assert verifies_consistency(size, root, last, sizes[last], proof)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3600.0])
+async def test_head_of_new_positions_has_digests_of_the_state_that_are_at_most_so_many_seconds_old(
+    conn: psycopg.AsyncConnection,
+    database: Database,
+    admin: psycopg.AsyncConnection,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+) -> None:
+    monkeypatch.setattr(sealing, "STATE_SECONDS", seconds)
+    await committed(conn, on("a", 0))
+    async with sealer(database) as one:
+        first = await one.seal(position(1))
+        await admin.execute(SESSION)
+        await committed(conn, on("b", 0))
+        second = await one.seal(position(2))
+        # Without new positions, the state is always read.
+        third = await one.seal(position(2))
+    assert first is not None
+    assert second is not None
+    is_seen = seconds == 0
+    assert (second.head.state[Part.SESSIONS] != first.head.state[Part.SESSIONS]) == is_seen
+    assert (third is None) == is_seen
 
 
 async def test_second_sealer_that_seals_the_same_positions_fails_and_stores_nothing(

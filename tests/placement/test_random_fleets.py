@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from random import Random
 
+import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -11,10 +12,11 @@ from control_plane.commands.creating_together import find_slots_for_many
 from control_plane.commands.explaining import groups_of
 from control_plane.commands.searching import find_slots
 from control_plane.database import engine_of
-from control_plane.decisions.placing.suitability import Mismatch, Suited, compare
+from control_plane.decisions.placing.suitability import Demand, Mismatch, Suited, compare
 from control_plane.decisions.refusals import Conflict
 from control_plane.handle import Transaction
 from control_plane.work.slot_counts import count_again
+from deploy.embedded.lab_catalogue import SMALL
 from deploy.embedded.stack import sqlalchemy_url
 from events.offers import SlotClass, offer_of
 from events.values import NodeId, SkuName, SlotId, node_of
@@ -116,6 +118,32 @@ async def test_placement_in_random_fleets_chooses_suitable_slots_and_refuses_onl
         outcomes[bool(chosen)] += 1
         await conn.rollback()
     assert min(outcomes[True], outcomes[False]) > 0, "all cases had the same outcome"
+
+
+async def test_node_with_too_few_suitable_slots_because_a_port_is_down_is_explained_by_its_port(
+    conn: AsyncConnection,
+) -> None:
+    slots = [
+        SlotModel(
+            id=SlotId(f"n0/{index}"),
+            skus=("a",),
+            vcpus=2,
+            memory_mib=192,
+            numa=0,
+            gpus=[],
+            fabric="ib",
+            fabric_numa=0,
+            fabric_down=index == 1,
+            state="free",
+            blocked=False,
+            excluded=False,
+        )
+        for index in range(2)
+    ]
+    sku = msgspec.structs.replace(SMALL, fabric="ib")
+    case = Case([HostModel("n0", slots)], Demand(SkuName("a"), sku, ("ib",)), 2)
+    await fleets.write(conn, case.hosts, counted=1)
+    assert [group.code for group in await groups_of(conn, case.wanted)] == ["fabric_down"]
 
 
 async def test_placement_of_several_requests_in_random_fleets_chooses_as_if_they_were_placed_in_turn(

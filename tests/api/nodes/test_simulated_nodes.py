@@ -105,3 +105,17 @@ def test_allocation_request_for_a_named_node_that_is_blocked_or_unknown_is_refus
     assert "the host lacks a prerequisite" in refused.json()["detail"]
     assert refusal(allocate(emptied_plane, node="n9")) == (404, "unknown_node", "/node")
     assert allocate(emptied_plane, node="N 9").status_code == 422
+
+
+def test_placement_on_a_simulated_node_is_explained_after_the_deployment_has_excluded_such_nodes(
+    emptied_plane: RunningPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admit(emptied_plane, "n1")
+    made = allocate(emptied_plane)
+    assert node_of(made) == "n1"
+    monkeypatch.setattr(emptied_plane.settings, "place_on_simulated_nodes", False)
+    assert refusal(allocate(emptied_plane))[0] == 409
+
+    explained = emptied_plane.client().get(f"/allocations/{made.json()['id']}/placement").json()
+
+    assert [(each["code"], each["nodes"]) for each in explained["groups"]] == [("suitable", 1)]
