@@ -5,7 +5,7 @@ from typing import Final
 
 from events.drift import DriftFound, OpenDrift
 from events.facts import Fact, FailedBringUp, Reason, Record, RemainingSlot
-from events.values import AllocationId, Ipv4Address, Ipv4Subnet, MacAddress, NodeId, SlotId
+from events.values import AllocationId, Ipv4Address, Ipv4Subnet, MacAddress, NetworkMode, NodeId, SlotId
 
 DEFAULT_BRIDGE: Final = "br-slice"
 DEFAULT_L2_DOMAIN: Final = "default"
@@ -94,7 +94,17 @@ class NodeRevoked(Fact, frozen=True):
     Redis."""
 
 
-class NodeInspected(Fact, frozen=True):
+class UnsupportedMode(Record, frozen=True):
+    """A network mode that slices on a node cannot have."""
+
+    mode: NetworkMode
+    """The network mode."""
+    reason: str
+    """What the node lacks for it."""
+
+
+# `omit_defaults`: a description without unsupported modes is stored in the bytes of the first release.
+class NodeInspected(Fact, frozen=True, omit_defaults=True):
     """The node described itself, and the description differs from the previous one."""
 
     node_id: NodeId
@@ -108,6 +118,8 @@ class NodeInspected(Fact, frozen=True):
     """Names of the images from which slices can boot on this node."""
     missing: tuple[str, ...]
     """Prerequisites that the node lacks, one sentence each; empty if the node is fit to carry slices."""
+    unsupported_modes: tuple[UnsupportedMode, ...] = ()
+    """Network modes that slices on this node cannot have, in the order of their names."""
 
 
 class PublicAddress(Record, frozen=True):

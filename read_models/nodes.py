@@ -44,7 +44,7 @@ from events.nodes import (
     PublicAddress,
 )
 from events.orders import MessageRefused, OrderFact, OrderRefused
-from events.values import Ipv4Subnet, NodeId
+from events.values import Ipv4Subnet, NetworkMode, NodeId
 from read_models.bring_ups import bring_up_columns, bring_up_values, excluded_in, failures_in
 from read_models.drift import drift_columns, drift_in
 from read_models.pages import keyset
@@ -69,6 +69,7 @@ node = sa.Table(
     sa.Column("simulated", sa.Boolean),
     sa.Column("images", ARRAY(sa.Text)),
     sa.Column("missing", ARRAY(sa.Text)),
+    sa.Column("unsupported_modes", JSONB, nullable=False, server_default=sa.text("'{}'")),
     sa.Column("superseded_session", sa.BigInteger),
     sa.Column("superseded_at", sa.DateTime(timezone=True)),
     sa.Column("revoked", sa.Text),
@@ -97,6 +98,7 @@ class NodeRow:
     The row of a removed node stays in the table, because its stream continues if the name is registered again.
     `network` are the settings that slots get at their approval. `public_key` and `key_thumbprint` are None while the
     node has no access; `missing` (capabilities that the host lacks) is None before the node first described itself.
+    `unsupported_modes` are the network modes that slices on the node cannot have, each with the reason.
     `drift` is the open drift that concerns all of its slots; `public_addresses` were assigned by an admin. `failures`
     are the failed starts of slices (bring-ups) on the node since the last success; `excluded` is the reason why the
     node is excluded from placement. `superseded_session` is the number of the session that a copy of the node's disk
@@ -124,6 +126,7 @@ class NodeRow:
         self.simulated: bool | None = row["simulated"]
         self.images: tuple[str, ...] | None = None if row["images"] is None else tuple(row["images"])
         self.missing: tuple[str, ...] | None = None if row["missing"] is None else tuple(row["missing"])
+        self.unsupported_modes: Mapping[NetworkMode, str] = row["unsupported_modes"]
         self.superseded_session: int | None = row["superseded_session"]
         self.superseded_at: datetime | None = row["superseded_at"]
         self.revoked: str | None = row["revoked"]
@@ -189,7 +192,8 @@ def _described(
         case NodeInspected():
             described = _patch(fact, version, "hostname", "agent_version", "simulated")
             lists = {"images": list(fact.images), "missing": list(fact.missing)}
-            return described._replace(columns={**described.columns, **lists})
+            modes = {each.mode: each.reason for each in fact.unsupported_modes}
+            return described._replace(columns={**described.columns, **lists, "unsupported_modes": modes})
         case NodeAddressesChanged(addresses=addresses):
             return _patch(fact, version, public_addresses=msgspec.to_builtins(addresses))
         case NodeNetworkChanged(network=network):

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from events.values import NetworkMode
 from tasks import operations
 from tasks.devices import DeviceReading, FoundDevice
 from tasks.drift import LocatedEvidence, TimedEvidence
@@ -67,6 +68,15 @@ class FoundSlot(Wire):
     """NUMA node that provides the memory of a slice in this slot; null for any."""
 
 
+class UnsupportedMode(Wire):
+    """A network mode that slices on this node cannot have now."""
+
+    mode: NetworkMode
+    """The network mode."""
+    reason: Words
+    """What the node lacks for it."""
+
+
 class NodeSurveyed(Wire):
     """Description of the node. The node sends it whenever the description changed, and when the control plane may have
     lost it."""
@@ -86,6 +96,8 @@ class NodeSurveyed(Wire):
     """Slots according to the settings, regardless of their contents."""
     drift: tuple[LocatedEvidence, ...] = Field(default=(), max_length=MOST_DRIFT)
     """All drift of the node and its slots that could not be repaired."""
+    unsupported_modes: tuple[UnsupportedMode, ...] = Field(default=(), max_length=8, exclude_if=is_empty)
+    """Network modes that slices on this node cannot have now, in the order of their names."""
 
 
 class DriftRepaired(Wire):

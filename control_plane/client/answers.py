@@ -147,6 +147,13 @@ class MacPool(Answer, frozen=True):
     last: str
 
 
+class UnsupportedMode(Answer, frozen=True):
+    """A network mode that slices on a node cannot have, and what the node lacks for it."""
+
+    mode: str
+    reason: str
+
+
 class Node(Answer, frozen=True):
     id: str
     state: str
@@ -159,6 +166,7 @@ class Node(Answer, frozen=True):
     simulated: bool | None = None
     images: tuple[str, ...] | None = None
     missing: tuple[str, ...] | None = None
+    unsupported_modes: tuple[UnsupportedMode, ...] = ()
     drift: tuple[Drift, ...] = ()
     slot_drift: tuple[Drift, ...] = ()
     public_addresses: tuple[PublicAddress, ...] = ()

@@ -2,7 +2,7 @@
 
 It uses the conditions of the search for slots, so that a slot is counted exactly if a request for one slot could get
 it: its class suits the SKU, and its node is reachable and fit for placement. What only a complete request names is not
-known: its image, ingress rules and labels.
+known: its image, network mode, ingress rules and labels.
 """
 
 from collections.abc import Sequence

@@ -17,6 +17,7 @@ from control_plane.commands.placement_request import PlacementRequest
 from control_plane.decisions.placing.explanation import (
     IMAGE_MISSING,
     KEPT,
+    MODE_UNSUPPORTED,
     NO_FREE_SLOT,
     NO_PUBLIC_ADDRESS,
     NO_SLOTS,
@@ -143,6 +144,7 @@ def _code(wanted: PlacementRequest, fleet: Fleet, own: sa.FromClause) -> sa.Colu
         *(() if fleet.is_past else placeable.heartbeat(wanted.unreachable_after)),
         *sound,
         Need(wanted.has_image(fleet.node), sa.literal(IMAGE_MISSING)),
+        Need(wanted.supports_mode(fleet.node), sa.literal(MODE_UNSUPPORTED)),
         *(() if fleet.is_past else _supported(wanted, fleet.node)),
         Need(own.c.suited >= count, sa.literal(str(Mismatch.FABRIC_DOWN))),
         # A repair is sufficient if enough slots are idle, even if others that are fit are in use.

@@ -4,7 +4,7 @@ repairs.
 
 import ipaddress
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -41,9 +41,19 @@ from events.nodes import (
     NodeNetwork,
     NodeRegistered,
     NodeRepaired,
+    UnsupportedMode,
 )
 from events.slots import DeviceEvidence, FabricMetadata, SlotDevice, SlotFact, SlotHardware, SlotRepaired
-from events.values import NodeId, SlotId, SlotIndex, index_of, slot_of, stream_of_node, stream_of_slot
+from events.values import (
+    NetworkMode,
+    NodeId,
+    SlotId,
+    SlotIndex,
+    index_of,
+    slot_of,
+    stream_of_node,
+    stream_of_slot,
+)
 from read_models import nodes, slots
 from read_models.nodes import REMOVED, NodeRow
 from read_models.slots import SlotRow
@@ -246,6 +256,7 @@ def _inspected(survey: Survey) -> NodeInspected:
         simulated=body.simulated,
         images=body.images,
         missing=body.missing,
+        unsupported_modes=_modes({each.mode: each.reason for each in body.unsupported_modes}),
     )
 
 
@@ -259,4 +270,9 @@ def _recorded(node: NodeRow) -> NodeInspected | None:
         simulated=bool(node.simulated),
         images=node.images or (),
         missing=node.missing or (),
+        unsupported_modes=_modes(node.unsupported_modes),
     )
+
+
+def _modes(reasons: Mapping[NetworkMode, str]) -> tuple[UnsupportedMode, ...]:
+    return tuple(UnsupportedMode(*each) for each in sorted(reasons.items()))

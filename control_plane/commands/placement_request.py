@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import sqlalchemy as sa
 from msgspec.structs import replace
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from control_plane.decisions.placing.suitability import Demand, demand_of
 from control_plane.decisions.public_addresses import IngressRequest
@@ -83,8 +84,9 @@ class PlacementRequest:
     simulated_allowed: bool
     needs_root_disk: bool = False
     """Whether the slices have a root disk that is created from a disk image."""
-    any_image: bool = False
-    """Whether a node is suitable whatever images it has."""
+    is_for_sku: bool = False
+    """Whether it stands for all requests for the SKU: a node is suitable whatever images it has, if it supports one of
+    the network modes of the SKU."""
     except_nodes: frozenset[NodeId] = frozenset()
     apart_nodes: frozenset[NodeId] = frozenset()
     """Nodes with allocations from which the request keeps apart."""
@@ -105,7 +107,7 @@ class PlacementRequest:
             request.node is not None,
             request.slot_count > 1,
             self.needs_root_disk,
-            self.any_image,
+            self.is_for_sku,
             self.simulated_allowed,
             bool(self.except_nodes),
             bool(self.apart_nodes),
@@ -119,6 +121,7 @@ class PlacementRequest:
         return {
             "wanted_node": self.request.node,
             "wanted_image": self.request.image,
+            "wanted_modes": self._network_modes,
             "wanted_slots": self.request.slot_count,
             "except_nodes": sorted(self.except_nodes),
             "apart_nodes": sorted(self.apart_nodes),
@@ -135,9 +138,22 @@ class PlacementRequest:
         """Return the SQL condition on a row of `read.node`, or of a query with its columns, for a node that can boot
         the image of the request. A node downloads disk images, and must have the others.
         """
-        if self.needs_root_disk or self.any_image:
+        if self.needs_root_disk or self.is_for_sku:
             return sa.true()
         return node.c.images.any_() == sa.bindparam("wanted_image", self.request.image)
+
+    def supports_mode(self, node: sa.FromClause = nodes.node) -> sa.ColumnElement[bool]:
+        """Return the SQL condition on a row of `read.node`, or of a query with its columns, for a node on which slices
+        can have the network mode of the request.
+        """
+        modes = sa.bindparam("wanted_modes", self._network_modes, ARRAY(sa.Text))
+        supports_none: sa.ColumnElement[bool] = node.c.unsupported_modes.has_all(modes)
+        return sa.not_(supports_none)
+
+    @property
+    def _network_modes(self) -> list[str]:
+        """The network modes of which a node must support one."""
+        return sorted(self.demand.sku.network_modes) if self.is_for_sku else [self.request.network_mode]
 
     def support_of(self, node_id: sa.ColumnElement[str]) -> Iterator[sa.ColumnElement[bool]]:
         """Yield SQL conditions for a node with an agent that supports everything that the request needs. Another agent

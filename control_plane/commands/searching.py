@@ -459,6 +459,7 @@ def _fit(wanted: PlacementRequest, node_id: sa.ColumnElement[str]) -> sa.ColumnE
     fit = sa.and_(
         placeable.all_hold((*placeable.HOST, placeable.kind(simulated_allowed=simulated_allowed))),
         wanted.has_image(),
+        wanted.supports_mode(),
         *has_free_ingress(wanted.ingress_requests),
     )
     return sa.select(fit).where(node.c.node_id == node_id).scalar_subquery()

@@ -9,9 +9,17 @@ in between leaves a node that passes less traffic, never more, and the next comp
 import ipaddress
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never, get_args
 
-from events.values import MAX_SLOTS, Ipv4Address, Ipv4Subnet, MacAddress, SlotIndex, ipv4_address
+from events.values import (
+    MAX_SLOTS,
+    Ipv4Address,
+    Ipv4Subnet,
+    MacAddress,
+    NetworkMode,
+    SlotIndex,
+    ipv4_address,
+)
 from node_agent.aspects.flows import LOCAL_NUMBER, Flow, gateway_mac
 from node_agent.aspects.foreign import Foreign, foreign_on
 from node_agent.aspects.gateway_rules import chains_on, node_rules
@@ -37,7 +45,15 @@ from node_agent.packets.routing import (
     gateways_of,
     own_routes,
 )
-from node_agent.packets.rules import MAPPING, Chain, Change, Rule, Ruleset, describe_rule_difference
+from node_agent.packets.rules import (
+    MAPPING,
+    AddressTranslation,
+    Chain,
+    Change,
+    Rule,
+    Ruleset,
+    describe_rule_difference,
+)
 from node_agent.packets.traffic import NodeView
 from node_agent.packets.xfrm import XfrmPolicy, policies_drift
 from node_agent.settings import Settings
@@ -238,6 +254,13 @@ class NodeFilter(Protocol):
 
     def missing(self) -> tuple[str, ...]: ...
 
+    def unsupported(self) -> Mapping[AddressTranslation, str]:
+        """Return the kinds of address translation that the host refuses, each with its error.
+
+        Raises `HostUnreadable`.
+        """
+        ...
+
     def ruleset(self) -> Ruleset: ...
 
     def foreign(self) -> ForeignTables:
@@ -403,6 +426,15 @@ class Gateway:
         """Describe the programs that must be installed before the agent can configure the node's network."""
         return tuple(text for _, text in self._missing())
 
+    def unsupported_modes(self) -> Mapping[NetworkMode, str]:
+        """Return the network modes that slices on the host cannot have, each with what the host lacks for it.
+
+        Raises `HostUnreadable`.
+        """
+        unsupported = self._filter.unsupported()
+        found = ((mode, unsupported.get(_translation_of(mode))) for mode in get_args(NetworkMode))
+        return {mode: reason for mode, reason in found if reason is not None}
+
     def prerequisites(self) -> tuple[Prerequisite, ...]:
         """Return the state of each prerequisite of the node's network, after all possible repairs (NOD-6)."""
         missing = tuple(Prerequisite(name, ok=False, detail=text) for name, text in self._missing())
@@ -429,8 +461,20 @@ class Gateway:
                 f"masquerade and filter rules for {desired.subnet}",
                 lambda: not any(self._filter_steps()),
             ),
+            *self._mode_checks(),
             _check("dhcp", "DHCP server", lambda: self._dhcp.serves(desired)),
         )
+
+    def _mode_checks(self) -> Iterator[Prerequisite]:
+        try:
+            unsupported = self.unsupported_modes()
+        except HostUnreadable as error:
+            yield Prerequisite("network_modes", ok=False, detail=str(error))
+            return
+        for mode in get_args(NetworkMode):
+            reason = unsupported.get(mode)
+            detail = f"network mode {mode}" if reason is None else f"network mode {mode}: {reason}"
+            yield Prerequisite("network_modes", ok=reason is None, detail=detail)
 
     def _has_uplink(self) -> bool:
         return self._desired.uplink in self._links.default_route_links()
@@ -492,7 +536,11 @@ class Gateway:
     def _rules(self) -> tuple[Rule, ...]:
         desired = self._desired
         return node_rules(
-            desired.bridge, desired.uplink, desired.subnet, self._links.addresses(desired.uplink)
+            desired.bridge,
+            desired.uplink,
+            desired.subnet,
+            self._links.addresses(desired.uplink),
+            masquerades="masquerade" not in self._filter.unsupported(),
         )
 
     def _filter_steps(self) -> Iterator[Step]:
@@ -576,6 +624,21 @@ def switching_words(found: Switching) -> str:
     fragments = () if found.fragments == "normal" else (f"fragments {found.fragments}",)
     own = (f"its local port {word}" for word in sorted(found.ports.get(LOCAL_NUMBER, ())))
     return ", ".join((*fragments, *own))
+
+
+def _translation_of(mode: NetworkMode) -> AddressTranslation:
+    """Return the kind of address translation without which slices cannot have a network mode.
+
+    Both modes masquerade what slices send. In `public-nat` that is not required: clients reach a slice at its public
+    address without it.
+    """
+    match mode:
+        case "private-nat":
+            return "masquerade"
+        case "public-nat":
+            return "dnat"
+        case _:
+            assert_never(mode)
 
 
 def _check(name: str, detail: str, is_ok: Callable[[], bool]) -> Prerequisite:

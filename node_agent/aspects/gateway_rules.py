@@ -65,18 +65,30 @@ def chains_on(bridge: str) -> tuple[Chain, ...]:
 
 
 def node_rules(
-    bridge: str, uplink: str, subnet: Ipv4Subnet, uplink_addresses: tuple[Ipv4Address, ...]
+    bridge: str,
+    uplink: str,
+    subnet: Ipv4Subnet,
+    uplink_addresses: tuple[Ipv4Address, ...],
+    *,
+    masquerades: bool = True,
 ) -> tuple[Rule, ...]:
     """Return the node's own nftables rules, in the order that they must have.
 
     Packets with a private source address may leave through the uplink only if the host sends them from one of the
-    uplink's own addresses (`uplink_addresses`).
+    uplink's own addresses (`uplink_addresses`). `masquerades` is False on a host that refuses masquerade rules: what
+    slices send to other networks is then dropped.
     """
 
     def inet(chain: str, *body: Expression) -> Rule:
         return rule("inet", chain, NODE, *body)
 
     source = field("ip", "saddr")
+    masquerade = (
+        inet("source_nat", meta("oifname", uplink), match(source, prefix(subnet)), MASQUERADE),
+        # A slice that uses another slice's ingress rule gets the gateway's address as its source: a reply to its own
+        # address would stay on the bridge, where no slice reaches another.
+        inet("source_nat", meta("oifname", bridge), match(source, prefix(subnet)), COMES_IN, MASQUERADE),
+    )
     own = tuple(match(source, address, op="!=") for address in sorted(uplink_addresses))
     return (
         inet("untracked_in", meta("iifname", bridge), match(field("udp", "dport"), 67), NOTRACK),
@@ -88,10 +100,7 @@ def node_rules(
         inet("forward", meta("iifname", TAPS), DROP),
         inet("forward", meta("iifname", bridge), jump(OUT_OF_SLICES)),
         inet("forward", meta("oifname", bridge), jump(INTO_SLICES)),
-        inet("source_nat", meta("oifname", uplink), match(source, prefix(subnet)), MASQUERADE),
-        # A slice that uses another slice's ingress rule gets the gateway's address as its source: a reply to its own
-        # address would stay on the bridge, where no slice reaches another.
-        inet("source_nat", meta("oifname", bridge), match(source, prefix(subnet)), COMES_IN, MASQUERADE),
+        *(masquerade if masquerades else ()),
         inet("leaving", meta("oifname", uplink), match(source, {"set": [*map(prefix, PRIVATE)]}), *own, DROP),
         # Replies to connections of the host itself. Packets of a slice's connections with other networks are permitted
         # one by one by the slot's rules: a permission here would outlive those rules.

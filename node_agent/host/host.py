@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from events.values import AllocationId, Ipv4Address, PciAddress, SlotIndex
+from events.values import AllocationId, Ipv4Address, NetworkMode, PciAddress, SlotIndex
 from node_agent.host.host_resources import Use
 from node_agent.host.pci import PciDevices
 from node_agent.host.reachability import Findings
@@ -139,6 +139,13 @@ class Gateway(Protocol):
 
     def missing(self) -> tuple[str, ...]:
         """Describe the programs and packages that must be installed before the agent can configure the host."""
+        ...
+
+    def unsupported_modes(self) -> Mapping[NetworkMode, str]:
+        """Return the network modes that slices on the host cannot have, each with what the host lacks for it.
+
+        Raises `HostUnreadable`.
+        """
         ...
 
     def prerequisites(self) -> tuple[Prerequisite, ...]:

@@ -16,6 +16,9 @@ import msgspec
 
 Family = Literal["inet", "netdev"]
 Policy = Literal["accept", "drop"]
+AddressTranslation = Literal["masquerade", "dnat"]
+"""Kinds of address translation by rules: `masquerade` replaces the source of a packet by the address of its outgoing
+link, and `dnat` replaces its destination."""
 Expression = Mapping[str, object]
 
 TABLE: Final = "sliceplane"

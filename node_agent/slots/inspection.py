@@ -34,7 +34,7 @@ from node_agent.transport.reporter import Reporter
 from tasks.devices import FoundDevice
 from tasks.failpoints import failpoint
 from tasks.fields import Wire, line
-from tasks.reports import MOST_IMAGES, FoundSlot, NodeSurveyed
+from tasks.reports import MOST_IMAGES, FoundSlot, NodeSurveyed, UnsupportedMode
 
 log = structlog.get_logger(__name__)
 _NOT_REPORTED: Final = ""
@@ -180,6 +180,15 @@ class Inspection:
             log.warning("images_over_limit_omitted_from_node_description", names=names[MOST_IMAGES:])
         return names[:MOST_IMAGES]
 
+    def _unsupported_modes(self) -> tuple[UnsupportedMode, ...]:
+        try:
+            found = self._host.gateway.unsupported_modes()
+        except HostUnreadable as unreadable:
+            # The last report stays true until the host can be read again.
+            log.warning("network_modes_unreadable", reason=str(unreadable))
+            return () if self._last is None else self._last.description.unsupported_modes
+        return tuple(UnsupportedMode(mode=mode, reason=line(found[mode])) for mode in sorted(found))
+
     def _described(self) -> NodeSurveyed:
         missing = self._host.gateway.missing()
         return NodeSurveyed(
@@ -190,6 +199,8 @@ class Inspection:
             missing=tuple(line(each) for each in missing[:64]),
             slots=tuple(_found(slot, self._device) for slot in self._settings.slots),
             drift=self._drifts.open(),
+            # Without the programs, nothing can be checked: the node is closed for all modes.
+            unsupported_modes=() if missing else self._unsupported_modes(),
         )
 
     def _device(self, use: Use, address: PciAddress) -> FoundDevice:

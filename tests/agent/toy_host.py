@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from events.values import AllocationId, IngressId, Ipv4Address, SlotIndex
+from events.values import AllocationId, IngressId, Ipv4Address, NetworkMode, SlotIndex
 from node_agent.aspects.leases import LeaseState, ObservedAddress
 from node_agent.host.device_facts import describe_device
 from node_agent.host.host import (
@@ -57,6 +57,7 @@ class Toy:
     unreadable: set[str] = field(default_factory=set)
     undeletable: set[str] = field(default_factory=set)
     missing: tuple[str, ...] = ()
+    unsupported_modes: dict[NetworkMode, str] = field(default_factory=dict)
     images: tuple[str, ...] = ("lab-guest",)
     pci: tuple[PciDevice, ...] = ()
     machine: ObservedMachine | None = None
@@ -262,6 +263,9 @@ class ToyGateway:
             self.toy.hangs.set()
             assert self.toy.survey_blocks_until.wait(30)
         return self.toy.missing
+
+    def unsupported_modes(self) -> dict[NetworkMode, str]:
+        return dict(self.toy.unsupported_modes)
 
     def prerequisites(self) -> tuple[Prerequisite, ...]:
         return tuple(Prerequisite("toy", ok=False, detail=words) for words in self.toy.missing)

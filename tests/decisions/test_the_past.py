@@ -24,6 +24,7 @@ from events.values import (
     Ipv4Address,
     Ipv4Subnet,
     MacAddress,
+    NetworkMode,
     NodeId,
     PciAddress,
     Position,
@@ -124,6 +125,8 @@ of_slot: tuple[st.SearchStrategy[Fact], ...] = (
 mac_pool = st.builds(nodes.MacPool, word.map(MacAddress), word.map(MacAddress))
 node_network = st.builds(nodes.NodeNetwork, word, word, st.none() | mac_pool)
 registered = st.builds(nodes.NodeRegistered, st.just(NODE), word.map(Ipv4Subnet), word, word, moment)
+unsupported_mode = st.builds(nodes.UnsupportedMode, st.sampled_from(get_args(NetworkMode)), word)
+modes = st.lists(unsupported_mode, max_size=2, unique_by=lambda each: each.mode).map(tuple)
 of_node: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(nodes.EnrolmentReopened, st.just(NODE), word, moment),
     registered,
@@ -131,7 +134,7 @@ of_node: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(nodes.NodeEnrolled, st.just(NODE), word, word, number, word),
     st.builds(nodes.AgentSuperseded, st.just(NODE), number, number, moment),
     st.builds(nodes.NodeRevoked, st.just(NODE), word),
-    st.builds(nodes.NodeInspected, st.just(NODE), word, word, st.booleans(), words, words),
+    st.builds(nodes.NodeInspected, st.just(NODE), word, word, st.booleans(), words, words, modes),
     st.builds(nodes.NodeNetworkChanged, st.just(NODE), node_network),
     st.builds(nodes.NodeAddressesChanged, st.just(NODE), addresses, ips, ips),
     st.builds(nodes.NodeDegraded, st.just(NODE), drift),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 import sqlalchemy as sa
@@ -20,7 +20,7 @@ from deploy.embedded.lab_catalogue import SMALL
 from events.entries import SkuContent
 from events.offers import encoded, offer_of
 from events.slots import FabricMetadata, SlotDevice
-from events.values import Fabric, NodeId, SkuName, SlotId, pci_address
+from events.values import Fabric, NetworkMode, NodeId, SkuName, SlotId, pci_address
 from read_models import nodes, slots
 from tests.decisions.histories import REQUESTED
 
@@ -29,6 +29,7 @@ SKUS: Final = ("a", "b")
 MODELS: Final = ("H100", "H200")
 FABRICS: Final[tuple[Fabric, ...]] = ("ib", "roce", "ethernet", "none")
 IMAGE: Final = "lab-guest"
+MODES: Final[tuple[NetworkMode, ...]] = get_args(NetworkMode)
 MOST_HOSTS: Final = 6
 MOST_SLOTS: Final = 5
 _STATES: Final = (*["free"] * 6, "claimed", "claimed", "quarantined", "retired")
@@ -91,6 +92,7 @@ class HostModel:
     blocked: bool = False
     excluded: bool = False
     has_image: bool = True
+    unsupported: frozenset[NetworkMode] = frozenset()
     simulated: bool = False
 
 
@@ -101,11 +103,12 @@ class Case:
     hosts: Sequence[HostModel]
     demand: Demand
     count: int
+    mode: NetworkMode = "private-nat"
 
     @property
     def wanted(self) -> PlacementRequest:
         """The request in the form that placement takes."""
-        request = msgspec.structs.replace(REQUESTED, slot_count=self.count, network_mode="private-nat")
+        request = msgspec.structs.replace(REQUESTED, slot_count=self.count, network_mode=self.mode)
         return PlacementRequest(request, self.demand, (), timedelta(seconds=30), simulated_allowed=False)
 
 
@@ -126,7 +129,8 @@ def random_case(random: Random) -> Case:
     accepted = [each for each in FABRICS if each == sku.fabric or random.random() < 0.4]
     random.shuffle(accepted)
     fabrics = (sku.fabric,) if random.random() < 0.4 else tuple(accepted)
-    return Case(hosts, Demand(SkuName("a"), sku, fabrics), random.choice((1, 1, 1, 1, 2, 3)))
+    count, mode = random.choice((1, 1, 1, 1, 2, 3)), random.choice(MODES)
+    return Case(hosts, Demand(SkuName("a"), sku, fabrics), count, mode)
 
 
 def _host(random: Random, number: int) -> HostModel:
@@ -143,6 +147,7 @@ def _host(random: Random, number: int) -> HostModel:
         blocked=rarely(),
         excluded=rarely(),
         has_image=not rarely(),
+        unsupported=frozenset(mode for mode in MODES if rarely()),
         simulated=rarely(),
     )
     # Most slots of a host are alike, as on real hosts.
@@ -226,6 +231,7 @@ def expected_code(host: HostModel, case: Case) -> str:
         (host.blocked, "bridge.absent"),
         (host.excluded, "bring_ups_failed"),
         (not host.has_image, "image_missing"),
+        (case.mode in host.unsupported, "network_mode_unsupported"),
         (len(suited) < case.count, "fabric_down"),
         (len(fit) < case.count, "slots_blocked"),
         (len(idle) >= case.count > sum(slot.fit for slot in idle), "slots_blocked"),
@@ -273,6 +279,7 @@ def _node_row(host: HostModel) -> dict[str, Any]:
         "key_thumbprint": "key" if host.enrolled else None,
         "images": [IMAGE] if host.has_image else [],
         "missing": ["kvm"] if host.missing else [],
+        "unsupported_modes": dict.fromkeys(host.unsupported, "no module"),
         "simulated": host.simulated,
         "blocked": host.blocked,
         "drift": [{"kind": "bridge.absent", "blocks": True}] if host.blocked else None,

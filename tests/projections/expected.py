@@ -135,6 +135,9 @@ def _node(facts: list[_StoredEvent]) -> Row:
         **_bring_ups(facts, "node"),
         **_cordon(facts),
         **{name: inspected.get(name) for name in ("hostname", "simulated", "images", "missing")},
+        "unsupported_modes": {
+            each["mode"]: each["reason"] for each in inspected.get("unsupported_modes", ())
+        },
     }
 
 

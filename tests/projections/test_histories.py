@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import psycopg
 import pytest
@@ -23,7 +23,7 @@ from events.ledger.connection import ledger_connection
 from events.ledger.store import read_range
 from events.principals import PrincipalLimits
 from events.projects import ProjectLimits
-from events.values import AllocationId, NodeId, PciAddress, Position, SlotId, StreamId, new_uuid
+from events.values import AllocationId, NetworkMode, NodeId, PciAddress, Position, SlotId, StreamId, new_uuid
 from read_models import capacity
 from read_models.inline import SLOTS
 from read_models.projections import PROJECTIONS
@@ -101,6 +101,7 @@ class Histories(RuleBasedStateMachine):
         slots=st.integers(0, 3),
         vcpus=st.integers(1, 2),
         missing=st.lists(st.just("no bridge"), max_size=1),
+        modes=st.sets(st.sampled_from(get_args(NetworkMode))),
         twice=st.booleans(),
         gpus=st.lists(st.sampled_from(GPUS), max_size=2, unique_by=lambda gpu: gpu.address).map(tuple),
     )
@@ -110,6 +111,7 @@ class Histories(RuleBasedStateMachine):
         slots: int,
         vcpus: int,
         missing: list[str],
+        modes: set[NetworkMode],
         *,
         twice: bool,
         gpus: tuple[FoundDevice, ...],
@@ -132,6 +134,9 @@ class Histories(RuleBasedStateMachine):
             images=("lab-guest",),
             missing=tuple(missing),
             slots=found,
+            unsupported_modes=tuple(
+                reports.UnsupportedMode(mode=each, reason="no module") for each in sorted(modes)
+            ),
         )
         self._run(self.fleet.report(node, body, twice=twice))
 

@@ -85,6 +85,7 @@ create table node (
   simulated boolean,
   images text[],
   missing text[],
+  unsupported_modes jsonb not null default '{}',
   superseded_session bigint,
   superseded_at timestamptz,
   revoked text,

@@ -19,7 +19,7 @@ from events.facts import Fact, FailedBringUp, Reason, RemainingSlot
 from events.nodes import MacPool, PublicAddress
 from events.slot_states import slot_state_name
 from events.slots import ApprovedHardware, SlotDevice
-from events.values import NodeId, PciAddress, SlotId
+from events.values import NetworkMode, NodeId, PciAddress, SlotId
 from read_models.nodes import NodeRow
 from read_models.slots import DeviceCheck, SlotRow
 from tasks.drift import Scope
@@ -77,6 +77,13 @@ class MacPoolView(BaseModel):
     last: str
 
 
+class UnsupportedModeView(BaseModel):
+    """A network mode that slices on a node cannot have, and what the node lacks for it."""
+
+    mode: NetworkMode
+    reason: str
+
+
 class NodeView(BaseModel):
     """A node. `state`: registered, enrolled, revoked, unreachable (the heartbeat of an enrolled node is overdue), or
     resyncing (its agent started and has not yet compared every slot with its desired state, or not yet
@@ -121,6 +128,8 @@ class NodeView(BaseModel):
     simulated: bool | None
     images: list[str]
     missing: list[str]
+    unsupported_modes: list[UnsupportedModeView]
+    """Network modes that slices on the node cannot have now. Requests for other modes are placed there."""
     drift: list[DriftView]
     """Drift that concerns all slots of the node. Drift of one slot is in the view of the slot and in `slot_drift`."""
     public_addresses: list[PublicAddressView]
@@ -391,6 +400,10 @@ def past_node_view(node: NodeRow) -> NodeView:
         simulated=node.simulated,
         images=list(node.images or ()),
         missing=list(node.missing or ()),
+        unsupported_modes=[
+            UnsupportedModeView(mode=mode, reason=reason)
+            for mode, reason in sorted(node.unsupported_modes.items())
+        ],
         drift=[drift_view(node.node_id, None, each) for each in node.drift],
         public_addresses=[_address_view(each) for each in node.public_addresses],
         seen_at=None,

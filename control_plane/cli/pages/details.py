@@ -242,14 +242,20 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
         yield "hostname", item.hostname
         yield "agent", f"{item.agent_version or 'unknown'}{' (simulated host)' if item.simulated else ''}"
         yield "images", ", ".join(item.images or ()) or "-"
-    if item.missing:
-        yield "missing", Text("\n".join(item.missing), "red")
+    yield from _lacking(item)
     for address in item.public_addresses:
         yield "public", _public(address)
     yield from _service(item, now)
     yield from _exclusion(item.excluded, item.failures, now)
     yield from actions(item.allowed_actions)
     yield from _drift((*item.drift, *item.slot_drift), item.id, now)
+
+
+def _lacking(item: Node) -> Iterator[Row]:
+    if item.missing:
+        yield "missing", Text("\n".join(item.missing), "red")
+    for each in item.unsupported_modes:
+        yield "unsupported", Text(f"network mode {each.mode}: {each.reason}", "red")
 
 
 def _network(item: Node) -> str:

@@ -136,7 +136,7 @@ async def carriers_of_others(
 
 
 def request_for_one(name: SkuName, sku: SkuContent, nodes: Placeable) -> PlacementRequest:
-    """Return a request for one slot of a SKU with any image."""
+    """Return a request for one slot of a SKU with any image and network mode."""
     requested = AllocationRequested(
         AllocationId(""), ProjectId(""), name, sku.network_modes[0], ImageName(""), (), 0, 1, {}
     )
@@ -147,7 +147,7 @@ def request_for_one(name: SkuName, sku: SkuContent, nodes: Placeable) -> Placeme
         (),
         nodes.unreachable_after,
         simulated_allowed=nodes.simulated_allowed,
-        any_image=True,
+        is_for_sku=True,
     )
 
 

@@ -22,6 +22,7 @@ SUITABLE: Final = "suitable"
 NO_SLOTS: Final = "no_slots"
 TOO_FEW_SLOTS: Final = "too_few_slots"
 IMAGE_MISSING: Final = "image_missing"
+MODE_UNSUPPORTED: Final = "network_mode_unsupported"
 UNSUPPORTED: Final = "unsupported_by_agent"
 SLOTS_BLOCKED: Final = "slots_blocked"
 NO_FREE_SLOT: Final = "no_free_slot"
@@ -71,6 +72,7 @@ _HARDWARE: Final[Mapping[str, str]] = {
 _HEALTH: Final[Mapping[str, str]] = {
     IMAGE_MISSING: "the node does not have the image",
     Mismatch.FABRIC_DOWN: "the fabric ports of suitable slots carry no traffic",
+    MODE_UNSUPPORTED: "the node does not support the network mode",
     UNSUPPORTED: "the agent does not support a part of the request",
     SLOTS_BLOCKED: "suitable slots are blocked by drift, quarantined, or excluded after failed bring-ups or a fault",
     "unreachable": "unreachable",
@@ -93,7 +95,7 @@ _USE: Final[Mapping[str, str]] = {
 }
 _BECAME_SUITABLE: Final = "slots became free during the search; send the request again"
 """Reason of a suitable node in a refusal: its slots were in use when the search read them."""
-_OF_SLOTS: Final = (IMAGE_MISSING, Mismatch.FABRIC_DOWN, UNSUPPORTED, SLOTS_BLOCKED)
+_OF_SLOTS: Final = (IMAGE_MISSING, MODE_UNSUPPORTED, Mismatch.FABRIC_DOWN, UNSUPPORTED, SLOTS_BLOCKED)
 """Codes of health that concern the request, and not the node for every request."""
 
 

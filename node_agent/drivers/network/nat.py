@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, assert_never, get_args
 
 from events.values import Ipv4Address
 from node_agent.aspects.ingress_rules import Connection
@@ -25,9 +25,23 @@ from node_agent.host.slices import HostRefused, HostUnreadable
 from node_agent.host.snapshots import invalidate_reads, look, start_reading
 from node_agent.packets import iptables
 from node_agent.packets.foreign_rules import ForeignRule, ForeignTable, ForeignTables
-from node_agent.packets.rules import TABLE, Chain, Change, Family, FoundRule, Rule, Ruleset, canonical
+from node_agent.packets.rules import (
+    MASQUERADE,
+    TABLE,
+    AddressTranslation,
+    Chain,
+    Change,
+    Expression,
+    Family,
+    FoundRule,
+    Rule,
+    Ruleset,
+    canonical,
+    dnat,
+)
 from node_agent.packets.xfrm import XfrmPolicy
 
+_TRANSLATIONS: Final[tuple[AddressTranslation, ...]] = get_args(AddressTranslation)
 FAMILIES: Final[tuple[Family, ...]] = ("inet", "netdev")
 
 _DECLARED: Final = {"metainfo", "table", "chain", "rule"}
@@ -73,9 +87,37 @@ class Nftables:
         self._saved: tuple[_Listed, str] | None = None
         """The last nftables listing for which `iptables-nft-save` printed the omitted details, and its output; None if
         there is none."""
+        self._accepted = set[AddressTranslation]()
+        """Kinds of address translation that the kernel accepts."""
 
     def missing(self) -> tuple[str, ...]:
         return () if shutil.which("nft") else ("program nft",)
+
+    def unsupported(self) -> Mapping[AddressTranslation, str]:
+        return look((self, "unsupported"), self._refused_translations)
+
+    def _refused_translations(self) -> Mapping[AddressTranslation, str]:
+        found = ((each, self._refusal_of(each)) for each in _TRANSLATIONS)
+        return {each: refusal for each, refusal in found if refusal is not None}
+
+    def _refusal_of(self, translation: AddressTranslation) -> str | None:
+        """Return the kernel's refusal of a rule with this translation, or None if it accepts the rule.
+
+        The rule is checked, and never set. What the kernel accepted is not checked again until it refuses a change.
+        """
+        if translation in self._accepted:
+            return None
+        try:
+            run_change(
+                f"add a rule with {translation}",
+                ("nft", "--check", "-j", "-f", "-"),
+                json.dumps({"nftables": [*_checked(translation)]}),
+                self._deadline,
+            )
+        except HostRefused as refused:
+            return str(refused)
+        self._accepted.add(translation)
+        return None
 
     def ruleset(self) -> Ruleset:
         listed, declared = self._listed().own, look((self, "declared"), self._declared)
@@ -136,12 +178,16 @@ class Nftables:
         # `insert` places a rule at the head of the chain, so the rules are inserted in reverse order.
         commands += [{"insert": {"rule": _rule(rule)}} for rule in reversed(change.insert)]
         commands += [{"add": {"rule": _rule(rule)}} for rule in change.append]
-        run_change(
-            "change nftables rules",
-            ("nft", "-j", "-f", "-"),
-            json.dumps({"nftables": commands}),
-            self._deadline,
-        )
+        try:
+            run_change(
+                "change nftables rules",
+                ("nft", "-j", "-f", "-"),
+                json.dumps({"nftables": commands}),
+                self._deadline,
+            )
+        except HostRefused:
+            self._accepted.clear()
+            raise
 
     def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
         listed = look((self, "connections"), self._tracked)
@@ -298,6 +344,26 @@ def _declared_by(tables: tuple[FoundTable, ...], chains: tuple[FoundChain, ...])
 def _found_rule(listed: Command) -> FoundRule:
     rule = Rule(listed["family"], listed["chain"], listed.get("comment", ""), canonical(listed["expr"]))
     return FoundRule(rule, listed["handle"])
+
+
+def _checked(translation: AddressTranslation) -> Iterator[Command]:
+    """Yield the commands that add a rule with this translation to a table of its own."""
+    place: Command = {"family": "inet", "table": f"{TABLE}_check"}
+    hook, statement = _statement(translation)
+    yield {"add": {"table": {"family": "inet", "name": f"{TABLE}_check"}}}
+    chain = {"name": "checked", "type": "nat", "hook": hook, "prio": 0, "policy": "accept"}
+    yield {"add": {"chain": {**place, **chain}}}
+    yield {"add": {"rule": {**place, "chain": "checked", "expr": [statement]}}}
+
+
+def _statement(translation: AddressTranslation) -> tuple[str, Expression]:
+    match translation:
+        case "masquerade":
+            return "postrouting", MASQUERADE
+        case "dnat":
+            return "prerouting", dnat("192.0.2.1")
+        case _:
+            assert_never(translation)
 
 
 def _rule(rule: Rule) -> Command:

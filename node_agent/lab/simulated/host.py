@@ -28,7 +28,7 @@ from node_agent.host.pci import PciDevice
 from node_agent.host.snapshots import invalidate_reads
 from node_agent.packets.foreign_rules import ForeignTable
 from node_agent.packets.routing import ANYWHERE, DEFAULT, LOCAL, MAIN, Neighbour, PolicyRule, Route
-from node_agent.packets.rules import Chain, FoundRule
+from node_agent.packets.rules import AddressTranslation, Chain, FoundRule
 from node_agent.packets.xfrm import XfrmPolicy
 
 GATEWAY_OF_UPLINK: Final = Ipv4Address("198.51.100.1")
@@ -80,6 +80,7 @@ class State(msgspec.Struct):
 
     `starts` counts all machine starts per name, so that tests can detect a double start; leak checks ignore it.
     `refuses_starts` is an injected fault: the reason with which the hypervisor refuses every start, or None.
+    `refused_translations` are the kinds of address translation that its packet filter refuses, each with the reason.
     `absent_images` and `broken_devices` are injected faults too: the digests of the images that the image store does
     not have, and the PCI functions that do not respond.
     """
@@ -129,6 +130,7 @@ class State(msgspec.Struct):
     foreign_servers: list[str] = []
     starts: dict[str, int] = {}
     refuses_starts: str | None = None
+    refused_translations: dict[AddressTranslation, str] = {}
 
 
 def links_of(state: State) -> list[Tap | OtherLink]:

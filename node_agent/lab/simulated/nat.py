@@ -3,14 +3,14 @@
 It applies all changes of a transaction or, if it refuses one of them, none. It never reuses a rule's handle.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from events.values import Ipv4Address
 from node_agent.aspects.ingress_rules import Connection
 from node_agent.host.slices import HostRefused
 from node_agent.lab.simulated.host import SimulatedHost, State
 from node_agent.packets.foreign_rules import ForeignTables
-from node_agent.packets.rules import Change, FoundRule, Rule, Ruleset
+from node_agent.packets.rules import AddressTranslation, Change, FoundRule, Rule, Ruleset
 from node_agent.packets.xfrm import XfrmPolicy
 
 
@@ -22,6 +22,10 @@ class SimulatedFilter:
 
     def missing(self) -> tuple[str, ...]:
         return ()
+
+    def unsupported(self) -> Mapping[AddressTranslation, str]:
+        with self._host.look() as state:
+            return dict(state.refused_translations)
 
     def ruleset(self) -> Ruleset:
         with self._host.look() as state:
@@ -76,3 +80,6 @@ def _check(state: State, change: Change) -> None:
             raise HostRefused(
                 f"cannot change nftables rules: chain {rule.chain} does not exist in family {rule.family}"
             )
+        for translation, reason in state.refused_translations.items():
+            if f'"{translation}":' in rule.body:
+                raise HostRefused(f"cannot change nftables rules: {reason}")

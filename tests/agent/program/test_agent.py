@@ -114,6 +114,18 @@ async def test_node_sends_its_survey_report_once_until_the_content_changes(
     assert [slot.network_device for slot in surveyed.slots] == ["slice0", "slice1"]
 
 
+async def test_survey_report_lists_the_network_modes_that_the_host_does_not_support(
+    agent: Running, plane: FakeControlPlane, control: Redis, toy: Toy
+) -> None:
+    await eventually_async(lambda: plane.kinds() == ["node.surveyed"])
+    toy.unsupported_modes = {"private-nat": "cannot add a rule with masquerade"}
+    await eventually_async(lambda: plane.kinds() == ["node.surveyed"] * 2)
+    surveyed = plane.reports[-1].body
+    assert isinstance(surveyed, NodeSurveyed)
+    [found] = surveyed.unsupported_modes
+    assert (found.mode, found.reason) == ("private-nat", "cannot add a rule with masquerade")
+
+
 async def test_survey_report_lists_the_devices_of_each_slot_and_the_missing_ones_as_drift(
     start: Callable[..., Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:

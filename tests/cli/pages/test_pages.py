@@ -276,6 +276,15 @@ def test_node_is_listed_and_shown_with_its_missing_requirements(
     assert "no bridge br-slice" in sliceplane("nodes", "show", "lab-a").out
 
 
+def test_node_is_shown_with_the_network_modes_that_it_does_not_support(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    mode = {"mode": "private-nat", "reason": "cannot add a rule with masquerade"}
+    plane.script("GET /v1/nodes/lab-a", document({**NODE, "unsupported_modes": [mode]}))
+    shown = " ".join(sliceplane("nodes", "show", "lab-a").out.split())
+    assert "network mode private-nat: cannot add a rule with masquerade" in shown
+
+
 def test_node_is_shown_with_the_number_of_undelivered_reports(plane: ScriptedPlane, sliceplane: Run) -> None:
     plane.script("GET /v1/nodes/lab-a", document({**NODE, "spooled_reports": 9_998}))
     assert "9998 not delivered yet" in sliceplane("nodes", "show", "lab-a").out

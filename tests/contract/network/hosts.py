@@ -40,7 +40,7 @@ from node_agent.lab.simulated.pci import SimulatedPci
 from node_agent.lab.simulated.reaching import SimulatedReachability
 from node_agent.lab.simulated.routing import SimulatedRouting
 from node_agent.packets.foreign_rules import ForeignRule, ForeignTable
-from node_agent.packets.rules import Chain, canonical, match
+from node_agent.packets.rules import AddressTranslation, Chain, canonical, match
 from node_agent.packets.rules import field as port_of
 from node_agent.packets.xfrm import XfrmPolicy
 from tests.connections import inbound, outbound
@@ -293,6 +293,12 @@ class Host(Protocol):
         """
         ...
 
+    def refusing(self, translation: AddressTranslation) -> AbstractContextManager[None]:
+        """Let the host's packet filter refuse rules with this kind of address translation, as a kernel without its
+        module does.
+        """
+        ...
+
     def plant_without_datapath(self) -> None:
         """Set the OVS bridge to a datapath type that its switch does not support."""
         ...
@@ -453,6 +459,16 @@ class Simulated:
     def drop_datapath_type(self, datapath_type: str) -> None:
         with self.host.change() as state:
             state.datapaths_missing = [datapath_type]
+
+    @contextmanager
+    def refusing(self, translation: AddressTranslation) -> Iterator[None]:
+        with self.host.change() as state:
+            state.refused_translations = {translation: f"no module for {translation}"}
+        try:
+            yield
+        finally:
+            with self.host.change() as state:
+                state.refused_translations = {}
 
     def plant_without_datapath(self) -> None:
         with self.host.change() as state:

@@ -5,6 +5,7 @@ namespace.
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,6 +32,7 @@ from node_agent.drivers.watching import Source
 from node_agent.host.host import Reachability
 from node_agent.host.slices import SliceNetwork
 from node_agent.lab.lab import LabNode
+from node_agent.packets.rules import AddressTranslation
 from node_agent.real_host import sources_of
 from tests.connections import WORLD
 from tests.contract.network.answering import answering
@@ -184,6 +186,25 @@ class Real:
 
     def drop_datapath_type(self, datapath_type: str) -> None:
         assert datapath_type == "nonsense"
+
+    @contextmanager
+    def refusing(self, translation: AddressTranslation) -> Iterator[None]:
+        # No module of this machine's kernel can be unloaded: a program in front of `nft` gives the kernel's answer.
+        program = f"""#!/bin/sh
+commands=$(cat)
+case $commands in *'"{translation}":'*) echo "no module for {translation}" >&2; exit 1; esac
+printf %s "$commands" | exec {shutil.which("nft")} "$@"
+"""
+        before = os.environ["PATH"]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "nft")
+            path.write_text(program)
+            path.chmod(0o755)
+            os.environ["PATH"] = f"{folder}:{before}"
+            try:
+                yield
+            finally:
+                os.environ["PATH"] = before
 
     def plant_without_datapath(self) -> None:
         database = f"--db=unix:{self.sockets}/db.sock"

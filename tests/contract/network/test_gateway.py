@@ -2,6 +2,7 @@
 repaired after foreign changes.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -13,7 +14,7 @@ from node_agent.aspects.gateway import Gateway, GatewayLink
 from node_agent.aspects.meters import Meter
 from node_agent.host.drift import differences
 from node_agent.host.slices import Aspect, HostRefused
-from node_agent.packets.rules import ACCEPT, DROP, NODE, OUT_OF_SLICES, Change, rule
+from node_agent.packets.rules import ACCEPT, DROP, NODE, OUT_OF_SLICES, AddressTranslation, Change, rule
 from tests.contract.network.hosts import FILTER_CHANGES, Host, aspects_of, gateway_of
 from tests.contract.network.slices import GATEWAY, NETWORK, names, network, port_mapping, run, slice_on
 
@@ -172,3 +173,29 @@ def test_dormant_nftables_table_of_another_program_is_read_and_not_reported(host
     assert gateway_of(host).lost() == ()
     assert gateway_of(host).to_apply() == ()
     host.remove_diversion()
+
+
+@pytest.mark.parametrize(("translation", "mode"), [("masquerade", "private-nat"), ("dnat", "public-nat")])
+def test_host_that_refuses_a_kind_of_address_translation_lacks_only_the_network_mode_that_needs_it(
+    host: Host, translation: AddressTranslation, mode: str
+) -> None:
+    assert gateway_of(host).unsupported_modes() == {}
+    with host.refusing(translation):
+        # All rules are lost. One that needs the translation is refused, and so the host is checked again.
+        host.filter.change(Change(delete=host.filter.ruleset().rules))
+        with suppress(HostRefused):
+            run(gateway_of(host).to_apply())
+            run(aspects_of(host)[3].to_apply(slice_on(network(0), port_mapping(1, "198.51.100.7", 2222))))
+        run(gateway_of(host).to_apply())
+        gateway = gateway_of(host)
+        assert gateway.to_apply() == ()
+        [(found, reason)] = gateway.unsupported_modes().items()
+        assert (found, f"no module for {translation}" in reason) == (mode, True)
+        assert lacking(gateway) == [f"network mode {mode}: {reason}"]
+        masquerades = [each for each in host.filter.ruleset().rules if "masquerade" in each.rule.body]
+        assert bool(masquerades) == (translation != "masquerade")
+        drops = [each.rule for each in host.filter.ruleset().rules if each.rule.chain == "leaving"]
+        assert len(drops) == 1
+    assert gateway_of(host).unsupported_modes() == {}
+    run(gateway_of(host).to_apply())
+    assert lacking(gateway_of(host)) == []
