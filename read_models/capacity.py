@@ -78,7 +78,8 @@ class SlotStatus(NamedTuple):
     def after(self, fact: SlotFact) -> "SlotStatus":
         """Return the status after a fact of the slot, of which only the columns of the table of slots count."""
         patch = slots.patch(0, fact)
-        columns = {**(patch.born or {}), **patch.columns}
+        # A slot that is discovered again, with other hardware, keeps its state.
+        columns = {**((patch.born or {}) if self is UNKNOWN else {}), **patch.columns}
         return SlotStatus(
             str(columns.get("state", self.state)),
             bool(columns.get("blocked", self.blocked)),

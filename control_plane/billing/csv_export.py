@@ -64,7 +64,8 @@ def unused_lines(parts: Iterable[Unused], bill: Bill) -> str:
 def _unused_cells(part: Unused, bill: Bill) -> Sequence[str]:
     return (
         "", KIND, text(bill.period), text(bill.period), "", text(part.project), "", text(part.sku), "", str(part.slots),
-        time(part.starts_at), time(part.ends_at), "false", f"{part.slot_seconds:.6f}", "0", "0.000000", "", "",
+        time(part.starts_at), time(part.ends_at), "false", f"{part.slot_seconds:.6f}", "0", "0.000000", "",
+        " ".join(str(each) for each in (part.reserved_by, part.held_by) if each is not None),
     )  # fmt: skip
 
 

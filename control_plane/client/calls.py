@@ -65,7 +65,7 @@ from control_plane.client.paths import (
     verification_path,
 )
 from control_plane.client.projection_answers import Projection, Verification
-from control_plane.client.usage_answers import Period, PeriodBill, Usage, UsageEntry
+from control_plane.client.usage_answers import Period, PeriodBill, UnusedPart, Usage, UsageEntry
 
 _ALLOCATIONS: Final = "/v1/allocations"
 _EVENTS: Final = "/v1/events"
@@ -374,6 +374,20 @@ def usage_entries(
     """List the entries that the total of `usage` with the same arguments is the sum of, each with its events."""
     which = usage_params(since=since, to=to, period=period, project=project, sku=sku, label=label)
     return ListCall("/v1/usage/entries", UsageEntry, which)
+
+
+def unused_reservations(
+    *,
+    since: str | None = None,
+    to: str | None = None,
+    period: str | None = None,
+    project: str | None = None,
+    sku: str | None = None,
+    label: str | None = None,
+) -> ListCall[UnusedPart]:
+    """List the times of which the unused parts of reservations in `usage` with the same arguments are the sums."""
+    which = usage_params(since=since, to=to, period=period, project=project, sku=sku, label=label)
+    return ListCall("/v1/usage/unused-reservations", UnusedPart, which)
 
 
 def billing_periods() -> ListCall[Period]:

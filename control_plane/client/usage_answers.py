@@ -26,6 +26,23 @@ class UnusedReservation(Answer, frozen=True):
     slot_seconds: str
 
 
+class UnusedPart(Answer, frozen=True):
+    """A time in which the unused part of a reservation did not change: the `reserved` slots minus the `held` ones.
+    `reserved_by` and `held_by` are the positions of the events that set these numbers.
+    """
+
+    project: str
+    sku: str
+    slots: int
+    reserved: int
+    held: int
+    reserved_by: int
+    starts_at: datetime
+    ends_at: datetime
+    slot_seconds: str
+    held_by: int | None = None
+
+
 class Usage(Answer, frozen=True):
     """Usage in a range of time, or of the billing period `period`; `begin` is None if the range begins with the first
     usage.

@@ -52,6 +52,7 @@ _OF_NODE: Final = (
     "state",
     "key_thumbprint",
     "missing",
+    "unsupported_modes",
     "blocked",
     "drift",
     "cordoned",

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.values import ProjectId, SkuName
+from events.values import Position, ProjectId, SkuName
 from read_models.usage.intervals import UsageFilter
 from read_models.usage.periods import Piece
 from read_models.usage.tables import TIME
@@ -30,21 +30,25 @@ with reserved_sku as (
    where s.sku = coalesce(:sku, s.sku) and r.position <= coalesce(:known_to, r.position)
 ), change as (
   select project, sku, position, at,
-         slots - lag(slots, 1, 0) over (partition by project, sku order by position) as reserved, 0 as used
+         slots - lag(slots, 1, 0) over (partition by project, sku order by position) as reserved, 0 as used,
+         true as by_reservation
     from level
    union all
-  select project, sku, position, changed_at, 0, change
+  select project, sku, position, changed_at, 0, change, false
     from read.usage_slot join reserved_sku using (project, sku)
    where sku = coalesce(:sku, sku) and position <= coalesce(:known_to, position)
 ), step as (
   select project, sku, position, at, lead(at) over ordered as until,
-         greatest(sum(reserved) over ordered - sum(used) over ordered, 0)::integer as slots
+         sum(reserved) over ordered as reserved, sum(used) over ordered as held,
+         max(position) filter (where by_reservation) over ordered as reserved_by,
+         max(position) filter (where not by_reservation) over ordered as held_by
     from change window ordered as (partition by project, sku order by at, position)
 ), cut as (
-  select project, sku, position, slots, greatest(at, :begins_at) as starts_at, least(until, :ends_at) as ends_at
-    from step where slots > 0
+  select *, (reserved - held)::integer as slots,
+         greatest(at, :begins_at) as starts_at, least(until, :ends_at) as ends_at
+    from step where reserved > held
 )
-select project, sku, slots, starts_at, ends_at,
+select project, sku, slots, reserved::integer, held::integer, reserved_by, held_by, position, starts_at, ends_at,
        slots * extract(epoch from ends_at - starts_at) as slot_seconds
   from cut where starts_at < ends_at order by project, sku, starts_at, position
 """
@@ -52,11 +56,21 @@ select project, sku, slots, starts_at, ends_at,
 
 
 class Unused(NamedTuple):
-    """The unused part of a reservation: `slots` from `starts_at` to `ends_at`. `slot_seconds` is exact."""
+    """The unused part of a reservation: `slots` from `starts_at` to `ends_at`. `slot_seconds` is exact.
+
+    It is the number of `reserved` slots, by the event at the position `reserved_by`, minus the number of slots that the
+    project held, which the event at `held_by` changed last; None if it had not held any. `position` is that of the
+    event with which the part began: one of both.
+    """
 
     project: ProjectId
     sku: SkuName
     slots: int
+    reserved: int
+    held: int
+    reserved_by: Position
+    held_by: Position | None
+    position: Position
     starts_at: datetime
     ends_at: datetime
     slot_seconds: Decimal

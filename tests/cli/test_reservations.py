@@ -39,6 +39,9 @@ def test_list_of_reservations_shows_each_with_its_number_of_missing_slots_until_
     )
     until(lambda: "UNUSED SLOT-SECONDS" in admin("usage", "show").out, "the usage has the reservation")
     assert admin("usage", "show").out.splitlines()[-1].split()[:2] == ["vision", "lab.small"]
+    parts = json.loads(admin("usage", "unused", "--project", "vision", "-o", "json").out)["items"]
+    assert [(each["reserved"], each["held"], each["slots"]) for each in parts] == [(4, 0, 4), (2, 0, 2)]
+    assert str(parts[0]["reserved_by"]) in admin("usage", "unused").out
     assert admin("reservations", "remove", "vision", "lab.small").code == 0
     assert "vision" not in admin("reservations", "list").out
 

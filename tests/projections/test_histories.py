@@ -92,7 +92,7 @@ class Histories(RuleBasedStateMachine):
     def node_comes_up(self, node: NodeId, slots: int) -> None:
         self.node_is_registered(node)
         self.node_enrols(node, "first", "1")
-        self.node_is_surveyed(node, slots, 1, [], twice=False, gpus=(GPUS[0],))
+        self.node_is_surveyed(node, slots, 1, [], set(), twice=False, gpus=(GPUS[0],))
         for index in range(slots):
             self.slot_is_approved(node, index)
 

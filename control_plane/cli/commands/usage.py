@@ -85,6 +85,24 @@ def show(
 
 
 @commands.command()
+def unused(
+    context: typer.Context,
+    *,
+    since: Since = None,
+    to: Until = None,
+    period: Period = None,
+    project: Project = None,
+    sku: Sku = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of lines.")] = 100,
+    output: UnnamedOutput = UnnamedFormat.TABLE,
+) -> None:
+    """List the times in which reserved slots were not held, each with its events."""
+    with session(context, output) as current:
+        call = calls.unused_reservations(since=since, to=to, period=period, project=project, sku=sku)
+        current.show_list(call, pages.unused, limit)
+
+
+@commands.command()
 def export(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write; it must not exist.")],

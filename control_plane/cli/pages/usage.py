@@ -8,7 +8,7 @@ from rich.text import Text
 from control_plane.cli.pages import words
 from control_plane.cli.pages.details import Row, page
 from control_plane.cli.pages.tables import nothing, table
-from control_plane.client.usage_answers import Period, PeriodBill, Usage, UsageEntry
+from control_plane.client.usage_answers import Period, PeriodBill, UnusedPart, Usage, UsageEntry
 
 
 def usage(item: Usage, grouping: str | None) -> RenderableType:
@@ -28,6 +28,23 @@ def _unused(item: Usage) -> RenderableType:
     for each in item.unused_reservations:
         rows.add_row(each.project, each.sku, each.slot_seconds)
     return rows
+
+
+def unused(items: Iterable[UnusedPart]) -> RenderableType:
+    """Return the table of the unused parts of reservations. The columns BY have the positions of the events."""
+    rows = table(
+        "PROJECT", "SKU", "FROM", "TO", "RESERVED", "BY", "HELD", "BY", "UNUSED", "UNUSED SLOT-SECONDS"
+    )
+    for item in items:
+        times = (words.clock(item.starts_at), words.clock(item.ends_at))
+        held_by = "-" if item.held_by is None else str(item.held_by)
+        numbers = (str(item.reserved), str(item.reserved_by), str(item.held), held_by, str(item.slots))
+        rows.add_row(item.project, item.sku, *times, *numbers, item.slot_seconds)
+    return (
+        rows
+        if rows.row_count
+        else nothing("no unused parts of reservations", "show the reservations: sliceplane reservations list")
+    )
 
 
 def _groups(item: Usage, grouping: str) -> RenderableType:

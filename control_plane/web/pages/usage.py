@@ -56,15 +56,17 @@ def _narrowed(group: str, key: str | None) -> dict[str, str] | None:
 async def show_entries(visit: Visit) -> Response:
     """List the entries of which a figure is the sum, each with its events."""
     chosen = _filters(visit)
-    found, listed = await both(
+    found, listed, unused = await both(
         visit.get("usage", **chosen),
         visit.get("usage", "entries", cursor=visit.query("cursor"), limit=_ENTRIES, **chosen),
+        visit.get("usage", "unused-reservations", limit=_ENTRIES, **chosen),
     )
     return visit.render(
         "usage_entries.html",
         usage=found,
         entries=listed["items"],
         next_cursor=listed["next_cursor"],
+        unused=unused["items"],
         given={name: value for name, value in chosen.items() if value},
     )
 

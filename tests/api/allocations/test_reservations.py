@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.api.access.principals import client_of, create_project, issue
+from tests.api.allocations.billing import get, until_known
 from tests.api.allocations.test_quotas import release
 from tests.api.broken_nodes import Node, accepted_allocation, codes, keep_nodes_reachable
 from tests.api.node import KEY, allocate
@@ -228,6 +229,48 @@ def test_reservation_of_an_unknown_or_retired_sku_or_a_wrong_number_is_refused(p
         assert codes(reserve(plane, 2)) == ["sku_retired"]
         [shown] = client.get("/reservations").json()["items"]
     assert (shown["slots"], shown["used"], shown["short_by"]) == (1, None, None)
+
+
+def test_each_unused_part_of_a_reservation_names_the_events_that_it_follows_from(plane: RunningPlane) -> None:
+    Node(plane, "n1", slots=3)
+
+    def position(kind: str) -> int:
+        [[found]] = plane.rows("select max(position) from ledger.event where type = %(kind)s", kind=kind)
+        return int(found)
+
+    assert reserve(plane, 2).is_success
+    first = position("project.reservations_set")
+    assert own(plane).status_code == 202
+    claim = position("slot.claimed")
+    assert reserve(plane, 3).is_success
+    second = position("project.reservations_set")
+    until_known(plane)
+
+    parts = get(plane, "/usage/unused-reservations")["items"]
+    numbers = ("reserved", "reserved_by", "held", "held_by", "slots")
+    assert [tuple(each[name] for name in numbers) for each in parts] == [
+        (2, first, 0, None, 2),
+        (2, first, 1, claim, 1),
+        (3, second, 1, claim, 2),
+    ]
+    assert [each["ends_at"] for each in parts[:-1]] == [each["starts_at"] for each in parts[1:]]
+
+    begin = {"from": parts[1]["starts_at"], "to": parts[1]["ends_at"]}
+    [total] = get(plane, "/usage", begin)["unused_reservations"]
+    assert total["slot_seconds"] == parts[1]["slot_seconds"]
+    export = plane.client().get("/usage/export", params=begin).text
+    assert export.splitlines()[-1].endswith(f",{first} {claim}")
+
+    page = get(plane, "/usage/unused-reservations", {"limit": "2"})
+    rest = get(plane, "/usage/unused-reservations", {"cursor": page["next_cursor"]})
+    assert [each["held_by"] for each in (*page["items"], *rest["items"])] == [None, claim, claim]
+    assert rest["next_cursor"] is None
+    with plane.client() as client:
+        assert codes(client.get("/usage/unused-reservations", params={"cursor": "x/y/1"})) == [
+            "invalid_cursor"
+        ]
+    other = issue(plane, "bob", projects=["speech"]).headers
+    assert get(plane, "/usage/unused-reservations", headers=other)["items"] == []
 
 
 def test_caller_sees_reservations_of_its_projects_and_cannot_set_them(plane: RunningPlane) -> None:

@@ -2,9 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 from tests.api.access.principals import issue
-from tests.api.node import admit, allocate
+from tests.api.node import SLOT, admit, allocate, batch, survey
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
@@ -66,6 +67,17 @@ def test_slots_of_a_sku_by_status_are_shown_now_and_at_an_earlier_position(
             claimed = 2 - free
             assert found[node] == [{**NOTHING, "sku": SKU, "free": free, "claimed": claimed}]
             assert sum(each["free"] for [each] in found.values()) == 4 - claimed
+
+
+def test_slot_with_another_size_than_at_its_approval_counts_as_blocked(emptied_plane: RunningPlane) -> None:
+    plane = emptied_plane
+    node = admit(plane, "n1")
+    until(lambda: capacity(plane)["free"] == 1, "the capacity has the slot")
+    larger = survey(slots=[{**SLOT, "vcpus": SLOT["vcpus"] + 1}])
+    assert node.post("/reports", json=batch(str(uuid4()), (1, larger))).is_success
+    last = plane.last_position()
+    until(lambda: capacity(plane)["free"] == 0, "the capacity has the change")
+    assert capacity(plane, at=f"position:{last}") == {**NOTHING, "sku": SKU, "fits": None, "blocked": 1}
 
 
 def history(plane: RunningPlane, **query: str) -> dict[str, Any]:

@@ -65,13 +65,19 @@ def test_network_mode_that_a_node_supports_again_is_placed_there_and_its_history
     node = admit(plane, "n1")
     describe(node, NO_PRIVATE)
     admit(plane, "n2")
-    assert [each["slot_id"] for each in allocate(plane).json()["slots"]] == ["n2/0"]
+    made = allocate(plane).json()
+    assert [each["slot_id"] for each in made["slots"]] == ["n2/0"]
     before = plane.last_position()
 
     describe(node)
     assert shown(plane, "/nodes/n1")["unsupported_modes"] == []
     past = shown(plane, f"/nodes/n1?at=position:{before}")
     assert past["unsupported_modes"] == [NO_PRIVATE]
+    explained = shown(plane, f"/allocations/{made['id']}/placement")["groups"]
+    assert {each["code"]: each["example"] for each in explained} == {
+        "suitable": "n2",
+        "network_mode_unsupported": "n1",
+    }
     assert [each["slot_id"] for each in allocate(plane).json()["slots"]] == ["n1/0"]
 
 

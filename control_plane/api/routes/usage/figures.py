@@ -12,10 +12,12 @@ from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import plane_of
 from control_plane.api.routes.usage.views import (
     EntryView,
+    UnusedPartView,
     UsageView,
     amount_view,
     entry_view,
     group_view,
+    part_view,
     unused_view,
 )
 from control_plane.api.routes.usage.wanted import Wanted, bill_of
@@ -102,6 +104,28 @@ async def list_entries(
         )
     following = _cursor(found[-1].place) if len(found) == limit else None
     return Page(items=[entry_view(each) for each in found], next_cursor=following)
+
+
+@router.get("/usage/unused-reservations", openapi_extra=access(Scope.USAGE_READ))
+async def list_unused_reservations(
+    request: Request, wanted: Wanted, *, cursor: Cursor = None, limit: Limit = 100, order: Order = "asc"
+) -> Page[UnusedPartView]:
+    """List the times of which the unused parts of reservations are the sums, each with its events, by project, SKU and
+    time.
+    """
+    async with plane_of(request).engine.connect() as conn:
+        bill = await bill_of(conn, plane_of(request).handle.clock, wanted)
+        parts = await unused_parts(conn, wanted.which, bill.piece)
+    ordered = parts if order == "asc" else parts[::-1]
+    keys = [f"{each.project}/{each.sku}/{each.position}" for each in ordered]
+    if cursor is not None and cursor not in keys:
+        raise invalid_cursor(cursor)
+    first = 0 if cursor is None else keys.index(cursor) + 1
+    items = ordered[first : first + limit]
+    is_last = first + limit >= len(ordered)
+    return Page(
+        items=[part_view(each) for each in items], next_cursor=None if is_last else keys[first + limit - 1]
+    )
 
 
 def _place(cursor: str) -> Place:

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from read_models.usage.amounts import Amount, EntryKind
 from read_models.usage.entries import Entry, Total
+from read_models.usage.unused import Unused
 
 
 class AmountView(BaseModel):
@@ -37,6 +38,26 @@ class UnusedReservationView(BaseModel):
 
     project: str
     sku: str
+    slot_seconds: str
+
+
+class UnusedPartView(BaseModel):
+    """A time in which the unused part of a reservation did not change: `slots` from `starts_at` to `ends_at`, which are
+    the `reserved` slots minus the `held` ones.
+
+    `reserved_by` is the position of the event that set the reservation, and `held_by` that of the last event that
+    changed the number of held slots; null if the project had not held any.
+    """
+
+    project: str
+    sku: str
+    slots: int
+    reserved: int
+    held: int
+    reserved_by: int
+    held_by: int | None
+    starts_at: datetime
+    ends_at: datetime
     slot_seconds: str
 
 
@@ -132,6 +153,22 @@ def amount_view(amount: Amount) -> AmountView:
 
 def group_view(total: Total) -> GroupView:
     return GroupView(key=total.key, amount=amount_view(total.amount), entries=total.entries)
+
+
+def part_view(part: Unused) -> UnusedPartView:
+    seconds = f"{part.slot_seconds:.6f}"
+    return UnusedPartView(
+        project=part.project,
+        sku=part.sku,
+        slots=part.slots,
+        reserved=part.reserved,
+        held=part.held,
+        reserved_by=part.reserved_by,
+        held_by=part.held_by,
+        starts_at=part.starts_at,
+        ends_at=part.ends_at,
+        slot_seconds=seconds,
+    )
 
 
 def unused_view(project: str, sku: str, slot_seconds: Decimal) -> UnusedReservationView:
