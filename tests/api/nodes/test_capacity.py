@@ -73,7 +73,7 @@ def test_slot_with_another_size_than_at_its_approval_counts_as_blocked(emptied_p
     plane = emptied_plane
     node = admit(plane, "n1")
     until(lambda: capacity(plane)["free"] == 1, "the capacity has the slot")
-    larger = survey(slots=[{**SLOT, "vcpus": SLOT["vcpus"] + 1}])
+    larger = survey(slots=[{**SLOT, "vcpus": 2}])
     assert node.post("/reports", json=batch(str(uuid4()), (1, larger))).is_success
     last = plane.last_position()
     until(lambda: capacity(plane)["free"] == 0, "the capacity has the change")
