@@ -106,6 +106,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         inspect_machine=machines.inspect,
         serial_log=machines.serial_log,
         open_console=machines.open_console,
+        open_display=machines.open_display,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
         start_reading=start_reading,

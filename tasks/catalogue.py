@@ -22,7 +22,7 @@ from tasks import operations as op
 from tasks.orders import ApplySlice, RemoveSlice, StopSlice
 from tasks.reasons import RefusalCode, SliceFailureCode, codes
 from tasks.reports import SliceFailed, SliceNotRemoved, SliceReady, SliceRemoved, SliceStopped
-from tasks.streams import CONSOLES, STREAMS
+from tasks.streams import CONSOLES, GRAPHICS, STREAMS
 
 _KIB: Final = 1024
 REFUSALS: Final = codes(RefusalCode)
@@ -272,7 +272,15 @@ RATE: Final = "slice.apply/1+rate"
 """Identifier by which a node announces that its agent supports rate limits in orders."""
 ROOT_DISK: Final = "slice.apply/1+root_disk"
 """Identifier by which a node announces that it can create root disks from disk images."""
-ANNOUNCED: Final = (*(type_.announced for type_ in TYPES), INGRESS, RATE, ROOT_DISK, STREAMS, CONSOLES)
+ANNOUNCED: Final = (
+    *(type_.announced for type_ in TYPES),
+    INGRESS,
+    RATE,
+    ROOT_DISK,
+    STREAMS,
+    CONSOLES,
+    GRAPHICS,
+)
 """All task types and versions, and all other features, that a node of this release can announce as supported."""
 
 

@@ -86,6 +86,13 @@ def is_empty(value: tuple[object, ...]) -> bool:
     return not value
 
 
+def is_false(value: object) -> bool:
+    """Return whether the value of a message's field is False. A field that is False is omitted from the message,
+    because older readers refuse fields that they do not know.
+    """
+    return value is False
+
+
 def line(text: str) -> str:
     """Return the text, truncated to the maximum length of the field type `Line`."""
     return text[:_LINE]

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic import Field, ValidationError
 
-from tasks.fields import AllocationId, NodeId, SlotId, Whole, Wire
+from tasks.fields import AllocationId, Flag, NodeId, SlotId, Whole, Wire, is_false
 from tasks.reports import Reason
 
 ACTOR: Final = "stream.open"
@@ -20,6 +20,8 @@ STREAMS: Final = f"{ACTOR}/1"
 """Identifier by which a node announces that it supports requests for streams."""
 CONSOLES: Final = f"{STREAMS}+console"
 """Identifier by which a node announces that it can open consoles."""
+GRAPHICS: Final = f"{STREAMS}+graphics"
+"""Identifier by which a node announces that it can open the displays of machines."""
 MAX_MESSAGE: Final = 16 * 1024
 """Maximum size in bytes of a message of a console, in both directions."""
 MAX_SERIAL_LOG: Final = 1024 * 1024
@@ -34,10 +36,13 @@ class StreamRequest(Wire):
     """Request to a node to open the stream `stream_id` of a slot, as long as the slot has a slice of the allocation."""
 
     stream_id: UUID
-    kind: Literal["serial_log", "serial_console"]
+    kind: Literal["serial_log", "serial_console", "graphics"]
     node_id: NodeId
     slot_id: SlotId
     allocation_id: AllocationId
+    # Omitted if false: an agent without support for graphics refuses the unknown field.
+    shared: Flag = Field(default=False, exclude_if=is_false)
+    """For `graphics`: open the display although it is open in another session."""
 
 
 class SerialLogSent(Wire):

@@ -278,11 +278,13 @@ class ClosePeriod(Body, frozen=True):
 
 class NewConsole(Body, frozen=True):
     """Body of `POST /v1/allocations/{allocation}/console-sessions`: `slot` is counted from 0, and `origin` is that of
-    the page that uses the ticket; unset: a program without origin.
+    the page that uses the ticket; unset: a program without origin. `kind` is `serial` (default) or `graphics`.
     """
 
     slot: int = 0
     origin: str | UnsetType = UNSET
+    kind: str | UnsetType = UNSET
+    shared: bool | UnsetType = UNSET
 
 
 class RequestTask(Body, frozen=True):

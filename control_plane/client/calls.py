@@ -94,7 +94,7 @@ def serial_log(name: str, *, slot: int | None = None, tail: int | None = None) -
 
 
 def request_console(name: str, body: bodies.NewConsole) -> Call[ConsoleTicket]:
-    """Request a session on the serial console of a slice, and get its ticket. For admins only."""
+    """Request a session on the serial port or the display of a slice, and get its ticket. For admins only."""
     return Call("POST", allocation_path(name, "console-sessions"), ConsoleTicket, body=body)
 
 

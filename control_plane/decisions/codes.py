@@ -104,6 +104,7 @@ _IMPOSSIBLE: Final = {
     "unknown_service_account": "No service account has this id.",
     "unknown_sku": "No SKU has this name.",
     "unknown_slot": "No slot has this id.",
+    "console_not_shareable": "A session on a serial port cannot be shared.",
     "unknown_slot_index": "The allocation has no slot with this index.",
     "unknown_task": "No task has this id.",
     "unknown_value": "The value is not one of the permitted values.",

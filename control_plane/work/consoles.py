@@ -19,12 +19,14 @@ from events.values import AllocationId, ConsoleId, NodeId, SlotId
 from read_models import slots
 
 State = Literal["requested", "connecting", "connected"]
+ConsoleKind = Literal["serial", "graphics"]
+"""What a session reaches: the serial port of a slice, or its display."""
 SILENT: Final = timedelta(seconds=10)
 """Time without an update of `seen_at` after which the process of a session counts as ended."""
 KEPT: Final = timedelta(minutes=10)
 """Time for which an unused ticket is remembered after its expiry, so that a late use is recorded."""
 _COLUMNS: Final = (
-    "console_id, version, allocation_id, slot_id, node_id, kind, actor, origin, ticket_sha256, ticket_expires_at,"
+    "console_id, version, allocation_id, slot_id, node_id, kind, shared, actor, origin, ticket_sha256, ticket_expires_at,"
     " stream_id, state, cut_reason, seen_at"
 )
 _LOCKED: Final = f"select {_COLUMNS} from work.console where console_id = %s for update"  # noqa: S608 (constants)
@@ -61,7 +63,8 @@ class ConsoleRow:
     allocation_id: AllocationId
     slot_id: SlotId
     node_id: NodeId
-    kind: str
+    kind: ConsoleKind
+    shared: bool
     actor: str
     origin: str | None
     ticket_sha256: str

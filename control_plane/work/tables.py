@@ -280,6 +280,7 @@ console = sa.Table(
     sa.Column("slot_id", sa.Text, nullable=False),
     sa.Column("node_id", sa.Text, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("shared", sa.Boolean, nullable=False),
     sa.Column("actor", sa.Text, nullable=False),
     sa.Column("origin", sa.Text),
     sa.Column("ticket_sha256", sa.Text, nullable=False),

@@ -1,4 +1,4 @@
-"""Facts about console sessions: an admin's access to the serial port of a slice. Stream: `console-<console_id>`.
+"""Facts about console sessions: access of admins to serial ports and displays. Stream: `console-<console_id>`.
 
 A session has a stream of its own, so that it neither changes the version of the allocation nor its timeline. Its events
 have the project and the correlation id of the allocation.
@@ -20,13 +20,15 @@ class ConsoleRequested(Fact, frozen=True, omit_defaults=True):
     node_id: NodeId
     """Node that opens the console."""
     kind: str
-    """What the session reaches: `serial`."""
+    """What the session reaches: `serial`, the serial port of the slice, or `graphics`, its display."""
     actor: str
     """Caller that got the ticket; only this caller can use it."""
     ticket_expires_at: datetime
     """Time from which the ticket is refused."""
     origin: str | None = None
     """Origin of the web page that may use the ticket; absent: a program that sends no origin."""
+    shared: bool = False
+    """Whether the display may be open in other sessions at the same time."""
 
 
 class ConsoleTicketRefused(Fact, frozen=True, omit_defaults=True):

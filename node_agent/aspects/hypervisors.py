@@ -6,7 +6,7 @@ from uuid import UUID
 
 from node_agent.aspects.machine_plans import FoundDomain, FoundProcess
 from node_agent.host.guests import DiskBoot, Guest, Hosting
-from node_agent.host.host import SerialConsole
+from node_agent.host.host import Console
 from tasks.orders import RootDisk
 
 
@@ -59,7 +59,13 @@ class Hypervisor(Protocol):
         """Power a libvirt domain off at once and remove its definition; do nothing if it does not exist."""
         ...
 
-    def open_console(self, domain: UUID) -> SerialConsole:
+    def open_display(self, domain: UUID) -> Console:
+        """Open the display of a running domain, which listens on no address. Raises `ConsoleRefused` if the domain does
+        not run, and `HostUnreadable`.
+        """
+        ...
+
+    def open_console(self, domain: UUID) -> Console:
         """Open the serial console of a running domain. Raises `ConsoleRefused` if the domain does not run, or if its
         console is open already; raises `HostUnreadable`.
         """

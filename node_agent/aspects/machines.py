@@ -58,7 +58,7 @@ from node_agent.aspects.machine_plans import (
 from node_agent.aspects.passthrough import PciBus, bind, devices_in_use, numa_mismatches, objections, reset
 from node_agent.aspects.seed import seed_image
 from node_agent.host.guests import Accelerator, Guest, Hosting, guest_for, guest_uuid
-from node_agent.host.host import ConsoleRefused, ObservedMachine, SerialConsole
+from node_agent.host.host import Console, ConsoleRefused, ObservedMachine
 from node_agent.host.host_resources import ANYWHERE, Place, Places, place_for
 from node_agent.host.images import Images
 from node_agent.host.slices import Difference, HostRefused, Slice, SliceNetwork, Step
@@ -212,15 +212,22 @@ class Machines:
             return None
         return self._disks.read_log(_log_name(slot.tap), most)
 
-    def open_console(self, slot: SliceNetwork, allocation: AllocationId) -> SerialConsole:
+    def open_console(self, slot: SliceNetwork, allocation: AllocationId) -> Console:
         """Open the serial console of a slot's running machine. Raises `ConsoleRefused` if the slot has no running
         machine of the allocation, and `HostUnreadable`.
         """
+        return self._hypervisor.open_console(self._running(slot, allocation))
+
+    def open_display(self, slot: SliceNetwork, allocation: AllocationId) -> Console:
+        """Open the display of a slot's running machine. Raises like `open_console`."""
+        return self._hypervisor.open_display(self._running(slot, allocation))
+
+    def _running(self, slot: SliceNetwork, allocation: AllocationId) -> UUID:
         uuid = guest_uuid(allocation, slot.tap)
         own = [each for each in self._hypervisor.domains() if each.uuid == uuid and each.guest is not None]
         if not own:
             raise ConsoleRefused("machine_not_running", f"no machine of {allocation} runs in {slot.tap}")
-        return self._hypervisor.open_console(uuid)
+        return uuid
 
     def hosting(self, guest: Guest, root_disk: RootDisk | None = None) -> Hosting:
         """Return the guest's files and settings on this node. Raises `HostRefused` if the node lacks its image."""

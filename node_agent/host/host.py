@@ -63,15 +63,17 @@ class ObservedMachine:
 
 
 class ConsoleRefused(Exception):
-    """The serial console of a machine cannot be opened; `code` is one of `tasks.reasons.StreamCode`."""
+    """A console of a machine cannot be opened; `code` is one of `tasks.reasons.StreamCode`."""
 
     def __init__(self, code: StreamCode, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-class SerialConsole(Protocol):
-    """An open serial console of a machine. One thread may read and another may write at the same time."""
+class Console(Protocol):
+    """An open console of a machine: its serial port, or its display, of which the bytes are those of the RFB protocol
+    (RFC 6143). One thread may read and another may write at the same time.
+    """
 
     def read(self) -> bytes:
         """Wait for output and return it; empty when the console has ended or was closed."""
@@ -180,9 +182,12 @@ class Host:
     serial_log: Callable[[SliceNetwork, AllocationId, int], tuple[bytes, int] | None]
     """Return the last bytes of the serial output of a slot's machine, at most the given number, and the size of the
     whole log; None if the slot has no machine of the allocation. Raises `HostUnreadable`."""
-    open_console: Callable[[SliceNetwork, AllocationId], SerialConsole]
+    open_console: Callable[[SliceNetwork, AllocationId], Console]
     """Open the serial console of a slot's running machine of the allocation. Raises `ConsoleRefused`,
     `HostUnreadable`."""
+    open_display: Callable[[SliceNetwork, AllocationId], Console]
+    """Open the display of a slot's running machine of the allocation. It may be open several times. Raises
+    `ConsoleRefused`, `HostUnreadable`."""
     runs: Callable[[SliceNetwork], bool]
     """Return whether a machine or process of the slot runs. Raises `HostUnreadable`."""
     to_shut_down: Callable[[SliceNetwork], tuple[Step, ...]]

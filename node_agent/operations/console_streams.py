@@ -6,10 +6,11 @@ survives its agent: the threads end with the process, and libvirt closes the con
 
 import threading
 from typing import Final
+from uuid import UUID
 
 import structlog
 
-from node_agent.host.host import SerialConsole
+from node_agent.host.host import Console
 from node_agent.transport.stream_socket import StreamSocket
 from tasks.streams import StreamRequest
 
@@ -23,18 +24,33 @@ class OpenConsoles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[SerialConsole, StreamSocket] = {}
+        self._open: dict[UUID, tuple[StreamRequest, Console | None, StreamSocket | None]] = {}
         self._closing = False
 
-    @property
-    def has_room(self) -> bool:
+    def reserve(self, request: StreamRequest) -> str | None:
+        """Reserve a place for a console, and return None; or return the reason why there is no place for it."""
         with self._lock:
-            return len(self._open) < MOST and not self._closing
+            if self._closing:
+                return "the agent of the node is stopping"
+            if len(self._open) >= MOST:
+                return f"the node has {MOST} open consoles, which is the maximum"
+            others = (each for each, _, _ in self._open.values() if each.kind == request.kind == "graphics")
+            if not request.shared and any(each.slot_id == request.slot_id for each in others):
+                return "the display is open in another session; open it as shared to watch it as well"
+            self._open[request.stream_id] = request, None, None
+            return None
 
-    def serve(self, request: StreamRequest, console: SerialConsole, socket: StreamSocket) -> None:
-        """Pass input and output on, in threads of their own, until one side ends; then close both sides."""
+    def free(self, request: StreamRequest) -> None:
+        """Free a place that was reserved."""
         with self._lock:
-            self._open[console] = socket
+            self._open.pop(request.stream_id, None)
+
+    def serve(self, request: StreamRequest, console: Console, socket: StreamSocket) -> None:
+        """Pass input and output on, in threads of their own, until one side ends; then close both sides. The place of
+        the console is reserved.
+        """
+        with self._lock:
+            self._open[request.stream_id] = request, console, socket
         threading.Thread(
             target=self._output, args=(console, socket), name="console-output", daemon=True
         ).start()
@@ -45,12 +61,14 @@ class OpenConsoles:
     def close(self) -> None:
         """Close all consoles, and accept no more."""
         with self._lock:
-            self._closing, every = True, list(self._open.items())
-        for console, socket in every:
-            console.close()
-            socket.close()
+            self._closing, every = True, list(self._open.values())
+        for _, console, socket in every:
+            if console is not None:
+                console.close()
+            if socket is not None:
+                socket.close()
 
-    def _output(self, console: SerialConsole, socket: StreamSocket) -> None:
+    def _output(self, console: Console, socket: StreamSocket) -> None:
         try:
             while data := console.read():
                 if not socket.send(data):
@@ -59,13 +77,12 @@ class OpenConsoles:
             # This ends the other thread.
             socket.close()
 
-    def _input(self, request: StreamRequest, console: SerialConsole, socket: StreamSocket) -> None:
+    def _input(self, request: StreamRequest, console: Console, socket: StreamSocket) -> None:
         try:
             while (data := socket.receive()) is not None:
                 console.write(data)
         finally:
             # This ends the other thread.
             console.close()
-            with self._lock:
-                self._open.pop(console, None)
+            self.free(request)
             log.info("console_closed", stream_id=str(request.stream_id), slot_id=request.slot_id)

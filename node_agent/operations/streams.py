@@ -9,7 +9,7 @@ from typing import assert_never
 import structlog
 
 from node_agent.host.desired_slice import network_of
-from node_agent.host.host import ConsoleRefused, Host, SerialConsole
+from node_agent.host.host import Console, ConsoleRefused, Host
 from node_agent.host.slices import HostUnreadable, SliceNetwork
 from node_agent.operations.console_streams import OpenConsoles
 from node_agent.settings import Settings
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class Streams:
-    """Opens the streams that the API requests from this node: serial logs and serial consoles. Thread-safe."""
+    """Opens the streams that the API requests from this node: serial logs, consoles and displays. Thread-safe."""
 
     def __init__(
         self, settings: Settings, session: Session, host: Host, slots: Slots, link: ControlPlane
@@ -40,7 +40,7 @@ class Streams:
         match request.kind:
             case "serial_log":
                 self._send_log(request)
-            case "serial_console":
+            case "serial_console" | "graphics":
                 self._open_console(request)
             case _:
                 assert_never(request.kind)
@@ -66,23 +66,29 @@ class Streams:
             log.warning("stream_not_opened", stream_id=str(request.stream_id), reason=str(error))
             if not isinstance(console, Reason):
                 console.close()
+                self._consoles.free(request)
             return
         log.info("console_opened", stream_id=str(request.stream_id), slot_id=request.slot_id)
         self._consoles.serve(request, console, socket)
 
-    def _console(self, request: StreamRequest) -> SerialConsole | Reason:
+    def _console(self, request: StreamRequest) -> Console | Reason:
         network = self._network_of(request)
         if network is None:
             return _reason(
                 "slice_not_on_node",
                 f"slot {request.slot_id} has no slice of allocation {request.allocation_id}",
             )
-        if not self._consoles.has_room:
-            return _reason(
-                "console_in_use", "the node has the maximum number of open consoles, or its agent is stopping"
-            )
+        if (refusal := self._consoles.reserve(request)) is not None:
+            return _reason("console_in_use", refusal)
+        found = self._opened(request, network)
+        if isinstance(found, Reason):
+            self._consoles.free(request)
+        return found
+
+    def _opened(self, request: StreamRequest, network: SliceNetwork) -> Console | Reason:
+        open_ = self._host.open_display if request.kind == "graphics" else self._host.open_console
         try:
-            return self._host.open_console(network, request.allocation_id)
+            return open_(network, request.allocation_id)
         except ConsoleRefused as refused:
             return _reason(refused.code, str(refused))
         except HostUnreadable as error:

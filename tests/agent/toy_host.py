@@ -16,12 +16,12 @@ from node_agent.aspects.leases import LeaseState, ObservedAddress
 from node_agent.host.device_facts import describe_device
 from node_agent.host.host import (
     Answered,
+    Console,
     ConsoleRefused,
     Host,
     NotYet,
     ObservedMachine,
     Prerequisite,
-    SerialConsole,
 )
 from node_agent.host.pci import PciDevice, PciDevices
 from node_agent.host.reachability import Findings
@@ -110,6 +110,7 @@ class Toy:
             inspect_machine=self.inspect,
             serial_log=lambda _slot, _allocation, _most: None,
             open_console=no_console,
+            open_display=no_console,
             runs=self.runs,
             to_shut_down=self.to_shut_down,
             start_reading=self.start_reading,
@@ -271,5 +272,5 @@ class ToyGateway:
         return tuple(Prerequisite("toy", ok=False, detail=words) for words in self.toy.missing)
 
 
-def no_console(_slot: SliceNetwork, _allocation: AllocationId) -> SerialConsole:
+def no_console(_slot: SliceNetwork, _allocation: AllocationId) -> Console:
     raise ConsoleRefused("machine_not_running", "the toy host has no consoles")

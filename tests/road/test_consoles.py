@@ -12,8 +12,10 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from control_plane.api.routes.consoles import console_sessions
 from tests.api.access.principals import issue
 from tests.api.api_process import api_process
+from tests.contract.machines.viewer import Viewer
 from tests.road.conftest import Site
 from tests.servers.plane import ADMIN_KEY, RunningPlane
 from tests.waiting import until
@@ -24,17 +26,20 @@ PAGE: Final = "https://cloud.example.com"
 class Consoles:
     """Requests about console sessions of one active allocation."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, **fields: Any) -> None:
+        self.fields = fields
+        """Fields of the request for a session."""
         self.site, self.plane = site, site.plane
         self.allocation = site.create()
         site.await_state(self.allocation, "active")
 
-    def request(self, key: str = ADMIN_KEY, origin: str | None = None) -> httpx.Response:
+    def request(self, key: str = ADMIN_KEY, origin: str | None = None, **fields: Any) -> httpx.Response:
+        body = {"origin": origin, **self.fields, **fields}
         with self.plane.client(Authorization=f"Bearer {key}") as client:
-            return client.post(f"/allocations/{self.allocation}/console-sessions", json={"origin": origin})
+            return client.post(f"/allocations/{self.allocation}/console-sessions", json=body)
 
-    def ticket(self, origin: str | None = None) -> dict[str, Any]:
-        answer = self.request(origin=origin)
+    def ticket(self, origin: str | None = None, **fields: Any) -> dict[str, Any]:
+        answer = self.request(origin=origin, **fields)
         assert answer.status_code == 201, answer.text
         made: dict[str, Any] = answer.json()
         return made
@@ -103,6 +108,107 @@ def read_until(socket: ClientConnection, text: bytes) -> bytes:
 @pytest.fixture
 def consoles(site: Site) -> Consoles:
     return Consoles(site)
+
+
+@pytest.fixture
+def displays(site: Site) -> Consoles:
+    """Requests about sessions on the display of an active allocation."""
+    return Consoles(site, kind="graphics")
+
+
+class SocketDisplay:
+    """The display at the other end of the WebSocket of a connected session."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    def read(self) -> bytes:
+        message = self._socket.recv(timeout=20)
+        return message if isinstance(message, bytes) else b""
+
+    def write(self, data: bytes) -> None:
+        self._socket.send(data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_caller_with_a_ticket_sees_and_controls_the_display_and_each_step_is_an_event(
+    displays: Consoles,
+) -> None:
+    ticket = displays.ticket()
+    assert ticket["kind"] == "graphics"
+    with displays.socket(ticket) as socket:
+        assert first(socket) == {"state": "connected"}
+        viewer = Viewer(SocketDisplay(socket))
+        size = viewer.begin()
+        before = viewer.pixels(*size)
+        viewer.press("a")
+        assert viewer.pixels(*size) != before
+    until(lambda: displays.open() == [], "the session is closed")
+    kinds = [kind for kind, _ in displays.events(ticket["id"])]
+    assert kinds == ["console.requested", "console.connected", "console.disconnected"]
+
+
+def test_display_is_open_in_one_session_unless_a_further_one_is_shared(displays: Consoles) -> None:
+    with displays.session() as one:
+        viewer = Viewer(SocketDisplay(one))
+        size = viewer.begin()
+        with displays.socket(displays.ticket()) as refused:
+            ended = first(refused)
+            assert ended["reason"]["code"] == "console_in_use"
+            assert "open it as shared" in ended["reason"]["message"]
+        with displays.socket(displays.ticket(shared=True)) as other:
+            assert first(other) == {"state": "connected"}
+            second = Viewer(SocketDisplay(other))
+            assert second.pixels(*second.begin()) == viewer.pixels(*size)
+        # The serial port is a console of its own.
+        with displays.socket(displays.ticket(kind="serial")) as serial:
+            assert first(serial) == {"state": "connected"}
+    until(lambda: displays.open() == [], "the sessions are closed")
+    with displays.session():
+        pass
+
+
+def test_serial_port_cannot_be_shared_and_an_unknown_kind_is_refused(consoles: Consoles) -> None:
+    refused = consoles.request(shared=True)
+    assert (refused.status_code, refused.json()["reasons"][0]["code"]) == (422, "console_not_shareable")
+    assert consoles.request(kind="sound").status_code == 422
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET / HTTP/1.1\r\n", b"RFB 003.008\n\1\1\xff", bytes(200_000)],
+    ids=["http", "message", "zeros"],
+)
+def test_viewer_that_does_not_use_rfb_ends_its_own_session_only(displays: Consoles, sent: bytes) -> None:
+    with displays.session() as good, displays.socket(displays.ticket(shared=True)) as bad:
+        assert first(bad) == {"state": "connected"}
+        for start in range(0, len(sent), 16_000):
+            bad.send(sent[start : start + 16_000])
+        assert displays.end_of(bad) == "closed_by_node"
+        viewer = Viewer(SocketDisplay(good))
+        assert viewer.pixels(*viewer.begin())
+
+
+def test_ticket_that_is_used_without_a_websocket_is_lost_and_later_forgotten(
+    consoles: Consoles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted = list[console_sessions.AcceptedConsoles]()
+
+    def accepted_of(request: Any) -> console_sessions.AcceptedConsoles:
+        accepted.append(request.app.state.accepted_consoles)
+        return accepted[-1]
+
+    monkeypatch.setattr(console_sessions, "accepted_of", accepted_of)
+    monkeypatch.setattr(console_sessions, "_TAKEN_SECONDS", 0.0)
+    tickets = [consoles.ticket() for _ in range(3)]
+    with consoles.plane.client() as client:
+        for ticket in tickets:
+            used = client.post(f"/console-sessions/{ticket['id']}/connect", json={"ticket": ticket["ticket"]})
+            assert used.is_success, used.text
+    assert consoles.codes(tickets[0]) == ["ticket_used"]
+    assert len(accepted[-1]) == 1
 
 
 def test_caller_with_a_ticket_reads_and_writes_the_serial_console_and_each_step_is_an_event(

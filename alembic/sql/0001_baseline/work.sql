@@ -273,6 +273,7 @@ create table work.console (
   slot_id text not null,
   node_id text not null,
   kind text not null,
+  shared boolean not null,
   actor text not null,
   origin text,
   ticket_sha256 text not null,

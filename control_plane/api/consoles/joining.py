@@ -118,10 +118,11 @@ class CallerEnd:
             raise _Over("ended", _CUT["ended"])
         request = StreamRequest(
             stream_id=self._stream,
-            kind="serial_console",
+            kind="graphics" if row.kind == "graphics" else "serial_console",
             node_id=row.node_id,
             slot_id=row.slot_id,
             allocation_id=row.allocation_id,
+            shared=row.shared,
         )
         redis, keys = self._plane.redis, self._keys
         await request_stream(redis, lambda text, until: keys.seal(text, until, None), request, now)

@@ -14,7 +14,7 @@ from control_plane.decisions.refusals import Conflict, Forbidden, Malformed, Obj
 from control_plane.handle import AGAIN, Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.work import consoles
-from control_plane.work.consoles import ConsoleRow
+from control_plane.work.consoles import ConsoleKind, ConsoleRow
 from events.consoles.facts import (
     ConsoleConnected,
     ConsoleDisconnected,
@@ -27,7 +27,7 @@ from events.facts import Reason
 from events.ledger.append import Change
 from events.slot_states import Claimed
 from events.values import AllocationId, ConsoleId, SlotId, console_of, new_uuid, node_of, stream_of_console
-from tasks.streams import CONSOLES
+from tasks.streams import CONSOLES, GRAPHICS
 
 TICKET_SECONDS: Final = 30
 REFUSED: Final = "refused "
@@ -51,26 +51,33 @@ def request_console(
     *,
     page_origin: str | None,
     render: Callable[[ConsoleRequested], str],
+    kind: ConsoleKind = "serial",
+    shared: bool = False,
 ) -> Command:
-    """Request a session on the serial console of slot `number` of an allocation; `render` builds the JSON answer.
+    """Request a session on the serial port or the display of slot `number` of an allocation; `render` builds the JSON
+    answer. Only a display can be `shared` with other sessions.
 
     Raises `UnknownName`, `Malformed` and `Conflict`.
     """
 
     async def command(transaction: Transaction) -> Decision:
+        if shared and kind != "graphics":
+            message = "only a display can be shared: a serial port has one reader; omit `shared`, or request graphics"
+            raise Malformed(Objection("console_not_shareable", message, "/shared"))
         loaded = await load(transaction.conn, allocation)
         slot = _slot_of(loaded, number)
         node = node_of(slot)
-        await check_supported(transaction.conn, [node], CONSOLES)
+        await check_supported(transaction.conn, [node], GRAPHICS if kind == "graphics" else CONSOLES)
         fact = ConsoleRequested(
             console_id=console_of(new_uuid()),
             allocation_id=allocation,
             slot_id=slot,
             node_id=node,
-            kind="serial",
+            kind=kind,
             actor=origin.actor,
             ticket_expires_at=transaction.now + timedelta(seconds=TICKET_SECONDS),
             origin=page_origin,
+            shared=shared,
         )
         row = {
             "console_id": fact.console_id,
@@ -78,7 +85,8 @@ def request_console(
             "allocation_id": allocation,
             "slot_id": slot,
             "node_id": node,
-            "kind": fact.kind,
+            "kind": kind,
+            "shared": shared,
             "actor": fact.actor,
             "origin": page_origin,
             "ticket_sha256": ticket_sha256,

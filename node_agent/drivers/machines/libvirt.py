@@ -30,7 +30,12 @@ from node_agent.drivers.machines.domain_xml import (
     interfaces_in,
     pci_devices_in,
 )
-from node_agent.drivers.machines.libvirt_console import LibvirtConsole, open_console
+from node_agent.drivers.machines.libvirt_console import (
+    LibvirtConsole,
+    LibvirtDisplay,
+    open_console,
+    open_display,
+)
 from node_agent.drivers.machines.libvirt_events import DomainWatch, run_event_loop
 from node_agent.drivers.machines.qemu import QemuProcesses, continue_process, end_process
 from node_agent.drivers.machines.qemu_view import foreign_devices, parsed
@@ -159,6 +164,12 @@ class LibvirtHypervisor:
             return self._deadlines.within(self._read_seconds, lambda: open_console(self._uri, domain))
         except DeadlineExceeded as overdue:
             raise HostUnreadable(f"libvirt cannot open the console of {domain}: {overdue}") from overdue
+
+    def open_display(self, domain: UUID) -> LibvirtDisplay:
+        try:
+            return self._deadlines.within(self._read_seconds, lambda: open_display(self._uri, domain))
+        except DeadlineExceeded as overdue:
+            raise HostUnreadable(f"libvirt cannot open the display of {domain}: {overdue}") from overdue
 
     def end(self, process: FoundProcess) -> None:
         invalidate_reads()

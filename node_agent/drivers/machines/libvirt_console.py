@@ -1,9 +1,11 @@
-"""The serial console of a domain, as a stream of libvirt.
+"""The consoles of a domain: its serial port as a stream of libvirt, and its display as a socket of QEMU.
 
 Each console has a connection of its own: one thread reads while another writes, and a blocked call must not occupy a
-connection of the pool. libvirt permits one console of a device at a time.
+connection of the pool. libvirt permits one console of a serial port at a time. The display listens on no address:
+libvirt passes a connected socket to QEMU, and returns its other end.
 """
 
+import socket
 import threading
 from contextlib import suppress
 from typing import Any, Final
@@ -22,7 +24,7 @@ _IN_USE: Final = "Active console session exists"
 
 
 class LibvirtConsole:
-    """Implementation of `node_agent.host.host.SerialConsole`."""
+    """Implementation of `node_agent.host.host.Console`."""
 
     def __init__(self, connection: Any, stream: Any) -> None:
         self._connection, self._stream = connection, stream
@@ -53,6 +55,48 @@ class LibvirtConsole:
             self._stream.abort()
         with suppress(libvirt.libvirtError):
             self._connection.close()
+
+
+class LibvirtDisplay:
+    """Implementation of `node_agent.host.host.Console` for a display."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+
+    def read(self) -> bytes:
+        try:
+            return self._socket.recv(_READ_BYTES)
+        except OSError:
+            return b""
+
+    def write(self, data: bytes) -> None:
+        with suppress(OSError):
+            self._socket.sendall(data)
+
+    def close(self) -> None:
+        # Without `shutdown`, a `recv` in another thread would go on waiting.
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def open_display(uri: str, domain: UUID) -> LibvirtDisplay:
+    """Open the display of a domain. Raises `ConsoleRefused`, `HostUnreadable`."""
+    try:
+        connection = libvirt.open(uri)
+    except libvirt.libvirtError as error:
+        raise HostUnreadable(f"libvirt cannot open a display: {error}") from error
+    try:
+        found = connection.lookupByUUIDString(str(domain))
+        descriptor = found.openGraphicsFD(0, libvirt.VIR_DOMAIN_OPEN_GRAPHICS_SKIPAUTH)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() in _NOT_RUNNING:
+            raise ConsoleRefused("machine_not_running", str(error)) from error
+        raise HostUnreadable(f"libvirt cannot open the display of {domain}: {error}") from error
+    finally:
+        # The socket is QEMU's and stays open.
+        connection.close()
+    return LibvirtDisplay(socket.socket(fileno=descriptor))
 
 
 def open_console(uri: str, domain: UUID) -> LibvirtConsole:

@@ -21,6 +21,7 @@ from node_agent.host.host import Answered, ConsoleRefused, NotYet
 from node_agent.host.slices import HostRefused, HostUnreadable
 from node_agent.host.snapshots import look
 from node_agent.lab.simulated.dhcp import ask_for_lease
+from node_agent.lab.simulated.display import SimulatedDisplay
 from node_agent.lab.simulated.host import SimulatedHost, State
 from node_agent.settings import SimulatedImage
 from tasks.orders import RootDisk
@@ -40,6 +41,7 @@ class SimulatedHypervisor:
         self._host, self._changed, self._boot_seconds = host, changed, boot_seconds
         self._started_at: dict[UUID, float] = {}
         self._consoles: dict[UUID, SimulatedConsole] = {}
+        self._displays: dict[UUID, list[SimulatedDisplay]] = {}
         self._consoles_lock = threading.Lock()
 
     def domains(self) -> tuple[FoundDomain, ...]:
@@ -139,6 +141,15 @@ class SimulatedHypervisor:
         console.show(f"\r\n{'' if guest is None else guest.allocation_id} login: ".encode())
         return console
 
+    def open_display(self, domain: UUID) -> SimulatedDisplay:
+        running = [each for each in self.domains() if each.uuid == domain and each.state == "running"]
+        if not running:
+            raise ConsoleRefused("machine_not_running", f"domain {domain} does not run")
+        display = SimulatedDisplay(running[0].name)
+        with self._consoles_lock:
+            self._displays.setdefault(domain, []).append(display)
+        return display
+
     def _close_console(self, domain: UUID) -> None:
         with self._consoles_lock:
             self._consoles.pop(domain, None)
@@ -162,6 +173,10 @@ class SimulatedHypervisor:
             self._started_at.pop(uuid, None)
             if (console := self._consoles.get(uuid)) is not None:
                 console.close()
+            with self._consoles_lock:
+                displays = self._displays.pop(uuid, [])
+            for display in displays:
+                display.close()
         self._changed()
 
     def _set_state(self, uuid: UUID, to: DomainState) -> None:
@@ -172,7 +187,7 @@ class SimulatedHypervisor:
 
 
 class SimulatedConsole:
-    """Simulated implementation of `node_agent.host.host.SerialConsole`. The guest echoes its input, as a login does."""
+    """Simulated implementation of `node_agent.host.host.Console`. The guest echoes its input, as a login does."""
 
     def __init__(self, closed: Callable[[], None]) -> None:
         self._closed = closed

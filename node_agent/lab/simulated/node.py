@@ -98,6 +98,7 @@ def assemble_simulated_host(
         inspect_machine=machines.inspect,
         serial_log=machines.serial_log,
         open_console=machines.open_console,
+        open_display=machines.open_display,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
         start_reading=lambda: None,

@@ -12,10 +12,11 @@ from events.values import AllocationId, ImageName
 from node_agent.aspects.machine_plans import FoundDomain
 from node_agent.aspects.machines import Machines
 from node_agent.host.guests import Guest, guest_for
-from node_agent.host.host import ConsoleRefused, ObservedMachine, SerialConsole
+from node_agent.host.host import Console, ConsoleRefused, ObservedMachine
 from node_agent.host.slices import HostRefused, HostUnreadable, Slice, SliceNetwork
 from node_agent.host.snapshots import host_snapshot
 from tests.contract.machines.hosts import ALTERATIONS, EXTENSIONS, Host
+from tests.contract.machines.viewer import Viewer
 from tests.lab.awaiting import eventually
 from tests.node.guests import SECOND, network_on, slice_on
 
@@ -96,9 +97,30 @@ def test_console_is_opened_once_for_the_running_machine_of_an_allocation_and_end
     again.close()
 
 
-def opened_console(
-    machines: Machines, network: SliceNetwork, allocation: AllocationId
-) -> SerialConsole | None:
+def test_display_of_a_machine_uses_rfb_can_be_open_twice_and_ends_with_the_machine(
+    host: Host, machines: Machines
+) -> None:
+    network, allocation = network_on(0), WANTED.allocation_id
+    host.add_tap("slice0")
+    with pytest.raises(ConsoleRefused) as refused:
+        machines.open_display(network, allocation)
+    assert refused.value.code == "machine_not_running"
+    apply(machines)
+    first, second = (Viewer(machines.open_display(network, allocation)) for _ in range(2))
+    for viewer in (first, second):
+        width, height = viewer.begin()
+        pixels = viewer.pixels(width, height)
+        assert len(set(pixels)) < width * height
+        assert (width, height) >= (160, 100)
+    first.close()
+    second.press("a")
+    width, height = second.begun
+    assert second.pixels(width, height)
+    remove(machines)
+    assert second.is_at_its_end()
+
+
+def opened_console(machines: Machines, network: SliceNetwork, allocation: AllocationId) -> Console | None:
     """Open the console; None while the hypervisor has not yet closed the previous one."""
     try:
         return machines.open_console(network, allocation)

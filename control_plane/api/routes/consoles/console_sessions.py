@@ -5,6 +5,7 @@ is a WebSocket (`control_plane.api.consoles.sockets`), which uses the route `con
 """
 
 import secrets
+import time
 from datetime import datetime
 from typing import Annotated, Final, Literal, cast
 from uuid import UUID
@@ -33,21 +34,27 @@ from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.identity.api_keys import digest
 from control_plane.queues.node_streams import take_request
 from control_plane.work import consoles
+from control_plane.work.consoles import ConsoleKind
 from events.consoles.facts import ConsoleRequested
 from events.values import ConsoleId, InvalidValue, console_id
 
 router = APIRouter(prefix="/v1", tags=["consoles"], responses=PROBLEMS, route_class=AuthenticatedRoute)
+_TAKEN_SECONDS: Final = 30.0
 _ORIGIN: Final = r"^https?://[A-Za-z0-9.\[\]:-]{1,255}$"
 Origin = Annotated[str | None, Field(pattern=_ORIGIN)]
 
 
 class NewConsole(BaseModel):
-    """A session on the serial console of slot number `slot`, for a page of `origin`; null: a program without origin."""
+    """A session on the serial port or the display (`graphics`) of slot number `slot`, for a page of `origin`; null: a
+    program without origin. A display is open in one session at a time, unless a further session is `shared`.
+    """
 
     model_config = {"extra": "forbid"}
 
     slot: Annotated[int, Field(ge=0, le=63, strict=True)] = 0
     origin: Origin = None
+    kind: ConsoleKind = "serial"
+    shared: Annotated[bool, Field(strict=True)] = False
 
 
 class Ticket(BaseModel):
@@ -111,8 +118,8 @@ class Connecting(BaseModel):
     "/allocations/{allocation}/console-sessions", status_code=201, openapi_extra=access(Scope.FLEET_WRITE)
 )
 async def create(request: Request, principal: Caller, allocation: str, body: NewConsole) -> ConsoleTicket:
-    """Request a session on the serial console of a slice. The ticket in the response is accepted once, within 30
-    seconds, from the same caller and from `origin`; only a hash of it is stored.
+    """Request a session on the serial port or the display of a slice. The ticket in the response is accepted once,
+    within 30 seconds, from the same caller and from `origin`; only a hash of it is stored.
     """
     name, ticket = await own_allocation(request, allocation), secrets.token_urlsafe(32)
 
@@ -137,6 +144,8 @@ async def create(request: Request, principal: Caller, allocation: str, body: New
         origin_of(request, principal),
         page_origin=body.origin,
         render=render,
+        kind=body.kind,
+        shared=body.shared,
     )
     return ConsoleTicket(**await execute_with_secret(request, command, {"ticket": ticket}))
 
@@ -181,7 +190,7 @@ async def connect(request: Request, principal: Caller, console: str, body: Ticke
     # Without an idempotency key: a repeated request must not get the answer of the first one.
     answer = await plane_of(request).handle(command)
     refuse(answer)
-    accepted_of(request)[name] = credential_of(request)
+    accepted_of(request).add(name, credential_of(request))
     return Connecting(id=name, stream_id=UUID(answer))
 
 
@@ -194,9 +203,31 @@ async def open_stream(request: Request, node: CallingNode, stream_id: UUID) -> N
         )
 
 
-def accepted_of(request: Request) -> dict[ConsoleId, HeldCredential]:
-    """Return the credentials of the sessions of this process of which the ticket was just accepted."""
-    return cast(dict[ConsoleId, HeldCredential], request.app.state.accepted_consoles)
+class AcceptedConsoles:
+    """The credentials of the sessions of this process of which the ticket was just accepted, for the WebSocket that
+    takes the session. A ticket that was used without the WebSocket is forgotten after some seconds.
+    """
+
+    def __init__(self) -> None:
+        self._accepted: dict[ConsoleId, tuple[float, HeldCredential]] = {}
+
+    def add(self, console: ConsoleId, credential: HeldCredential) -> None:
+        now = time.monotonic()
+        late = [name for name, (since, _) in self._accepted.items() if now > since + _TAKEN_SECONDS]
+        for name in late:
+            del self._accepted[name]
+        self._accepted[console] = now, credential
+
+    def take(self, console: ConsoleId) -> HeldCredential:
+        """Return the credential of a session, and forget it. Raises `KeyError`."""
+        return self._accepted.pop(console)[1]
+
+    def __len__(self) -> int:
+        return len(self._accepted)
+
+
+def accepted_of(request: Request) -> AcceptedConsoles:
+    return cast(AcceptedConsoles, request.app.state.accepted_consoles)
 
 
 def _named(raw: str) -> ConsoleId:
