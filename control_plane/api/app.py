@@ -145,7 +145,6 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app.state.rate_limits = RateLimits(plane.settings, plane.redis)
     app.state.travel = TimeTravel(plane.engine, feed)
     app.state.serial_logs = asyncio.Semaphore(serial_logs.AT_ONCE)
-    app.state.accepted_consoles = console_sessions.AcceptedConsoles()
     app.state.usage_exports = asyncio.Semaphore(export.AT_ONCE)
     problems.install(app)
     app.add_middleware(Bounded)

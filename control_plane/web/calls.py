@@ -24,10 +24,13 @@ _CONTINUED: Final = ("accept-language", "last-event-id", "traceparent", "user-ag
 
 @dataclass(frozen=True)
 class Answer:
-    """Response of the API. `json` is its body; every response of the API to the console is JSON."""
+    """Response of the API. `json` is its body; every response of the API to the console is JSON. `state` is what the
+    API has noted about the request, such as the credential that it verified.
+    """
 
     status: int
     body: bytes
+    state: Mapping[str, Any]
 
     @property
     def is_success(self) -> bool:
@@ -84,14 +87,15 @@ class Api:
             headers.append((b"idempotency-key", idempotency_key.encode()))
         content = b"" if body is None else json.dumps(body).encode()
         exchange = _Exchange(content)
+        scope = _scope(page.scope, method, url, headers)
         try:
-            await self._app(_scope(page.scope, method, url, headers), exchange.receive, exchange.send)
+            await self._app(scope, exchange.receive, exchange.send)
         except Exception:
             # The API answers a failure with 500, logs it, and raises the exception again for the server.
             if exchange.status is None:
                 raise
         assert exchange.status is not None, "the API must answer every request"
-        return Answer(exchange.status, b"".join(exchange.pieces))
+        return Answer(exchange.status, b"".join(exchange.pieces), scope["state"])
 
     async def stream(self, page: Request, secret: str, url: str, send: Send, receive: Receive) -> None:
         """Pass the response of a GET request to the browser as it is produced, such as a watch."""

@@ -12,7 +12,6 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from control_plane.api.routes.consoles import console_sessions
 from tests.api.access.principals import issue
 from tests.api.api_process import api_process
 from tests.contract.machines.viewer import Viewer
@@ -191,26 +190,6 @@ def test_viewer_that_does_not_use_rfb_ends_its_own_session_only(displays: Consol
         assert viewer.pixels(*viewer.begin())
 
 
-def test_ticket_that_is_used_without_a_websocket_is_lost_and_later_forgotten(
-    consoles: Consoles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accepted = list[console_sessions.AcceptedConsoles]()
-
-    def accepted_of(request: Any) -> console_sessions.AcceptedConsoles:
-        accepted.append(request.app.state.accepted_consoles)
-        return accepted[-1]
-
-    monkeypatch.setattr(console_sessions, "accepted_of", accepted_of)
-    monkeypatch.setattr(console_sessions, "_TAKEN_SECONDS", 0.0)
-    tickets = [consoles.ticket() for _ in range(3)]
-    with consoles.plane.client() as client:
-        for ticket in tickets:
-            used = client.post(f"/console-sessions/{ticket['id']}/connect", json={"ticket": ticket["ticket"]})
-            assert used.is_success, used.text
-    assert consoles.codes(tickets[0]) == ["ticket_used"]
-    assert len(accepted[-1]) == 1
-
-
 def test_caller_with_a_ticket_reads_and_writes_the_serial_console_and_each_step_is_an_event(
     consoles: Consoles,
 ) -> None:
@@ -249,6 +228,22 @@ def test_ticket_is_refused_and_recorded_if_it_is_used_again_or_by_another_caller
         *("ticket_of_other_caller", "ticket_of_other_origin", "ticket_of_other_origin", "ticket_wrong"),
         "ticket_used",
     ]
+
+
+def test_ticket_that_is_used_without_a_websocket_is_lost_and_its_session_ends(consoles: Consoles) -> None:
+    ticket = consoles.ticket()
+    with consoles.plane.client() as client:
+        used = client.post(f"/console-sessions/{ticket['id']}/connect", json={"ticket": ticket["ticket"]})
+        assert used.status_code == 200, used.text
+    assert consoles.codes(ticket) == ["ticket_used"]
+    with consoles.session() as other:
+        read_until(other, b"login: ")
+    consoles.plane.rows(
+        "update work.console set seen_at = seen_at - interval '1 minute' where console_id = %(id)s returning 1",
+        id=ticket["id"],
+    )
+    until(lambda: len(consoles.events(ticket["id"])) == 3, "the end is recorded", 20)
+    assert consoles.events(ticket["id"])[-1] == ("console.failed", "api_process_ended")
 
 
 def test_expired_ticket_and_one_of_a_released_allocation_are_refused_and_recorded(consoles: Consoles) -> None:

@@ -79,7 +79,7 @@ class Sockets:
             await _end(socket, {"state": "refused", "reasons": answer.json["reasons"]}, _REFUSED)
             return
         console = console_id(name)
-        credential = self._app.state.accepted_consoles.take(console)
+        credential = answer.state["credential"]
         joined = CallerEnd(self._app, socket, console, UUID(answer.json["stream_id"]), credential)
         end = await joined.run()
         await _end(socket, {"state": "ended", "reason": {"code": end.code, "message": end.message}}, _ENDED)

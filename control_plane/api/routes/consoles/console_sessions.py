@@ -5,9 +5,8 @@ is a WebSocket (`control_plane.api.consoles.sockets`), which uses the route `con
 """
 
 import secrets
-import time
 from datetime import datetime
-from typing import Annotated, Final, Literal, cast
+from typing import Annotated, Final, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Request
@@ -19,11 +18,9 @@ from control_plane.api.requests.access import (
     Caller,
     CallingNode,
     access,
-    credential_of,
 )
 from control_plane.api.requests.bodies import ReasonOnly
 from control_plane.api.requests.commands import execute, execute_with_secret
-from control_plane.api.requests.held_credential import HeldCredential
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.api.routes.allocations import own_allocation
@@ -39,7 +36,6 @@ from events.consoles.facts import ConsoleRequested
 from events.values import ConsoleId, InvalidValue, console_id
 
 router = APIRouter(prefix="/v1", tags=["consoles"], responses=PROBLEMS, route_class=AuthenticatedRoute)
-_TAKEN_SECONDS: Final = 30.0
 _ORIGIN: Final = r"^https?://[A-Za-z0-9.\[\]:-]{1,255}$"
 Origin = Annotated[str | None, Field(pattern=_ORIGIN)]
 
@@ -190,7 +186,6 @@ async def connect(request: Request, principal: Caller, console: str, body: Ticke
     # Without an idempotency key: a repeated request must not get the answer of the first one.
     answer = await plane_of(request).handle(command)
     refuse(answer)
-    accepted_of(request).add(name, credential_of(request))
     return Connecting(id=name, stream_id=UUID(answer))
 
 
@@ -201,33 +196,6 @@ async def open_stream(request: Request, node: CallingNode, stream_id: UUID) -> N
         raise UnknownName(
             Objection("unknown_stream", f"stream {stream_id} was not requested from node {node}, or is open")
         )
-
-
-class AcceptedConsoles:
-    """The credentials of the sessions of this process of which the ticket was just accepted, for the WebSocket that
-    takes the session. A ticket that was used without the WebSocket is forgotten after some seconds.
-    """
-
-    def __init__(self) -> None:
-        self._accepted: dict[ConsoleId, tuple[float, HeldCredential]] = {}
-
-    def add(self, console: ConsoleId, credential: HeldCredential) -> None:
-        now = time.monotonic()
-        late = [name for name, (since, _) in self._accepted.items() if now > since + _TAKEN_SECONDS]
-        for name in late:
-            del self._accepted[name]
-        self._accepted[console] = now, credential
-
-    def take(self, console: ConsoleId) -> HeldCredential:
-        """Return the credential of a session, and forget it. Raises `KeyError`."""
-        return self._accepted.pop(console)[1]
-
-    def __len__(self) -> int:
-        return len(self._accepted)
-
-
-def accepted_of(request: Request) -> AcceptedConsoles:
-    return cast(AcceptedConsoles, request.app.state.accepted_consoles)
 
 
 def _named(raw: str) -> ConsoleId:
