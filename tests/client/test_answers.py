@@ -97,6 +97,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     capacity_answers.CapacityPoint: capacity.CapacityPoint,
     usage_answers.Usage: usage.UsageView,
     usage_answers.UsageEntry: usage.EntryView,
+    usage_answers.UnusedPart: usage.UnusedPartView,
     usage_answers.Period: usage.PeriodView,
     usage_answers.PeriodBill: usage.PeriodBill,
 }
