@@ -19,6 +19,7 @@ from bench.allocate import allocate, console, listing
 from bench.audit import audit
 from bench.dispatch import dispatch, redelivery
 from bench.fleet import fleet, resync
+from bench.harness.helper import personal_key
 from bench.harness.measure import Bench, Measurement, show
 from bench.harness.rounds import KeptRounds, kept_file, take_rounds
 from bench.ledger import append, rebuild, replay
@@ -59,6 +60,11 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"unknown benchmark {options.name!r}; choose one of:\n{_listed()}\n")
         return _UNKNOWN_NAME
     kept = KeptRounds(kept_file(bench.name), bench.shape)
+    with personal_key():
+        return _run(bench, kept, options)
+
+
+def _run(bench: Bench, kept: KeptRounds, options: argparse.Namespace) -> int:
     try:
         found = asyncio.run(_measure(bench, kept, resume=options.resume))
     except KeyboardInterrupt:

@@ -35,13 +35,14 @@ from events.ledger.append import (
     Change,
     CommandKey,
     LedgerCommand,
+    StoredAnswer,
     append_together,
     free_keys,
     take_key,
     take_new_keys,
 )
 from events.ledger.connection import fetch_value, ledger_connection
-from events.ledger.errors import ClaimHeld, LedgerRefusal, VersionConflict
+from events.ledger.errors import AnswerErased, ClaimHeld, KeyDestroyed, LedgerRefusal, VersionConflict
 from events.values import StreamId
 from read_models import inline
 from tasks.failpoints import failpoint
@@ -199,7 +200,13 @@ class Handle:
             except ClaimHeld as held:
                 if attempt == ATTEMPTS:
                     raise Conflict(Objection(f"{held.claim.kind}_taken", str(held))) from held
-            except (RetryWithoutLocks, VersionConflict, psycopg.Error, sa.exc.DBAPIError) as error:
+            except (
+                RetryWithoutLocks,
+                VersionConflict,
+                KeyDestroyed,
+                psycopg.Error,
+                sa.exc.DBAPIError,
+            ) as error:
                 if attempt == ATTEMPTS or not _may_run_again(error):
                     raise
                 wait_for_locked |= isinstance(error, RetryWithoutLocks)
@@ -251,7 +258,7 @@ class Handle:
     ) -> Outcome:
         async with self.engine.connect() as conn:
             ledger = await ledger_connection(conn)
-            if key is not None and (stored := await take_key(ledger, key)) is not None:
+            if key is not None and (stored := await _stored(ledger, key)) is not None:
                 await conn.commit()
                 return Outcome(stored.answer, replayed=True)
             decision = await self._decide(conn, command, condition, wait_for_locked=wait_for_locked)
@@ -305,6 +312,15 @@ class Handle:
         return decision
 
 
+async def _stored(ledger: psycopg.AsyncConnection, key: CommandKey) -> StoredAnswer | None:
+    """Take an idempotency key, or return its stored response. Raises `Conflict` if the response was erased."""
+    try:
+        return await take_key(ledger, key)
+    except AnswerErased as erased:
+        reason = f"the request was carried out, but {erased}; send new requests with a new idempotency key"
+        raise Conflict(Objection("response_erased", reason, parameter="Idempotency-Key")) from erased
+
+
 def _require(condition: Condition, version: int) -> None:
     if version not in condition.versions:
         wanted = " or ".join(map(str, sorted(condition.versions))) or "that of an ETag in If-Match"
@@ -312,7 +328,9 @@ def _require(condition: Condition, version: int) -> None:
         raise PreconditionFailed(Objection("version_changed", reason, parameter="If-Match"))
 
 
-def _may_run_again(error: RetryWithoutLocks | VersionConflict | psycopg.Error | sa.exc.DBAPIError) -> bool:
+def _may_run_again(
+    error: RetryWithoutLocks | VersionConflict | KeyDestroyed | psycopg.Error | sa.exc.DBAPIError,
+) -> bool:
     # The ledger's own calls raise these errors directly; SQLAlchemy wraps them.
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     # A server that ended an idle transaction rolled it back: nothing was recorded, whatever the last statement was.
@@ -320,6 +338,7 @@ def _may_run_again(error: RetryWithoutLocks | VersionConflict | psycopg.Error | 
         cause,
         RetryWithoutLocks
         | VersionConflict
+        | KeyDestroyed
         | psycopg.errors.DeadlockDetected
         | psycopg.errors.UniqueViolation
         | psycopg.errors.IdleInTransactionSessionTimeout,

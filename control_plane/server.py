@@ -31,6 +31,7 @@ from control_plane.settings import (
 from control_plane.version import release
 from control_plane.wiring import CannotListen, Plane, configure_logs, plane, reduce_garbage_collection
 from events.ledger.fitness import UnfitServer
+from events.ledger.personal import NoPersonalKey
 from tasks.core_dumps import disable_core_dumps
 from tasks.failpoints import UnknownFailpoint
 
@@ -53,8 +54,8 @@ Options:
 
 Settings come from the environment. migrate needs SLICEPLANE_MIGRATE_URL, the database as a superuser. sealer needs
 SLICEPLANE_DATABASE_URL, the database as the role sliceplane_sealer, and SLICEPLANE_SEALING_KEY_FILE. All other commands
-need SLICEPLANE_DATABASE_URL, the database as the role sliceplane_app, and SLICEPLANE_REDIS_URL; api and dispatcher also
-need SLICEPLANE_SIGNING_KEY_FILE. docs/server.md describes how to set up a control plane, and
+need SLICEPLANE_DATABASE_URL, the database as the role sliceplane_app, SLICEPLANE_REDIS_URL and
+SLICEPLANE_PERSONAL_KEY_FILE; api and dispatcher also need SLICEPLANE_SIGNING_KEY_FILE. docs/server.md describes how to set up a control plane, and
 control_plane/settings.py lists all settings.
 
 Exit codes: 0 done or stopped by SIGTERM, 1 the program cannot run, 2 wrong usage.
@@ -84,6 +85,8 @@ def main() -> int:
         _fail(f"This PostgreSQL server cannot be used for the ledger: {'; '.join(_sentences(unfit))}")
     except* NoSigningKey as none:
         _fail(f"Cannot sign: {none.exceptions[0]}")
+    except* NoPersonalKey as none:
+        _fail(f"Cannot read personal data: {none.exceptions[0]}")
     except* UnusableCertificate as unusable:
         _fail(f"Cannot use a TLS file: {unusable.exceptions[0]}")
     except* CannotListen as cannot:

@@ -134,6 +134,10 @@ class Settings(ProgramSettings):
     list of at most 16 numbers. If it is empty, the end is not announced."""
     signing_key_file: Path | None = None
     retired_keys: Path | None = None
+    personal_key_file: Path | None = None
+    """File with 32 random bytes in Base64: the master key, which encrypts the keys of projects. These keys encrypt the
+    personal data in the ledger (docs/audit.md). All programs except the sealer need the same file. Without it, the
+    personal data of all projects is lost. Keep it out of backups of the database."""
     sealing_public_keys_file: Path | None = None
     """File with the public keys of the sealer, one PEM text after the other. Nodes receive them and verify with them
     the heads that orders carry; None: nodes keep no heads."""

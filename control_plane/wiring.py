@@ -20,6 +20,8 @@ from control_plane.queues.redis_client import redis_client
 from control_plane.settings import ProgramSettings, Settings
 from events.ledger.connection import ledger_connection
 from events.ledger.fitness import refuse_unfit_server
+from events.ledger.personal import MasterKey, NoPersonalKey
+from events.ledger.project_keys import refuse_other_master_key, use_master_key
 from tasks.failpoints import arm_from
 
 _YOUNG: Final = 20_000
@@ -60,11 +62,14 @@ async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_ti
     """Connect to the servers, refuse a database server that cannot keep the ledger's guarantees, and close the
     connections at the end.
 
-    Raises `DatabaseUnavailable`, `UnfitServer`, `UnusableCertificate`.
+    Raises `DatabaseUnavailable`, `UnfitServer`, `UnusableCertificate`, `NoPersonalKey`.
     """
     redis = redis_client(settings)
     try:
         async with database(settings, pool) as engine:
+            use_master_key(_master_key(settings))
+            async with engine.connect() as conn:
+                await refuse_other_master_key(await ledger_connection(conn))
             yield Plane(settings, engine, redis, Handle(engine, RedisWake(redis), clock))
     finally:
         await redis.aclose()
@@ -83,6 +88,14 @@ async def database(settings: ProgramSettings, pool: int) -> AsyncIterator[AsyncE
         yield engine
     finally:
         await engine.dispose()
+
+
+def _master_key(settings: Settings) -> MasterKey:
+    if settings.personal_key_file is None:
+        raise NoPersonalKey(
+            "SLICEPLANE_PERSONAL_KEY_FILE is not set: name a file with 32 random bytes in Base64"
+        )
+    return MasterKey.of_file(settings.personal_key_file)
 
 
 async def _refuse_unusable_database(engine: AsyncEngine) -> None:

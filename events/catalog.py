@@ -140,6 +140,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "project.limits_set": Shape(1, projects.ProjectLimitsSet),
     "project.reservations_set": Shape(1, projects.ProjectReservationsSet),
     "project.archived": Shape(1, projects.ProjectArchived),
+    "project.personal_data_destroyed": Shape(1, projects.PersonalDataDestroyed),
     "billing.period_closed": Shape(1, periods.PeriodClosed),
     "service_account.created": Shape(1, service_accounts.ServiceAccountCreated),
     "service_account.disabled": Shape(1, service_accounts.ServiceAccountDisabled),

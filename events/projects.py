@@ -82,4 +82,26 @@ class ProjectReservationsSet(Fact, frozen=True):
     """Number of slots by SKU: all reservations of the project from now on, which replace the previous ones."""
 
 
-ProjectFact = ProjectCreated | ProjectDescribed | ProjectLimitsSet | ProjectReservationsSet | ProjectArchived
+class PersonalDataDestroyed(Fact, frozen=True):
+    """An administrator erased the personal data of a project: the key with which its earlier events are encrypted was
+    destroyed. Their personal fields are read as erased from then on.
+    """
+
+    project: ProjectId
+    """Id of the project."""
+    key_id: str
+    """Id of the destroyed key."""
+    archived: bool
+    """Whether the project was archived, so that the reason for that is erased too."""
+    reason: str
+    """Reason that the administrator gave. It is not encrypted, and stays readable."""
+
+
+ProjectFact = (
+    ProjectCreated
+    | ProjectDescribed
+    | ProjectLimitsSet
+    | ProjectReservationsSet
+    | ProjectArchived
+    | PersonalDataDestroyed
+)

@@ -68,6 +68,12 @@ def labels(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, str,
     return [(recorded.position, each, fact.project) for each in found]
 
 
+def redact_labels(project: ProjectId, before: Position | None) -> sa.Delete:
+    """Build the statement that deletes the labels of a project, or those of requests before a position."""
+    mine = sa.delete(allocation_label).where(allocation_label.c.project == project)
+    return mine if before is None else mine.where(allocation_label.c.position < before)
+
+
 class Requested(NamedTuple):
     """An allocation request: the id of the allocation, and the ledger position of the request."""
 

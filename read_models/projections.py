@@ -18,8 +18,9 @@ from events.allocations import (
 )
 from events.claims import CLAIMING
 from events.facts import Fact
-from events.projects import ProjectReservationsSet
+from events.projects import PersonalDataDestroyed, ProjectReservationsSet
 from events.slots import SlotClaimed, SlotForceReleased, SlotReleased
+from events.values import ProjectId
 from read_models import allocations, capacity, holdings, projects
 from read_models.inline import (
     BILLING,
@@ -77,7 +78,12 @@ PROJECTIONS: Final[dict[str, Projection]] = {
             "allocations",
             (
                 Inserted(allocations.allocation, (AllocationRequested,), allocations.request),
-                Inserted(allocations.allocation_label, (AllocationRequested,), allocations.labels),
+                Inserted(
+                    allocations.allocation_label,
+                    (AllocationRequested, PersonalDataDestroyed),
+                    allocations.labels,
+                    allocations.redact_labels,
+                ),
                 Selected(allocations.story, allocations.TIMELINE_ROWS),
             ),
         ),
@@ -93,7 +99,12 @@ PROJECTIONS: Final[dict[str, Projection]] = {
         Projection(
             usage.PROJECTION,
             (
-                Inserted(usage.usage_request, (AllocationRequested,), usage.request_rows),
+                Inserted(
+                    usage.usage_request,
+                    (AllocationRequested, PersonalDataDestroyed),
+                    usage.request_rows,
+                    usage.redact_requests,
+                ),
                 Inserted(usage.usage_price, (AllocationSpecified,), usage.price_rows),
                 Inserted(usage.usage_lease, (LeaseGranted, LeaseRenewed, LeaseEnded), usage.lease_rows),
                 Inserted(usage.usage_reservation, (ProjectReservationsSet,), usage.reservation_rows),
@@ -102,3 +113,15 @@ PROJECTIONS: Final[dict[str, Projection]] = {
         ),
     )
 }
+
+
+def redactions(project: ProjectId) -> list[sa.Update | sa.Delete]:
+    """Return the statements that remove the personal data of a project from the read models that are not inline. The
+    projector repeats them, because it may have read events before the erasure.
+    """
+    return [
+        part.redact(project, None)
+        for each in PROJECTIONS.values()
+        for part in each.parts
+        if isinstance(part, Inserted) and part.redact is not None
+    ]

@@ -13,8 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from events.ledger.personal import ERASED
 from events.ledger.tables import event, metadata
 from events.projects import (
+    PersonalDataDestroyed,
     ProjectArchived,
     ProjectCreated,
     ProjectDescribed,
@@ -81,6 +83,9 @@ def patch(version: int, fact: ProjectFact) -> Patch:
             return Patch(fact.project, {"version": version, "limits": msgspec.to_builtins(limits)})
         case ProjectReservationsSet(reservations=reservations):
             return Patch(fact.project, {"version": version, "reservations": reservations or None})
+        case PersonalDataDestroyed(archived=archived):
+            columns = {"version": version, "description": ERASED}
+            return Patch(fact.project, {**columns, "archived": ERASED} if archived else columns)
         case ProjectArchived(reason=reason):
             return Patch(fact.project, {"version": version, "archived": reason})
         case _:

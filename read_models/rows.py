@@ -21,7 +21,8 @@ from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.connection import ledger_connection
 from events.ledger.tables import event
-from events.values import Position
+from events.projects import PersonalDataDestroyed
+from events.values import Position, ProjectId
 from read_models.generations import generation_of
 
 _JSON: Final = msgspec.json.Encoder()
@@ -114,14 +115,24 @@ class Patched(NamedTuple):
         return [patch(version, fact) for version, fact in numbered if isinstance(fact, facts)]
 
 
+Redact = Callable[[ProjectId, Position | None], sa.Update | sa.Delete]
+"""Function that builds the statement that removes the personal data of a project from a table: from all rows, or from
+those with a lower position.
+"""
+
+
 class Inserted(NamedTuple):
     """A table of immutable rows. `facts` are the types of facts that add rows; `rows` returns the rows that an event
     adds, with all columns in the table's order.
+
+    With `redact`, the table contains personal data. An erasure, which must then be among `facts`, changes existing rows
+    with this statement.
     """
 
     table: sa.Table
     facts: tuple[type[Fact], ...]
     rows: Callable[[Recorded[Any]], Iterable[Sequence[object]]]
+    redact: Redact | None = None
 
     def gather(self) -> Gathered:
         return _Rows(self)
@@ -186,16 +197,25 @@ class _Patches:
 
 class _Rows:
     def __init__(self, source: Inserted) -> None:
-        self._table, self._rows_of = source.table, source.rows
+        self._table, self._rows_of, self._redact = source.table, source.rows, source.redact
         self._rows: list[Sequence[object]] = []
+        self._erasures: list[tuple[ProjectId, Position]] = []
 
     def add(self, recorded: Recorded[Any]) -> None:
-        self._rows += self._rows_of(recorded)
+        if isinstance(recorded.fact, PersonalDataDestroyed):
+            self._erasures.append((recorded.fact.project, recorded.position))
+        else:
+            self._rows += self._rows_of(recorded)
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
         rows, self._rows = self._rows, []
         if rows:
             await _copy(conn, self._table, rows)
+        # These rows may have been read before the erasure was committed.
+        erasures, self._erasures = self._erasures, []
+        for project, position in erasures:
+            assert self._redact is not None, f"table {self._table.name} must redact personal data"
+            await conn.execute(self._redact(project, position))
 
 
 class _Sums:

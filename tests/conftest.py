@@ -2,6 +2,7 @@
 folders in memory; the default handling of Ctrl-C.
 """
 
+import atexit
 import gc
 import os
 import shutil
@@ -9,6 +10,10 @@ import signal
 import tempfile
 from pathlib import Path
 from typing import Final
+
+from deploy.embedded.signing_key import ensure_personal_key
+from events.ledger.personal import MasterKey
+from events.ledger.project_keys import use_master_key
 
 pytest_plugins = [
     "tests.plugins.distribution",
@@ -42,11 +47,23 @@ for _name in ("REQUESTS", "PROJECT_REQUESTS", "UNAUTHENTICATED"):
     os.environ.setdefault(f"SLICEPLANE_{_name}_PER_MINUTE", "0")
 
 
+def _use_personal_key() -> None:
+    """Set the master key of personal data for this process, its workers and their programs: one key for all of them, so
+    that they can share databases.
+    """
+    if "SLICEPLANE_PERSONAL_KEY_FILE" not in os.environ:
+        folder = Path(tempfile.mkdtemp(prefix="sp-key-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["SLICEPLANE_PERSONAL_KEY_FILE"] = str(ensure_personal_key(folder / "personal-key"))
+    use_master_key(MasterKey.of_file(Path(os.environ["SLICEPLANE_PERSONAL_KEY_FILE"])))
+
+
 def pytest_configure() -> None:
     """Restore the default handling of Ctrl-C (SIGINT). A shell ignores SIGINT in background jobs, and the test process
     inherits this. Let workers and programs store bytecode files: container images often disable them, and then each
     program compiles all its modules again.
     """
+    _use_personal_key()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -27,7 +27,7 @@ def upgrade() -> None:
     _run(connection, "roles", "schemas")
     # Every object belongs to the role that cannot log in.
     connection.execute("set local role sliceplane_owner")
-    _run(connection, "ledger", "keys", "append", "fence", "swap", "leader", "work")
+    _run(connection, "ledger", "keys", "append", "fence", "swap", "leader", "work", "personal")
     # Both sets of read model tables are created from the same text, because a swap exchanges them.
     for schema in (b"read", b"idle"):
         connection.execute(b"set local search_path = " + schema)

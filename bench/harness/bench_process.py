@@ -76,7 +76,7 @@ class BenchProcess:
 async def bench_process(module: str) -> AsyncIterator[BenchProcess]:
     """Run a Python module as a separate process during a `with` block."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module),
+        *(sys.executable, "-m", "bench.harness.helper", module),
         cwd=_REPOSITORY,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

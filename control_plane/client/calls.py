@@ -577,6 +577,11 @@ def archive_project(name: str, reason: str) -> Call[Project]:
     return Call("POST", project_path(name, "archive"), Project, body=bodies.Because(reason=reason))
 
 
+def erase_project(name: str, reason: str) -> Call[Project]:
+    """Erase the personal data of a project after its allocations are released."""
+    return Call("DELETE", project_path(name, "personal-data"), Project, body=bodies.Because(reason=reason))
+
+
 def access_log(
     *,
     principal: str | None = None,

@@ -1,4 +1,4 @@
-"""Commands about projects: create, describe and archive a project, and lock the project of a request."""
+"""Commands about projects: create, describe, archive and erase a project, and lock the project of a request."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,12 +7,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions.access import unknown_project
 from control_plane.decisions.catalogue import retired_entry, unknown_entry
-from control_plane.decisions.projects import against_changing
+from control_plane.decisions.projects import against_changing, against_erasing
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName, refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
+from control_plane.work.task_rows import redact_orders
+from events.ledger import project_keys
 from events.ledger.append import Change
+from events.ledger.connection import ledger_connection
 from events.projects import (
+    PersonalDataDestroyed,
     ProjectArchived,
     ProjectCreated,
     ProjectDescribed,
@@ -22,6 +26,7 @@ from events.projects import (
 )
 from events.values import ProjectId, SkuName, stream_of_project
 from read_models import catalogue, projects
+from read_models.projections import redactions
 from read_models.projects import ProjectRow
 
 
@@ -121,6 +126,33 @@ def archive_project(name: ProjectId, reason: str, origin: Origin) -> Command:
     return command
 
 
+def erase_personal_data(name: ProjectId, reason: str, origin: Origin) -> Command:
+    """Erase the personal data of a project: destroy the key of its events, and redact the rows that copy it. Raises
+    `UnknownName`, and `Conflict` while slots are claimed for its allocations or its requests wait.
+
+    Without personal data since the last erasure, it changes nothing. An archived project can be erased, too.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        conn = transaction.conn
+        # The lock waits for requests that use the present key.
+        row = await _locked(conn, name)
+        # First the requests that wait: one that is placed meanwhile then holds slots.
+        waiting = [str(each) for each in await conn.scalars(_WAITING, {"project": name})]
+        refuse_if(against_erasing(name, waiting, await _running(conn, name)))
+        destroyed = await project_keys.destroy(await ledger_connection(conn), name)
+        if not destroyed:
+            return Decision((), origin.at(transaction.now))
+        await redact_orders(conn, name)
+        for statement in redactions(name):
+            await conn.execute(statement)
+        [key_id] = destroyed
+        fact = PersonalDataDestroyed(name, key_id, row.archived is not None, reason)
+        return Decision((Change(stream_of_project(name), row.version, (fact,)),), origin.at(transaction.now))
+
+    return command
+
+
 async def against_project(conn: AsyncConnection, name: ProjectId, field: str) -> list[Objection]:
     """Return the objections to the use of a project, which `field` of the request names: it does not exist, or it is
     archived. Until the transaction ends, no other transaction can archive it.
@@ -151,6 +183,11 @@ _RUNNING = sa.text(
     "select distinct slot.allocation_id from read.slot join ledger.event on stream_id = 'allocation-' || allocation_id"
     " and event.version = 1 where allocation_id is not null and event.project = :project"
     " order by allocation_id limit 5"
+)
+
+
+_WAITING = sa.text(
+    "select allocation_id from read.waiting where project = :project and is_waiting order by allocation_id limit 5"
 )
 
 

@@ -182,6 +182,8 @@ _UNAVAILABLE: Final = {
     "project_archived": "The project is archived; it can be read, but not changed.",
     "project_exists": "A project with this id exists already.",
     "project_in_use": "Allocations of the project still hold slots.",
+    "project_requests_waiting": "Requests of the project still wait for capacity.",
+    "response_erased": "The stored response of the idempotency key was erased with the personal data of its project.",
     "mac_pool_exhausted": "Every MAC of the pool of the node is in use in its layer-2 domain; extend the pool.",
     "slots_approved": "Slots of the node have addresses, so its bridge and layer-2 domain cannot change.",
     "slot_not_free": "The slot is not free; the message names what has to be done first.",

@@ -8,10 +8,13 @@ that of a row.
 from collections.abc import Mapping
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.work.tables import label_lock
+from events.allocations import AllocationRequested
+from events.ledger.search import EVENT_COLUMNS
+from events.ledger.store import recorded, refuse_unreadable
 from events.ledger.tables import event
 from events.values import NodeId, ProjectId
 from read_models import slots
@@ -43,12 +46,16 @@ async def nodes_with_labels(
         return frozenset()
     stream = sa.literal("allocation-") + slot.c.allocation_id
     first = sa.and_(event.c.stream_id == stream, event.c.version == 1, event.c.project == project)
-    given = sa.cast(event.c.data, JSONB)["labels"]
-    alike = sa.or_(*(given[label].as_string() == value for label, value in labels.items()))
     query = (
-        sa.select(slot.c.node_id)
-        .distinct()
+        sa.select(slot.c.node_id, *EVENT_COLUMNS)
         .select_from(sa.join(slot, event, first))
-        .where(slot.c.allocation_id.is_not(None), alike)
+        .where(slot.c.allocation_id.is_not(None))
     )
-    return frozenset(NodeId(name) for name in await conn.scalars(query))
+    # Labels are encrypted in the ledger, and the read model that lists them follows later.
+    rows = (await conn.execute(query)).all()
+    requests = refuse_unreadable([recorded(tuple(row)[1:]) for row in rows])
+    return frozenset(
+        NodeId(row.node_id)
+        for row, each in zip(rows, requests, strict=True)
+        if isinstance(each.fact, AllocationRequested) and labels.items() & each.fact.labels.items()
+    )

@@ -17,7 +17,7 @@ from control_plane.decisions.task_states import SUPERSEDED, End
 from control_plane.decisions.tasks import CANCEL
 from control_plane.work.tables import OPEN, progress, task, unsent
 from events.facts import Reason
-from events.values import NodeId
+from events.values import NodeId, ProjectId
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,20 @@ async def _end(conn: AsyncConnection, which: sa.ColumnElement[bool], how: End, n
     past = sa.delete(progress).where(progress.c.order_id.in_(sa.select(ended.c.order_id)))
     count = sa.select(sa.func.count()).select_from(ended).add_cte(past.cte("past"))
     return bool((await conn.execute(count)).scalar_one())
+
+
+async def redact_orders(conn: AsyncConnection, project: ProjectId) -> None:
+    """Replace ended orders and operations of a project's allocations that contain SSH keys by an empty object."""
+    await conn.execute(_REDACT, {"project": project})
+
+
+# The copy of an order in an operation has the allocation in the text only.
+_REDACT: Final = sa.text("""
+update work.task t set "order" = '{}' from ledger.event e
+ where t.ended_at is not null and t."order" like '%"ssh_authorized_keys"%'
+   and e.stream_id = 'allocation-' || substring(t."order" from '"allocation_id" ?: ?"([^"]+)"')
+   and e.version = 1 and e.project = :project
+""")
 
 
 def _json(reason: Reason | None) -> Mapping[str, str] | None:

@@ -28,6 +28,7 @@ from control_plane.programs import SERVER
 from control_plane.schema import admin_engine
 from deploy.checks.migrations import differences
 from deploy.embedded.postgres import APP_ROLE, PostgresServer
+from deploy.embedded.signing_key import ensure_personal_key
 from deploy.embedded.stack import sqlalchemy_url
 from deploy.setup.repository import ROOT
 
@@ -191,6 +192,7 @@ def _prepare_database(environment: Path, folder: Path) -> None:
         settings = {
             "SLICEPLANE_DATABASE_URL": sqlalchemy_url(server.app_dsn).render_as_string(hide_password=False),
             "SLICEPLANE_REDIS_URL": "redis://127.0.0.1:1",  # issue-key does not connect to it
+            "SLICEPLANE_PERSONAL_KEY_FILE": str(ensure_personal_key(folder / "personal-key")),
         }
         printed = _run(environment, SERVER, "issue-key", "check", cwd=folder, settings=settings)
     finally:

@@ -113,6 +113,11 @@ class Layout:
         return self.state / "sealing-key.pem"
 
     @property
+    def personal_key(self) -> Path:
+        """Key that encrypts the keys of projects, with which personal data is encrypted."""
+        return self.state / "personal-key"
+
+    @property
     def heads_file(self) -> Path:
         """File to which the sealer appends the heads of the ledger."""
         return self.state / "heads.jws"

@@ -1,7 +1,9 @@
-"""The keys with which the control plane signs orders and heads of the ledger. They are created at the first start and
-kept in the state folder.
+"""The keys with which the control plane signs orders and heads of the ledger, and encrypts personal data. They are
+created at the first start and kept in the state folder.
 """
 
+import os
+from base64 import b64encode
 from pathlib import Path
 
 from deploy.embedded.layout import write_private_text
@@ -21,6 +23,15 @@ def ensure_sealing_key(path: Path) -> Path:
     """
     ensure_signing_key(path)
     public_file(path).write_text(Signer.of_pem(path.read_bytes()).public)
+    return path
+
+
+def ensure_personal_key(path: Path) -> Path:
+    """Create the key that encrypts the keys of projects at `path` (32 bytes in Base64, mode 0600) if there is none.
+    Return `path`.
+    """
+    if not path.exists():
+        write_private_text(path, b64encode(os.urandom(32)).decode() + "\n")
     return path
 
 

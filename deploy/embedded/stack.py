@@ -31,7 +31,14 @@ from deploy.embedded.layout import Layout, default_state, write_private
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.postgres_cluster import PostgresUnavailable
 from deploy.embedded.restarts import Restarts
-from deploy.embedded.signing_key import ensure_sealing_key, ensure_signing_key, public_file
+from deploy.embedded.signing_key import (
+    ensure_personal_key,
+    ensure_sealing_key,
+    ensure_signing_key,
+    public_file,
+)
+from events.ledger.personal import MasterKey
+from events.ledger.project_keys import use_master_key
 from tasks.trust import trust
 
 READY_SECONDS: Final = 30.0
@@ -130,6 +137,7 @@ class Stack:
         except MigrationFailed as failed:
             raise StackFailed(f"the database cannot be migrated: {failed}") from failed
         if self._prepare is not None:
+            use_master_key(MasterKey.of_file(ensure_personal_key(self._layout.personal_key)))
             self._prepare(self._postgres.admin_dsn, sqlalchemy_url(self._postgres.app_dsn))
         publish_lab_catalogue(sqlalchemy_url(self._postgres.app_dsn))
         self._start_redis()
@@ -178,6 +186,7 @@ class Stack:
             "SLICEPLANE_DATABASE_URL": database.render_as_string(hide_password=False),
             "SLICEPLANE_REDIS_URL": self.redis_url,
             "SLICEPLANE_SIGNING_KEY_FILE": str(ensure_signing_key(self._layout.signing_key)),
+            "SLICEPLANE_PERSONAL_KEY_FILE": str(ensure_personal_key(self._layout.personal_key)),
             "SLICEPLANE_SEALING_PUBLIC_KEYS_FILE": str(
                 public_file(ensure_sealing_key(self._layout.sealing_key))
             ),

@@ -8,7 +8,7 @@ All checks and locks are in the SQL function `ledger.append` (`alembic/sql/0001_
 encodes the arguments, derives the claims that the facts take and free, and types the result.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import psycopg
@@ -21,12 +21,17 @@ from events.ledger.append_wire import (
     LedgerCommand,
     Stamp,
     encoded,
+    place_of_answer,
+    projects_of,
     recorded,
     wire_command,
     wire_key,
 )
 from events.ledger.connection import fetch_row, fetch_value
-from events.ledger.errors import refusal
+from events.ledger.errors import AnswerErased, KeyDestroyed, refusal
+from events.ledger.personal import ProjectKey, key_of, opened_answer
+from events.ledger.project_keys import cipher_by_id, keys_for, ring
+from events.values import ProjectId
 
 __all__ = [
     "Change",
@@ -45,10 +50,17 @@ _APPEND: Final = (
     "select (called.stamp).positions, (called.stamp).recorded_at, (called.stamp).epoch"
     " from (select ledger.append(%s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb) as stamp offset 0) called"
 )
+# A filter without a column is evaluated once, and before the call.
+_APPEND_ENCRYPTED: Final = (
+    "select (called.stamp).positions, (called.stamp).recorded_at, (called.stamp).epoch"
+    " from (select ledger.append(%s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb) as stamp"
+    " where keys.refuse_destroyed(%s::text[]) offset 0) called"
+)
 _APPEND_TOGETHER: Final = (
     "select ledger.append(command -> 'events', command -> 'lock_order', command -> 'claims', command -> 'key')"
     " from jsonb_array_elements(%s::jsonb) command"
 )
+_APPEND_TOGETHER_ENCRYPTED: Final = _APPEND_TOGETHER + " where keys.refuse_destroyed(%s::text[])"
 _TAKE_KEY: Final = "select ledger.take_key(%s::jsonb)"
 _TAKE_NEW_KEYS: Final = "select ledger.take_new_keys(%s::jsonb)"
 _FREE_KEYS: Final = "select ledger.free_keys(%s::jsonb)"
@@ -64,14 +76,23 @@ async def take_key(conn: psycopg.AsyncConnection, key: CommandKey) -> StoredAnsw
     """Take an idempotency key as the first statement of a transaction, or return the response stored for an earlier
     request.
 
-    Waits for a concurrent request with the same key. Raises `KeyReused` if the key was used with another body, and
-    `KeyBusy` after five seconds of waiting.
+    Waits for a concurrent request with the same key. Raises `KeyReused` if the key was used with another body,
+    `KeyBusy` after five seconds of waiting, and `AnswerErased` if the response was erased.
     """
     try:
         answer: str | None = await fetch_value(conn, _TAKE_KEY, [encoded(wire_key(key, None))])
     except psycopg.Error as error:
         raise (refusal(error) or error) from error
-    return None if answer is None else StoredAnswer(answer)
+    return None if answer is None else StoredAnswer(await _opened(conn, key, answer))
+
+
+async def _opened(conn: psycopg.AsyncConnection, key: CommandKey, answer: str) -> str:
+    if (key_id := key_of(answer)) is None:
+        return answer
+    cipher = await cipher_by_id(conn, key_id)
+    if cipher is None:
+        raise AnswerErased("the response was erased with the personal data of its project")
+    return opened_answer(place_of_answer(key), answer, cipher)
 
 
 async def take_new_keys(conn: psycopg.AsyncConnection, keys: Sequence[CommandKey]) -> Collection[int]:
@@ -103,17 +124,23 @@ async def append(
 
     With a `key`, `answer` is the response stored for later requests with this key; `changes` may then be empty.
     Raises `VersionConflict`, `ClaimHeld`, `ClaimNotHeld`, `KeyReused`, `KeyTaken`, `KeyBusy`, and `ValueError` for
-    invalid arguments.
+    invalid arguments; `KeyDestroyed` if a cached key of a project was destroyed.
     """
     command = LedgerCommand(changes, cause, key, answer)
-    wire = wire_command(command)
+    keys = await _keys(conn, [command])
+    wire = wire_command(command, keys)
     other_arguments = [
         None if each is None else encoded(each) for each in (wire.lock_order, wire.claims, wire.key)
     ]
+    arguments = [encoded(wire.events), *other_arguments]
     try:
-        stamp = await fetch_row(conn, Stamp, _APPEND, [encoded(wire.events), *other_arguments], prepare=True)
+        if keys:
+            checked = [*arguments, [each.key_id for each in keys.values()]]
+            stamp = await fetch_row(conn, Stamp, _APPEND_ENCRYPTED, checked, prepare=True)
+        else:
+            stamp = await fetch_row(conn, Stamp, _APPEND, arguments, prepare=True)
     except psycopg.Error as error:
-        raise (refusal(error) or error) from error
+        raise _failure(conn, error, keys) from error
     assert stamp is not None
     return recorded(command, wire, stamp)
 
@@ -125,8 +152,29 @@ async def append_together(conn: psycopg.AsyncConnection, commands: Sequence[Ledg
     Each command is one append. The transaction must already hold every row that the checks of the commands after the
     first can wait for, because it then holds the fence.
     """
-    wire = [wire_command(each) for each in commands]
+    keys = await _keys(conn, commands)
+    wire = encoded([wire_command(each, keys) for each in commands])
     try:
-        await conn.execute(_APPEND_TOGETHER, [encoded(wire)], prepare=True)
+        if keys:
+            ids = [each.key_id for each in keys.values()]
+            await conn.execute(_APPEND_TOGETHER_ENCRYPTED, [wire, ids], prepare=True)
+        else:
+            await conn.execute(_APPEND_TOGETHER, [wire], prepare=True)
     except psycopg.Error as error:
-        raise (refusal(error) or error) from error
+        raise _failure(conn, error, keys) from error
+
+
+async def _keys(
+    conn: psycopg.AsyncConnection, commands: Sequence[LedgerCommand]
+) -> Mapping[ProjectId, ProjectKey]:
+    projects = projects_of(commands)
+    return await keys_for(conn, projects) if projects else {}
+
+
+def _failure(
+    conn: psycopg.AsyncConnection, error: psycopg.Error, keys: Mapping[ProjectId, ProjectKey]
+) -> Exception:
+    """Return the typed refusal for an error of an append. If a cached key was destroyed, drop the cached keys."""
+    if isinstance(refused := refusal(error) or error, KeyDestroyed):
+        ring().forget(conn.info.dbname, keys)
+    return refused

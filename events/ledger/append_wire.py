@@ -4,18 +4,21 @@ A command's events are encoded as rows of `ledger.event` without the columns tha
 them the claims that they take and free.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
 
 from events import catalog
+from events.allocations import AllocationRequested
 from events.claims import NOTHING, Claim, claims_of
 from events.envelope import Cause, Recorded
 from events.facts import Fact
 from events.ledger.errors import ClaimHeld, ClaimNotHeld
+from events.ledger.personal import Place, ProjectKey, sealed_answer, sealed_event
+from events.projects import ProjectArchived, ProjectCreated, ProjectDescribed
 from events.values import Epoch, Position, ProjectId, StreamId, new_uuid
 
 
@@ -98,6 +101,8 @@ class Stamp(NamedTuple):
 
 
 _ENCODER: Final = msgspec.json.Encoder()
+_PersonalFact: TypeAlias = AllocationRequested | ProjectCreated | ProjectDescribed | ProjectArchived
+"""The facts with an entry in `PERSONAL_FIELDS`."""
 
 
 def encoded(wire: object) -> str:
@@ -105,28 +110,45 @@ def encoded(wire: object) -> str:
     return _ENCODER.encode(wire).decode()
 
 
+def place_of_answer(key: CommandKey) -> Place:
+    """Return the place of a stored response, to which its ciphertext is bound."""
+    return (key.principal, key.route, key.key)
+
+
+def projects_of(commands: Iterable[LedgerCommand]) -> set[ProjectId]:
+    """Return the projects with keys that encrypt the personal data of these commands."""
+    found = {project for each in commands if (project := _project_of_answer(each)) is not None}
+    return found | {
+        fact.project
+        for each in commands
+        for change in each.changes
+        for fact in change.facts
+        if isinstance(fact, _PersonalFact)
+    }
+
+
 def wire_key(key: CommandKey, answer: str | None) -> WireKey:
     """Return an idempotency key in the form that is sent to the server; `answer` is the response to store with it."""
     return WireKey(key.principal, key.route, key.key, key.body_hash.hex(), answer)
 
 
-def wire_command(command: LedgerCommand) -> WireCommand:
-    """Return the arguments of an append in the form that is sent to the server.
+def wire_command(command: LedgerCommand, keys: Mapping[ProjectId, ProjectKey]) -> WireCommand:
+    """Return the arguments of an append in the form that is sent to the server. `keys` has those of `projects_of`.
 
     Raises `ClaimHeld` or `ClaimNotHeld` if the command's facts contradict each other, and `ValueError` for a change
     without facts or a time without a zone.
     """
-    changes, cause, key, answer = command
+    changes, cause, key, _ = command
     if cause.observed_at.tzinfo is None:
         raise ValueError(
             f"observed_at {cause.observed_at} has no time zone; pass a datetime with a time zone"
         )
-    events = [event for change in changes for event in _events(change, cause)]
+    events = [event for change in changes for event in _events(change, cause, keys)]
     return WireCommand(
         events,
         _lock_order(events) if len(events) > 1 else None,
         _net_claims(changes) or None,
-        None if key is None else wire_key(key, answer),
+        None if key is None else wire_key(key, _answer(command, key, keys)),
     )
 
 
@@ -144,19 +166,46 @@ def recorded(command: LedgerCommand, wire: WireCommand, stamp: Stamp) -> tuple[R
     )  # fmt: skip
 
 
-def _events(change: Change, cause: Cause) -> list[_Event]:
+def _answer(command: LedgerCommand, key: CommandKey, keys: Mapping[ProjectId, ProjectKey]) -> str | None:
+    """Return the response to store. That of a command in a project is encrypted: it may contain personal data."""
+    project = _project_of_answer(command)
+    if project is None or command.answer is None:
+        return command.answer
+    return sealed_answer(place_of_answer(key), command.answer, keys[project])
+
+
+def _project_of_answer(command: LedgerCommand) -> ProjectId | None:
+    """Return the project with the key that encrypts the response; None if it is stored in plain text."""
+    if command.key is None or not command.answer:
+        return None
+    personal = (
+        fact.project for change in command.changes for fact in change.facts if isinstance(fact, _PersonalFact)
+    )
+    return next(personal, command.cause.project)
+
+
+def _events(change: Change, cause: Cause, keys: Mapping[ProjectId, ProjectKey]) -> list[_Event]:
     if not change.facts:
         raise ValueError(
             f"a change without facts would leave stream {change.stream} empty; pass at least one fact"
         )
     return [
         _Event(
-            new_uuid(), change.stream, version, *catalog.encode(fact),
+            new_uuid(), change.stream, version, *_encoded(fact, change.stream, version, keys),
             cause.actor, cause.reason, cause.correlation_id, cause.observed_at,
             cause.project, cause.causation_id, cause.trace_context,
         )
         for version, fact in enumerate(change.facts, change.expected_version + 1)
     ]  # fmt: skip
+
+
+def _encoded(
+    fact: Fact, stream: StreamId, version: int, keys: Mapping[ProjectId, ProjectKey]
+) -> tuple[str, int, str]:
+    name, schema_version, data = catalog.encode(fact)
+    if isinstance(fact, _PersonalFact):
+        data = sealed_event((name, stream, str(version)), data, keys[fact.project])
+    return name, schema_version, data
 
 
 def _lock_order(events: Sequence[_Event]) -> list[int]:

@@ -47,15 +47,19 @@ class KeyReused(LedgerRefusal):
 
 
 class KeyTaken(LedgerRefusal):
-    """The idempotency key was taken by another transaction; `answer` is the response that it stored."""
-
-    def __init__(self, answer: str) -> None:
-        super().__init__("a request with this idempotency key already has a stored response")
-        self.answer = answer
+    """The idempotency key was taken by another transaction, which has stored a response; `take_key` returns it."""
 
 
 class KeyBusy(LedgerRefusal):
     """A command with the same idempotency key is still running after five seconds; retry later."""
+
+
+class KeyDestroyed(LedgerRefusal):
+    """A cached key of a project, with which personal data was encrypted, was destroyed; run the command again."""
+
+
+class AnswerErased(Exception):
+    """The stored response of an idempotency key was erased with the personal data of its project."""
 
 
 class MalformedAppend(LedgerRefusal):
@@ -100,8 +104,10 @@ def _refusal_of(state: str, message: str | None, detail: str | None) -> LedgerRe
         case "SP004":
             return KeyReused(message)
         case "SP005":
-            return KeyTaken(about["answer"])
+            return KeyTaken(message)
         case "SP007":
             return NotYetFinal(message)
+        case "SP008":
+            return KeyDestroyed(message)
         case _:
             return MalformedAppend(message)

@@ -19,7 +19,8 @@ from psycopg.pq import TransactionStatus
 from events.catalog import READERS
 from events.envelope import Cause, Recorded
 from events.facts import Fact
-from events.ledger.store import COLUMNS, recorded
+from events.ledger.personal import PERSONAL_FIELDS
+from events.ledger.store import COLUMNS, opened, recorded
 from events.shapes import MISREAD
 from events.values import Position
 
@@ -85,12 +86,14 @@ def _typed(rows: Sequence[Row]) -> list[Recorded[Fact]]:
     try:
         return [
             Recorded(
-                position, event_id, stream, version, READERS[type_, schema_version](data),
+                position, event_id, stream, version, READERS[type_, schema_version](
+                    data if type_ not in PERSONAL_FIELDS else opened(type_, stream, version, data, secret)
+                ),
                 Cause(actor, reason, correlation_id, observed_at, project, causation_id, trace_context),
                 recorded_at, epoch,
             )
             for position, event_id, stream, version, type_, schema_version, project, actor, reason, correlation_id,
-            causation_id, trace_context, observed_at, recorded_at, epoch, data in rows
+            causation_id, trace_context, observed_at, recorded_at, epoch, data, secret in rows
         ]  # fmt: skip
     except MISREAD:
         return [recorded(row) for row in rows]

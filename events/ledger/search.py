@@ -11,19 +11,25 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import BYTEA
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.catalog import name_of
 from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.connection import ledger_connection
-from events.ledger.store import COLUMNS, recorded
+from events.ledger.project_keys import SECRET
+from events.ledger.store import FIELDS, recorded
 from events.ledger.tables import event
 from events.ledger.versions import versions_at
 from events.values import Position, ProjectId, StreamId
 
 WINDOW: Final = 10_000
-_COLUMNS: Final = tuple(event.c[name.strip()] for name in COLUMNS.split(","))
+EVENT_COLUMNS: Final[Sequence[sa.ColumnElement[Any]]] = (
+    *(event.c[name] for name in FIELDS),
+    sa.literal_column(SECRET, BYTEA).label("secret"),
+)
+"""The columns of a row that `recorded` reads."""
 
 
 class EventAttributes(NamedTuple):
@@ -101,14 +107,14 @@ async def find_newest(
     """
     low = max(after, Position(before - 1 - WINDOW))
     where = event.c.position > low, event.c.position < before, pick.condition()
-    query = sa.select(*_COLUMNS).where(*where).order_by(event.c.position.desc()).limit(limit)
+    query = sa.select(*EVENT_COLUMNS).where(*where).order_by(event.c.position.desc()).limit(limit)
     events = _typed((await conn.execute(query)).all())
     return Found(events, events[-1].position if len(events) == limit else Position(low + 1))
 
 
 def _between(pick: EventFilter, after: Position, upto: Position) -> sa.Select[Any]:
     where = event.c.position > after, event.c.position <= upto, pick.condition()
-    return sa.select(*_COLUMNS).where(*where).order_by(event.c.position)
+    return sa.select(*EVENT_COLUMNS).where(*where).order_by(event.c.position)
 
 
 def _of_streams(
@@ -122,13 +128,15 @@ def _of_streams(
     asked = sa.values(*names, name="asked").data(list(begun.items()))
     own = event.c.stream_id == asked.c.stream_id, event.c.version > asked.c.version
     news = (
-        sa.select(*_COLUMNS)
+        sa.select(*EVENT_COLUMNS)
         .where(*own, event.c.position <= upto, pick._replace(streams=frozenset()).condition())
         .order_by(event.c.version)
         .limit(limit)
         .lateral("news")
     )
-    found = sa.select(*(news.c[column.name] for column in _COLUMNS)).select_from(asked.join(news, sa.true()))
+    found = sa.select(*(news.c[name] for name in (*FIELDS, "secret"))).select_from(
+        asked.join(news, sa.true())
+    )
     return found.order_by(news.c.position).limit(limit)
 
 
@@ -136,7 +144,7 @@ async def find_at(
     conn: AsyncConnection, pick: EventFilter, positions: Sequence[Position]
 ) -> tuple[Recorded[Fact], ...]:
     """Return those events at the given positions that match the filter, in order."""
-    query = sa.select(*_COLUMNS).where(event.c.position.in_(positions), pick.condition())
+    query = sa.select(*EVENT_COLUMNS).where(event.c.position.in_(positions), pick.condition())
     return _typed((await conn.execute(query.order_by(event.c.position))).all())
 
 

@@ -15,6 +15,8 @@ from events.catalog import UnknownFact, UnreadableFact, decode
 from events.envelope import Cause, Recorded
 from events.facts import Fact, Unreadable
 from events.ledger.errors import UnreadableEvent
+from events.ledger.personal import PERSONAL_FIELDS, UnreadablePersonalData, key_of, opened_event
+from events.ledger.project_keys import SECRET, cipher_of
 from events.values import Epoch, Position, ProjectId, StreamId
 
 
@@ -35,9 +37,12 @@ class _EventRow(NamedTuple):
     recorded_at: datetime
     epoch: Epoch
     data: str
+    secret: bytes | None
 
 
-COLUMNS: Final = ", ".join(_EventRow._fields)
+FIELDS: Final = _EventRow._fields[:-1]
+"""The columns of `ledger.event` that readers need."""
+COLUMNS: Final = ", ".join((*FIELDS, f"{SECRET} as secret"))
 _STREAM: Final = (
     f"select {COLUMNS} from ledger.event where stream_id = %s and position <= %s order by version"
 )
@@ -112,7 +117,7 @@ def recorded(row: tuple[Any, ...]) -> Recorded[Fact]:
         event_id=event.event_id,
         stream=event.stream_id,
         version=event.version,
-        fact=fact_of(event.type, event.schema_version, event.data),
+        fact=_fact_of(event),
         cause=Cause(
             actor=event.actor,
             reason=event.reason,
@@ -127,9 +132,19 @@ def recorded(row: tuple[Any, ...]) -> Recorded[Fact]:
     )
 
 
-def fact_of(type_: str, schema_version: int, data: str) -> Fact:
-    """Return the fact of a stored payload, or `Unreadable` if this release cannot read it."""
+def opened(type_: str, stream: StreamId, version: int, data: str, secret: bytes | None) -> str:
+    """Return the JSON of an event with its personal fields, given the value of `SECRET`. Raises
+    `UnreadablePersonalData`.
+    """
+    if type_ not in PERSONAL_FIELDS or key_of(data) is None:
+        return data
+    return opened_event((type_, stream, str(version)), data, cipher_of(data, secret))
+
+
+def _fact_of(event: _EventRow) -> Fact:
+    """Return the fact of a stored row, or `Unreadable` if this release cannot read it."""
     try:
-        return decode(type_, schema_version, data)
-    except (UnknownFact, UnreadableFact) as error:
-        return Unreadable(type_, schema_version, data, str(error))
+        data = opened(event.type, event.stream_id, event.version, event.data, event.secret)
+        return decode(event.type, event.schema_version, data)
+    except (UnknownFact, UnreadableFact, UnreadablePersonalData) as error:
+        return Unreadable(event.type, event.schema_version, event.data, str(error))

@@ -10,7 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import BYTEA, UUID
 
-SCHEMAS: Final = ("ledger", "read", "work")
+SCHEMAS: Final = ("ledger", "read", "work", "keys")
 metadata: Final = sa.MetaData()
 
 _NAME: Final = sa.Text(collation="C")  # compared and ordered by bytes, equally on every server
@@ -42,6 +42,19 @@ event: Final = sa.Table(
     sa.Column("leaf", BYTEA, nullable=False),
     sa.UniqueConstraint("stream_id", "version", name="event_stream_id_version_key"),
     schema="ledger",
+)
+
+project_key: Final = sa.Table(
+    "project_key",
+    metadata,
+    sa.Column("key_id", _NAME, primary_key=True),
+    sa.Column("project", _NAME, nullable=False),
+    sa.Column("secret", BYTEA),
+    sa.Column("created_at", _TIME, nullable=False),
+    sa.Column("destroyed_at", _TIME),
+    sa.Index("project_key_in_use", "project", unique=True, postgresql_where=sa.text("secret is not null")),
+    sa.Index("project_key_by_age", "created_at", postgresql_where=sa.text("secret is not null")),
+    schema="keys",
 )
 
 dead_position: Final = sa.Table(

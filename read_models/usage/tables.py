@@ -24,7 +24,7 @@ from events.envelope import Recorded
 from events.ledger.tables import metadata
 from events.projects import ProjectReservationsSet
 from events.slots import SlotClaimed, SlotForceReleased, SlotReleased
-from events.values import Position
+from events.values import Position, ProjectId
 from read_models.checkpoints import checkpoint
 
 PROJECTION: Final = "usage"
@@ -95,6 +95,12 @@ def request_rows(recorded: Recorded[AllocationRequested]) -> list[Row]:
     fact = recorded.fact
     labels = msgspec.json.encode(fact.labels).decode()
     return [(recorded.position, fact.allocation_id, fact.project, fact.sku, fact.slot_count, labels)]
+
+
+def redact_requests(project: ProjectId, before: Position | None) -> sa.Update:
+    """Build the statement that removes the labels from the usage of a project, or of requests before a position."""
+    mine = sa.update(usage_request).where(usage_request.c.project == project).values(labels={})
+    return mine if before is None else mine.where(usage_request.c.position < before)
 
 
 def price_rows(recorded: Recorded[AllocationSpecified]) -> list[Row]:

@@ -58,7 +58,7 @@ async def seal(database: Database, signer: Signer = SIGNER, clock: Clock = utc_n
     tail = Tail(database.sealer_dsn, "sealer")
     try:
         async with sealer(database, signer, clock) as sealing:
-            await sealing.seal((await tail.batch(sealing.position, LIMIT)).final)
+            await sealing.seal(await tail.next_final(sealing.position, LIMIT))
             assert sealing.last is not None
             return sealing.last
     finally:

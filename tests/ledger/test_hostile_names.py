@@ -5,7 +5,7 @@ create objects.
 import psycopg
 import pytest
 
-from events.ledger.append import append, take_key
+from events.ledger.append import StoredAnswer, append, take_key
 from events.ledger.merkle import EventRow, leaf_of
 from tests.ledger.given import because, on, plain, takes
 from tests.ledger.test_keys import KEY
@@ -57,8 +57,7 @@ async def test_append_with_a_hostile_search_path_calls_no_hostile_function(
     assert [event.position for event in events] == list(range(1, 3 * calls + 2))
     assert all(event.recorded_at.year > 1970 for event in events)
     assert [row[-1] for row in rows] == [leaf_of(event) for event in events]
-    key = await (await hostile_session.execute("select principal, answer from ledger.command_key")).fetchone()
-    assert key == ("caller:alice", "{}")
+    assert await take_key(hostile_session, KEY) == StoredAnswer("{}")
 
 
 async def test_append_after_the_caller_set_synchronous_commit_off_sets_synchronous_commit_on(

@@ -61,16 +61,15 @@ async def test_idempotency_key_used_by_one_principal_on_one_route_is_unused_for_
     assert await take_key(conn, other) is None
 
 
-async def test_append_with_an_answered_idempotency_key_is_rejected_with_the_stored_answer(
+async def test_append_with_an_answered_idempotency_key_is_rejected(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await append(conn, [on("slot-a", 0)], because(), key=KEY, answer="first")
     await conn.commit()
 
-    with pytest.raises(KeyTaken) as taken:
+    with pytest.raises(KeyTaken):
         await append(conn, [on("slot-a", 1)], because(), key=KEY, answer="second")
 
-    assert taken.value.answer == "first"
     await conn.rollback()
     assert len(await read_stream(conn, StreamId("slot-a"))) == 1
 

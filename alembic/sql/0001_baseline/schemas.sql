@@ -10,7 +10,9 @@ create schema idle authorization sliceplane_owner;
 create schema aside authorization sliceplane_owner;
 -- Operational state, which no rebuild restores.
 create schema work authorization sliceplane_owner;
-grant usage on schema ledger, read, idle, work to sliceplane_app;
+-- Keys of projects, with which personal data is encrypted. Destroying one erases the data, so this schema has backups of its own.
+create schema keys authorization sliceplane_owner;
+grant usage on schema ledger, read, idle, work, keys to sliceplane_app;
 
 -- These permissions apply to every table that this or a later migration creates. A rebuild truncates the idle set, and the two
 -- sets alternate, so the application may truncate both.
@@ -18,6 +20,8 @@ alter default privileges for role sliceplane_owner in schema read, idle
   grant select, insert, update, delete, truncate on tables to sliceplane_app;
 alter default privileges for role sliceplane_owner in schema work
   grant select, insert, update, delete on tables to sliceplane_app;
+alter default privileges for role sliceplane_owner in schema keys
+  grant select, insert, update on tables to sliceplane_app;
 alter default privileges for role sliceplane_owner in schema read, work
   grant usage, select on sequences to sliceplane_app;
 -- The same for tables that a migration creates as the bootstrap superuser.

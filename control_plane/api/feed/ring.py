@@ -19,6 +19,7 @@ from events.values import Position
 
 EVENTS: Final = 10_000
 BYTES: Final = 16 * 2**20
+_ERASURE: Final = "project.personal_data_destroyed"
 
 
 class Message(NamedTuple):
@@ -71,6 +72,8 @@ class Ring:
     def add(self, added: LedgerRange) -> None:
         """Append the range of the ledger after position `final`; drop the oldest ranges if a limit is exceeded."""
         assert added.after == self.final, "a range that is added to the ring must begin where the ring ends"
+        if any(each.traits.type == _ERASURE for each in added.messages):
+            self._clear()
         self._ranges.append(added)
         self.final = added.upto
         self._events -= len(added.messages)
@@ -80,6 +83,13 @@ class Ring:
             self._events += len(dropped.messages)
             self._size += len(dropped.wire)
             self.reach = dropped.upto
+
+    def _clear(self) -> None:
+        """Drop all ranges: their messages may contain personal data that was erased since they were encoded."""
+        self._events += sum(len(each.messages) for each in self._ranges)
+        self._size += sum(len(each.wire) for each in self._ranges)
+        self._ranges.clear()
+        self.reach = self.final
 
     def behind(self, position: Position) -> LedgerRange | None:
         """Return the range with the next events after a position (at least `reach`); None at the end of the ledger."""

@@ -38,6 +38,7 @@ from control_plane.commands.projects import (
     archive_project,
     create_project,
     describe_project,
+    erase_personal_data,
     set_limits,
     set_reservation,
 )
@@ -304,6 +305,19 @@ async def archive(request: Request, principal: Caller, project: str, body: Reaso
     """
     name = _named(project)
     command = archive_project(name, body.reason, origin_of(request, principal, project=name))
+    return await _execute(request, name, command)
+
+
+@router.delete(
+    "/{project}/personal-data", dependencies=[IF_MATCH], openapi_extra=access(Scope.PROJECTS_WRITE)
+)
+async def erase(request: Request, principal: Caller, project: str, body: ReasonOnly) -> ProjectView:
+    """Erase the personal data of a project: SSH keys, labels, user-data, descriptions and the reason of its archival
+    become unreadable in all past events and are removed from all views. Its allocations must have released their slots
+    before. The project can go on. This cannot be undone. Idempotent.
+    """
+    name = _named(project)
+    command = erase_personal_data(name, body.reason, origin_of(request, principal, project=name))
     return await _execute(request, name, command)
 
 

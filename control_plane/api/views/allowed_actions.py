@@ -106,10 +106,10 @@ def actions_on_ingress(principal: Principal) -> AllowedActions:
 
 def actions_on_project(principal: Principal, row: ProjectRow) -> AllowedActions:
     """Return the actions on a project. Not checked: whether its allocations still hold slots, in which case it cannot
-    be archived.
+    be archived or erased.
     """
     changing = against_changing(row.project, row.archived)
-    against = {"describe": changing, "set_limits": changing, "archive": _NONE}
+    against = {"describe": changing, "set_limits": changing, "archive": _NONE, "erase": _NONE}
     return _decided(principal, Scope.PROJECTS_WRITE, against)
 
 

@@ -70,6 +70,15 @@ def archive(
         current.screen.one(current.send(calls.archive_project(project, reason)), pages.project)
 
 
+@commands.command()
+def erase(context: typer.Context, *, project: ProjectId, reason: Why, output: Output = Format.TABLE) -> None:
+    """Erase the personal data of a project permanently, after its allocations are released: SSH keys, labels,
+    user-data and descriptions. The project can go on.
+    """
+    with session(context, output) as current:
+        current.screen.one(current.send(calls.erase_project(project, reason)), pages.project)
+
+
 _UNLIMITED = "no limit"
 
 

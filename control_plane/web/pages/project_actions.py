@@ -1,9 +1,12 @@
-"""Actions on projects, which set their limits and reservations, and the action that closes a billing period."""
+"""Actions on projects, which set limits and reservations and erase personal data, and the action that closes a billing
+period.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from control_plane.web.actions import (
+    REASON,
     Action,
     Call,
     Field,
@@ -88,6 +91,14 @@ PROJECT_ACTIONS: Final = {
             Field(name, label, "number" if name in _COUNTS else "text", required=False) for name, label in LIMITS.items()
         ),
         initial=_present_limits,
+    ),
+    "erase": Action(
+        "Erase personal data", "erase",
+        "SSH keys, labels, user-data, descriptions and the reason of an archival become unreadable in all past events and"
+        " are removed from all views. Its allocations must have released their slots before. The project can go on. This"
+        " cannot be undone.",
+        lambda form: Call("DELETE", ("personal-data",), {"reason": form.text("reason")}),
+        words("projects", "erase", reason=True), fields=(REASON,), dangerous=True, asks_name=True,
     ),
 }  # fmt: skip
 PROJECT: Final = Resource(

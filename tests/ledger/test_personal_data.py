@@ -1,0 +1,207 @@
+"""Personal fields of events are one ciphertext in the ledger, bound to its event and erased with the project's key."""
+
+import json
+from base64 import b64decode, b64encode
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from events.allocations import AllocationRequested
+from events.envelope import Cause
+from events.facts import Unreadable
+from events.ledger.append import Change, CommandKey, StoredAnswer, append, take_key
+from events.ledger.errors import AnswerErased, KeyDestroyed
+from events.ledger.personal import MasterKey, NoPersonalKey
+from events.ledger.project_keys import KeyRing, destroy, refuse_other_master_key, ring, use_master_key
+from events.ledger.replay import replay
+from events.ledger.store import read_stream
+from events.projects import ProjectDescribed
+from events.values import (
+    AllocationId,
+    ImageName,
+    Position,
+    ProjectId,
+    SkuName,
+    SshPublicKey,
+    StreamId,
+    new_uuid,
+)
+from tests.servers.postgres import Database
+
+MARKER = "a-person-7f3a"
+PROJECT = ProjectId("private")
+STREAM = StreamId("allocation-a1")
+REQUEST = AllocationRequested(
+    AllocationId("a1"), PROJECT, SkuName("s"), "private-nat", ImageName("i"),
+    (SshPublicKey(f"ssh-ed25519 AAAA {MARKER}"),), 60, 1, {"owner": MARKER}, apart_from={"team": MARKER},
+    user_data=f"#cloud-config {MARKER}",
+)  # fmt: skip
+CAUSE = Cause("caller:a", "request", new_uuid(), datetime(2026, 1, 1, tzinfo=UTC), project=PROJECT)
+KEY = CommandKey("caller:a", "POST /v1/allocations", "k1", bytes(32))
+
+
+async def request(conn: psycopg.AsyncConnection, answer: str | None = None) -> None:
+    await append(
+        conn, [Change(STREAM, 0, [REQUEST])], CAUSE, key=None if answer is None else KEY, answer=answer
+    )
+    await conn.commit()
+
+
+async def test_event_is_stored_as_ciphertext_and_read_in_plain_text(
+    conn: psycopg.AsyncConnection, database: Database
+) -> None:
+    await request(conn)
+    [event] = await read_stream(conn, STREAM)
+    assert event.fact == REQUEST
+    assert [each.fact async for batch in replay(conn, Position(0), Position(10**9)) for each in batch] == [
+        REQUEST
+    ]
+    with psycopg.connect(database.admin_dsn) as admin:
+        [(data,)] = admin.execute("select data from ledger.event").fetchall()
+    assert MARKER not in data
+    assert json.loads(data).keys() == {
+        "allocation_id", "image", "lease_seconds", "network_mode", "personal", "project", "sku", "slot_count",
+    }  # fmt: skip
+    assert MARKER.encode() not in b64decode(json.loads(data)["personal"]["sealed"])
+
+
+async def test_event_has_erased_values_once_the_key_is_destroyed(conn: psycopg.AsyncConnection) -> None:
+    await request(conn)
+    stream = StreamId(f"project-{PROJECT}")
+    await append(conn, [Change(stream, 0, [ProjectDescribed(PROJECT, MARKER)])], CAUSE)
+    assert len(await destroy(conn, PROJECT)) == 1
+    await conn.commit()
+    [event] = await read_stream(conn, STREAM)
+    assert isinstance(event.fact, AllocationRequested)
+    assert (event.fact.ssh_authorized_keys, event.fact.labels, event.fact.apart_from) == ((), {}, {})
+    assert event.fact.user_data is None
+    assert (event.fact.sku, event.fact.slot_count) == ("s", 1)
+    [described] = await read_stream(conn, stream)
+    assert described.fact == ProjectDescribed(PROJECT, "erased")
+    assert await destroy(conn, PROJECT) == []
+
+
+async def test_project_gets_a_new_key_after_the_erasure(conn: psycopg.AsyncConnection) -> None:
+    await request(conn)
+    await destroy(conn, PROJECT)
+    await conn.commit()
+    stream = StreamId(f"project-{PROJECT}")
+    await append(conn, [Change(stream, 0, [ProjectDescribed(PROJECT, MARKER)])], CAUSE)
+    await conn.commit()
+    [described] = await read_stream(conn, stream)
+    assert described.fact == ProjectDescribed(PROJECT, MARKER)
+
+
+async def test_append_with_a_cached_key_that_another_process_destroyed_is_refused_once(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    await request(conn)
+    await append(conn, [Change(StreamId("allocation-a2"), 0, [REQUEST])], CAUSE)
+    name = conn.info.dbname
+    used = ring().cached(name, [PROJECT])[PROJECT]
+    await destroy(conn, PROJECT)
+    await conn.commit()
+    ring().add(name, PROJECT, used)
+    change = Change(StreamId("project-private"), 0, [ProjectDescribed(PROJECT, MARKER)])
+    with pytest.raises(KeyDestroyed):
+        await append(conn, [change], CAUSE)
+    await conn.rollback()
+    await append(conn, [change], CAUSE)
+
+
+async def test_key_of_a_transaction_that_was_rolled_back_is_not_used_again(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    await append(conn, [Change(STREAM, 0, [REQUEST])], CAUSE)
+    await conn.rollback()
+    await request(conn)
+    [event] = await read_stream(conn, STREAM)
+    assert event.fact == REQUEST
+
+
+async def test_ciphertext_of_another_event_is_refused(
+    conn: psycopg.AsyncConnection, database: Database
+) -> None:
+    await request(conn)
+    other = StreamId("allocation-a2")
+    await append(conn, [Change(other, 0, [REQUEST])], CAUSE)
+    await conn.commit()
+    with psycopg.connect(database.admin_dsn) as admin:
+        admin.execute(
+            "update ledger.event e set data = o.data from ledger.event o where e.stream_id = %s and o.stream_id = %s",
+            [STREAM, other],
+        )
+    assert await reason_of_unreadable(conn) == (
+        "the personal data cannot be decrypted: the ciphertext was damaged or moved from another place"
+    )
+
+
+async def test_event_with_a_lost_key_is_unreadable_and_not_erased(
+    conn: psycopg.AsyncConnection, database: Database
+) -> None:
+    await request(conn)
+    with psycopg.connect(database.admin_dsn) as admin:
+        admin.execute("delete from keys.project_key")
+    assert "does not exist and was not destroyed; restore keys.project_key" in await reason_of_unreadable(
+        conn
+    )
+
+
+async def reason_of_unreadable(conn: psycopg.AsyncConnection) -> str:
+    """Return why the event of the request cannot be read, which is the same for a replay."""
+    [batch] = [each async for each in replay(conn, Position(0), Position(1))]
+    fact = batch[0].fact
+    assert isinstance(fact, Unreadable)
+    return fact.error
+
+
+async def test_stored_response_is_encrypted_and_erased_with_the_key(
+    conn: psycopg.AsyncConnection, database: Database
+) -> None:
+    answer = json.dumps({"labels": {"owner": MARKER}})
+    await request(conn, answer)
+    with psycopg.connect(database.admin_dsn) as admin:
+        [(stored,)] = admin.execute("select answer from ledger.command_key").fetchall()
+    assert MARKER not in stored
+    assert await take_key(conn, KEY) == StoredAnswer(answer)
+    await destroy(conn, PROJECT)
+    with pytest.raises(AnswerErased):
+        await take_key(conn, KEY)
+
+
+async def test_other_master_key_is_refused(conn: psycopg.AsyncConnection, tmp_path: Path) -> None:
+    await refuse_other_master_key(conn)
+    await request(conn)
+    await refuse_other_master_key(conn)
+    before: KeyRing = ring()
+    other = tmp_path / "other"
+    other.write_text(b64encode(bytes(32)).decode())
+    use_master_key(MasterKey.of_file(other))
+    try:
+        with pytest.raises(NoPersonalKey, match="is not that of this database"):
+            await refuse_other_master_key(conn)
+    finally:
+        use_master_key(before.master)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"AAAA", "3 bytes"),
+        (b"\xff\xfe", "not Base64"),
+        (b"no", "not Base64"),
+    ],
+    ids=["missing", "short", "binary", "no_base64"],
+)
+def test_unusable_master_key_is_refused_with_the_file_and_the_reason(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    path = tmp_path / "personal-key"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(NoPersonalKey, match=reason) as refused:
+        MasterKey.of_file(path)
+    assert str(path) in str(refused.value)
