@@ -42,6 +42,7 @@ NOTICES: Final = {
     "reserve": "The reservation was recorded.",
     "unreserve": "The reservation was removed.",
     "limits": "The limits were recorded.",
+    "erase": "The personal data was erased.",
     "revoke-key": "The API key was revoked.",
     "create-service-account": "The service account was created.",
     "disable": "The service account was disabled.",

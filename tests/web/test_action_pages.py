@@ -132,3 +132,22 @@ def test_access_of_a_node_is_revoked_only_if_its_name_is_entered(
     with running.plane.client() as client:
         assert client.get("/nodes/n9").json()["state"] != "revoked"
     assert "was revoked" in admin.submit("/nodes/n9/revoke", reason="stolen", confirm="n9").text
+
+
+def test_personal_data_of_a_project_is_erased_only_if_its_name_is_entered(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    own = "/projects/erased-in-console"
+    with running.plane.client() as client:
+        body = {"id": "erased-in-console", "description": "of a person"}
+        assert client.post("/projects", json=body).status_code == 201
+        command = "sliceplane projects erase erased-in-console --reason REASON"
+        assert command in commands(admin.open(f"{own}/erase"))
+        for wrong in ("", "default"):
+            assert admin.submit(f"{own}/erase", reason="requested", confirm=wrong).status == 422
+        assert client.get(own).json()["description"] == "of a person"
+        done = admin.submit(f"{own}/erase", reason="requested", confirm="erased-in-console")
+        assert "The personal data was erased." in done.text
+        assert client.get(own).json()["description"] == "erased"
+        refused = admin.submit("/projects/default/erase", reason="requested", confirm="default")
+        assert (refused.status, "project_in_use" in refused.text) == (409, True)

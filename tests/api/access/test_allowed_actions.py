@@ -88,6 +88,7 @@ def project(name: str) -> Subject:
         "describe": ("PATCH", "", {"description": "x"}),
         "set_limits": ("PUT", "/limits", {"slots": 8}),
         "archive": ("POST", "/archive", TEXT),
+        "erase": ("DELETE", "/personal-data", TEXT),
     }
     return Subject(f"/projects/{name}", "/projects?limit=200", requests)
 

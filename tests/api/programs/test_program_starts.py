@@ -22,8 +22,9 @@ from control_plane.wiring import reduce_garbage_collection
 from deploy.checks.migrations import differences
 from deploy.embedded.children import installed_program
 from deploy.embedded.postgres import PostgresServer
-from deploy.embedded.signing_key import ensure_signing_key
+from deploy.embedded.signing_key import ensure_personal_key, ensure_signing_key
 from deploy.embedded.stack import sqlalchemy_url
+from events.ledger.personal import MasterKey
 from tests.checks.files import ROOT
 from tests.servers.postgres import Database
 from tests.servers.program_copies import run_copy
@@ -248,6 +249,7 @@ def test_api_on_an_address_in_use_names_the_address(
         **UNREACHABLE_SERVERS,
         "SLICEPLANE_DATABASE_URL": database_url(database),
         "SLICEPLANE_SIGNING_KEY_FILE": str(ensure_signing_key(tmp_path / "key.pem")),
+        "SLICEPLANE_PERSONAL_KEY_FILE": str(ensure_personal_key(tmp_path / "personal-key")),
         "SLICEPLANE_LISTEN": taken_address,
     }
     message = f"The API cannot listen on {taken_address}: Address already in use"
@@ -255,6 +257,36 @@ def test_api_on_an_address_in_use_names_the_address(
 
 
 @pytest.mark.parametrize("program", ["api", "dispatcher"])
-def test_program_without_a_signing_key_names_the_setting(database: Database, program: str) -> None:
-    settings = {**UNREACHABLE_SERVERS, "SLICEPLANE_DATABASE_URL": database_url(database)}
+def test_program_without_a_signing_key_names_the_setting(
+    database: Database, program: str, tmp_path: Path
+) -> None:
+    settings = {
+        **UNREACHABLE_SERVERS,
+        "SLICEPLANE_DATABASE_URL": database_url(database),
+        "SLICEPLANE_PERSONAL_KEY_FILE": str(ensure_personal_key(tmp_path / "personal-key")),
+    }
     assert_one_error_line(run_program(program, **settings), "SLICEPLANE_SIGNING_KEY_FILE is not set")
+
+
+@pytest.mark.parametrize("program", [each for each in Program if each != Program.SEALER])
+def test_program_without_a_usable_personal_key_names_the_setting_or_the_file(
+    database: Database, program: str, tmp_path: Path
+) -> None:
+    settings = {**UNREACHABLE_SERVERS, "SLICEPLANE_DATABASE_URL": database_url(database)}
+    assert_one_error_line(run_program(program, **settings), "SLICEPLANE_PERSONAL_KEY_FILE is not set")
+    missing = tmp_path / "missing"
+    run = run_program(program, **settings, SLICEPLANE_PERSONAL_KEY_FILE=str(missing))
+    assert_one_error_line(run, f"the personal key file {missing} cannot be read: No such file or directory")
+
+
+def test_program_with_the_personal_key_of_another_database_does_not_start(
+    database: Database, tmp_path: Path
+) -> None:
+    _, wrapped = MasterKey(bytes(32)).new_key()
+    with psycopg.connect(database.admin_dsn) as admin:
+        admin.execute("insert into keys.project_key values ('k', 'p', %s, now())", [wrapped])
+    other = ensure_personal_key(tmp_path / "personal-key")
+    assert other.stat().st_mode & 0o777 == 0o600
+    settings = {**UNREACHABLE_SERVERS, "SLICEPLANE_DATABASE_URL": database_url(database)}
+    run = run_program("projector", **settings, SLICEPLANE_PERSONAL_KEY_FILE=str(other))
+    assert_one_error_line(run, f"the personal key file {other} is not that of this database")
