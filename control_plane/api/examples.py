@@ -106,6 +106,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     },
     "PUT /v1/projects/{project}/reservations/{sku}": {"slots": 4},
     "POST /v1/projects/{project}/archive": {"reason": "the project has ended"},
+    "DELETE /v1/projects/{project}/personal-data": {"reason": "request of the owner"},
     "POST /v1/keys": {
         "name": "ci",
         "role": "caller",

@@ -1,4 +1,4 @@
-"""`/v1/projects`: create, list, show, describe, limit and archive projects."""
+"""`/v1/projects`: create, list, show, describe, limit, archive and erase projects."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
