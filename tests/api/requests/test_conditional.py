@@ -43,6 +43,7 @@ BODIES: Final[dict[str, Any]] = {
     "/v1/app-profiles/{app_profile}/retire": {"reason": "over"},
     "/v1/projects/{project}": {"description": "changed"},
     "/v1/projects/{project}/archive": {"reason": "over"},
+    "/v1/projects/{project}/personal-data": {"reason": "requested"},
     "/v1/projects/{project}/limits": {"slots": 8},
     "/v1/projects/{project}/reservations/{sku}": {"slots": 2},
 }
