@@ -126,7 +126,7 @@ class NodeRow:
         self.simulated: bool | None = row["simulated"]
         self.images: tuple[str, ...] | None = None if row["images"] is None else tuple(row["images"])
         self.missing: tuple[str, ...] | None = None if row["missing"] is None else tuple(row["missing"])
-        self.unsupported_modes: Mapping[NetworkMode, str] = row["unsupported_modes"]
+        self.unsupported_modes: Mapping[NetworkMode, str] = row["unsupported_modes"] or {}
         self.superseded_session: int | None = row["superseded_session"]
         self.superseded_at: datetime | None = row["superseded_at"]
         self.revoked: str | None = row["revoked"]

@@ -461,20 +461,18 @@ class Gateway:
                 f"masquerade and filter rules for {desired.subnet}",
                 lambda: not any(self._filter_steps()),
             ),
-            *self._mode_checks(),
+            self._check_modes(),
             _check("dhcp", "DHCP server", lambda: self._dhcp.serves(desired)),
         )
 
-    def _mode_checks(self) -> Iterator[Prerequisite]:
+    def _check_modes(self) -> Prerequisite:
         try:
             unsupported = self.unsupported_modes()
         except HostUnreadable as error:
-            yield Prerequisite("network_modes", ok=False, detail=str(error))
-            return
-        for mode in get_args(NetworkMode):
-            reason = unsupported.get(mode)
-            detail = f"network mode {mode}" if reason is None else f"network mode {mode}: {reason}"
-            yield Prerequisite("network_modes", ok=reason is None, detail=detail)
+            return Prerequisite("network_modes", ok=False, detail=str(error))
+        reasons = [f"network mode {mode}: {reason}" for mode, reason in unsupported.items()]
+        modes = f"network modes {', '.join(get_args(NetworkMode))}"
+        return Prerequisite("network_modes", ok=not reasons, detail="; ".join(reasons) or modes)
 
     def _has_uplink(self) -> bool:
         return self._desired.uplink in self._links.default_route_links()

@@ -328,6 +328,7 @@ def test_node_verify_reports_the_result_of_every_check(node: Entrance) -> None:
         "forwarding",
         "uplink",
         "translation",
+        "network_modes",
         "dhcp",
         "images",
         "vf",

@@ -5,6 +5,7 @@ events of the ledger.
 """
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -136,7 +137,11 @@ def away_for_an_hour(
     done = subprocess.run(
         command,
         cwd=REPOSITORY,
-        env={"PATH": "/usr/bin:/bin", **host.environment},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "SLICEPLANE_PERSONAL_KEY_FILE": os.environ["SLICEPLANE_PERSONAL_KEY_FILE"],
+            **host.environment,
+        },
         capture_output=True,
         check=False,
     )
