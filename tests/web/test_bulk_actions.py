@@ -97,7 +97,7 @@ def test_item_that_became_forbidden_is_refused_and_the_others_are_done(fleet: Fl
         "select stream_id from ledger.event where type = 'allocation.lease_renewed' and position > %(at)s",
         at=position,
     )
-    assert leases == [(f"allocation-{each}",) for each in (first, third)]
+    assert sorted(leases) == sorted((f"allocation-{each}",) for each in (first, third))
     position = plane.last_position()
     assert "Renew lease: 2 of 3 done" in send(admin, page, hours="9").text
     assert plane.last_position() == position, "a form that is sent twice has its effect once"
