@@ -111,7 +111,7 @@ def encoded(wire: object) -> str:
 
 
 def place_of_answer(key: CommandKey) -> Place:
-    """Return the place of a stored response, to which its ciphertext is bound."""
+    """Return what the ciphertext of a stored response belongs to: the parts of its idempotency key."""
     return (key.principal, key.route, key.key)
 
 

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from events.values import new_uuid
 
 ERASED: Final = "erased"
-"""Text in place of an erased description or reason."""
+"""Text that replaces an erased description or reason."""
 PERSONAL_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "allocation.requested": ("apart_from", "labels", "ssh_authorized_keys", "user_data"),
     "project.created": ("description",),
@@ -119,7 +119,7 @@ def sealed_event(place: Place, data: str, key: ProjectKey) -> str:
 
 
 def sealed_answer(place: Place, answer: str, key: ProjectKey) -> str:
-    """Return a stored response encrypted."""
+    """Encrypt a response before it is stored, and return it as JSON."""
     return f'{{"personal":{_member(place, answer.encode(), key)}}}'
 
 

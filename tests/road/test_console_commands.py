@@ -23,7 +23,7 @@ SECONDS = 20.0
 
 @pytest.fixture
 def allocation(site: Site, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An active allocation of the site that the command line uses."""
+    """Id of an active allocation. The command line uses the control plane of the site."""
     monkeypatch.setenv("SLICEPLANE_URL", site.plane.url)
     monkeypatch.setenv("SLICEPLANE_API_KEY", ADMIN_KEY)
     made = site.create()

@@ -58,7 +58,7 @@ class LibvirtConsole:
 
 
 class LibvirtDisplay:
-    """Implementation of `node_agent.host.host.Console` for a display."""
+    """The display of a domain, as an open console (`node_agent.host.host.Console`)."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -80,12 +80,16 @@ class LibvirtDisplay:
         self._socket.close()
 
 
+def _connect(uri: str) -> Any:
+    try:
+        return libvirt.open(uri)
+    except libvirt.libvirtError as error:
+        raise HostUnreadable(f"libvirt cannot connect for a console: {error}") from error
+
+
 def open_display(uri: str, domain: UUID) -> LibvirtDisplay:
     """Open the display of a domain. Raises `ConsoleRefused`, `HostUnreadable`."""
-    try:
-        connection = libvirt.open(uri)
-    except libvirt.libvirtError as error:
-        raise HostUnreadable(f"libvirt cannot open a display: {error}") from error
+    connection = _connect(uri)
     try:
         found = connection.lookupByUUIDString(str(domain))
         descriptor = found.openGraphicsFD(0, libvirt.VIR_DOMAIN_OPEN_GRAPHICS_SKIPAUTH)
@@ -101,10 +105,7 @@ def open_display(uri: str, domain: UUID) -> LibvirtDisplay:
 
 def open_console(uri: str, domain: UUID) -> LibvirtConsole:
     """Open the serial console of a domain. Raises `ConsoleRefused`, `HostUnreadable`."""
-    try:
-        connection = libvirt.open(uri)
-    except libvirt.libvirtError as error:
-        raise HostUnreadable(f"libvirt cannot open a console: {error}") from error
+    connection = _connect(uri)
     try:
         found = connection.lookupByUUIDString(str(domain))
         stream = connection.newStream(0)

@@ -26,7 +26,9 @@ class _Malformed(Exception):
 
 
 class SimulatedDisplay:
-    """Implementation of `node_agent.host.host.Console`. A viewer that does not read slows its own input down."""
+    """A simulated display, as an open console (`node_agent.host.host.Console`). A viewer that does not read slows its
+    own input down.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name.encode()
