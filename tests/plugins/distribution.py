@@ -1,11 +1,17 @@
 """Pytest plugin that distributes tests to workers for `--dist loadfile`. All tests of a file run in one worker, because
 they share servers. All tests of a folder with fixtures of the scope `package` run in one worker too, because they share
 a complete system, and so do all tests on the packaged PostgreSQL, because each change of the server starts another one.
+
+In a new clone, pytest compiles each test module with its assertions rewritten. Each worker collects all modules in the
+same order, so that all workers would compile every module at the same time. Therefore each one first imports a
+different part, and the others then find its compiled files.
 """
 
+import importlib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from xdist.remote import Producer
@@ -21,6 +27,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> "Folder
     the scheduler.
     """
     return FolderScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import this worker's part of the test modules, if the run has workers and selects all tests."""
+    worker: dict[str, Any] = getattr(session.config, "workerinput", {})
+    if not worker or [Path(each).name for each in session.config.args] != session.config.getini("testpaths"):
+        return
+    number, workers = int(worker["workerid"].removeprefix("gw")), int(worker["workercount"])
+    root = session.config.rootpath
+    files = sorted(
+        file for path in session.config.getini("testpaths") for file in (root / path).rglob("test_*.py")
+    )
+    for file in files[number::workers]:
+        # Collecting the module reports the error, or skips its tests.
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
 
 
 class FolderScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
