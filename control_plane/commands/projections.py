@@ -7,12 +7,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane.decisions import projections as keeping
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.handle import Command, Decision, Transaction
-from control_plane.histories import projection_facts
+from control_plane.histories import histories, projection_facts
 from control_plane.origin import Origin
 from events.envelope import Recorded
 from events.ledger.append import Change
 from events.ledger.connection import ledger_connection
-from events.ledger.store import read_stream
+from events.ledger.store import read_stream, refuse_unreadable
 from events.projections import ProjectionFact
 from events.values import Position, stream_of_projection
 from read_models import checkpoints
@@ -24,6 +24,17 @@ async def projection_history(conn: AsyncConnection, name: str) -> tuple[Recorded
     """Return all requests about a read model (rebuild, skip, retry) and their results, oldest first."""
     recorded = await read_stream(await ledger_connection(conn), stream_of_projection(name))
     return projection_facts(recorded)
+
+
+async def projection_histories(
+    conn: AsyncConnection,
+) -> dict[str, tuple[Recorded[ProjectionFact], ...]]:
+    """Return `projection_history` of every read model, by name, with one query."""
+    streams = {name: stream_of_projection(name) for name in PROJECTIONS}
+    found = await histories(conn, [*streams.values()])
+    return {
+        name: projection_facts(refuse_unreadable(found.get(stream, ()))) for name, stream in streams.items()
+    }
 
 
 async def stops(conn: AsyncConnection, name: str) -> dict[str, checkpoints.Checkpoint | None]:

@@ -54,12 +54,16 @@ class Advance:
         self._skips: Skips = {}
         self.position = Position(0)
 
-    async def begin(self) -> None:
-        """Load the checkpoint to continue from, and the positions to skip."""
+    async def begin(self) -> bool:
+        """Load the checkpoint to continue from, and the positions to skip. Return whether all projections are at that
+        checkpoint.
+        """
         async with self._engine.begin() as conn:
             self._skips = await skips_of(conn, self._projections)
             await use_table_set(conn, self._generation)
-            self.position = min([await checkpoints.load(conn, each.name) for each in self._projections])
+            positions = [await checkpoints.load(conn, each.name) for each in self._projections]
+        self.position = min(positions)
+        return len({*positions}) == 1
 
     async def stream(self) -> None:
         """Process all events that are final now. If an event cannot be processed, return without an error; the next

@@ -12,7 +12,8 @@ from typing import Final
 
 import structlog
 
-from control_plane.commands.projections import projection_history
+from control_plane.commands.projections import projection_histories
+from control_plane.database import reading
 from control_plane.decisions.projections import fold
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.following.follow import Follower, follow
@@ -52,17 +53,16 @@ async def run_projector(plane: Plane) -> None:
 
 async def _project(plane: Plane) -> None:
     live = [each for each in PROJECTIONS.values() if not each.inline]
-    waiters = {name: Waiter(GATHER_SECONDS) for name in (FOLLOWER, *(each.name for each in live))}
+    counting, waiters = Waiter(GATHER_SECONDS), {each: Waiter(GATHER_SECONDS) for each in live}
     log.info("projector_started")
     async with AsyncExitStack() as opened, asyncio.TaskGroup() as group:
         rebuilt, shared = Tail(ledger_dsn(plane), "rebuild"), SharedTail(ledger_dsn(plane), "projector")
         for tail in (rebuilt, shared):
             opened.push_async_callback(tail.close)
-        group.create_task(listen(plane.redis, tuple(waiters.values())))
-        for each in live:
-            group.create_task(keep_live(plane.engine, shared, waiters[each.name], each))
+        group.create_task(listen(plane.redis, (counting, *waiters.values())))
+        group.create_task(keep_live(plane.engine, shared, waiters))
         group.create_task(_run_requests(plane, rebuilt))
-        group.create_task(follow(plane.engine, shared, waiters[FOLLOWER], _SLOT_COUNTS))
+        group.create_task(follow(plane.engine, shared, counting, _SLOT_COUNTS))
 
 
 async def _run_requests(plane: Plane, tail: Tail) -> None:
@@ -79,6 +79,6 @@ async def _run_requests(plane: Plane, tail: Tail) -> None:
 
 
 async def _rebuilds_ordered(plane: Plane) -> list[Projection]:
-    async with plane.engine.connect() as conn:
-        kept = {name: fold(await projection_history(conn, name)) for name in PROJECTIONS}
-    return [PROJECTIONS[name] for name, each in kept.items() if each.rebuild_order]
+    async with reading(plane.engine) as conn:
+        found = await projection_histories(conn)
+    return [PROJECTIONS[name] for name, each in found.items() if fold(each).rebuild_order]

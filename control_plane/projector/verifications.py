@@ -14,6 +14,7 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from control_plane.database import reading
 from control_plane.projector.compare import Difference
 from control_plane.projector.gathering import Stopped
 from control_plane.projector.verify import verify
@@ -61,7 +62,7 @@ class Verifications:
 
     async def carry_out_one(self) -> None:
         """Run the oldest requested verification, if there is one."""
-        async with self.engine.connect() as conn:
+        async with reading(self.engine) as conn:
             verification_id: UUID | None = await conn.scalar(_ids("running", "asked"))
         if verification_id is not None:
             await self._carry_out(verification_id)

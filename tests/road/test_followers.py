@@ -73,7 +73,7 @@ async def test_two_concurrent_projectors_of_one_read_model_write_each_event_once
         allocations = PROJECTIONS["allocations"]
         runners = [
             asyncio.ensure_future(
-                keep_live(made.engine, SynchronizedTail(ledger_dsn(made), barrier), Waiter(), allocations)
+                keep_live(made.engine, SynchronizedTail(ledger_dsn(made), barrier), {allocations: Waiter()})
             )
             for _ in range(2)
         ]
