@@ -9,6 +9,7 @@ import pytest
 
 from node_agent.lab.leaks.snapshot import differences
 from tests.api.streams import Stream, open_stream
+from tests.projections.plane_requests import caught_up
 from tests.road.conftest import KEY, Site, running_site
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
@@ -25,6 +26,7 @@ def site(shared_site: Site) -> Iterator[Site]:
     """Control plane and node of the module, with two free slots. Allocations of the test are released after it."""
     yield shared_site
     client = shared_site.plane.client()
+    caught_up(shared_site.plane)
     for each in client.get("/allocations").json()["items"]:
         if each["state"] not in {"released", "failed"}:
             assert client.delete(f"/allocations/{each['id']}").is_success
