@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.waiting import Placing
 from control_plane.dispatcher.derive import Timing
@@ -27,7 +28,7 @@ from control_plane.dispatcher.task_sender import TaskSender
 from control_plane.dispatcher.waiting_pass import follow_capacity, may_give_capacity
 from control_plane.following.follow import Follower, follow
 from control_plane.following.leading import lead
-from control_plane.following.wake import DUE, RedisWake, Waiter, listen
+from control_plane.following.wake import DUE, IDLE_POLL, RedisWake, Waiter, listen
 from control_plane.identity.sealing import order_keys
 from control_plane.outage import DATABASE_UNAVAILABLE, rest
 from control_plane.queues.progress import forget
@@ -51,7 +52,7 @@ PRUNE_SECONDS: Final = 600.0
 
 async def run_dispatcher(plane: Plane) -> None:
     """Run the dispatcher until cancelled."""
-    appended, due = Waiter(), Waiter()
+    appended, due = Waiter(), Waiter(first_poll=IDLE_POLL)
     timing = Timing(plane.settings.unreachable_after, plane.settings.lease_leads)
     dispatcher = Dispatcher(plane.handle, timing)
     task_sender = _task_sender(plane)
@@ -60,14 +61,22 @@ async def run_dispatcher(plane: Plane) -> None:
     own_name = str(new_uuid())
     wake_others = RedisWake(plane.redis, DUE, own_name)
 
-    backlog, capacity_changed = asyncio.Event(), asyncio.Event()
+    has_tasks, capacity_changed = asyncio.Event(), asyncio.Event()
+
+    async def write(conn: AsyncConnection, evaluations: Evaluations | None) -> None:
+        if evaluations is not None and any(each.tasks for each in evaluations.found):
+            has_tasks.set()
+        await dispatcher.write(conn, evaluations)
 
     async def committed(*, more: bool) -> None:
         if more:
-            backlog.set()
             await wake_others()
-        else:
-            backlog.clear()
+        elif has_tasks.is_set():
+            has_tasks.clear()
+            due.wake()
+
+    async def wake_tasks() -> None:
+        if await wake_waiting(plane.engine, plane.settings.unreachable_after):
             due.wake()
 
     async def evaluate(batch: Sequence[Recorded[Fact]], now: datetime) -> Evaluations | None:
@@ -75,7 +84,7 @@ async def run_dispatcher(plane: Plane) -> None:
             capacity_changed.set()
         return await dispatcher.evaluate(batch, now)
 
-    follower = Follower("dispatcher", evaluate, dispatcher.write, committed)
+    follower = Follower("dispatcher", evaluate, write, committed)
     turns = itertools.count()
     grace = plane.settings.deadline_grace_seconds
     log.info("dispatcher_started")
@@ -86,15 +95,13 @@ async def run_dispatcher(plane: Plane) -> None:
             lead(
                 ledger_dsn(plane),
                 "dispatcher",
-                lambda: _lead_dispatch(plane, appended, follower, backlog, capacity_changed),
+                lambda: _lead_dispatch(plane, appended, follower, capacity_changed),
             )
         )
         group.create_task(lead(ledger_dsn(plane), "queue_watch", lambda: _every(TICK_SECONDS, watch.look)))
-        group.create_task(_send_due(task_sender, due, backlog))
+        group.create_task(_send_due(task_sender, due))
         group.create_task(_every(TICK_SECONDS, task_sender.restore_redis))
-        group.create_task(
-            _every(TICK_SECONDS, lambda: wake_waiting(plane.engine, plane.settings.unreachable_after))
-        )
+        group.create_task(_every(TICK_SECONDS, wake_tasks))
         group.create_task(_every(TICK_SECONDS, users.follow_all))
         group.create_task(_every(TIDY_SECONDS, lambda: task_sender.withdraw_stranded(next(turns))))
         group.create_task(
@@ -124,7 +131,6 @@ async def _lead_dispatch(
     plane: Plane,
     appended: Waiter,
     follower: Follower[Evaluations | None],
-    backlog: asyncio.Event,
     capacity_changed: asyncio.Event,
 ) -> None:
     """Follow the ledger, and place waiting requests when it shows that capacity may have changed."""
@@ -133,36 +139,32 @@ async def _lead_dispatch(
     passes = asyncio.ensure_future(follow_capacity(plane.handle, placing, capacity_changed))
     try:
         # Not in a task group, which would wrap the errors that end the leadership in an exception group.
-        await _follow(plane, appended, follower, backlog)
+        await _follow(plane, appended, follower)
     finally:
         passes.cancel()
         await asyncio.wait([passes])
 
 
-async def _follow(
-    plane: Plane, appended: Waiter, follower: Follower[Evaluations | None], backlog: asyncio.Event
-) -> None:
+async def _follow(plane: Plane, appended: Waiter, follower: Follower[Evaluations | None]) -> None:
     tail = Tail(ledger_dsn(plane), follower.name)
     try:
         await follow(plane.engine, tail, appended, follower)
     finally:
-        backlog.clear()  # the backlog belongs to the next leader
         await tail.close()
 
 
-async def _send_due(task_sender: TaskSender, due: Waiter, backlog: asyncio.Event) -> None:
+async def _send_due(task_sender: TaskSender, due: Waiter) -> None:
     """Send due tasks: at once after this or another dispatcher wrote them, and all others once per second.
 
     While the leader has a backlog of facts, it sends only once per second and leaves the rest to other dispatchers:
     they can send the tasks that the leader wrote, but only the leader follows the ledger.
     """
     while True:
-        sent = 0
         try:
-            sent = await task_sender.send_due()
+            await task_sender.send_due()
         except DATABASE_UNAVAILABLE as error:
             log.warning("database_unavailable", error=str(error))
-        await due.wait(busy=bool(sent), spare=backlog.is_set())
+        await due.wait(busy=False)
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, after: float = 0.0) -> None:

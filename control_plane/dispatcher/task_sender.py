@@ -168,7 +168,9 @@ class TaskSender:
             try:
                 async with self.engine.begin() as conn:
                     ledger = await ledger_connection(conn)
-                    if not (rows := await self._claim(ledger, _UNSENT) or await self._claim(ledger, _DUE)):
+                    # The settings are valid until the end of the transaction.
+                    rows = await self._claim(ledger, _SETTINGS, _UNSENT) or await self._claim(ledger, _DUE)
+                    if not rows:
                         return sent
                     await self._send(ledger, rows)
             except RedisUnavailable as error:
@@ -177,11 +179,15 @@ class TaskSender:
             failpoint("task_sender.sent")
             sent += len(rows)
 
-    async def _claim(self, conn: psycopg.AsyncConnection, query: LiteralString) -> list[_Due]:
-        """Return tasks to send, with their rows locked until the transaction ends."""
+    async def _claim(self, conn: psycopg.AsyncConnection, *queries: LiteralString) -> list[_Due]:
+        """Run these queries in one round trip. Return the rows of the last one: tasks to send, which are locked until
+        the transaction ends.
+        """
         values = {"copy": COPY, "unreachable": self.unreachable_after, "resend": RESEND, "batch": BATCH}
+        *before, query = queries
         async with conn.pipeline():
-            await conn.execute(_SETTINGS)
+            for each in before:
+                await conn.execute(each, prepare=True)
             named = conn.cursor(binary=True, row_factory=kwargs_row(_Due))
             cursor = await named.execute(query, values, prepare=True)
         return await cursor.fetchall()

@@ -16,7 +16,7 @@ log = structlog.get_logger()
 CHANNEL: Final = "ledger:appended"
 DUE: Final = "work:due"
 """The channel on which a dispatcher with a backlog wakes other dispatchers, which can send the tasks that it wrote."""
-BUSY_POLL: Final = 0.01
+BUSY_POLL: Final = 0.05
 IDLE_POLL: Final = 1.0
 WAKE_SECONDS: Final = 0.5
 
@@ -37,33 +37,31 @@ class RedisWake:
 
 
 class Waiter:
-    """Waits for a wake-up or the next poll. The poll interval is short after traffic, then doubles up to `IDLE_POLL`.
+    """Waits for a wake-up or the next poll. The poll interval is `first_poll` after traffic, then doubles up to
+    `IDLE_POLL`.
 
-    A `wait` with `spare` polls only after `IDLE_POLL`, for a caller that has more urgent work. A waiter with
-    `gather_seconds` pauses for that time after its caller found something, so that the caller reads the events of a
-    busy ledger in batches; after a quiet time, a wake-up still ends the wait at once.
+    A waiter with `gather_seconds` pauses for that time after its caller found something, so that the caller reads the
+    events of a busy ledger in batches; after a quiet time, a wake-up still ends the wait at once.
     """
 
-    def __init__(self, gather_seconds: float = 0.0) -> None:
-        self._gather_seconds = gather_seconds
+    def __init__(self, gather_seconds: float = 0.0, *, first_poll: float = BUSY_POLL) -> None:
+        self._gather_seconds, self._first_poll = gather_seconds, first_poll
         self._grown = asyncio.Event()
-        self._pause = BUSY_POLL
+        self._pause = first_poll
 
-    async def wait(self, *, busy: bool, spare: bool = False) -> None:
+    async def wait(self, *, busy: bool) -> None:
         """Wait for a wake-up or the next poll. `busy` is whether the caller just found something to do."""
         raise_if_cancelled()
         if busy and self._gather_seconds:
             await asyncio.sleep(self._gather_seconds)
-        self._pause = BUSY_POLL if busy else min(self._pause * 2, IDLE_POLL)
-        if spare:
-            self._pause = IDLE_POLL
+        self._pause = self._first_poll if busy else min(self._pause * 2, IDLE_POLL)
         try:
             async with asyncio.timeout(self._pause):
                 await self._grown.wait()
         except TimeoutError:
             return
         self._grown.clear()
-        self._pause = BUSY_POLL  # an event that is not final yet will be soon
+        self._pause = self._first_poll  # an event that is not final yet will be soon
 
     def wake(self) -> None:
         """End the current wait, or the next one if none is in progress."""
