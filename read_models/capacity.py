@@ -117,19 +117,21 @@ class StatusRows:
             await conn.execute(sa.insert(slot_status), rows)
 
 
+_ROW: Final = slot_status.c
+_LAST: Final = (
+    sa.select(_ROW.slot_id, _ROW.state, _ROW.blocked, _ROW.excluded, _ROW.skus)
+    .ext(distinct_on(_ROW.slot_id))
+    .where(_ROW.slot_id == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text))))
+    .order_by(_ROW.slot_id, _ROW.position.desc())
+)
+
+
 async def _last(conn: AsyncConnection, names: set[SlotId]) -> dict[SlotId, SlotStatus]:
     if not names:
         return {}
-    row = slot_status.c
-    query = (
-        sa.select(row.slot_id, row.state, row.blocked, row.excluded, row.skus)
-        .ext(distinct_on(row.slot_id))
-        .where(row.slot_id == sa.any_(sa.cast([*names], ARRAY(sa.Text))))
-        .order_by(row.slot_id, row.position.desc())
-    )
     return {
         SlotId(each.slot_id): SlotStatus(each.state, each.blocked, each.excluded, tuple(each.skus))
-        for each in await conn.execute(query)
+        for each in await conn.execute(_LAST, {"names": [*names]})
     }
 
 
@@ -141,12 +143,12 @@ class CapacityRows:
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
         """Write the rows of the range `span`."""
-        await conn.execute(sa.insert(capacity).from_select(["sku", "position", *STATUSES], _numbers(span)))
+        await conn.execute(_INSERT, {"after": span.after, "upto": span.upto})
 
 
-def _numbers(span: Span) -> sa.Select[Any]:
+def _numbers() -> sa.Select[Any]:
     """Return the query for the numbers of each SKU after each event of a range that changes them: those of the last row
-    before the range, and the sum of the changes since.
+    before the range, and the sum of the changes since. The range has the parameters `after` and `upto`.
     """
     now, earlier = slot_status.alias("now"), slot_status.alias("earlier")
     previous = (
@@ -156,7 +158,7 @@ def _numbers(span: Span) -> sa.Select[Any]:
         .limit(1)
         .lateral("previous")
     )
-    within = (now.c.position > span.after, now.c.position <= span.upto)
+    within = (now.c.position > sa.bindparam("after"), now.c.position <= sa.bindparam("upto"))
     gained = sa.select(
         now.c.position, sa.func.unnest(now.c.skus).label("sku"), now.c.status, sa.literal(1).label("number")
     ).where(*within)
@@ -200,6 +202,9 @@ def _numbers(span: Span) -> sa.Select[Any]:
             for each, total in zip(STATUSES, sums_so_far, strict=True)
         ),
     ).select_from(sa.outerjoin(event, base, sa.true()))
+
+
+_INSERT: Final = sa.insert(capacity).from_select(["sku", "position", *STATUSES], _numbers())
 
 
 class Numbers(NamedTuple):

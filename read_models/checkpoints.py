@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.ledger.tables import metadata
@@ -30,7 +30,10 @@ _RUNNING: Final = {"stopped_at": None, "stopped_since": None, "error": None}
 # Built once, because every order passes through this statement.
 _ADVANCE: Final = (
     sa.update(checkpoint)
-    .where(checkpoint.c.name == sa.bindparam("of"), checkpoint.c.position == sa.bindparam("was"))
+    .where(
+        checkpoint.c.name == sa.any_(sa.bindparam("of", type_=ARRAY(sa.Text))),
+        checkpoint.c.position == sa.bindparam("was"),
+    )
     .values(position=sa.bindparam("now"), **_RUNNING)
 )
 
@@ -80,11 +83,14 @@ async def find(conn: AsyncConnection, name: str, *, lock: bool = False) -> Check
     return Checkpoint(Position(row.position), stop, row.error if stop is None else None)
 
 
-async def advance(conn: AsyncConnection, name: str, *, was: Position, now: Position) -> None:
-    """Advance a follower's checkpoint in the caller's transaction. Raises `CheckpointSuperseded`."""
-    moved = await conn.execute(_ADVANCE, {"of": name, "was": was, "now": now})
-    if moved.rowcount != 1:
-        raise CheckpointSuperseded(name)
+async def advance(conn: AsyncConnection, *names: str, was: Position, now: Position) -> None:
+    """Advance the checkpoints of followers that are at one position, in the caller's transaction.
+
+    Raises `CheckpointSuperseded` if one of them is at another position.
+    """
+    moved = await conn.execute(_ADVANCE, {"of": [*names], "was": was, "now": now})
+    if moved.rowcount != len(names):
+        raise CheckpointSuperseded(", ".join(names))
 
 
 async def stop(conn: AsyncConnection, name: str, *, was: Position, at: Position, error: str) -> None:

@@ -129,11 +129,11 @@ class Advance:
             if self._generation == IDLE:
                 # A rebuild begins again after a crash, and its swap makes everything before it durable.
                 await conn.execute(sa.text("set local synchronous_commit = off"))
-            # Advance the checkpoint first, because this locks its row: a second runner at the same position waits here
-            # and fails with `CheckpointSuperseded`. Otherwise it would conflict with the rows that were written
+            # Advance the checkpoints first, because this locks their rows: a second runner at the same position waits
+            # here and fails with `CheckpointSuperseded`. Otherwise it would conflict with the rows that were written
             # meanwhile.
-            for each in self._projections:
-                await checkpoints.advance(conn, each.name, was=self.position, now=now)
+            names = [each.name for each in self._projections]
+            await checkpoints.advance(conn, *names, was=self.position, now=now)
             await gathering.write(conn, Span(self.position, now))
             failpoint("project.before_commit")
         failpoint("project.committed")
