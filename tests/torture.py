@@ -65,6 +65,7 @@ PROMISES: Final = {
         "tests/dispatch/test_queue_time.py",
         "tests/dispatch/test_queue_watch.py",
     ),
+    "P21": ("tests/api/access/test_routes.py",),
     "P22": ("tests/api/requests/test_fuzzing.py",),
     "P23": ("tests/faults/simulated/test_canaries.py",),
     "P26": (
