@@ -28,7 +28,7 @@ def ensure_guest_disk(folder: Path, guest: GuestImage) -> Path:
     with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as name:
         work = Path(name)
         config = f"linux /sliceplane/vmlinuz {guest.cmdline}\ninitrd /sliceplane/initrd\nboot\n"
-        files = {"sliceplane/vmlinuz": guest.kernel, "sliceplane/initrd": guest.initrd}
+        files = {"sliceplane/vmlinuz": guest.bootable, "sliceplane/initrd": guest.initrd}
         made = work / "disk.raw"
         make_disk(made, BootFiles(config, files, _MEBIBYTES), Apt(work / "apt"), work)
         made.rename(path)

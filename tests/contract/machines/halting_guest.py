@@ -33,4 +33,4 @@ def halting_guest(folder: Path) -> GuestImage:
     kernel, initrd = folder / "vmlinuz", folder / "initrd"
     kernel.write_bytes(bytes(setup) + bytes(8 * _SECTOR))
     initrd.write_bytes(bytes(_SECTOR))
-    return GuestImage(kernel, initrd)
+    return GuestImage(kernel, initrd, bootable=kernel)
