@@ -22,6 +22,7 @@ from events.ledger.append import append
 from events.ledger.connection import ledger_connection
 from events.ledger.tail import Tail
 from events.values import NodeId, Position, SlotIndex, allocation_of, new_uuid, slot_of
+from read_models import checkpoints
 from read_models.checkpoints import CheckpointSuperseded
 
 FACTS = 7 * 3
@@ -130,3 +131,15 @@ async def test_failed_batches_of_an_event_backlog_lose_and_duplicate_no_event(ma
         async with asyncio.timeout(30):
             await processed.complete.wait()
     assert processed.positions == [*range(1, FACTS + 1)]
+
+
+async def test_checkpoints_of_which_one_is_at_another_position_are_not_advanced_together(made: Plane) -> None:
+    async with made.engine.begin() as conn:
+        for name in ("late", "early"):
+            await checkpoints.load(conn, name)
+        await checkpoints.advance(conn, "early", was=Position(0), now=Position(1))
+    with pytest.raises(CheckpointSuperseded, match="late, early"):
+        async with made.engine.begin() as conn:
+            await checkpoints.advance(conn, "late", "early", was=Position(0), now=Position(2))
+    async with made.engine.connect() as conn:
+        assert [await checkpoints.load(conn, name) for name in ("late", "early")] == [0, 1]
