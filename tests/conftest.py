@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from deploy.embedded.signing_key import ensure_personal_key
 from events.ledger.personal import MasterKey
 from events.ledger.project_keys import use_master_key
@@ -69,10 +71,16 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_finish() -> None:
+# Until the first test, nearly all new objects are needed until the end: imported modules and collected tests.
+gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     """Exclude imported modules and collected tests from garbage collection and collect less often. Garbage collection
-    took a tenth of the time of a test run.
+    took a tenth of the time of a test run, and a quarter of that of the collection of tests.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
+    gc.enable()
