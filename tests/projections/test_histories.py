@@ -1,7 +1,7 @@
 """Tests that live tables of read models equal their rebuild after any history (LED-1).
 
 Hypothesis generates histories of commands, including refused ones, during which the projector advances and tables are
-rebuilt and swapped in. SLICEPLANE_TORTURE=full generates 80 times as many.
+rebuilt and swapped in. SLICEPLANE_TORTURE=full generates 125 times as many.
 """
 
 import asyncio
@@ -403,7 +403,7 @@ def test_live_read_model_tables_after_a_random_history_equal_a_rebuild(
     run_state_machine_as_test(
         Histories,
         settings=settings(
-            max_examples=count(EXAMPLES, usual_share=80),
+            max_examples=count(EXAMPLES, usual_share=125),
             stateful_step_count=STEPS,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
