@@ -1,4 +1,4 @@
-"""Control plane that the tests of a module use in turn, each with an empty fleet.
+"""Control plane that tests use in turn, each with an empty fleet, until a module without such tests follows.
 
 Emptying the tables takes a tenth of the processor time of a start, and the database connections of a running control
 plane already have their statements planned. Before each test, the ledger, the read models and the tables of work in
@@ -8,9 +8,9 @@ therefore need `running_plane`. So does a test that stops a program, changes its
 lacks positions after the tables were emptied.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 import pytest
@@ -22,6 +22,9 @@ from read_models.projections import PROJECTIONS
 from tests.servers.plane import RunningPlane, running
 from tests.waiting import until
 
+_NAME: Final = "reused_plane"
+_running: Final[set[pytest.FixtureDef[Any]]] = set()
+"""The definition of the fixture with this name while its control plane runs."""
 _FOLLOWERS: Final = 2 + sum(not each.inline for each in PROJECTIONS.values())
 """Followers of the ledger with a checkpoint: the dispatcher, and the projector with each of its read models and the
 numbers of slots."""
@@ -83,8 +86,8 @@ class _Reused:
         return marker
 
 
-@pytest.fixture(scope="module")
-def _reused(postgres_server: PostgresServer) -> Iterator[_Reused]:
+@pytest.fixture(scope="session", name=_NAME)
+def _reused_plane(postgres_server: PostgresServer) -> Iterator[_Reused]:
     with (
         running(postgres_server) as plane,
         psycopg.connect(plane.database.admin_dsn, autocommit=True) as admin,
@@ -95,10 +98,33 @@ def _reused(postgres_server: PostgresServer) -> Iterator[_Reused]:
 
 
 @pytest.fixture
-def emptied_plane(_reused: _Reused) -> RunningPlane:
-    """Control plane with an empty fleet, which other tests of the module used before. The test stops no program."""
-    _reused.empty()
-    return _reused.plane
+def emptied_plane(reused_plane: _Reused) -> RunningPlane:
+    """Control plane with an empty fleet, which other tests used before. The test stops no program."""
+    reused_plane.empty()
+    return reused_plane.plane
+
+
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
+    if fixturedef.argname == _NAME:
+        _running.add(fixturedef)
+
+
+def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[Any]) -> None:
+    _running.discard(fixturedef)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+    """Stop the control plane if the next module begins with another test: an idle one takes processor time."""
+    result = yield
+    if nextitem is not None and nextitem.path != item.path and not _uses_it(nextitem):
+        for definition in {*_running}:
+            definition.finish(item._request)  # type: ignore[attr-defined]  # private, as is each way to end a fixture
+    return result
+
+
+def _uses_it(item: pytest.Item) -> bool:
+    return _NAME in getattr(item, "fixturenames", ())
 
 
 def _await_followers(plane: RunningPlane) -> None:
