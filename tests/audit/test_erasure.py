@@ -22,7 +22,7 @@ from tests.api.lifecycle import Lifecycle
 from tests.api.node import admit, allocate
 from tests.audit.test_proofs_end_to_end import await_sealed
 from tests.projections.plane_requests import rebuild
-from tests.servers.plane import ADMIN_KEY, RunningPlane, running
+from tests.servers.plane import ADMIN_KEY, RunningPlane, running_sealed
 from tests.waiting import until
 
 MARKER = "person-5d1f"
@@ -40,7 +40,7 @@ REQUEST = {
 
 @pytest.fixture
 def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    with running(postgres_server) as plane:
+    with running_sealed(postgres_server) as plane:
         yield plane
 
 
