@@ -27,10 +27,13 @@ _CACHED: Final = 4096
 _TYPES: Final = ", ".join(f"'{each}'" for each in PERSONAL_FIELDS)
 SECRET: Final = (
     f"case when type in ({_TYPES}) then (select coalesce(secret, '') from keys.project_key"  # noqa: S608 (constants)
-    """ where key_id = substring(data from '"personal":\\{"key":"([^"]+)"')) end"""
+    """ where key_id = (select substring(data from '"personal":\\{"key":"([^"]+)"'))) end"""
 )
 """SQL expression over a row of `ledger.event`: the encrypted secret of its key; an empty text if the key was destroyed;
 null if the key does not exist, or the event has no personal data.
+
+The innermost select is evaluated once per event. Without it, a sequential scan, which Postgres chooses for a table of
+few keys, would search the text of the event again for each key.
 """
 _LIVE: Final = (
     "select project, key_id, secret from keys.project_key where project = any(%s) and secret is not null"
