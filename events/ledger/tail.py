@@ -241,9 +241,10 @@ class Tail:
             await refuse_unfit_server(conn)
             # Each statement needs its own snapshot: one from before the fence would hide what committed since.
             await conn.execute("set session characteristics as transaction isolation level read committed")
-            # Each read takes a few events after a position. With outdated planner statistics a backlog would be read
-            # and sorted as a whole each time; without bitmap scans only the index remains, which is in order.
+            # Each read takes a few events after a position. With outdated planner statistics a backlog, or the whole
+            # ledger, would be read and sorted each time; without these scans only the index remains, which is in order.
             await conn.execute("set enable_bitmapscan = off")
+            await conn.execute("set enable_seqscan = off")
         return self._conn
 
     async def _forget(self) -> None:
