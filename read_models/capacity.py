@@ -20,7 +20,7 @@ from events.ledger.tables import metadata
 from events.slots import SlotFact
 from events.values import NodeId, Position, SkuName, SlotId, node_of
 from read_models import slots
-from read_models.rows import Span
+from read_models.rows import Span, copy_rows
 
 PROJECTION: Final = "capacity"
 Status = Literal["free", "claimed", "quarantined", "blocked"]
@@ -105,16 +105,16 @@ class StatusRows:
         """Write the rows of the collected events, which are in the range `span`."""
         events, self._events = self._events, []
         known = await _last(conn, {each.fact.slot_id for each in events})
-        rows = list[dict[str, object]]()
+        rows = list[tuple[object, ...]]()
         for each in events:
             slot = each.fact.slot_id
             before = known.get(slot)
             known[slot] = now = (before or UNKNOWN).after(each.fact)
             if now != before:
-                values = {**now._asdict(), "skus": [*now.skus], "status": now.status}
-                rows.append({"slot_id": slot, "position": each.position, "node_id": node_of(slot), **values})
+                decides = (now.state, now.blocked, now.excluded, [*now.skus], now.status)
+                rows.append((slot, each.position, node_of(slot), *decides))
         if rows:
-            await conn.execute(sa.insert(slot_status), rows)
+            await copy_rows(conn, slot_status, rows)
 
 
 _ROW: Final = slot_status.c

@@ -34,7 +34,7 @@ from read_models import (
     slots,
     waiting,
 )
-from read_models.rows import Patched, Summed, add, write
+from read_models.rows import Patched, Summed, patch_statements, sum_statements, write_together
 from read_models.usage import periods
 
 NODES: Final = Patched(nodes.node, (*get_args(NodeFact), *get_args(OrderFact)), nodes.patch)
@@ -67,7 +67,11 @@ async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> Non
         BILLING,
         WAITING,
     )
-    for each in tables:
-        await write(conn, each.table, each.patches(numbered))
+    statements = [
+        statement
+        for each in tables
+        for statement in patch_statements(conn, each.table, each.patches(numbered))
+    ]
     # Last, because these rows are the only ones that requests of the same project share.
-    await add(conn, QUOTA_USE.table, QUOTA_USE.amounts_of(numbered))
+    statements += sum_statements(conn, QUOTA_USE.table, QUOTA_USE.amounts_of(numbered))
+    await write_together(conn, statements)

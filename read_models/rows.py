@@ -10,11 +10,13 @@ of event envelopes are copied inside the database (INSERT ... SELECT).
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import sqlalchemy as sa
 from psycopg import sql
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.envelope import Recorded
@@ -26,6 +28,7 @@ from events.values import Position, ProjectId
 from read_models.generations import generation_of
 
 _JSON: Final = msgspec.json.Encoder()
+_DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call]  # SQLAlchemy does not annotate it
 
 
 class Patch(NamedTuple):
@@ -192,7 +195,7 @@ class _Patches:
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
         merged, self._merged = self._merged, {}
-        await _write(conn, self._table, merged.values())
+        await _run(conn, _patch_statements(generation_of(conn), self._table, merged.values()))
 
 
 class _Rows:
@@ -210,7 +213,7 @@ class _Rows:
     async def write(self, conn: AsyncConnection, span: Span) -> None:
         rows, self._rows = self._rows, []
         if rows:
-            await _copy(conn, self._table, rows)
+            await copy_rows(conn, self._table, rows)
         # These rows may have been read before the erasure was committed.
         erasures, self._erasures = self._erasures, []
         for project, position in erasures:
@@ -228,7 +231,7 @@ class _Sums:
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
         added, self._added = self._added, {}
-        await _write_sums(conn, self._source.table, added)
+        await _run(conn, _sum_statements(generation_of(conn), self._source.table, added))
 
 
 class _Selection:
@@ -250,17 +253,56 @@ async def write(conn: AsyncConnection, table: sa.Table, patches: Iterable[Patch]
     """Write patches to the rows of a table, in their order. Raises `RowMissing`, and errors of the table's
     constraints.
     """
+    await _run(conn, patch_statements(conn, table, patches))
+
+
+def patch_statements(conn: AsyncConnection, table: sa.Table, patches: Iterable[Patch]) -> "list[Statement]":
+    """Return the statements that write patches to the rows of a table."""
     merged: dict[str, Patch] = {}
     for patch in patches:
         _merge(merged, patch)
-    await _write(conn, table, merged.values())
+    return _patch_statements(generation_of(conn), table, merged.values())
 
 
-async def add(conn: AsyncConnection, table: sa.Table, amounts: Iterable[Amounts]) -> None:
-    """Add amounts to the rows of a table of sums."""
+def sum_statements(conn: AsyncConnection, table: sa.Table, amounts: Iterable[Amounts]) -> "list[Statement]":
+    """Return the statements that add amounts to the rows of a table of sums."""
     added: dict[tuple[str | int, ...], Any] = {}
     _add_up(added, amounts)
-    await _write_sums(conn, table, added)
+    return _sum_statements(generation_of(conn), table, added)
+
+
+class Statement(NamedTuple):
+    """A statement that writes rows of a read model. `keys` are those of the rows that it must write; None: it need not
+    be checked.
+    """
+
+    text: bytes
+    values: Mapping[str, object]
+    table: str
+    keys: Sequence[str] | None
+
+    def check(self, written: int) -> None:
+        """Compare the number of rows that were written. Raises `RowMissing`."""
+        if self.keys is not None and written != len(self.keys):
+            raise RowMissing(self.table, self.keys)
+
+
+async def write_together(conn: AsyncConnection, statements: Sequence[Statement]) -> None:
+    """Run statements in their order, in one round trip. Raises `RowMissing`, and errors of the tables' constraints."""
+    if len(statements) < 2:  # noqa: PLR2004 (a pipeline of one statement takes more round trips)
+        await _run(conn, statements)
+        return
+    ledger = await ledger_connection(conn)
+    async with ledger.pipeline():
+        cursors = [await ledger.execute(each.text, each.values, prepare=True) for each in statements]
+    for each, cursor in zip(statements, cursors, strict=True):
+        each.check(cursor.rowcount)
+
+
+async def _run(conn: AsyncConnection, statements: Iterable[Statement]) -> None:
+    ledger = await ledger_connection(conn)
+    for each in statements:
+        each.check((await ledger.execute(each.text, each.values, prepare=True)).rowcount)
 
 
 def _add_up(added: dict[tuple[str | int, ...], Any], amounts: Iterable[Amounts]) -> None:
@@ -270,71 +312,77 @@ def _add_up(added: dict[tuple[str | int, ...], Any], amounts: Iterable[Amounts])
         added[key] = more if before is None else before.plus(more)
 
 
-async def _write_sums(
-    conn: AsyncConnection, table: sa.Table, added: Mapping[tuple[str | int, ...], Any]
-) -> None:
+def _sum_statements(
+    generation: str, table: sa.Table, added: Mapping[tuple[str | int, ...], Any]
+) -> list[Statement]:
     if not added:
-        return
+        return []
     keys = [column.name for column in table.primary_key.columns]
     # In the order of the keys, in which every transaction locks the rows.
     rows = [{**dict(zip(keys, key, strict=True)), **more._asdict()} for key, more in sorted(added.items())]
-    types = {name: table.c[name].type.compile(dialect=conn.dialect) for name in rows[0]}
-    statement = _sums_statement(generation_of(conn), table, types, keys)
-    ledger = await ledger_connection(conn)
-    await ledger.execute(statement, {"rows": _JSON.encode(rows).decode()}, prepare=True)
+    text = _sums_text(generation, table, tuple(rows[0]))
+    return [Statement(text, {"rows": _JSON.encode(rows).decode()}, table.name, None)]
 
 
-def _sums_statement(
-    generation: str, table: sa.Table, types: Mapping[str, str], keys: Sequence[str]
-) -> sql.Composed:
-    """Build one statement that adds to the sums of any number of rows, passed as one JSON text."""
-    typed = [sql.SQL("{} {}").format(sql.Identifier(each), sql.SQL(types[each])) for each in types]
+@cache
+def _sums_text(generation: str, table: sa.Table, names: Sequence[str]) -> bytes:
+    """Build one statement that adds to the sums of any number of rows, passed as one JSON text. `names` are the names
+    of all columns in the rows.
+    """
+    keys = [column.name for column in table.primary_key.columns]
     key = sql.SQL(", ").join(map(sql.Identifier, keys))
     sums = sql.SQL(", ").join(
         sql.SQL("{0} = sums.{0} + excluded.{0}").format(sql.Identifier(each))
-        for each in types
+        for each in names
         if each not in keys
     )
-    return sql.SQL(
+    insert = sql.SQL(
         "insert into {} as sums ({}) select * from json_to_recordset(%(rows)s::json) new ({}) order by {}"
         " on conflict ({}) do update set {}"
     ).format(
         sql.Identifier(generation, table.name),
-        sql.SQL(", ").join(map(sql.Identifier, types)),
-        sql.SQL(", ").join(typed),
+        sql.SQL(", ").join(map(sql.Identifier, names)),
+        _typed(table, names),
         key,
         key,
         sums,
     )
+    return insert.as_bytes(None)
 
 
-async def _write(conn: AsyncConnection, table: sa.Table, merged: Iterable[Patch]) -> None:
+def _typed(table: sa.Table, names: Sequence[str]) -> sql.Composed:
+    """Return the column definitions of a record with these columns of a table."""
+    columns = [(each, table.c[each].type.compile(dialect=_DIALECT)) for each in names]
+    return sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in columns
+    )
+
+
+def _patch_statements(generation: str, table: sa.Table, merged: Iterable[Patch]) -> list[Statement]:
     groups: defaultdict[tuple[tuple[str, ...] | None, tuple[str, ...]], list[Patch]] = defaultdict(list)
     for patch in merged:
         groups[None if patch.born is None else tuple(patch.born), tuple(patch.columns)].append(patch)
+    statements = list[Statement]()
     for (born, columns), group in groups.items():
         rows = [{_key(table): patch.key, **(patch.born or {}), **patch.columns} for patch in group]
-        types = {name: table.c[name].type.compile(dialect=conn.dialect) for name in rows[0]}
-        statement = _statement(generation_of(conn), table, types, columns, makes=born is not None)
-        ledger = await ledger_connection(conn)
+        text = _patch_text(generation, table, tuple(rows[0]), columns, makes=born is not None)
         values = {"rows": _JSON.encode(rows).decode(), "count": len(rows)}
-        written = await ledger.execute(statement, values, prepare=True)
-        if written.rowcount != len(group):
-            raise RowMissing(table.name, [patch.key for patch in group])
+        statements.append(Statement(text, values, table.name, [patch.key for patch in group]))
+    return statements
 
 
-def _statement(
-    generation: str, table: sa.Table, types: Mapping[str, str], columns: Sequence[str], *, makes: bool
-) -> sql.Composed:
+@cache
+def _patch_text(
+    generation: str, table: sa.Table, names: Sequence[str], columns: Sequence[str], *, makes: bool
+) -> bytes:
     """Build one statement that writes any number of rows, passed as one JSON text: one statement for each row would
     take five times as long.
 
-    `types` are the types of all columns in the rows; `columns` are the columns that are assigned if the row exists.
+    `names` are the names of all columns in the rows; `columns` are the columns that are assigned if the row exists.
     """
     name, key = sql.Identifier(generation, table.name), sql.Identifier(_key(table))
-    names = sql.SQL(", ").join(map(sql.Identifier, types))
-    typed = [sql.SQL("{} {}").format(sql.Identifier(each), sql.SQL(types[each])) for each in types]
-    rows = sql.SQL("json_to_recordset(%(rows)s::json) new ({})").format(sql.SQL(", ").join(typed))
+    written = sql.SQL(", ").join(map(sql.Identifier, names))
+    rows = sql.SQL("json_to_recordset(%(rows)s::json) new ({})").format(_typed(table, names))
     source = "excluded" if makes else "new"
     assigned = sql.SQL(", ").join(
         sql.SQL("{} = {}").format(sql.Identifier(column), sql.Identifier(source, column))
@@ -345,11 +393,11 @@ def _statement(
         update = sql.SQL(
             "update {} old set {} from (select * from {} limit %(count)s) new where old.{} = new.{}"
         )
-        return update.format(name, assigned, rows, key, key)
-    insert = sql.SQL("insert into {} ({}) select {} from {}").format(name, names, names, rows)
+        return update.format(name, assigned, rows, key, key).as_bytes(None)
+    insert = sql.SQL("insert into {} ({}) select {} from {}").format(name, written, written, rows)
     if columns:
         insert += sql.SQL(" on conflict ({}) do update set {}").format(key, assigned)
-    return insert
+    return insert.as_bytes(None)
 
 
 def _merge(rows: dict[str, Patch], patch: Patch) -> None:
@@ -365,9 +413,14 @@ def _key(table: sa.Table) -> str:
     return key.name
 
 
-async def _copy(conn: AsyncConnection, table: sa.Table, rows: Iterable[Sequence[object]]) -> None:
-    name = sql.Identifier(generation_of(conn), table.name)
+async def copy_rows(conn: AsyncConnection, table: sa.Table, rows: Iterable[Sequence[object]]) -> None:
+    """Insert rows, each with the values of all columns in the table's order."""
     cursor = (await ledger_connection(conn)).cursor()
-    async with cursor.copy(sql.SQL("copy {} from stdin").format(name)) as copying:
+    async with cursor.copy(_copy_statement(generation_of(conn), table)) as copying:
         for row in rows:
             await copying.write_row(row)
+
+
+@cache
+def _copy_statement(generation: str, table: sa.Table) -> bytes:
+    return sql.SQL("copy {} from stdin").format(sql.Identifier(generation, table.name)).as_bytes(None)

@@ -5,6 +5,7 @@ unavailable followers poll, so a lost wake-up delays them by `IDLE_POLL` seconds
 """
 
 import asyncio
+import time
 from typing import Final
 
 import redis.asyncio
@@ -18,6 +19,8 @@ DUE: Final = "work:due"
 """The channel on which a dispatcher with a backlog wakes other dispatchers, which can send the tasks that it wrote."""
 BUSY_POLL: Final = 0.05
 IDLE_POLL: Final = 1.0
+LONGEST_REST: Final = 0.3
+"""Seconds of the longest rest of a `Waiter`: a busy ledger's events are at most so much older when they are read."""
 WAKE_SECONDS: Final = 0.5
 
 
@@ -40,20 +43,31 @@ class Waiter:
     """Waits for a wake-up or the next poll. The poll interval is `first_poll` after traffic, then doubles up to
     `IDLE_POLL`.
 
-    A waiter with `gather_seconds` pauses for that time after its caller found something, so that the caller reads the
-    events of a busy ledger in batches; after a quiet time, a wake-up still ends the wait at once.
+    After its caller found something, a waiter rests `rest` times as long as the caller worked since its last wait, at
+    most `longest_rest` seconds. So the caller reads the events of a busy ledger in batches, and uses a limited share of
+    the time. After a quiet time, a wake-up still ends the wait at once.
     """
 
-    def __init__(self, gather_seconds: float = 0.0, *, first_poll: float = BUSY_POLL) -> None:
-        self._gather_seconds, self._first_poll = gather_seconds, first_poll
+    def __init__(
+        self, rest: float = 0.0, *, longest_rest: float = LONGEST_REST, first_poll: float = BUSY_POLL
+    ) -> None:
+        self._rest, self._longest_rest, self._first_poll = rest, longest_rest, first_poll
+        self._began = time.monotonic()
         self._grown = asyncio.Event()
         self._pause = first_poll
 
     async def wait(self, *, busy: bool) -> None:
         """Wait for a wake-up or the next poll. `busy` is whether the caller just found something to do."""
         raise_if_cancelled()
-        if busy and self._gather_seconds:
-            await asyncio.sleep(self._gather_seconds)
+        if busy and self._rest:
+            worked = time.monotonic() - self._began
+            await asyncio.sleep(min(self._rest * worked, self._longest_rest))
+        try:
+            await self._wait(busy=busy)
+        finally:
+            self._began = time.monotonic()
+
+    async def _wait(self, *, busy: bool) -> None:
         self._pause = self._first_poll if busy else min(self._pause * 2, IDLE_POLL)
         try:
             async with asyncio.timeout(self._pause):

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from control_plane.commands.projections import projection_histories
-from control_plane.database import reading
+from control_plane.database import plan_each_statement, reading
 from control_plane.decisions.projections import fold
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.following.follow import Follower, follow
@@ -32,10 +32,10 @@ from read_models.projections import PROJECTIONS, Projection
 
 log = structlog.get_logger()
 POLL_SECONDS: Final = 0.5
-GATHER_SECONDS: Final = 0.1
-"""Pause in seconds of each follower after it found events. Most of the followers' cost is that of their transactions:
-without the pause, they used more than a third of Postgres' processor time while allocations were created as fast as
-possible. After a quiet time, an event is read at once.
+REST: Final = 5.0
+"""Rest of each follower after it found events, as a multiple of the time that it worked (`Waiter`). Most of the
+followers' cost is that of their transactions: without the rest, they used more than a third of Postgres' processor time
+while allocations were created as fast as possible.
 """
 
 
@@ -48,12 +48,13 @@ _SLOT_COUNTS: Final = Follower(FOLLOWER, changed_nodes, count_again, _committed)
 
 async def run_projector(plane: Plane) -> None:
     """Run the projector until cancelled."""
+    await plan_each_statement(plane.engine)
     await lead(ledger_dsn(plane), "projector", lambda: _project(plane))
 
 
 async def _project(plane: Plane) -> None:
     live = [each for each in PROJECTIONS.values() if not each.inline]
-    counting, waiters = Waiter(GATHER_SECONDS), {each: Waiter(GATHER_SECONDS) for each in live}
+    counting, waiters = Waiter(REST), {each: Waiter(REST) for each in live}
     log.info("projector_started")
     async with AsyncExitStack() as opened, asyncio.TaskGroup() as group:
         rebuilt, shared = Tail(ledger_dsn(plane), "rebuild"), SharedTail(ledger_dsn(plane), "projector")

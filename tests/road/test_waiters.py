@@ -1,4 +1,4 @@
-"""Waits of the followers of the ledger: a busy follower gathers events, and an idle one is woken at once."""
+"""Waits of the followers of the ledger: a busy follower rests, and an idle one is woken at once."""
 
 import asyncio
 
@@ -9,16 +9,17 @@ from control_plane.following.wake import Waiter
 NEVER = 3600.0
 
 
-async def test_waiter_that_gathers_pauses_after_its_caller_found_something_although_it_is_woken() -> None:
-    waiter = Waiter(NEVER)
+async def test_waiter_that_rests_pauses_after_its_caller_found_something_although_it_is_woken() -> None:
+    waiter = Waiter(NEVER, longest_rest=NEVER)
+    await asyncio.to_thread(bool)  # the caller works for a moment
     waiter.wake()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await waiter.wait(busy=True)
 
 
-async def test_waiter_that_gathers_is_woken_at_once_after_its_caller_found_nothing() -> None:
-    waiter = Waiter(NEVER)
+async def test_waiter_that_rests_is_woken_at_once_after_its_caller_found_nothing() -> None:
+    waiter = Waiter(NEVER, longest_rest=NEVER)
     waiter.wake()
     async with asyncio.timeout(5):
         await waiter.wait(busy=False)
