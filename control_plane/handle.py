@@ -154,7 +154,11 @@ class Wake(Protocol):
 
 async def database_time(conn: AsyncConnection) -> datetime:
     """Return the current time of the database."""
-    now: datetime = (await conn.exec_driver_sql("select clock_timestamp()")).scalar_one()
+    if not conn.in_transaction():
+        await (
+            conn.begin()
+        )  # psycopg begins one with the statement, and SQLAlchemy must know that it has to be ended
+    now: datetime = await fetch_value(await ledger_connection(conn), "select clock_timestamp()", prepare=True)
     return now
 
 
@@ -233,13 +237,15 @@ class Handle:
     ) -> list[Outcome | None]:
         keyed = [(index, key) for index, (_, key) in enumerate(commands) if key is not None]
         async with self.engine.connect() as conn:
+            await conn.begin()
             ledger = await ledger_connection(conn)
-            new = await take_new_keys(ledger, [key for _, key in keyed]) if keyed else ()
+            async with ledger.pipeline():  # one round trip
+                taking = await take_new_keys(ledger, [key for _, key in keyed]) if keyed else None
+                now = await self.clock(conn)
+            new = () if taking is None else await taking.new()
             used = {index for each, (index, _) in enumerate(keyed) if each not in new}
             run = [index for index in range(len(commands)) if index not in used]
-            made = await decide(
-                Transaction(conn, await self.clock(conn)), [commands[each][0] for each in run]
-            )
+            made = await decide(Transaction(conn, now), [commands[each][0] for each in run])
             decided = {
                 index: each for index, each in zip(run, made.decisions, strict=True) if each is not None
             }

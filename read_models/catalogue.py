@@ -28,7 +28,7 @@ from events.entries import (
 )
 from events.ledger.tables import metadata
 from events.values import EntryKind, stream_of_entry
-from read_models.compiled import CompiledQueries
+from read_models.compiled import CompiledQueries, CompiledQuery
 from read_models.pages import keyset
 from read_models.rows import Patch
 
@@ -97,9 +97,21 @@ async def find(
     With `lock`, the rows of the entries are locked until the transaction ends, in the order of their streams: `share`
     prevents other transactions from changing the entries, `update` also from creating allocations that use them.
     """
+    query, values = find_query(names, lock=lock)
+    return by_kind(await query.rows(conn, values))
+
+
+def find_query(
+    names: Iterable[tuple[EntryKind, str]], *, lock: str | None = None
+) -> tuple[CompiledQuery, Mapping[str, object]]:
+    """Return the query of `find` and its values; `by_kind` reads its rows."""
     keys = [stream_of_entry(kind, name) for kind, name in names]
-    found = map(entry_in, await _QUERIES.get(lock, lambda: _named(lock)).rows(conn, {"keys": keys}))
-    return {each.kind: each for each in found}
+    return _QUERIES.get(lock, lambda: _named(lock)), {"keys": keys}
+
+
+def by_kind(rows: Iterable[Mapping[str, Any]]) -> dict[EntryKind, Entry]:
+    """Return the entries of rows, by kind."""
+    return {each.kind: each for each in map(entry_in, rows)}
 
 
 def _named(lock: str | None) -> sa.Select[tuple[object, ...]]:

@@ -8,6 +8,7 @@ second therefore keep the text of their queries.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, LiteralString
 
+import psycopg
 import sqlalchemy as sa
 from psycopg.rows import dict_row
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -32,10 +33,26 @@ class CompiledQuery:
 
     async def rows(self, conn: AsyncConnection, values: Mapping[str, object]) -> list[dict[str, Any]]:
         """Return all rows, in the transaction of the connection, which must have begun."""
-        driver = await ledger_connection(conn)
+        return await (await self._sent(await ledger_connection(conn), values)).fetchall()
+
+    async def _sent(
+        self, driver: psycopg.AsyncConnection, values: Mapping[str, object]
+    ) -> psycopg.AsyncCursor[dict[str, Any]]:
         cursor = driver.cursor(row_factory=dict_row)
-        await cursor.execute(self._text, {**self._values, **values}, prepare=True)
-        return await cursor.fetchall()
+        return await cursor.execute(self._text, {**self._values, **values}, prepare=True)
+
+
+async def rows_together(
+    conn: AsyncConnection, *queries: tuple[CompiledQuery, Mapping[str, object]]
+) -> list[list[dict[str, Any]]]:
+    """Return the rows of several queries, each with its values, like `CompiledQuery.rows`.
+
+    All queries take one round trip. The server runs them in their order, each with a snapshot of its own.
+    """
+    driver = await ledger_connection(conn)
+    async with driver.pipeline():
+        cursors = [await query._sent(driver, values) for query, values in queries]  # noqa: SLF001 (same module)
+    return [await cursor.fetchall() for cursor in cursors]
 
 
 class CompiledQueries:

@@ -43,10 +43,10 @@ def amounts(fact: Fact) -> list[Amounts]:
 
 async def used_by(conn: AsyncConnection, holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
     """Return the present use of each holder."""
-    return _by_holder(await _USED.rows(conn, {"holders": [*holders]}), holders)
+    return by_holder(await USED.rows(conn, {"holders": [*holders]}), holders)
 
 
-_USED: Final = CompiledQuery(
+USED: Final = CompiledQuery(
     sa.select(
         quota_use.c.holder,
         *(
@@ -57,6 +57,7 @@ _USED: Final = CompiledQuery(
     .where(quota_use.c.holder == sa.any_(sa.bindparam("holders", type_=ARRAY(sa.Text))))
     .group_by(quota_use.c.holder)
 )
+"""Query for the use of `holders`, of which `by_holder` reads the rows."""
 
 
 async def held_use(conn: AsyncConnection, holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
@@ -64,13 +65,18 @@ async def held_use(conn: AsyncConnection, holders: Collection[StreamId]) -> dict
     Return the use of each holder, with the changes of this transaction.
     """
     # One call: between its return and the commit, other requests of the holder wait.
-    query = sa.text("select * from work.hold_quotas(:holders)").bindparams(
-        sa.bindparam("holders", sorted(holders), ARRAY(sa.Text))
+    return by_holder(await _HELD.rows(conn, {"holders": sorted(holders)}), holders)
+
+
+_HELD: Final = CompiledQuery(
+    sa.select(sa.text("*")).select_from(
+        sa.func.work.hold_quotas(sa.bindparam("holders", type_=ARRAY(sa.Text)))
     )
-    return _by_holder((await conn.execute(query)).mappings(), holders)
+)
 
 
-def _by_holder(rows: Iterable[Mapping[Any, Any]], holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
+def by_holder(rows: Iterable[Mapping[Any, Any]], holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
+    """Return the use of each holder, given the rows of those that have any."""
     found = {StreamId(row["holder"]): _use(row) for row in rows}
     return {each: found.get(each, NOTHING_USED) for each in holders}
 

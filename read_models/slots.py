@@ -4,7 +4,7 @@ transaction that appends the slot's events to the ledger.
 `version` is the version of the slot's stream: the holder of the row's lock can append at this version.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, assert_never
 
@@ -285,9 +285,14 @@ async def classes(
     slots there are: the query jumps from each class to the next one in the index.
     """
     if past is None:
-        rows = await _CLASSES.rows(conn, {})
+        rows = await CLASSES.rows(conn, {})
     else:
         rows = [dict(each) for each in (await conn.execute(_classes(past))).mappings()]
+    return classes_in(rows)
+
+
+def classes_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, SlotClass]:
+    """Return the classes of rows of the query `CLASSES`, by key."""
     return {
         row["key"]: _class(tuple(row["skus"] or ()), row["vcpus"], row["memory_mib"], row["offer"])
         for row in rows
@@ -317,7 +322,8 @@ def _classes(past: sa.Select[tuple[Any, ...]] | None) -> sa.Select[Any] | sa.Com
     return sa.union_all(present, sa.select(then["class"], then.skus, then.vcpus, then.memory_mib, then.offer))
 
 
-_CLASSES: Final = CompiledQuery(_classes(None))
+CLASSES: Final = CompiledQuery(_classes(None))
+"""Query for the classes of all slots, of which `classes_in` reads the rows."""
 
 
 async def find(conn: AsyncConnection, slot_id: SlotId) -> SlotRow | None:

@@ -83,10 +83,15 @@ async def hold_entries(
     follows the entry's retirement in the ledger. Rows of entries are locked after those of projects, and before those
     of slots.
     """
+    return await catalogue.find(conn, entries_of(request, app_profile), lock="share")
+
+
+def entries_of(
+    request: AllocationRequested, app_profile: AppProfileName | None
+) -> list[tuple[EntryKind, str]]:
+    """Return the kinds and names of the entries of an allocation."""
     names: list[tuple[EntryKind, str]] = [("sku", request.sku), ("image", request.image)]
-    if app_profile is not None:
-        names.append(("app_profile", app_profile))
-    return await catalogue.find(conn, names, lock="share")
+    return names if app_profile is None else [*names, ("app_profile", app_profile)]
 
 
 def _decision(

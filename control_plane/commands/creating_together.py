@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.admission.quotas import HeldProject, Quotas, hold_projects, last_check
 from control_plane.commands.admission.reservations import Claimable
-from control_plane.commands.catalogue import hold_entries
+from control_plane.commands.catalogue import entries_of
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
 from control_plane.commands.placing import Option, RenderNew, option_of
 from control_plane.commands.searching import (
@@ -27,7 +27,7 @@ from control_plane.commands.searching import (
     first_hosts,
     free_slots_of,
     placed_slot,
-    suitable_classes,
+    suitable_among,
 )
 from control_plane.decisions.catalogue import specify
 from control_plane.decisions.leases import against_length, limits_of, limits_of_project
@@ -38,7 +38,11 @@ from control_plane.origin import Origin
 from control_plane.work.placeable import hold_all_open
 from events.allocations import AllocationSpecified
 from events.derived.quotas import NOTHING_USED, QuotaUse
-from events.values import NodeId, ProjectId, SlotId, StreamId, node_of
+from events.entries import Entry
+from events.offers import SlotClass
+from events.values import EntryKind, NodeId, ProjectId, SlotId, StreamId, node_of
+from read_models import catalogue, slots
+from read_models.compiled import rows_together
 from read_models.slots import SlotRow
 
 ROUNDS: Final = 3
@@ -71,7 +75,7 @@ async def create_together(transaction: Transaction, creations: Sequence[Creation
     used = list[tuple[Quotas, QuotaUse, Decimal]]()
     for alike in _alike(creations):
         first = creations[alike[0]].new
-        entries = await hold_entries(conn, first.request, first.app_profile)
+        entries, classes = await _entries_and_classes(conn, first)
         options: dict[int, Option] = {}
         for index in alike:
             new, origin, _ = creations[index]
@@ -92,13 +96,23 @@ async def create_together(transaction: Transaction, creations: Sequence[Creation
         if not options:
             continue
         wanted = next(iter(options.values())).wanted
-        found = await find_slots_for_many(conn, wanted, len(options), taken)
-        taken |= {placed.slot_id for each in found for placed in each.slots}
-        for (index, option), slots in zip(options.items(), found, strict=False):
+        suitable = suitable_among(classes, wanted.demand)
+        found = await find_slots_for_many(conn, wanted, suitable, len(options), taken)
+        taken |= {slot.slot_id for each in found for slot in each.slots}
+        for (index, option), placed in zip(options.items(), found, strict=False):
             _, origin, render = creations[index]
-            decisions[index] = option.placed_in(slots, transaction.now, origin, render)
+            decisions[index] = option.placed_in(placed, transaction.now, origin, render)
             used.append((option.quotas, option.amounts, option.cost))
     return Decisions([decisions.get(index) for index in range(len(creations))], last_check(used))
+
+
+async def _entries_and_classes(
+    conn: AsyncConnection, new: NewAllocation
+) -> tuple[dict[EntryKind, Entry], dict[str, SlotClass]]:
+    """Return the entries of an allocation, held like those of `hold_entries`, and the classes of all slots."""
+    named = catalogue.find_query(entries_of(new.request, new.app_profile), lock="share")
+    entries, classes = await rows_together(conn, named, (slots.CLASSES, {}))
+    return catalogue.by_kind(entries), slots.classes_in(classes)
 
 
 def _needs_only_slots(project: ProjectId, held: HeldProject) -> bool:
@@ -132,14 +146,18 @@ def _add(requested: dict[StreamId, QuotaUse], option: Option) -> None:
 
 
 async def find_slots_for_many(
-    conn: AsyncConnection, wanted: PlacementRequest, count: int, taken: frozenset[SlotId] = frozenset()
+    conn: AsyncConnection,
+    wanted: PlacementRequest,
+    suitable: dict[str, Suited],
+    count: int,
+    taken: frozenset[SlotId] = frozenset(),
 ) -> list[FoundSlots]:
     """Return slots for at most `count` requests that are like `wanted`, in placement order, with locked rows.
+    `suitable` are the suitable classes (`suitable_classes`).
 
     `wanted` states how many slots each request needs. Rows that other transactions have locked are skipped. Slots in
     `taken` are left out: this transaction has found them before, and their rows do not show it yet.
     """
-    suitable = await suitable_classes(conn, wanted.demand)
     found = list[FoundSlots]()
     for level in sorted({*suitable.values()}):
         keys = [key for key, suited in suitable.items() if suited <= level]
@@ -183,7 +201,7 @@ def _distributed(
         for slot in chosen:
             del candidates[slot]
         free[node_of(chosen[0])] -= each_needs
-        slots = tuple(placed_slot(rows[slot]) for slot in chosen)
+        placed = tuple(placed_slot(rows[slot]) for slot in chosen)
         classes = frozenset(rows[slot].class_ for slot in chosen)
-        found.append(FoundSlots(slots, tuple(rows[slot].version for slot in chosen), (), classes))
+        found.append(FoundSlots(placed, tuple(rows[slot].version for slot in chosen), (), classes))
     return found

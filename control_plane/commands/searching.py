@@ -41,6 +41,7 @@ from events.allocations import (
 )
 from events.ingress import IngressReserved
 from events.ledger.append import Change
+from events.offers import SlotClass
 from events.slot_states import Free, slot_state_name
 from events.slots import SlotUse
 from events.values import (
@@ -167,7 +168,12 @@ async def usable_classes(conn: AsyncConnection, wanted: PlacementRequest) -> dic
 
 async def suitable_classes(conn: AsyncConnection, demand: Demand) -> dict[str, Suited]:
     """Return how well each suitable class of slots suits a demand, by the key of the class."""
-    found = {key: compare(demand, each) for key, each in (await slots.classes(conn)).items()}
+    return suitable_among(await slots.classes(conn), demand)
+
+
+def suitable_among(classes: Mapping[str, SlotClass], demand: Demand) -> dict[str, Suited]:
+    """Return what `suitable_classes` returns, among these classes."""
+    found = {key: compare(demand, each) for key, each in classes.items()}
     return {key: suited for key, suited in found.items() if isinstance(suited, Suited)}
 
 

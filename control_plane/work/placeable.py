@@ -17,7 +17,7 @@ from control_plane.decisions.placing.choice import CORDONED
 from control_plane.work import tables
 from events.values import NodeId, SlotId, node_of
 from read_models import nodes, slots
-from read_models.compiled import CompiledQuery
+from read_models.compiled import CompiledQuery, rows_together
 
 _BLOCKING: Final = "$[*] ? (@.blocks == true).kind"
 
@@ -110,9 +110,9 @@ async def hold_open(conn: AsyncConnection, node: NodeId) -> bool:
 async def hold_all_open(conn: AsyncConnection, names: Collection[NodeId]) -> frozenset[NodeId]:
     """Return those of several nodes on which slices may be placed, and prevent a cordon of each, like `hold_open`."""
     values = {"nodes": sorted(names)}
-    await _HOLD.rows(conn, values)
     # Read the row in a statement after the lock: only its snapshot surely contains a cordon that was committed before.
-    return frozenset(NodeId(row["node_id"]) for row in await _OPEN.rows(conn, values))
+    _, rows = await rows_together(conn, (_HOLD, values), (_OPEN, values))
+    return frozenset(NodeId(row["node_id"]) for row in rows)
 
 
 _ROW: Final[sa.Select[Any]] = (

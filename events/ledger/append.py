@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import psycopg
+from psycopg.rows import scalar_row
 
 from events.envelope import Cause, Recorded
 from events.facts import Fact
@@ -95,16 +96,27 @@ async def _opened(conn: psycopg.AsyncConnection, key: CommandKey, answer: str) -
     return opened_answer(place_of_answer(key), answer, cipher)
 
 
-async def take_new_keys(conn: psycopg.AsyncConnection, keys: Sequence[CommandKey]) -> Collection[int]:
-    """Take those of these idempotency keys that no request has used yet, for several commands of one transaction, and
-    return their indexes. Of a key that is listed twice, it returns the first index.
+class TakenKeys(NamedTuple):
+    """The result of `take_new_keys`, which may still be on its way from the server."""
 
-    Raises `psycopg.errors.LockNotAvailable` if a concurrent request with one of the keys does not end soon.
+    cursor: psycopg.AsyncCursor[list[int]]
+
+    async def new(self) -> Collection[int]:
+        """Return the indexes of those keys that no request had used. Of a key that is listed twice, it is the first
+        index.
+        """
+        return await self.cursor.fetchone() or ()
+
+
+async def take_new_keys(conn: psycopg.AsyncConnection, keys: Sequence[CommandKey]) -> TakenKeys:
+    """Take those of these idempotency keys that no request has used yet, for several commands of one transaction.
+
+    Raises `psycopg.errors.LockNotAvailable` if a concurrent request with one of the keys does not end soon. In a
+    pipeline, the error is that of a later statement of the pipeline or of its end.
     """
-    found: list[int] = await fetch_value(
-        conn, _TAKE_NEW_KEYS, [encoded([wire_key(key, None) for key in keys])], prepare=True
-    )
-    return found
+    wanted = encoded([wire_key(key, None) for key in keys])
+    cursor = conn.cursor(row_factory=scalar_row)
+    return TakenKeys(await cursor.execute(_TAKE_NEW_KEYS, [wanted], prepare=True))
 
 
 async def free_keys(conn: psycopg.AsyncConnection, keys: Sequence[CommandKey]) -> None:

@@ -149,8 +149,9 @@ async def test_of_several_idempotency_keys_only_unused_ones_are_taken_and_a_repe
     await append(conn, [on("slot-a", 0)], because(), key=KEY, answer="{}")
     await conn.commit()
 
-    assert await take_new_keys(conn, [KEY, OTHER, OTHER_BODY, OTHER._replace(body_hash=b"two")]) == [1]
-    assert await take_new_keys(conn, []) == []
+    taken = await take_new_keys(conn, [KEY, OTHER, OTHER_BODY, OTHER._replace(body_hash=b"two")])
+    assert await taken.new() == [1]
+    assert not await (await take_new_keys(conn, [])).new()
 
 
 async def test_freed_idempotency_key_is_unused_for_another_body(conn: psycopg.AsyncConnection) -> None:

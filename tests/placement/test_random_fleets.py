@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.creating_together import find_slots_for_many
 from control_plane.commands.explaining import groups_of
-from control_plane.commands.searching import find_slots
+from control_plane.commands.searching import find_slots, suitable_classes
 from control_plane.database import engine_of
 from control_plane.decisions.placing.suitability import Demand, Mismatch, Suited, compare
 from control_plane.decisions.refusals import Conflict
@@ -154,7 +154,9 @@ async def test_placement_of_several_requests_in_random_fleets_chooses_as_if_they
         case = random_case(random)
         counted = random.choice((len(case.hosts), len(case.hosts), random.randint(0, len(case.hosts))))
         await fleets.write(conn, case.hosts, counted=counted)
-        found = await find_slots_for_many(conn, case.wanted, 4)
+        found = await find_slots_for_many(
+            conn, case.wanted, await suitable_classes(conn, case.wanted.demand), 4
+        )
         by_id = {slot.id: slot for host in case.hosts for slot in host.slots}
         for each in found:
             chosen = tuple(placed.slot_id for placed in each.slots)

@@ -47,7 +47,7 @@ from events.values import (
 )
 from read_models import projects, quota_use, waiting
 from read_models.commitments import commitments
-from read_models.compiled import CompiledQuery
+from read_models.compiled import CompiledQuery, rows_together
 from read_models.principals import limits_in, principal
 from read_models.projects import ProjectRow
 
@@ -227,10 +227,14 @@ async def hold_projects(
 ) -> dict[tuple[ProjectId, str | None], HeldProject]:
     """Return what `hold_project` returns, for each of several pairs of a project and a caller."""
     values = {"projects": [project for project, _ in wanted], "actors": [actor for _, actor in wanted]}
-    rows = {(row["project"], row["actor"]): row for row in await _HOLD.rows(conn, values)}
+    holders = {stream_of_project(project) for project, _ in wanted}
+    holders |= {stream_of_principal(actor) for _, actor in wanted if actor is not None}
+    held_rows, use_rows = await rows_together(
+        conn, (_HOLD, values), (quota_use.USED, {"holders": sorted(holders)})
+    )
+    rows = {(row["project"], row["actor"]): row for row in held_rows}
+    used = quota_use.by_holder(use_rows, holders)
     found = {pair: _limited(*pair, row, most_waiting) for pair, row in rows.items()}
-    holders = {each.stream for quotas in found.values() for each in quotas}
-    used = await quota_use.used_by(conn, sorted(holders)) if holders else {}
     held = dict[tuple[ProjectId, str | None], HeldProject]()
     for project, actor in wanted:
         if (row := rows.get((project, actor))) is None:
