@@ -189,7 +189,8 @@ def test_verification_during_a_stopped_rebuild_ends_without_waiting_for_it(
 
     live = [name for name in NAMES if not PROJECTIONS[name].inline]
     until(
-        lambda: all(show(running_plane, name)["stopped"] for name in live), "all live projections have stopped"
+        lambda: all(show(running_plane, name)["stopped"] for name in live),
+        "all live projections have stopped",
     )
     for name in NAMES:
         skipped = running_plane.client().post(
