@@ -57,8 +57,10 @@ from events.ledger.append import append
 from events.values import SshPublicKey, allocation_of, correlation_of, new_uuid, project_id
 
 ROUNDS: Final = 3
-RATE: Final = 300.0
-"""Creations per second in the open loop."""
+RATE: Final = 303.0
+"""Creations per second in the open loop. They are a little more than the 300/s that have to be sustained, because the
+last response arrives after the last request was due.
+"""
 SECONDS: Final = 60
 CLOSED: Final = 3000
 """Creations as fast as possible."""
@@ -290,7 +292,7 @@ def _single(rounds: Sequence[Mapping[str, Sequence[float]]], series: str) -> lis
 
 BENCH: Final = Bench(
     name="allocate",
-    explanation="creations of allocations over HTTP at 300/s, their latency, and their rate against that of bare appends",
+    explanation="creations of allocations over HTTP at 303/s, their latency, and their rate against that of bare appends",
     shape=f"allocate {RATE}/s for {SECONDS} s, {CONNECTIONS} connections, {API_PROCESSES} API processes, {NODES} nodes",
     rounds=ROUNDS,
     running=_running,
