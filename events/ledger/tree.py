@@ -76,19 +76,26 @@ class Frontier:
         return Frontier(self._size, self._peaks)
 
     def extend(self, leaves: Iterable[bytes], from_level: int) -> list[CompletedNode]:
-        """Add leaves, and return the subtrees of level `from_level` and above that they complete."""
-        peaks, index, completed = self._peaks, self._size, list[CompletedNode]()
-        for leaf in leaves:
-            found, number, level = leaf, index, 0
-            while number & 1:
-                found = node_hash(peaks.pop(), found)
-                number >>= 1
-                level += 1
-                if level >= from_level:
-                    completed.append(CompletedNode(Subtree(level, number), found))
-            peaks.append(found)
-            index += 1
-        self._size = index
+        """Add leaves, and return the subtrees of level `from_level` and above that they complete, the smallest first.
+        `from_level` is at least 1.
+        """
+        peaks, size, completed = self._peaks, self._size, list[CompletedNode]()
+        # One level after the other, without a call for each node: a verification spends a tenth of its time here.
+        nodes, first, level, whole = list(leaves), size, 0, list[bytes]()
+        self._size = size + len(nodes)
+        while nodes:
+            if level >= from_level:
+                completed += [
+                    CompletedNode(Subtree(level, number), found) for number, found in enumerate(nodes, first)
+                ]
+            if first & 1:
+                nodes.insert(0, peaks.pop())
+            if len(nodes) & 1:
+                whole.append(nodes.pop())
+            pairs = zip(nodes[::2], nodes[1::2], strict=True)
+            nodes = [sha256(b"\x01" + left + right).digest() for left, right in pairs]
+            first, level = first >> 1, level + 1
+        peaks += reversed(whole)
         return completed
 
 

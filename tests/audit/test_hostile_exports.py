@@ -70,6 +70,20 @@ def test_compressed_file_that_was_truncated_never_passes(good: tuple[Sealed, Lin
         assert Kind.EXPORT in kinds(verdict_of(sealed, content[:end])), end
 
 
+def test_compressed_file_with_a_damaged_checksum_never_passes(good: tuple[Sealed, Lines]) -> None:
+    sealed, lines = good
+    content = gzip.compress(b"".join(lines))
+    wrong = content[:-8] + bytes([content[-8] ^ 1]) + content[-7:]
+    assert Kind.EXPORT in kinds(verdict_of(sealed, wrong))
+
+
+def test_export_in_several_gzip_members_that_zeros_fill_to_a_size_passes(good: tuple[Sealed, Lines]) -> None:
+    sealed, lines = good
+    members = [gzip.compress(b"".join(part)) for part in (lines[:5], lines[5:])]
+    assert verdict_of(sealed, b"".join([*members, b"\0" * 512])).differences == []
+    assert Kind.EXPORT in kinds(verdict_of(sealed, b"".join([*members, b"more"])))
+
+
 def test_export_without_one_of_its_lines_never_passes(good: tuple[Sealed, Lines]) -> None:
     sealed, lines = good
     for place in range(len(lines)):
