@@ -35,6 +35,7 @@ PROMISES: Final = {
     "P10": ("tests/faults/claims",),
     "P11": ("tests/ledger/test_no_event_is_skipped.py",),
     "P12": ("tests/projections/test_histories.py", "tests/projections/test_swap.py", "tests/golden"),
+    "P13": ("tests/audit",),
     "P14": ("tests/ledger/test_roles.py",),
     "P15": ("tests/api/history/test_watch_faults.py",),
     "P16": (

@@ -5,8 +5,9 @@ positions as dead. One sealer process leads. It reads the ledger behind the appe
 it never seals a position that may still change, and positions that were never written become leaves without another
 reader. Appends never wait for it: a sealer that is stopped only leaves a longer tail unsealed.
 
-A head is sealed when `SEAL_POSITIONS` positions wait, or `SEAL_SECONDS` after the last head if any position waits.
-While the ledger is idle, the digests of the other parts are compared every `STATE_SECONDS`.
+A head is sealed `SEAL_SECONDS` after the last head if any position waits, and at once if `SEAL_POSITIONS` positions
+wait, which are many: a head costs more than the positions in it. While the ledger is idle, the digests of the other
+parts are compared every `STATE_SECONDS`.
 
 Each sink has a task of its own, which reads the heads from the database and retries until the sink accepts them. It
 records in `work.head_sink` which head the sink has stored, and why it stores none. If a
@@ -43,7 +44,8 @@ from tasks.signing import Signer
 log = structlog.get_logger()
 LEADER: Final = "sealer"
 """Name under which a sealer leads."""
-SEAL_POSITIONS: Final = 1024
+SEAL_POSITIONS: Final = 8192
+"""Positions that a sealer which lags seals in one head."""
 SEAL_SECONDS: Final = 0.7
 STATE_SECONDS: Final = 2.0
 POLL_SECONDS: Final = 0.2
@@ -185,6 +187,8 @@ async def _ship(dsn: str, sink: Sink, sealed: asyncio.Event, connected: asyncio.
     while True:
         try:
             async with await _connection(dsn) as conn, _failures_recorded(conn, sink):
+                # What a sink has stored is read from the sink at the start: no commit has to wait for the disk.
+                await conn.execute("set synchronous_commit = off")
                 number = await first_to_send(conn, sink)
                 connected.set()
                 while True:

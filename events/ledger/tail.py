@@ -26,7 +26,7 @@ from psycopg.rows import kwargs_row
 
 from events.envelope import Recorded
 from events.facts import Fact
-from events.ledger.connection import fetch_value, fetch_values
+from events.ledger.connection import fetch_row, fetch_value, fetch_values
 from events.ledger.errors import NotYetFinal, refusal
 from events.ledger.fitness import refuse_unfit_server
 from events.ledger.store import fetch_events, send_range_query
@@ -36,6 +36,11 @@ log = structlog.get_logger()
 
 _FENCE: Final = "select last, holders, clock_timestamp() as at from ledger.fence()"
 _POSITIONS: Final = "select position from ledger.event where position > %s order by position limit %s"
+_COUNT: Final = """
+select count(*) as number, max(position) as last from (
+  select position from ledger.event where position > %s and position <= %s order by position limit %s
+) found
+"""
 _DEAD: Final = "select position from ledger.dead_position where position > %s and position <= %s"
 _NOTE_GAPS: Final = "select ledger.note_gaps(%s::bigint[])"
 _NOTE_DEAD: Final = "select ledger.note_dead(%s::bigint[], %s)"
@@ -56,6 +61,11 @@ class Batch(NamedTuple):
     events: tuple[Recorded[Fact], ...]
     final: Position
     at: datetime
+
+
+class _Count(NamedTuple):
+    number: int
+    last: int
 
 
 class _Fence(NamedTuple):
@@ -134,6 +144,11 @@ class Tail:
 
     async def _next_final(self, conn: psycopg.AsyncConnection, after: Position, limit: int) -> Position:
         fence = await _fence(conn)
+        counted = await fetch_row(conn, _Count, _COUNT, [after, fence.last, limit], prepare=True)
+        assert counted is not None
+        end = Position(counted.last) if counted.number == limit else max(after, fence.last)
+        if counted.number == end - after:
+            return end  # there is no gap: nearly every call ends here
         read = [Position(each) for each in await fetch_values(conn, _POSITIONS, [after, limit], prepare=True)]
         positions = [position for position in read if position <= fence.last]
         return await self._final_of(conn, after, limit, positions, fence)

@@ -15,6 +15,7 @@ from control_plane.audit.verify import verify_export
 from control_plane.programs import SERVER
 from deploy.embedded.children import Child, installed_program
 from events.ledger.append import append
+from tests import matrix
 from tests.ledger.given import because, on
 from tests.servers.plane import sealer_settings
 from tests.servers.postgres import Database
@@ -68,10 +69,10 @@ async def export(database: Database) -> bytes:
         return b"".join([piece async for piece in compressed_export(conn)])
 
 
-def assert_consistent(database: Database, folder: Path, positions: int) -> None:
+def assert_consistent(database: Database, folder: Path, positions: int, seconds: float = 30.0) -> None:
     """Assert that everything is sealed, and that an export agrees with each head that the file sink holds."""
     heads = folder / "heads.jws"
-    until(lambda: sealed(database)[0] == positions, "all positions are sealed")
+    until(lambda: sealed(database)[0] == positions, "all positions are sealed", seconds)
     until(lambda: len(heads.read_text().split()) >= sealed(database)[1], "all heads are in the file")
     path = folder / "export.gz"
     path.write_bytes(asyncio.run(export(database)))
@@ -88,8 +89,9 @@ def test_sealer_killed_while_it_seals_continues_with_consistent_heads(
 ) -> None:
     asyncio.run(grow(database, 0, 3000))
     with sealer_process(database, tmp_path, failpoint) as killed:
+        until(lambda: sealed(database)[0] == 3000, "the first head is stored")
+        asyncio.run(grow(database, 3000, 100))
         until(lambda: killed.status == -signal.SIGKILL, "the sealer is killed while it seals")
-    asyncio.run(grow(database, 3000, 100))
 
     with sealer_process(database, tmp_path):
         assert_consistent(database, tmp_path, 3100)
@@ -121,6 +123,17 @@ def test_two_sealers_seal_one_history_and_the_second_continues_after_the_first(
             until(lambda: sealed(database)[0] > 1000, "a sealer seals")
         asyncio.run(grow(database, 2500, 50))
         assert_consistent(database, tmp_path, 2550)
+
+
+@pytest.mark.timeout(1800)
+@matrix.cases("P13", [1_000_000], few=1, among=[20_000])
+def test_sealer_that_many_events_left_behind_catches_up_while_events_are_appended(
+    database: Database, tmp_path: Path, case: int
+) -> None:
+    asyncio.run(grow(database, 0, case))
+    with sealer_process(database, tmp_path):
+        asyncio.run(asyncio.wait_for(grow(database, case, 500), timeout=10))
+        assert_consistent(database, tmp_path, case + 500, seconds=600)
 
 
 async def test_sealer_goes_on_while_a_sink_is_unavailable_and_sends_all_heads_when_it_is_back(
