@@ -2,17 +2,21 @@
 
 import gzip
 import json
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from control_plane.audit.checks import NotProved, check_inclusion, check_succession
 from control_plane.audit.heads import head_of, sign_head, trusted_keys
 from control_plane.cli.program import program
+from deploy.embedded.children import installed_program
 from deploy.embedded.postgres import PostgresServer
 from tasks.signing import Signer, new_private_key
 from tests.api.access.principals import issue
@@ -195,6 +199,33 @@ def test_head_that_contradicts_a_kept_head_is_refused_and_not_kept(
     done = sliceplane("audit", "head", "--keep", tmp_path / "new", "--key", other)
     assert (done.code, (tmp_path / "new").exists()) == (1, False)
     assert "is not one of the trusted keys" in done.err
+
+
+def test_watch_keeps_each_new_head_until_it_contradicts_the_kept_ones(
+    plane: RunningPlane, key_file: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "heads"
+    environment = {"SLICEPLANE_URL": plane.url, "SLICEPLANE_API_KEY": ADMIN_KEY, "HOME": str(tmp_path)}
+    words = ("audit", "watch", "--keep", kept, "--key", key_file, "--interval", 0.1)
+    command = installed_program("sliceplane", *map(str, words))
+    with subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.PIPE) as watching:
+        try:
+            first = await_sealed(plane)
+            until(lambda: kept.exists() and first["signed"] in kept.read_text(), "the first head is kept")
+            register_node(plane, "n5")
+            second = await_sealed(plane)
+            until(lambda: second["signed"] in kept.read_text(), "the next head is kept")
+            head = head_of(second["signed"]).head
+            signer = Signer.of_pem(key_file.with_name("sealing-key.pem").read_bytes())
+            # A head with a higher number, of a history that this control plane does not have.
+            fork = msgspec.structs.replace(head, number=head.number + 1000, root="00" * 32)
+            with kept.open("a") as file:
+                file.write(sign_head(signer, fork).text + "\n")
+            _, shown = watching.communicate(timeout=30)
+        finally:
+            watching.kill()
+
+    assert (watching.returncode, b"is older than the kept head" in shown) == (1, True)
 
 
 def test_proof_of_an_event_is_shown_and_checked_with_the_key(

@@ -5,6 +5,7 @@ This module is the only one of the command line that shares code with the contro
 leaves must be computed as the ledger defines them.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -20,6 +21,7 @@ from control_plane.cli.screen import UnnamedFormat
 from control_plane.cli.session import Session, refuse_as_curl, screen, session
 from control_plane.client import calls
 from control_plane.client.audit_answers import Head
+from control_plane.client.errors import SliceplaneError, is_temporary
 from control_plane.client.exchange import Reply
 
 if TYPE_CHECKING:
@@ -86,6 +88,48 @@ def _keep(current: Session, reply: Reply[Head], path: Path, keys: "dict[str, OKP
     if newest.signed not in lines:
         with path.open("a") as file:
             file.write(newest.signed + "\n")
+
+
+@commands.command()
+def watch(
+    context: typer.Context,
+    *,
+    keep: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="File of kept heads. Each new head must continue the last one in it, and is added.",
+        ),
+    ],
+    key: Keys,
+    interval: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two requests for the newest head.")
+    ] = 10.0,
+) -> None:
+    """Keep each new head, until interrupted: the same as `audit head --keep`, repeated.
+
+    A control plane that is unavailable is asked again. Exit code 1 with the first head that contradicts the kept ones.
+    """
+    refuse_as_curl(context, "audit watch")
+    with session(context, UnnamedFormat.TABLE) as current:
+        keys, newest, is_lost = _read_keys(key), 0, False
+        while True:
+            try:
+                reply = next(iter(current.listing(calls.heads(), 1)), None)
+                if reply is not None:
+                    _keep(current, reply, keep, keys)
+            except SliceplaneError as error:
+                if not is_temporary(error):
+                    raise
+                if not is_lost:
+                    current.screen.note(f"connection lost, retrying: {error.what}")
+                is_lost = True
+            else:
+                is_lost = False
+                if reply is not None and reply.value.number != newest:
+                    newest = reply.value.number
+                    current.screen.rows(pages.kept(reply.value))
+            time.sleep(interval)
 
 
 @commands.command()

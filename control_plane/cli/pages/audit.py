@@ -31,6 +31,11 @@ def _head(item: Head) -> Iterator[Row]:
     yield "sealed", f"{words.instant(item.sealed_at)} ({words.since(item.sealed_at)})"
 
 
+def kept(item: Head) -> Text:
+    """Return one line about a head that was kept."""
+    return Text(f"{words.instant(item.sealed_at)}  kept head {item.number} of {item.size:,} positions")
+
+
 def sinks(item: Sinks) -> RenderableType:
     rows = table("SINK", "HEAD", "OF", "STORED", "PROBLEM")
     for each in item.sinks:
