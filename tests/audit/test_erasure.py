@@ -20,6 +20,7 @@ from deploy.embedded.postgres import PostgresServer
 from tests.api.access.principals import create_project, issue
 from tests.api.lifecycle import Lifecycle
 from tests.api.node import admit, allocate
+from tests.api.streams import open_stream, watch_events
 from tests.audit.test_proofs_end_to_end import await_sealed
 from tests.projections.plane_requests import rebuild
 from tests.servers.plane import ADMIN_KEY, RunningPlane, running_sealed
@@ -224,6 +225,26 @@ def test_archived_project_is_erased_with_the_reason_of_its_archival(
     shown = admin.get(f"/projects/{PROJECT}").json()
     assert (shown["description"], shown["reason"]) == ("erased", "erased")
     assert differences(plane) == ()
+
+
+def test_watch_after_an_erasure_sends_no_erased_data_from_memory(
+    plane: RunningPlane, admin: httpx.Client
+) -> None:
+    path = f"/events/watch?project={PROJECT}"
+    # The feed keeps messages in memory while there is a watch.
+    with open_stream(plane, path) as stream:
+        before = plane.last_position()
+        made = admin.post("/projects", json={"id": PROJECT, "description": f"project of {MARKER}"})
+        assert made.status_code == 201
+        assert MARKER in str(stream.take(1))
+        assert erase(admin).status_code == 200
+        assert [each.type for each in stream.take(1)] == ["project.personal_data_destroyed"]
+
+        found = watch_events(plane, f"{path}&after=position:{before}", 2)
+
+    assert [each.type for each in found] == ["project.created", "project.personal_data_destroyed"]
+    assert MARKER not in str(found)
+    assert found[0].data["data"]["description"] == "erased"
 
 
 def test_only_an_admin_erases_and_an_unknown_project_is_refused(

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from events.allocations import AllocationRequested
 from events.envelope import Cause
 from events.facts import Unreadable
 from events.ledger.append import Change, CommandKey, StoredAnswer, append, take_key
 from events.ledger.errors import AnswerErased, KeyDestroyed
-from events.ledger.personal import MasterKey, NoPersonalKey
+from events.ledger.personal import MasterKey, NoPersonalKey, ProjectKey, opened_event, sealed_event
 from events.ledger.project_keys import KeyRing, destroy, refuse_other_master_key, ring, use_master_key
 from events.ledger.replay import replay
 from events.ledger.store import read_stream
@@ -47,6 +48,30 @@ async def request(conn: psycopg.AsyncConnection, answer: str | None = None) -> N
         conn, [Change(STREAM, 0, [REQUEST])], CAUSE, key=None if answer is None else KEY, answer=answer
     )
     await conn.commit()
+
+
+GOLDEN_KEY = ProjectKey("0198c7d0-0000-7000-8000-000000000001", AESGCM(bytes(range(32))))
+GOLDEN_NONCE = bytes(range(12))
+GOLDEN_PLACE = ("project.described", "project-private", "2")
+GOLDEN_PLAIN = '{"description":"a person","project":"private"}'
+GOLDEN = '{"personal":{"key":"0198c7d0-0000-7000-8000-000000000001","sealed":"AAECAwQFBgcICQoLPCCyfraGsHL9Nf7k38tCT+L291GCCDASGhpokKdVt7XlrEu4zjSPsiPd"},"project":"private"}'
+"""The stored JSON with this key and nonce. Ledgers contain it permanently: a change of the format is a new format."""
+GOLDEN_WRAPPED = "AAECAwQFBgcICQoLXFNfpE4w7eu08MPNKn5QMwNh+3d+BLAGPBTJoaec1YfY/gXB0l2DHllEvwlN6Qcy"
+"""The key of the project, encrypted with a fixed master key."""
+
+
+def test_ciphertext_has_the_golden_bytes_and_is_read_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("events.ledger.personal.os.urandom", lambda count: GOLDEN_NONCE[:count])
+
+    assert sealed_event(GOLDEN_PLACE, GOLDEN_PLAIN, GOLDEN_KEY) == GOLDEN
+    opened = json.loads(opened_event(GOLDEN_PLACE, GOLDEN, GOLDEN_KEY.cipher))
+    assert opened == json.loads(GOLDEN_PLAIN)
+
+
+def test_golden_wrapped_project_key_is_read_with_its_master_key() -> None:
+    master = MasterKey(bytes(range(32, 64)))
+    cipher = master.unwrapped(GOLDEN_KEY.key_id, b64decode(GOLDEN_WRAPPED))
+    assert cipher.decrypt(GOLDEN_NONCE, GOLDEN_KEY.cipher.encrypt(GOLDEN_NONCE, b"x", None), None) == b"x"
 
 
 async def test_event_is_stored_as_ciphertext_and_read_in_plain_text(
