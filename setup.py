@@ -1,5 +1,6 @@
 """Contents of the wheel, which pyproject.toml cannot express: `alembic/` is installed as `control_plane/migrations`.
 
+The packages in `control_plane/web/static/packages` are installed by the set-up of `./dev`, and are not in git.
 `./dev check package` builds, installs and starts the result.
 """
 
@@ -16,7 +17,7 @@ setup(
     package_data={
         **{each: ["py.typed"] for each in PRODUCT},
         "control_plane.migrations": ["versions/*.py", "sql/**/*.sql"],
-        "control_plane.web": ["static/*", "templates/*.html"],
+        "control_plane.web": ["static/*", "static/packages/**/*", "templates/*.html"],
         "node_agent.lab.initramfs": ["files/*"],
         "node_agent.lab.nested": ["files/*"],
     },

@@ -1,7 +1,8 @@
 """The web console: server-rendered pages below `/ui`, in the program of the API.
 
 Every page is made from responses of the API (`control_plane.web.calls`), with the credential of the user's session. A
-page works without scripts; the only script refreshes pages that show something live, and copies texts.
+page works without scripts; the script of all pages refreshes those that show something live, and copies texts. The
+terminal and the display of a slice have scripts of their own, without which they do not work.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,6 +29,7 @@ from control_plane.web.pages import (
     access,
     allocations,
     catalogue,
+    consoles,
     events,
     history,
     new_allocation,
@@ -44,16 +46,11 @@ from control_plane.web.pages.bulk_actions import ALLOCATIONS, NODES
 from control_plane.web.pages.fleet_actions import NODE, SLOT, TASK
 from control_plane.web.pages.project_actions import PERIOD, PROJECT
 from control_plane.web.pages.read_model_actions import PROJECTION, VERIFICATIONS
-from control_plane.web.rendering import STATIC, page
+from control_plane.web.rendering import POLICY, STATIC, page
 from control_plane.web.visits import Visit, problem
 
 log = structlog.get_logger()
-_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
-    " base-uri 'none'; frame-ancestors 'none'"
-)
 _HEADERS: Final = {
-    "Content-Security-Policy": _POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "same-origin",
@@ -85,6 +82,7 @@ def _secured(scope: Scope, send: Send) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers.update(_HEADERS)
+            headers.setdefault("Content-Security-Policy", POLICY)
             headers["Cache-Control"] = stored
         await send(message)
 
@@ -120,8 +118,9 @@ def _routes() -> Sequence[BaseRoute]:
         _page("/allocations/{allocation}/placement", allocations.show_placement),
         _page("/allocations/{allocation}/timeline", allocations.show_timeline),
         _page("/allocations/{allocation}/serial-log", allocations.show_serial_log),
-        _page("/allocations/{allocation}/console", allocations.show_console),
-        _page("/allocations/{allocation}/console", allocations.open_console, "POST"),
+        _page("/allocations/{allocation}/console", consoles.show_terminal),
+        _page("/allocations/{allocation}/display", consoles.show_display),
+        _page("/allocations/{allocation}/console-sessions", consoles.open_session, "POST"),
         Route(f"{ROOT}/allocations/{{allocation}}/watch", _Watch()),
         *_actions("/allocations/{allocation}/{action}", ALLOCATION),
         *_actions("/allocations/{allocation}/ingress/{ingress}/{action}", INGRESS),
@@ -152,6 +151,8 @@ def _routes() -> Sequence[BaseRoute]:
         *_actions("/access/service-accounts/{account}/{action}", SERVICE_ACCOUNT),
         _page("/access/sessions", access.show_sessions),
         *_actions("/access/sessions/{session}/{action}", SESSION_OF_CALLER),
+        _page("/access/console-sessions", consoles.show_sessions),
+        *_actions("/access/console-sessions/{console}/{action}", consoles.CONSOLE),
         *_actions("/access/new/{action}", ACCESS),
         _page("/projections", read_models.show_projections),
         *_actions("/projections/{projection}/{action}", PROJECTION),

@@ -22,6 +22,12 @@ from control_plane.version import release
 
 _FOLDER: Final = Path(__file__).parent
 STATIC: Final = _FOLDER / "static"
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+"""Content security policy of the pages."""
+DISPLAY_POLICY: Final = POLICY.replace("img-src 'self'", "img-src 'self' data:")
 _LONGEST: Final = 60
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _MINUTE: Final = 60
@@ -29,11 +35,11 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _TONES: Final = {
     "good": (
         "active", "free", "enrolled", "done", "ok", "ready", "offered", "published", "bound", "suitable", "sealed", "closed",
-        "equal", "live", "allowed",
+        "equal", "live", "allowed", "connected",
     ),
     "busy": (
         "requested", "placed", "provisioning", "starting", "stopping", "releasing", "registered", "discovered",
-        "due", "sent", "waiting", "resyncing", "reserved", "none", "asked", "running", "rebuilding",
+        "due", "sent", "waiting", "resyncing", "reserved", "none", "asked", "running", "rebuilding", "connecting",
     ),
     "used": ("claimed",),
     "bad": (

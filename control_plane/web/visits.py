@@ -48,6 +48,7 @@ NOTICES: Final = {
     "disable": "The service account was disabled.",
     "enable": "The service account was enabled.",
     "end": "The session was ended.",
+    "cut": "The console session ends within a second.",
     "rebuild": "The rebuild was requested.",
     "skip": "The event is skipped.",
     "retry-event": "The event is tried again.",

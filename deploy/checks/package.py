@@ -1,9 +1,9 @@
 """`python -m deploy.checks.package`: check that the built wheel is complete and that its programs start.
 
-The wheel is built from the files that git lists, and installed into an empty environment. This environment then gets
-those packages of `.venv` that the wheel requires, directly or indirectly, as links: the check needs no network, and the
-import of a package that the wheel does not require fails. Each program prints its help, and `sliceplane-server migrate`
-prepares an empty Postgres, for which `sliceplane-server issue-key` then creates a key.
+The wheel is built from the files that git lists and the packages for browsers, and installed into an empty environment.
+This environment then gets those packages of `.venv` that the wheel requires, directly or indirectly, as links: the
+check needs no network, and the import of a package that the wheel does not require fails. Each program prints its help,
+and `sliceplane-server migrate` prepares an empty Postgres, for which `sliceplane-server issue-key` then creates a key.
 """
 
 import os
@@ -30,7 +30,7 @@ from deploy.checks.migrations import differences
 from deploy.embedded.postgres import APP_ROLE, PostgresServer
 from deploy.embedded.signing_key import ensure_personal_key
 from deploy.embedded.stack import sqlalchemy_url
-from deploy.setup.repository import ROOT
+from deploy.setup.repository import BROWSER_PACKAGES, ROOT
 
 NAME: Final = "sliceplane"
 MIGRATIONS: Final = "control_plane/migrations"
@@ -115,7 +115,15 @@ def _repository_files() -> list[Path]:
         "--exclude-standard",
     ]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return [Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file()]
+    found = [Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file()]
+    return [*found, *_browser_files()]
+
+
+def _browser_files() -> list[Path]:
+    found = [path.relative_to(ROOT) for path in BROWSER_PACKAGES.rglob("*") if path.is_file()]
+    if not found:
+        raise Defect(f"{BROWSER_PACKAGES} is missing; ./dev installs it")
+    return found
 
 
 def _missing_files(wheel: Path) -> list[str]:

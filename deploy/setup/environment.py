@@ -63,7 +63,7 @@ def is_ready(extent: Extent) -> bool:
 
 def ensure(extent: Extent) -> None:
     """Create the environment of `extent` and point `.venv` at it, unless it is ready. Raises `SetupFailed`."""
-    with _lock():
+    with locked():
         if is_ready(extent):
             return
         folder = ENVIRONMENTS / extent.key()
@@ -75,7 +75,8 @@ def ensure(extent: Extent) -> None:
 
 
 @contextmanager
-def _lock() -> Iterator[None]:
+def locked() -> Iterator[None]:
+    """Hold the lock that serializes concurrent set-ups. Raises `SetupFailed`."""
     try:
         ENVIRONMENTS.mkdir(exist_ok=True)
         lock = (ENVIRONMENTS / "lock").open("w")

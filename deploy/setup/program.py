@@ -1,8 +1,9 @@
 """`./dev`: set up what is missing, then replace this process with the program of the verb.
 
-The set-up has two steps; each runs only if it is needed. The first installs Debian packages (as root on Debian 12 only;
-elsewhere Postgres and Redis come from Python packages, and nodes are simulated). The second creates the Python
-environment. After Ctrl-C or SIGTERM no process keeps running; the module of each step states what remains on disk.
+The set-up has three steps; each runs only if it is needed. The first installs Debian packages (as root on Debian 12
+only; elsewhere Postgres and Redis come from Python packages, and nodes are simulated). The second creates the Python
+environment, the third installs the packages that the web console serves to browsers. After Ctrl-C or SIGTERM no process
+keeps running; the module of each step states what remains on disk.
 """
 
 import os
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from deploy.setup import debian, environment, focus
+from deploy.setup import browser_packages, debian, environment, focus
 from deploy.setup.commands import SetupFailed
 from deploy.setup.interrupts import INTERRUPTED, end_at_once, raise_interrupts
 from deploy.setup.progress import step
@@ -60,6 +61,7 @@ def set_up() -> None:
     if not environment.is_ready(extent):
         environment.ensure(extent)
     environment.write_programs()
+    browser_packages.ensure()
 
 
 def _install_packages() -> None:

@@ -230,6 +230,36 @@ def test_ticket_is_refused_and_recorded_if_it_is_used_again_or_by_another_caller
     ]
 
 
+def test_wrong_use_of_a_ticket_for_a_display_is_refused_and_recorded(displays: Consoles) -> None:
+    other = issue(displays.plane, "other", "admin").secret
+    ticket, expired, late = displays.ticket(origin=PAGE), displays.ticket(), displays.ticket()
+    assert displays.codes(ticket, other, PAGE) == ["ticket_of_other_caller"]
+    assert displays.codes(ticket, origin="https://evil.example.com") == ["ticket_of_other_origin"]
+    assert displays.codes({**ticket, "ticket": expired["ticket"]}, origin=PAGE) == ["ticket_wrong"]
+    with displays.socket(ticket, origin=PAGE) as socket:
+        assert first(socket) == {"state": "connected"}
+        assert displays.codes(ticket, origin=PAGE) == ["ticket_used"]
+        viewer = Viewer(SocketDisplay(socket))
+        assert viewer.pixels(*viewer.begin())
+    displays.plane.rows(
+        "update work.console set ticket_expires_at = now() where console_id = %(id)s returning 1",
+        id=expired["id"],
+    )
+    assert displays.codes(expired) == ["ticket_expired"]
+    with displays.plane.client() as client:
+        assert client.delete(f"/allocations/{displays.allocation}").is_success
+    assert displays.codes(late) == ["slice_not_on_node"]
+    refused = {
+        each["id"]: [code for kind, code in displays.events(each["id"]) if kind == "console.ticket_refused"]
+        for each in (ticket, expired, late)
+    }
+    assert refused == {
+        ticket["id"]: ["ticket_of_other_caller", "ticket_of_other_origin", "ticket_wrong", "ticket_used"],
+        expired["id"]: ["ticket_expired"],
+        late["id"]: ["slice_not_on_node"],
+    }
+
+
 def test_ticket_that_is_used_without_a_websocket_is_lost_and_its_session_ends(consoles: Consoles) -> None:
     ticket = consoles.ticket()
     with consoles.plane.client() as client:

@@ -4,10 +4,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.servers.lab import kept_folder
+from tests.servers.npm_packages import NotInstalled, ensure_installed
 from tests.servers.plane import ADMIN_KEY, RunningPlane
 from tests.web.visitors import Visitor
 
@@ -25,6 +28,15 @@ def chromium() -> Iterator[Browser]:
         arguments = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
         with closing(playwright.chromium.launch(executable_path=program, args=arguments)) as browser:
             yield browser
+
+
+@pytest.fixture(scope="session")
+def packages() -> Path:
+    """Folder with the npm packages of these tests."""
+    try:
+        return ensure_installed(Path(__file__).with_name("npm"), kept_folder() / "web") / "node_modules"
+    except NotInstalled as error:
+        pytest.skip(f"the npm packages cannot be installed: {error}")
 
 
 @pytest.fixture

@@ -12,25 +12,11 @@ from tests import matrix, torture
 from tests.api.access.principals import create_account
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
-from tests.servers.lab import kept_folder
-from tests.servers.npm_packages import NotInstalled, ensure_installed
 from tests.servers.plane import RunningPlane
+from tests.web.axe import violations
 from tests.web.visitors import Visitor
 
-_FILES: Final = Path(__file__).with_name("npm")
 _SCHEMES: Final[tuple[Literal["light"], Literal["dark"]]] = ("light", "dark")
-_RUN: Final = (
-    "async () => (await axe.run()).violations.map(v => `${v.id}: ${v.nodes.map(n => n.html).join(' | ')}`)"
-)
-
-
-@pytest.fixture(scope="module")
-def packages() -> Path:
-    """Folder with the installed npm packages."""
-    try:
-        return ensure_installed(_FILES, kept_folder() / "web") / "node_modules"
-    except NotInstalled as error:
-        pytest.skip(f"the npm packages cannot be installed: {error}")
 
 
 @pytest.mark.timeout(300)
@@ -48,7 +34,8 @@ def test_no_page_violates_a_rule_of_axe(
     own = f"/allocations/{running.id}"
     paths = (
         "/", "/nodes", "/nodes/n1", "/nodes/n1/drain", "/nodes/n1/slots/0", "/nodes/n1/slots/0/force-release",
-        "/allocations", "/allocations/new", own, f"{own}/release", f"{own}/open-ingress", f"{own}/placement", f"{own}/timeline?level=important", f"{own}/console?slot=0", "/tasks",
+        "/allocations", "/allocations/new", own, f"{own}/release", f"{own}/open-ingress", f"{own}/placement", f"{own}/timeline?level=important", f"{own}/console?slot=0",
+        f"{own}/display?slot=0", "/access/console-sessions", "/tasks",
         f"/tasks/{task}", f"/history?kind=allocation&name={running.id}&compared=position:12", "/events", "/events/14",
         "/usage", "/usage/entries", "/usage/periods/open", "/usage/periods/open/close", "/reservations", "/projects",
         "/projects/default", "/projects/default/limits", "/skus", "/images", "/search?q=absent", "/absent",
@@ -59,14 +46,11 @@ def test_no_page_violates_a_rule_of_axe(
     )  # fmt: skip
     page, found = visitor.page, dict[tuple[str, str], list[str]]()
     chance = random.Random(f"axe {torture.seed()}")
-    axe = (packages / "axe-core/axe.min.js").read_text()
     for path in paths:
         for scheme in _SCHEMES if matrix.is_full() else [chance.choice(_SCHEMES)]:
             page.emulate_media(color_scheme=scheme)
             visitor.open(path)
-            # Evaluated by the debugger, to which the policy of the page does not apply.
-            page.evaluate(axe)
-            if violations := page.evaluate(_RUN):
-                found[path, scheme] = violations
+            if violated := violations(page, packages):
+                found[path, scheme] = violated
     visitor.faults[:] = [each for each in visitor.faults if "404" not in each]
     assert found == {}

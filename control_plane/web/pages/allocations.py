@@ -11,6 +11,7 @@ from starlette.responses import Response
 from control_plane.web.actions import by_scope, commands_of
 from control_plane.web.bulk import offered
 from control_plane.web.commands import Command, command_of
+from control_plane.web.pages import consoles
 from control_plane.web.pages.allocation_actions import ACTIONS, ALLOCATION
 from control_plane.web.pages.bulk_actions import ALLOCATIONS
 from control_plane.web.timeline import TIMELINE_PAGE, timeline_of
@@ -60,6 +61,7 @@ async def show(visit: Visit) -> Response:
         logins=[*_logins(found)],
         actions=ACTIONS,
         commands=_commands(visit, name),
+        console=consoles.allowed(visit),
     )
 
 
@@ -108,24 +110,6 @@ async def show_serial_log(visit: Visit) -> Response:
     cli = ("allocations", "serial-log", name, "--slot", slot)
     command = command_of(visit.request, "Serial log", cli=cli, path=path)
     return visit.render("serial_log.html", log=log, slot=slot, text=_visible(log["text"]), command=command)
-
-
-async def show_console(visit: Visit) -> Response:
-    return _console(visit, visit.query("slot") or "0", None)
-
-
-async def open_console(visit: Visit) -> Response:
-    """Request a ticket for the serial console, and return the page with the terminal, which uses the ticket."""
-    slot = (await visit.form()).text("slot") or "0"
-    name, url = visit.request.path_params["allocation"], visit.request.url
-    body = {"slot": int(slot) if slot.isdecimal() else slot, "origin": f"{url.scheme}://{url.netloc}"}
-    ticket = await visit.send("POST", "allocations", name, "console-sessions", body=body)
-    return _console(visit, slot, ticket)
-
-
-def _console(visit: Visit, slot: str, ticket: Mapping[str, Any] | None) -> Response:
-    name = visit.request.path_params["allocation"]
-    return visit.render("console.html", allocation=name, slot=slot, ticket=ticket)
 
 
 def _visible(text: str) -> str:

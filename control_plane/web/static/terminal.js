@@ -1,82 +1,69 @@
-// A terminal for the serial console of a slice: it shows the output as text, and sends keys. It interprets line feed,
-// carriage return, backspace and tab; control sequences are left out, so programs that draw a screen are not usable.
+// The terminal of a serial console: xterm.js on a console session.
 "use strict";
 
-const MOST_CHARACTERS = 200000;
-const KEYS = {
-  Enter: "\r", Backspace: "\x7f", Escape: "\x1b", Delete: "\x1b[3~", ArrowUp: "\x1b[A", ArrowDown: "\x1b[B",
-  ArrowRight: "\x1b[C", ArrowLeft: "\x1b[D", Home: "\x1b[H", End: "\x1b[F", PageUp: "\x1b[5~", PageDown: "\x1b[6~",
+import { FitAddon } from "/ui/static/packages/@xterm/addon-fit/lib/addon-fit.mjs";
+import { Terminal } from "/ui/static/packages/@xterm/xterm/lib/xterm.mjs";
+import { consoleSession } from "/ui/static/console_session.js";
+
+// A guest assumes 80 columns and 24 lines on a serial port, so that the terminal is never smaller.
+const LEAST_COLUMNS = 80;
+const LEAST_ROWS = 24;
+const MESSAGE_BYTES = 8192;
+
+adoptStyles();
+const root = document.querySelector("[data-terminal]");
+const size = document.querySelector("[data-terminal-size]");
+const terminal = new Terminal({
+  cursorBlink: false, fontFamily: '"DejaVu Sans Mono", Consolas, monospace', fontSize: 14, minimumContrastRatio: 4.5,
+  screenReaderMode: true, scrollback: 5000, theme: { background: "#10151c", foreground: "#e7ebf1", cursor: "#e7ebf1" },
+});
+const fit = new FitAddon();
+terminal.loadAddon(fit);
+terminal.open(root);
+const encoder = new TextEncoder();
+const session = consoleSession({
+  connected: () => { terminal.reset(); terminal.focus(); },
+  output: (bytes) => terminal.write(bytes),
+  ended: () => {},
+});
+
+const send = (bytes) => {
+  for (let start = 0; start < bytes.length; start += MESSAGE_BYTES) session.send(bytes.slice(start, start + MESSAGE_BYTES));
 };
-const SEQUENCE = /\x1b(?:\[[0-?]*[ -\/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -\/]*[0-~])/g;
-const terminal = document.querySelector("[data-console]");
-if (terminal) connect(terminal);
+terminal.onData((text) => send(encoder.encode(text)));
+terminal.onBinary((text) => send(Uint8Array.from(text, (each) => each.charCodeAt(0))));
+terminal.attachCustomKeyEventHandler((event) => {
+  // Keys of the browser: Shift and Tab leave the terminal, Ctrl-V pastes, and Ctrl-C copies what is selected.
+  if (event.key === "Tab" && event.shiftKey) return false;
+  if (!event.ctrlKey || event.altKey) return true;
+  return !(event.key.toLowerCase() === "v" || (event.key.toLowerCase() === "c" && terminal.hasSelection()));
+});
+new ResizeObserver(resize).observe(root);
 
-function connect(terminal) {
-  const state = document.querySelector("[data-console-state]");
-  const socket = new WebSocket(location.origin.replace(/^http/, "ws") + terminal.dataset.console);
-  const decoder = new TextDecoder();
-  let connected = false;
-  let ended = false;
-  let line = "";
-  let column = 0;
-  let done = "";
-  socket.binaryType = "arraybuffer";
-  socket.addEventListener("open", () => socket.send(JSON.stringify({ ticket: terminal.dataset.ticket })));
-  socket.addEventListener("message", (event) => {
-    if (typeof event.data === "string") { report(JSON.parse(event.data)); return; }
-    write(decoder.decode(event.data, { stream: true }).replace(SEQUENCE, ""));
-    terminal.textContent = done + line;
-    terminal.scrollTop = terminal.scrollHeight;
-  });
-  socket.addEventListener("close", () => {
-    // The reason of the end arrives as a message before; without it, the connection is lost or was closed here.
-    if (!ended) state.textContent = "The connection is closed.";
-    connected = false;
-  });
-  document.querySelector("[data-console-close]").addEventListener("click", () => socket.close());
-  terminal.addEventListener("keydown", (event) => {
-    const text = keyOf(event);
-    if (text === null || !connected) return;
-    event.preventDefault();
-    send(text);
-  });
-  terminal.addEventListener("paste", (event) => {
-    event.preventDefault();
-    if (connected) send(event.clipboardData.getData("text").replace(/\r?\n/g, "\r"));
-  });
-
-  function report(message) {
-    connected = message.state === "connected";
-    if (connected) { state.textContent = "Connected."; terminal.focus(); return; }
-    ended = true;
-    const reasons = message.reasons || [message.reason];
-    state.textContent = `The session ended: ${reasons.map((each) => each.message).join("; ")}`;
-  }
-
-  function send(text) {
-    const bytes = new TextEncoder().encode(text);
-    for (let start = 0; start < bytes.length; start += 8192) socket.send(bytes.slice(start, start + 8192));
-  }
-
-  function write(text) {
-    for (const each of text) {
-      if (each === "\n") { done = (done + line + "\n").slice(-MOST_CHARACTERS); line = ""; column = 0; }
-      else if (each === "\r") column = 0;
-      else if (each === "\b") column = Math.max(0, column - 1);
-      else if (each >= " " || each === "\t") { line = line.slice(0, column) + each + line.slice(column + 1); column += 1; }
-    }
-  }
+function resize() {
+  const found = fit.proposeDimensions();
+  if (!found || !found.cols) return;
+  terminal.resize(Math.max(LEAST_COLUMNS, found.cols), Math.max(LEAST_ROWS, found.rows));
+  size.textContent = `stty rows ${terminal.rows} columns ${terminal.cols}`;
 }
 
-// Returns what a key sends, or null for a key that belongs to the browser. Tab leaves the terminal with Shift only.
-function keyOf(event) {
-  if (event.altKey || event.metaKey || event.isComposing) return null;
-  if (event.ctrlKey) {
-    const code = event.key.length === 1 ? event.key.toUpperCase().charCodeAt(0) : 0;
-    // Ctrl-V pastes, and Ctrl-C copies what is selected.
-    if (event.key === "v" || (event.key === "c" && String(getSelection()))) return null;
-    return code >= 64 && code < 96 ? String.fromCharCode(code - 64) : null;
-  }
-  if (event.key === "Tab") return event.shiftKey ? null : "\t";
-  return KEYS[event.key] || ([...event.key].length === 1 ? event.key : null);
+// xterm.js writes style elements and style attributes, which the policy of the page refuses. The same rules are
+// permitted in a style sheet that a script makes, and as properties of an element. A style element is replaced by a
+// template, because even an empty one is refused.
+function adoptStyles() {
+  const create = document.createElement.bind(document);
+  document.createElement = (name, options) => {
+    const made = create(name === "style" ? "template" : name, options);
+    if (name === "style") {
+      const sheet = new CSSStyleSheet();
+      document.adoptedStyleSheets.push(sheet);
+      Object.defineProperty(made, "textContent", { set: (rules) => sheet.replaceSync(rules) });
+    } else if (name === "span") made.setAttribute = setAttribute;
+    return made;
+  };
+}
+
+function setAttribute(name, value) {
+  if (name === "style") this.style.cssText = value;
+  else Element.prototype.setAttribute.call(this, name, value);
 }

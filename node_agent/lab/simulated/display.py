@@ -14,7 +14,7 @@ WIDTH, HEIGHT = 160, 100
 _VERSION: Final = b"RFB 003.008\n"
 _FORMAT: Final = struct.pack(">BBBBHHHBBBxxx", 32, 24, 0, 1, 255, 255, 255, 16, 8, 0)
 """Pixel format: 32 bits, of which 24 are used; little endian; red, green and blue in this order from the top."""
-_COLOURS: Final = (0x1D4ED8, 0x15803D, 0xB45309, 0x7E22CE)
+COLOURS: Final = (0x1D4ED8, 0x15803D, 0xB45309, 0x7E22CE)
 _MOST_QUEUED: Final = 16
 _WAIT_SECONDS: Final = 0.2
 _MOST_SHIFTED: Final = 31
@@ -113,7 +113,7 @@ class SimulatedDisplay:
 
     def _press(self, *, is_down: bool) -> None:
         if is_down:
-            self._colour = (self._colour + 1) % len(_COLOURS)
+            self._colour = (self._colour + 1) % len(COLOURS)
         if self._waits:
             self._update(is_incremental=True)
 
@@ -129,7 +129,7 @@ class SimulatedDisplay:
         """Return the colour in the pixel format of the viewer."""
         fields: tuple[int, ...] = struct.unpack(">BBBBHHHBBBxxx", self._format)
         bits, is_big, most, shifts = fields[0], fields[2], fields[4:7], fields[7:]
-        colour = _COLOURS[self._colour]
+        colour = COLOURS[self._colour]
         parts = (colour >> 16 & 255, colour >> 8 & 255, colour & 255)
         value = sum(
             part * limit // 255 << shift for part, limit, shift in zip(parts, most, shifts, strict=True)

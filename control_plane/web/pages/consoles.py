@@ -1,0 +1,105 @@
+"""Pages of console sessions: the terminal and the display of a slice, and the open sessions of all admins."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.responses import JSONResponse, Response
+
+from control_plane.web.actions import REASON, Action, Names, Resource, View, by_scope, with_reason, words
+from control_plane.web.calls import Refusal
+from control_plane.web.commands import command_of
+from control_plane.web.cookies import ROOT
+from control_plane.web.rendering import DISPLAY_POLICY
+from control_plane.web.visits import Visit, problem
+
+_SCOPE: Final = "fleet:write"
+_CUT: Final = {
+    "cut": Action(
+        "Cut session", "cut", "The connection of the session ends within a second. The reason is shown to its caller.",
+        with_reason("cut"), words("consoles", "cut", reason=True), fields=(REASON,), dangerous=True,
+    ),
+}  # fmt: skip
+
+
+def allowed(visit: Visit) -> Mapping[str, Any]:
+    """Return whether the caller may open consoles, in the form of `allowed_actions`."""
+    found: Mapping[str, Any] = by_scope(visit, "console", scope=_SCOPE)["console"]
+    return found
+
+
+async def show_terminal(visit: Visit) -> Response:
+    return _page(visit, "serial", "terminal")
+
+
+async def show_display(visit: Visit) -> Response:
+    response = _page(visit, "graphics", "display")
+    # noVNC decodes compressed parts of a display, and shows the cursor of the guest, as images in `data:` addresses.
+    response.headers["Content-Security-Policy"] = DISPLAY_POLICY
+    return response
+
+
+def _page(visit: Visit, kind: str, command: str) -> Response:
+    name, slot = visit.request.path_params["allocation"], visit.query("slot") or "0"
+    shown = command_of(
+        visit.request, "Open", cli=("consoles", command, name, "--slot", slot), method="POST",
+        path=("allocations", name, "console-sessions"), body={"slot": _number(slot), "kind": kind},
+    )  # fmt: skip
+    return visit.render(
+        "console.html", allocation=name, slot=slot, kind=kind, allowed=allowed(visit), command=shown
+    )
+
+
+def _number(slot: str) -> int | str:
+    """Return the number of a slot for the API, which refuses a text."""
+    return int(slot) if slot.isascii() and slot.isdigit() else slot
+
+
+async def open_session(visit: Visit) -> Response:
+    """Request a session for the script of a page, and return its ticket or the refusal as JSON."""
+    name, url = visit.request.path_params["allocation"], visit.request.url
+    try:
+        form = await visit.form()
+        body = {
+            "slot": _number(form.text("slot") or "0"),
+            "origin": f"{url.scheme}://{url.netloc}",
+            "kind": form.text("kind"),
+            "shared": form.text("shared") == "yes",
+        }
+        ticket = await visit.send("POST", "allocations", name, "console-sessions", body=body)
+    except Refusal as refusal:
+        if refusal.status == HTTPStatus.UNAUTHORIZED:
+            raise
+        return JSONResponse(refusal.problem, refusal.status)
+    path = f"{ROOT}/console-sessions/{ticket['id']}/stream"
+    return JSONResponse({**ticket, "path": path}, HTTPStatus.CREATED)
+
+
+async def show_sessions(visit: Visit) -> Response:
+    listed = await visit.get("console-sessions")
+    return visit.render("console_sessions.html", consoles=listed["items"], cutting=_CUT["cut"])
+
+
+async def _load(visit: Visit, names: Names) -> View:
+    listed = await visit.get("console-sessions")
+    found = next((each for each in listed["items"] if each["id"] == names["console"]), None)
+    if found is None:
+        message = f"no open console session has the id {names['console'][:64]!r}"
+        raise problem(HTTPStatus.NOT_FOUND, "unknown_console", message, "Open the list of console sessions.")
+    return {**found, "allowed_actions": by_scope(visit, *_CUT, scope=_SCOPE)}
+
+
+CONSOLE: Final = Resource(
+    "console session", _CUT,
+    path=lambda names: ("console-sessions", names["console"]),
+    page=lambda _names: "/access/console-sessions",
+    facts=lambda view: {
+        "Caller": view["actor"],
+        "Kind": view["kind"],
+        "Slot": view["slot_id"],
+        "Allocation": view["allocation_id"],
+    },
+    label=lambda names: names["console"],
+    words=lambda names: (names["console"],),
+    load=_load,
+)  # fmt: skip
