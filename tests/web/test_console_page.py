@@ -148,7 +148,8 @@ def test_display_is_drawn_and_gets_keys_pasted_text_and_ctrl_alt_del(consoles: C
     # The keys are a, Shift with B, and Enter.
     page.get_by_label("Paste as keys").fill("aB\n")
     page.get_by_role("button", name="Type into the display").click()
-    page.wait_for_function("document.activeElement.tagName == 'CANVAS'")
+    is_typed = "document.activeElement.tagName == 'CANVAS'"
+    until(lambda: page.evaluate(is_typed), "the text is typed, and the display has the focus again")
     consoles.await_colour(0)
     page.keyboard.press("a")
     consoles.await_colour(1)
