@@ -133,9 +133,8 @@ def admit(
     ]
     assert node.post("/reports", json=batch(str(uuid4()), (1, survey(slots=slots_found)))).is_success
     assert node.post("/heartbeat", json=BEAT).is_success
-    with plane.client() as admin:
-        for index in range(slots if approve else 0):
-            assert admin.post(f"/nodes/{name}/slots/{index}/approve").is_success
+    for index in range(slots if approve else 0):
+        assert plane.client().post(f"/nodes/{name}/slots/{index}/approve").is_success
     return node
 
 

@@ -23,7 +23,7 @@ from tests.api.node import admit, allocate
 from tests.api.streams import open_stream, watch_events
 from tests.audit.test_proofs_end_to_end import await_sealed
 from tests.projections.plane_requests import rebuild
-from tests.servers.plane import ADMIN_KEY, RunningPlane, running_sealed
+from tests.servers.plane import ADMIN_KEY, RunningPlane, running
 from tests.waiting import until
 
 MARKER = "person-5d1f"
@@ -41,7 +41,7 @@ REQUEST = {
 
 @pytest.fixture
 def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    with running_sealed(postgres_server) as plane:
+    with running(postgres_server) as plane:
         yield plane
 
 

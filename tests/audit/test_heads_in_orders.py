@@ -16,13 +16,13 @@ from tasks.scripts import QueueKeys, namespace_of
 from tasks.sealed import unseal
 from tasks.wire import decode_message, order_of
 from tests.api.node import allocate, as_node, batch, desired_orders, enrol, register_node, survey
-from tests.servers.plane import RunningPlane, running_sealed
+from tests.servers.plane import RunningPlane, running
 from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
 def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    with running_sealed(postgres_server) as plane:
+    with running(postgres_server) as plane:
         yield plane
 
 

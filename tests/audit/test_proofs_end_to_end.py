@@ -22,7 +22,7 @@ from tasks.signing import Signer, new_private_key
 from tests.api.access.principals import issue
 from tests.api.node import register_node
 from tests.cli.outcome import Outcome
-from tests.servers.plane import ADMIN_KEY, RunningPlane, running_sealed
+from tests.servers.plane import ADMIN_KEY, RunningPlane, running
 from tests.waiting import until
 
 Run = Callable[..., Outcome]
@@ -30,7 +30,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture(scope="module")
 def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    with running_sealed(postgres_server) as plane:
+    with running(postgres_server) as plane:
         register_node(plane, "n1")
         await_sealed(plane)
         yield plane

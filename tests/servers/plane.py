@@ -1,5 +1,4 @@
-"""Control plane for tests: the real API, dispatcher and projector on a separate database and Redis, and the sealer
-for the tests that need it: it looks for new events five times per second.
+"""Control plane for tests: the real API, dispatcher, projector and sealer on a separate database and Redis.
 
 `running` runs these programs in one thread of this process, which starts fast. `stack` in `deploy.embedded` runs them
 as processes that can be killed.
@@ -9,7 +8,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -47,7 +46,7 @@ EVENTS_OF_THE_LAB: Final = ("sku.published", "sku.published", "image.published")
 class RunningPlane:
     """Running control plane of a test. The test may flush and kill `redis`, because no other test uses this server.
 
-    `sealing` are the settings of its sealer, which may not run.
+    `sealing` are the settings of its sealer.
     """
 
     url: str
@@ -64,7 +63,6 @@ class RunningPlane:
             headers={"Authorization": f"Bearer {ADMIN_KEY}", **headers},
             timeout=20,
             verify=TLS_CONTEXT,
-            trust_env=False,  # to read the settings of proxies and .netrc takes most of the time of a new client
         )
 
     def document(self) -> dict[str, Any]:
@@ -122,20 +120,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def running(server: PostgresServer, **changes: object) -> contextlib.AbstractContextManager[RunningPlane]:
+@contextlib.contextmanager
+def running(server: PostgresServer, **changes: object) -> Iterator[RunningPlane]:
     """Run a control plane on a new database of the session's PostgreSQL server and on a new Redis. `changes` override
     its default settings.
     """
-    return _running(server, changes, seals=False)
-
-
-def running_sealed(server: PostgresServer) -> contextlib.AbstractContextManager[RunningPlane]:
-    """Run a control plane like `running`, with a sealer."""
-    return _running(server, {}, seals=True)
-
-
-@contextlib.contextmanager
-def _running(server: PostgresServer, changes: Mapping[str, object], *, seals: bool) -> Iterator[RunningPlane]:
     configure_logs("console")
     with (
         cloned(server, catalogue=True) as database,
@@ -148,7 +137,7 @@ def _running(server: PostgresServer, changes: Mapping[str, object], *, seals: bo
         settings = defaults.model_copy(update={"sealing_public_keys_file": public, **changes})
         sealing = sealer_settings(database, folder)
         with (
-            _in_a_thread(settings, sealing if seals else None),
+            _in_a_thread(settings, sealing),
             contextlib.closing(Statements(database.admin_dsn)) as statements,
         ):
             made = RunningPlane(f"http://{settings.listen}", settings, sealing, database, redis, statements)
@@ -171,13 +160,6 @@ def shared_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def sealed_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """Control plane like `shared_plane`, with a sealer."""
-    with running_sealed(postgres_server) as made:
-        yield made
-
-
 def _answers(client: httpx.Client) -> bool:
     with contextlib.suppress(httpx.TransportError):
         return client.get("/skus").status_code == httpx.codes.OK
@@ -185,7 +167,7 @@ def _answers(client: httpx.Client) -> bool:
 
 
 @contextlib.contextmanager
-def _in_a_thread(settings: Settings, sealing: SealerSettings | None) -> Iterator[None]:
+def _in_a_thread(settings: Settings, sealing: SealerSettings) -> Iterator[None]:
     stop: list[Callable[[], None]] = []
     thread = threading.Thread(target=lambda: uvloop.run(_programs(settings, sealing, stop)))
     thread.start()
@@ -198,9 +180,7 @@ def _in_a_thread(settings: Settings, sealing: SealerSettings | None) -> Iterator
         assert not thread.is_alive(), "the control plane did not stop"
 
 
-async def _programs(
-    settings: Settings, sealing: SealerSettings | None, stop: list[Callable[[], None]]
-) -> None:
+async def _programs(settings: Settings, sealing: SealerSettings, stop: list[Callable[[], None]]) -> None:
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     assert me is not None
     with contextlib.suppress(asyncio.CancelledError):
@@ -214,9 +194,8 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
     loop.call_soon_threadsafe(task.cancel)
 
 
-async def _together(made: Plane, sealing: SealerSettings | None) -> None:
+async def _together(made: Plane, sealing: SealerSettings) -> None:
     async with asyncio.TaskGroup() as group:
         for program in (serve, run_dispatcher, run_projector):
             group.create_task(program(made))
-        if sealing is not None:
-            group.create_task(run_sealer(sealing))
+        group.create_task(run_sealer(sealing))

@@ -13,8 +13,8 @@ from tests.web.browsing import Browser, logged_in
 
 
 @pytest.fixture(scope="module")
-def running(sealed_plane: RunningPlane) -> RunningAllocation:
-    return RunningAllocation(sealed_plane, admit(sealed_plane, "n1"))
+def running(shared_plane: RunningPlane) -> RunningAllocation:
+    return RunningAllocation(shared_plane, admit(shared_plane, "n1"))
 
 
 @pytest.fixture

@@ -33,23 +33,9 @@ from deploy.embedded.children import Child, installed_program
 from deploy.embedded.postgres import PostgresServer
 from tests.api.api_process import api_process
 from tests.api.node import admit, allocate, batch, register_node, survey
-from tests.servers.plane import (
-    ADMIN_KEY,
-    TLS_CONTEXT,
-    RunningPlane,
-    running_sealed,
-    sealer_settings,
-    settings_for,
-)
+from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane, sealer_settings, settings_for
 from tests.servers.postgres import cloned
 from tests.waiting import until
-
-
-@pytest.fixture
-def running_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """Control plane with all programs of which the state is shown, also the sealer."""
-    with running_sealed(postgres_server) as made:
-        yield made
 
 
 def readiness(plane: RunningPlane, check: str = "") -> tuple[int, dict[str, dict[str, Any]]]:

@@ -290,8 +290,8 @@ BY_PARAMETER: Final[Mapping[str, Callable[[World], Names]]] = {
 
 
 @pytest.fixture(scope="module")
-def document(sealed_plane: RunningPlane) -> dict[str, Any]:
-    found: dict[str, Any] = sealed_plane.document()
+def document(shared_plane: RunningPlane) -> dict[str, Any]:
+    found: dict[str, Any] = shared_plane.document()
     return found
 
 
@@ -333,9 +333,9 @@ def test_every_code_sample_is_a_shell_command_with_the_example(operations: dict[
 
 
 def test_control_plane_accepts_every_example_and_replays_every_change(
-    sealed_plane: RunningPlane, operations: dict[str, Operation]
+    shared_plane: RunningPlane, operations: dict[str, Operation]
 ) -> None:
-    world, replays = World(sealed_plane), 0
+    world, replays = World(shared_plane), 0
     for name, operation in operations.items():
         if operation[EXTENSION]["roles"] == ["node"] or name in ANSWERED_BY_NODES:
             continue
@@ -379,35 +379,35 @@ def accept_example(world: World, method: str, path: str, operation: Operation) -
 
 
 def test_control_plane_accepts_every_example_of_an_agent(
-    sealed_plane: RunningPlane, operations: dict[str, Operation]
+    shared_plane: RunningPlane, operations: dict[str, Operation]
 ) -> None:
-    admit(sealed_plane, "lab-j")
+    admit(shared_plane, "lab-j")
     agents = [each for each, op in operations.items() if op[EXTENSION]["roles"] == ["node"]]
     agents.remove("POST /v1/agent/streams/{stream_id}/open")  # needs a requested stream
     made = {
-        "POST /v1/agent/enroll": enrolment("lab-k", register_node(sealed_plane, "lab-k")).model_dump(),
+        "POST /v1/agent/enroll": enrolment("lab-k", register_node(shared_plane, "lab-k")).model_dump(),
         "POST /v1/agent/sessions": renewal("lab-j", 1, "next").model_dump(),
     }
-    with closing(as_node(sealed_plane, "lab-j")) as node:
+    with closing(as_node(shared_plane, "lab-j")) as node:
         for name in sorted(agents, key=lambda each: each in made):
             body = BODIES[name]
             if name in made:
-                refused = node.post(sealed_plane.url + name.split()[1], json=body)
+                refused = node.post(shared_plane.url + name.split()[1], json=body)
                 assert (refused.status_code, refused.json()["reasons"][0]["code"]) == (
                     401,
                     "wrong_proof",
                 ) or (refused.json()["reasons"][0]["code"] == "unknown_node")
                 assert body.keys() == made[name].keys()
                 body = made[name]
-            answer = node.post(sealed_plane.url + name.split()[1], json=body)
+            answer = node.post(shared_plane.url + name.split()[1], json=body)
             assert answer.is_success, (name, answer.text)
     assert len(agents) == 8
 
 
 def test_example_of_every_path_parameter_in_the_openapi_document_is_found_or_answered_as_unknown(
-    sealed_plane: RunningPlane, operations: dict[str, Operation]
+    shared_plane: RunningPlane, operations: dict[str, Operation]
 ) -> None:
-    with sealed_plane.client() as admin:
+    with shared_plane.client() as admin:
         for name, operation in operations.items():
             method, path = name.split()
             if method != "GET" or "{" not in path:
@@ -415,7 +415,7 @@ def test_example_of_every_path_parameter_in_the_openapi_document_is_found_or_ans
             examples = {
                 each["name"]: each["example"] for each in operation["parameters"] if each["in"] == "path"
             }
-            with admin.stream("GET", sealed_plane.url + path.format(**examples)) as answer:
+            with admin.stream("GET", shared_plane.url + path.format(**examples)) as answer:
                 if answer.status_code != 200:
                     answer.read()
                     codes = [each["code"] for each in answer.json()["reasons"]]
@@ -423,12 +423,12 @@ def test_example_of_every_path_parameter_in_the_openapi_document_is_found_or_ans
                     assert all(code.startswith("unknown_") for code in codes), name
 
 
-def test_documentation_page_may_load_and_send_nothing_outside_its_server(sealed_plane: RunningPlane) -> None:
-    page = httpx.get(f"{sealed_plane.url}/docs", verify=TLS_CONTEXT)
+def test_documentation_page_may_load_and_send_nothing_outside_its_server(shared_plane: RunningPlane) -> None:
+    page = httpx.get(f"{shared_plane.url}/docs", verify=TLS_CONTEXT)
     assert re.findall(r"(?:https?:)?//[\w.-]+", page.text) == []
     policy = dict(each.strip().split(" ", 1) for each in page.headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'self'"
     assert not re.search(r"\*|https?:", page.headers["content-security-policy"])
     [sheet] = re.findall(r'href="([^"]+\.css)"', page.text)
-    loaded = re.findall(r"url\(([^)]+)\)", httpx.get(f"{sealed_plane.url}{sheet}", verify=TLS_CONTEXT).text)
+    loaded = re.findall(r"url\(([^)]+)\)", httpx.get(f"{shared_plane.url}{sheet}", verify=TLS_CONTEXT).text)
     assert all(each.strip("\"'").startswith("data:") for each in loaded)
