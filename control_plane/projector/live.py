@@ -84,7 +84,9 @@ class _Meeting:
         self._positions.pop(projection, None)
 
     async def wait(self, projection: Projection, position: Position, *, busy: bool) -> None:
-        """Note the position at which a read model waits, and wait for an event, or until the meeting is complete."""
+        """Note the position of a read model that has no events left to process. If all read models are now at this
+        position, end the waits of all of them; otherwise wait for an event.
+        """
         self._positions[projection] = position
         if len(self._positions) == len(self._waiters) and len({*self._positions.values()}) == 1:
             self.complete = True

@@ -1,4 +1,6 @@
-"""Control plane that tests use in turn, each with an empty fleet, until a module without such tests follows.
+"""A running control plane that is shared by tests one after the other, and emptied before each of them.
+
+It is stopped when a module follows that does not use it.
 
 Emptying the tables takes a tenth of the processor time of a start, and the database connections of a running control
 plane already have their statements planned. Before each test, the ledger, the read models and the tables of work in

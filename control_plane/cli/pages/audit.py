@@ -32,7 +32,7 @@ def _head(item: Head) -> Iterator[Row]:
 
 
 def kept(item: Head) -> Text:
-    """Return one line about a head that was kept."""
+    """Return one line about a signed head that was added to the file of kept heads."""
     return Text(f"{words.instant(item.sealed_at)}  kept head {item.number} of {item.size:,} positions")
 
 

@@ -193,7 +193,9 @@ def expected(principal: str, declared: dict[str, Any]) -> str:
 def cases(
     every: Iterable[tuple[str, str, dict[str, Any]]], principals: Iterable[str]
 ) -> Iterator[tuple[str, str, dict[str, Any], str]]:
-    """Yield the routes, each with the principals that the run tests on it."""
+    """Yield pairs of a route and a principal to send a request with: all principals for one route of each declaration,
+    and a random sample of them for each other route.
+    """
     chance, names, declarations = random.Random(f"P21 {torture.seed()}"), [*principals], set[str]()
     for method, path, declared in chance.sample(listed := [*every], len(listed)):
         is_new = (text := json.dumps(declared, sort_keys=True)) not in declarations
