@@ -39,7 +39,7 @@ _TONES: Final = {
     ),
     "busy": (
         "requested", "placed", "provisioning", "starting", "stopping", "releasing", "registered", "discovered",
-        "due", "sent", "waiting", "resyncing", "reserved", "none", "asked", "running", "rebuilding", "connecting",
+        "due", "sent", "waiting", "not_sealed", "resyncing", "reserved", "none", "asked", "running", "rebuilding", "connecting",
     ),
     "used": ("claimed",),
     "bad": (

@@ -2,7 +2,7 @@
 
 Consecutive events below the chosen level of importance are shown as one row with their number (a fold), and a link in
 it shows them singly. The level and the open folds are in the address of the page. An hour without an event is a row of
-its own.
+its own. Callers with the scope `audit:read` see which events are not sealed yet.
 """
 
 from collections import Counter
@@ -66,6 +66,16 @@ class Fold(NamedTuple):
         return Counter(each.event["type"] for each in self.steps).most_common()
 
 
+class Seal(NamedTuple):
+    """How much of the ledger is sealed: the newest signed head covers positions 1 to `size`. `number` and `sealed_at`
+    are those of this head, None if nothing is sealed.
+    """
+
+    size: int
+    number: int | None = None
+    sealed_at: str | None = None
+
+
 class Timeline(NamedTuple):
     """Rows of a timeline, newest first: steps, folds, and the seconds of idle times."""
 
@@ -73,6 +83,8 @@ class Timeline(NamedTuple):
     level: str
     levels: Sequence[tuple[str, str]]
     """Each level with the address of the page at this level."""
+    seal: Seal | None
+    """None if the caller may not read the audit."""
 
 
 def level_of(kind: str) -> str:
@@ -83,13 +95,25 @@ def level_of(kind: str) -> str:
     return "routine" if last in ROUTINE or kind in ROUTINE_TYPES else "normal"
 
 
-def timeline_of(visit: Visit, events: Sequence[Mapping[str, Any]]) -> Timeline:
+async def read_seal(visit: Visit) -> Seal | None:
+    """Return how much of the ledger is sealed, None if the caller may not read the audit.
+
+    A page must read it before its events, or at the same time: an event that is newer than the head is shown as not
+    sealed, which is true at most a second longer than necessary.
+    """
+    if not visit.allows("audit:read"):
+        return None
+    heads = (await visit.get("audit", "heads", limit=1))["items"]
+    return Seal(heads[0]["size"], heads[0]["number"], heads[0]["sealed_at"]) if heads else Seal(0)
+
+
+def timeline_of(visit: Visit, events: Sequence[Mapping[str, Any]], seal: Seal | None) -> Timeline:
     """Return the timeline of events, newest first, at the level and with the open folds of the page's address."""
     level = visit.query("level")
     chosen = level if level in LEVELS else _DEFAULT
     opened = {int(each) for each in (visit.query("open") or "").split(",")[:_MOST_OPEN] if _is_position(each)}
     levels = [(each, visit.url(level=None if each == _DEFAULT else each, open=None)) for each in LEVELS]
-    return Timeline([*_rows(visit, _steps(events), chosen, opened)], chosen, levels)
+    return Timeline([*_rows(visit, _steps(events), chosen, opened)], chosen, levels, seal)
 
 
 def _is_position(text: str) -> bool:

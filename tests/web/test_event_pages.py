@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import httpx
+import psycopg
 import pytest
 
 from tests.api.access.principals import issue
@@ -88,6 +90,38 @@ def test_page_of_an_event_shows_its_causes_as_a_tree_and_its_proof_once_it_is_se
     owner = logged_in(running.plane, issue(running.plane, "owner", projects=["default"]).secret)
     shown = owner.open(f"/events/{position}")
     assert (shown.status, "Seal" in shown.text) == (200, False)
+
+
+def test_pages_with_events_show_how_much_is_sealed_to_callers_that_may_read_the_audit(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    allocation, node, index = running.id, running.slot["node_id"], running.slot["slot_index"]
+    of_node, of_allocation = f"/history?kind=node&name={node}", f"/history?kind=allocation&name={allocation}"
+    shown = [f"/allocations/{allocation}", f"/allocations/{allocation}/timeline", of_allocation]
+    last = running.plane.last_position()
+    with running.plane.client() as client:
+        until(lambda: newest_head(client)["size"] >= last, "all events are sealed")
+        for path in (*shown, of_node, f"/nodes/{node}", f"/nodes/{node}/slots/{index}", "/events"):
+            before, page, after = newest_head(client), admin.open(path), newest_head(client)
+            sizes = range(before["size"], after["size"] + 1)
+            assert any(f"Sealed up to position {size} by head" in page.text for size in sizes), path
+            assert "not sealed" not in page.text, path
+        # Nothing can be sealed while this lock is held.
+        with psycopg.connect(running.plane.database.admin_dsn) as conn:
+            conn.execute("lock table ledger.tree_head in share mode")
+            assert client.post(f"/nodes/{node}/cordon", json={"reason": "a new event"}).is_success
+            for path in (of_node, f"/nodes/{node}", "/events?type=node.cordoned"):
+                assert admin.open(path).text.count("not sealed") == 1, path
+        client.post(f"/nodes/{node}/uncordon", json={"reason": "the end of the test"}).raise_for_status()
+        until(lambda: "not sealed" not in admin.open(of_node).text, "the new events are sealed")
+    member = logged_in(running.plane, issue(running.plane, "member", projects=["default"]).secret)
+    for path in shown:
+        page = member.open(path)
+        assert (page.status, "sealed" in page.text.lower()) == (200, False), path
+
+
+def newest_head(client: httpx.Client) -> dict[str, Any]:
+    return dict(client.get("/audit/heads", params={"limit": 1}).json()["items"][0])
 
 
 def test_events_are_filtered_by_type_actor_project_stream_node_and_correlation(

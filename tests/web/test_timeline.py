@@ -129,7 +129,7 @@ def event(position: int, kind: str, time: str) -> dict[str, Any]:
 
 def timeline(*events: dict[str, Any], query: str = "") -> list[tuple[str, Any]]:
     scope = {"type": "http", "path": "/ui/events", "query_string": query.encode(), "headers": []}
-    return [*timeline_of(Visit(Request(scope), Api(Starlette()), "", {}), events).rows]
+    return [*timeline_of(Visit(Request(scope), Api(Starlette()), "", {}), events, None).rows]
 
 
 def test_step_shows_the_time_since_the_event_before_it_and_an_hour_without_events_is_idle() -> None:

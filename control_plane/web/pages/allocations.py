@@ -14,7 +14,7 @@ from control_plane.web.commands import Command, command_of
 from control_plane.web.pages import consoles
 from control_plane.web.pages.allocation_actions import ACTIONS, ALLOCATION
 from control_plane.web.pages.bulk_actions import ALLOCATIONS
-from control_plane.web.timeline import TIMELINE_PAGE, timeline_of
+from control_plane.web.timeline import TIMELINE_PAGE, read_seal, timeline_of
 from control_plane.web.visits import Form, Visit, both, nothing
 
 _TIMELINE: Final = 100
@@ -46,15 +46,16 @@ async def show_list(visit: Visit) -> Response:
 async def show(visit: Visit) -> Response:
     name, at = visit.request.path_params["allocation"], visit.at
     found = await visit.get("allocations", name, at=at)
-    timeline, tasks = await both(
+    timeline, seal, tasks = await both(
         visit.get("allocations", name, "events", order="desc", limit=_TIMELINE),
+        read_seal(visit),
         visit.get("tasks", allocation=name, limit=20) if visit.allows("tasks:read") and not at else nothing(),
     )
     events = [each for each in timeline["items"] if at is None or _is_until(each, at)]
     return visit.render(
         "allocation.html",
         allocation=found,
-        timeline=timeline_of(visit, events),
+        timeline=timeline_of(visit, events, seal),
         has_older=timeline["next_cursor"] is not None,
         after=f"{events[0]['epoch']}.{events[0]['position']}" if events else "",
         tasks=None if tasks is None else tasks["items"],
@@ -87,13 +88,16 @@ def _commands(visit: Visit, name: str) -> list[Command]:
 
 async def show_timeline(visit: Visit) -> Response:
     name = visit.request.path_params["allocation"]
-    listed = await visit.get(
-        "allocations", name, "events", order="desc", limit=TIMELINE_PAGE, cursor=visit.query("cursor")
+    listed, seal = await both(
+        visit.get(
+            "allocations", name, "events", order="desc", limit=TIMELINE_PAGE, cursor=visit.query("cursor")
+        ),
+        read_seal(visit),
     )
     return visit.render(
         "timeline.html",
         name=name,
-        timeline=timeline_of(visit, listed["items"]),
+        timeline=timeline_of(visit, listed["items"], seal),
         next_cursor=listed["next_cursor"],
     )
 

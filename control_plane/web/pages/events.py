@@ -10,7 +10,7 @@ from starlette.responses import Response
 from control_plane.web.calls import Refusal
 from control_plane.web.commands import command_of
 from control_plane.web.rendering import fields_of
-from control_plane.web.timeline import TIMELINE_PAGE, timeline_of
+from control_plane.web.timeline import TIMELINE_PAGE, read_seal, timeline_of
 from control_plane.web.visits import Visit, both, nothing
 
 _FILTERS: Final = ("type", "actor", "project", "stream", "node", "correlation", "from", "to")
@@ -30,12 +30,15 @@ async def show_list(visit: Visit) -> Response:
     chosen = {name: visit.query(name) for name in _FILTERS}
     api = {name: value for name, value in chosen.items() if name not in ("node", "stream")}
     streams = await _streams(visit, chosen["stream"], chosen["node"])
-    listed = await visit.get(
-        "events", order="desc", limit=TIMELINE_PAGE, cursor=visit.query("cursor"), stream=streams, **api
+    listed, seal = await both(
+        visit.get(
+            "events", order="desc", limit=TIMELINE_PAGE, cursor=visit.query("cursor"), stream=streams, **api
+        ),
+        read_seal(visit),
     )
     return visit.render(
         "events.html",
-        events=timeline_of(visit, listed["items"]),
+        events=timeline_of(visit, listed["items"], seal),
         next_cursor=listed["next_cursor"],
         chosen=chosen,
     )

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from control_plane.web.cookies import ROOT
 from control_plane.web.rendering import fields_of
+from control_plane.web.timeline import read_seal
 from control_plane.web.visits import Visit, both, nothing, problem, see_other
 
 KINDS: Final = ("allocation", "node", "slot", "address", "ingress", "device")
@@ -52,13 +53,14 @@ async def show(visit: Visit) -> Response:
         return visit.render("history.html", found=None, changes=None, **values)
     # The API parses the name behind the kind as the rest of its path, so a slash of a slot's name stays one.
     resource = ("history", kind, *name.split("/"))
-    found, changes, first, compared_to = await both(
+    found, changes, first, compared_to, seal = await both(
         visit.get(*resource, at=visit.at),
         visit.get(*resource, "changes", limit=_CHANGES, **{"from": begin}),
         visit.get(*resource, "changes", limit=1) if begin else nothing(),
         visit.get(*resource, "changes", limit=1, to=visit.at, **{"from": compared})
         if compared
         else nothing(),
+        read_seal(visit),
     )
     return visit.render(
         "history.html",
@@ -69,6 +71,7 @@ async def show(visit: Visit) -> Response:
         neighbours=_neighbours(found["at"]["position"], changes["changes"]),
         difference=None if compared_to is None else [*_differences(compared_to)],
         sides=compared_to,
+        seal=seal,
         stream=f"{kind}-{name}" if kind in _STREAMS else None,
         link=lambda **changed: f"{ROOT}/history?{urlencode(_given({**chosen, **changed}))}",
         **values,

@@ -9,7 +9,7 @@ from control_plane.web.actions import by_scope
 from control_plane.web.bulk import offered
 from control_plane.web.pages.bulk_actions import NODES
 from control_plane.web.pages.fleet_actions import NODE_ACTIONS, SLOT_ACTIONS
-from control_plane.web.timeline import timeline_of
+from control_plane.web.timeline import read_seal, timeline_of
 from control_plane.web.visits import Visit, both, nothing
 
 _NODES: Final = 50
@@ -43,13 +43,14 @@ async def show_list(visit: Visit) -> Response:
 async def show(visit: Visit) -> Response:
     name, at = visit.request.path_params["node"], visit.at
     node = await visit.get("nodes", name, at=at)
-    slots, drift, tasks, events = await both(
+    slots, drift, tasks, events, seal = await both(
         visit.get("slots", node=name, limit=_SLOTS, at=at),
         visit.get("nodes", name, "drift", at=at),
         visit.get("tasks", node=name, limit=10) if visit.allows("tasks:read") and not at else nothing(),
         visit.get("events", stream=f"node-{name}", order="desc", limit=100, to=at)
         if visit.allows("events:read")
         else nothing(),
+        read_seal(visit),
     )
     return visit.render(
         "node.html",
@@ -57,7 +58,7 @@ async def show(visit: Visit) -> Response:
         slots=slots["items"],
         drift=drift["items"],
         tasks=None if tasks is None else tasks["items"],
-        events=None if events is None else timeline_of(visit, events["items"]),
+        events=None if events is None else timeline_of(visit, events["items"], seal),
         actions=NODE_ACTIONS,
     )
 
@@ -65,15 +66,16 @@ async def show(visit: Visit) -> Response:
 async def show_slot(visit: Visit) -> Response:
     names = visit.request.path_params
     node, index = names["node"], names["index"]
-    slot, events = await both(
+    slot, events, seal = await both(
         visit.get("nodes", node, "slots", index),
         visit.get("events", stream=f"slot-{node}/{index}", order="desc", limit=100)
         if visit.allows("events:read")
         else nothing(),
+        read_seal(visit),
     )
     return visit.render(
         "slot.html",
         slot=slot,
-        events=None if events is None else timeline_of(visit, events["items"]),
+        events=None if events is None else timeline_of(visit, events["items"], seal),
         actions=SLOT_ACTIONS,
     )
