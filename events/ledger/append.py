@@ -31,7 +31,7 @@ from events.ledger.append_wire import (
 from events.ledger.connection import fetch_row, fetch_value
 from events.ledger.errors import AnswerErased, KeyDestroyed, refusal
 from events.ledger.personal import ProjectKey, key_of, opened_answer
-from events.ledger.project_keys import cipher_by_id, keys_for, ring
+from events.ledger.project_keys import cipher_by_id, database_of, keys_for, ring
 from events.values import ProjectId
 
 __all__ = [
@@ -188,5 +188,5 @@ def _failure(
 ) -> Exception:
     """Return the typed refusal for an error of an append. If a cached key was destroyed, drop the cached keys."""
     if isinstance(refused := refusal(error) or error, KeyDestroyed):
-        ring().forget(conn.info.dbname, keys)
+        ring().forget(database_of(conn), keys)
     return refused

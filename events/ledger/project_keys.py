@@ -78,6 +78,13 @@ class KeyRing:
             self._keys.pop((database, each), None)
 
 
+def database_of(conn: psycopg.AsyncConnection) -> str:
+    """Return the server and the name of a connection's database, by which a key ring caches keys: one process may
+    use databases with the same name on several servers.
+    """
+    return f"{conn.info.host}:{conn.info.port}/{conn.info.dbname}"
+
+
 _ring: KeyRing | None = None
 
 
@@ -114,7 +121,7 @@ async def keys_for(
     """Return the key of each of these projects for an append in the caller's transaction. A project without one gets it
     in this transaction. Raises `UnreadablePersonalData` if the master key is another one.
     """
-    mine, database = ring(), conn.info.dbname
+    mine, database = ring(), database_of(conn)
     found = mine.cached(database, projects)
     missing = sorted(set(projects) - found.keys())
     if not missing:
@@ -152,7 +159,7 @@ async def cipher_by_id(conn: psycopg.AsyncConnection, key_id: str) -> AESGCM | N
 
 async def destroy(conn: psycopg.AsyncConnection, project: ProjectId) -> list[str]:
     """Destroy the key of a project in the caller's transaction and return the ids: one, or none if there is no key."""
-    ring().forget(conn.info.dbname, [project])
+    ring().forget(database_of(conn), [project])
     return await fetch_values(conn, _DESTROY, [project])
 
 

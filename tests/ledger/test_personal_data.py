@@ -15,7 +15,14 @@ from events.facts import Unreadable
 from events.ledger.append import Change, CommandKey, StoredAnswer, append, take_key
 from events.ledger.errors import AnswerErased, KeyDestroyed
 from events.ledger.personal import MasterKey, NoPersonalKey, ProjectKey, opened_event, sealed_event
-from events.ledger.project_keys import KeyRing, destroy, refuse_other_master_key, ring, use_master_key
+from events.ledger.project_keys import (
+    KeyRing,
+    database_of,
+    destroy,
+    refuse_other_master_key,
+    ring,
+    use_master_key,
+)
 from events.ledger.replay import replay
 from events.ledger.store import read_stream
 from events.projects import ProjectDescribed
@@ -124,7 +131,7 @@ async def test_append_with_a_cached_key_that_another_process_destroyed_is_refuse
 ) -> None:
     await request(conn)
     await append(conn, [Change(StreamId("allocation-a2"), 0, [REQUEST])], CAUSE)
-    name = conn.info.dbname
+    name = database_of(conn)
     used = ring().cached(name, [PROJECT])[PROJECT]
     await destroy(conn, PROJECT)
     await conn.commit()
@@ -134,6 +141,19 @@ async def test_append_with_a_cached_key_that_another_process_destroyed_is_refuse
         await append(conn, [change], CAUSE)
     await conn.rollback()
     await append(conn, [change], CAUSE)
+
+
+async def test_cached_key_is_not_used_for_a_database_with_the_same_name_on_another_server(
+    conn: psycopg.AsyncConnection, database: Database, tmp_path: Path
+) -> None:
+    await request(conn)
+    await append(conn, [Change(StreamId("allocation-a2"), 0, [REQUEST])], CAUSE)
+    (tmp_path / "server").symlink_to(conn.info.host)
+    other = psycopg.conninfo.make_conninfo(database.app_dsn, host=str(tmp_path / "server"))
+    async with await psycopg.AsyncConnection.connect(other) as second:
+        assert second.info.dbname == conn.info.dbname
+        assert ring().cached(database_of(conn), [PROJECT]).keys() == {PROJECT}
+        assert ring().cached(database_of(second), [PROJECT]) == {}
 
 
 async def test_key_of_a_transaction_that_was_rolled_back_is_not_used_again(
