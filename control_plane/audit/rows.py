@@ -100,12 +100,13 @@ def event_of(row: bytes) -> Event:
 
 
 def sealed_columns_of(row: bytes) -> tuple[int, bytes, int, bytes, int]:
-    """Return position, stream, version, type and epoch of an event that has the sealed leaf. Raises `BadRow` if its
-    first columns are not those of an event.
+    """Return position, stream, version, type and epoch of an event. Raises `BadRow` if its first columns are not those
+    of an event.
 
-    The leaf proves that no byte was changed since the append, so the columns that are not needed are not read. The last
-    of them, the epoch, is the only one of its type, and the data after it contain no zero byte. The texts stay bytes,
-    and the result is a plain tuple, because a verification calls this function for every event.
+    Call it only if the SHA-256 of the row is the sealed leaf: then no byte was changed since the event was sealed, so
+    this function reads no other columns and does not check them. It finds the epoch from the end of the row, because
+    no other column after it has its type, and the data behind it contain no zero byte. The texts stay bytes, and the
+    result is a plain tuple, because a verification calls this function for every event.
     """
     try:
         count, c1, position, c2, t1, stream = _TO_STREAM.unpack_from(row)

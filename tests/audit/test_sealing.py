@@ -1,8 +1,12 @@
 """Tests of the sealer: its tree, its heads, its sinks, its database role, a lost connection, and a second sealer."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import httpx
 import psycopg
@@ -303,19 +307,42 @@ async def test_http_sink_sends_the_text_of_a_head_and_reports_a_refusal(
 ) -> None:
     await committed(conn, on("a", 0))
     head = await seal(database)
-    received: list[bytes] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        received.append(request.content)
-        return httpx.Response(503 if len(received) == 1 else 204)
-
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        sink = HttpSink("https://heads.example/", client)
-        with pytest.raises(SinkUnavailable, match="answered 503"):
+    received: list[tuple[str, bytes]] = []
+    async with httpx.AsyncClient() as client:
+        with heads_service(received) as address:
+            sink = HttpSink(f"http://auditor:secret@{address}/heads?token=secret", client)
+            with pytest.raises(SinkUnavailable, match=f"^http://{address}/heads answered 503$"):
+                await sink.send(head)
             await sink.send(head)
-        await sink.send(head)
+        with pytest.raises(SinkUnavailable, match=f"^http://{address}/heads did not answer: "):
+            await sink.send(head)
 
-    assert received == [head.text.encode()] * 2
+    assert received == [("application/jose", head.text.encode())] * 2
+
+
+@contextmanager
+def heads_service(received: list[tuple[str, bytes]]) -> Iterator[str]:
+    """Run an HTTP server that refuses the first request and accepts all others, and yield its address. `received` gets
+    the media type and the content of each request.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append((self.headers["Content-Type"], content))
+            self.send_response(503 if len(received) == 1 else 204)
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            """Write no access log."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 async def test_ledger_without_a_head_that_a_sink_holds_is_sealed_only_in_a_later_epoch(
