@@ -168,17 +168,11 @@ async def refuse_restored_ledger(conn: psycopg.AsyncConnection, sinks: Sequence[
     """Raise `LedgerRestored` if a sink holds a head that the database does not have, unless the ledger has a later
     epoch than that head. A sink that is unavailable is not checked.
     """
-    epoch = await fetch_value(conn, _EPOCH)
     for sink in sinks:
         try:
-            held = await sink.last()
+            await first_to_send(conn, sink)
         except SinkUnavailable as error:
             log.warning("sink_not_checked", sink=sink.name, error=str(error))
-            continue
-        if held is None or held.head.epoch < epoch:
-            continue
-        if await fetch_value(conn, _HEAD, [held.head.number]) != held.text:
-            raise LedgerRestored(sink.name, held)
 
 
 async def _ship(dsn: str, sink: Sink, sealed: asyncio.Event, connected: asyncio.Event) -> None:
@@ -207,27 +201,33 @@ async def _ship(dsn: str, sink: Sink, sealed: asyncio.Event, connected: asyncio.
             if not unavailable:
                 log.warning("heads_not_sent", sink=sink.name, error=str(error))
             unavailable = True
+        except LedgerRestored:
+            connected.set()  # the sealer checks the sink, and then seals nothing
         await rest(RETRY_SECONDS)
 
 
 @contextlib.asynccontextmanager
 async def _failures_recorded(conn: psycopg.AsyncConnection, sink: Sink) -> AsyncIterator[None]:
-    """Record in the database why a sink became unavailable."""
+    """Record in the database why no heads are sent to a sink."""
     try:
         yield
-    except SinkUnavailable as error:
+    except (SinkUnavailable, LedgerRestored) as error:
         await conn.execute(_FAILED, {"name": sink.name, "error": str(error)})
         raise
 
 
 async def first_to_send(conn: psycopg.AsyncConnection, sink: Sink) -> int:
     """Return the number after which heads must be sent to a sink: that of its last head if the database has this head,
-    else 0 for a sink without heads or with heads of an earlier epoch.
+    else 0 for a sink without heads or with heads of an earlier epoch. Raises `LedgerRestored` and `SinkUnavailable`.
     """
     held = await sink.last()
-    if held is None or await fetch_value(conn, _HEAD, [held.head.number]) != held.text:
+    if held is None:
         return 0
-    return held.head.number
+    if await fetch_value(conn, _HEAD, [held.head.number]) == held.text:
+        return held.head.number
+    if held.head.epoch >= await fetch_value(conn, _EPOCH):
+        raise LedgerRestored(sink.name, held)
+    return 0
 
 
 async def _connection(dsn: str) -> psycopg.AsyncConnection:

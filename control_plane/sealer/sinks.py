@@ -71,8 +71,11 @@ class FileSink:
     def _last(self) -> SignedHead | None:
         try:
             lines = self._path.read_text(errors="replace").splitlines()
-        except FileNotFoundError:
-            return None
+        except FileNotFoundError as error:
+            if self._path.parent.exists():
+                return None
+            # The folder may be on a file system that is not mounted yet, with a file that has heads.
+            raise SinkUnavailable(f"{self._path} cannot be read: {error.strerror}") from error
         except OSError as error:
             raise SinkUnavailable(f"{self._path} cannot be read: {error.strerror}") from error
         for line in reversed(lines):

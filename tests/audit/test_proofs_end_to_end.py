@@ -21,6 +21,7 @@ from deploy.embedded.postgres import PostgresServer
 from tasks.signing import Signer, new_private_key
 from tests.api.access.principals import issue
 from tests.api.node import register_node
+from tests.cli.control_plane import document, page, problem, running_plane
 from tests.cli.outcome import Outcome
 from tests.servers.plane import ADMIN_KEY, RunningPlane, running
 from tests.waiting import until
@@ -226,6 +227,30 @@ def test_watch_keeps_each_new_head_until_it_contradicts_the_kept_ones(
             watching.kill()
 
     assert (watching.returncode, b"is older than the kept head" in shown) == (1, True)
+
+
+def test_watch_continues_after_an_outage_and_keeps_each_head_once(
+    plane: RunningPlane, sliceplane: Run, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await_sealed(plane)
+    register_node(plane, "n6")
+    second = await_sealed(plane)
+    with plane.client() as client:
+        sizes = {"first": first["size"], "second": second["size"]}
+        proof = client.get("/audit/consistency", params=sizes).json()
+    kept = tmp_path / "heads"
+    with running_plane() as scripted:
+        outage = problem(503, "unavailable", "the API restarts")
+        scripted.script(
+            "GET /v1/audit/heads", outage, page(first), page(first), outage, outage, page(second), page(first)
+        )
+        scripted.script("GET /v1/audit/consistency", document(proof))
+        monkeypatch.setenv("SLICEPLANE_URL", scripted.url)
+        done = sliceplane("audit", "watch", "--keep", kept, "--key", key_file, "--interval", 0.1)
+
+    assert kept.read_text().splitlines() == [first["signed"], second["signed"]]
+    assert (done.code, done.err.count("connection lost, retrying")) == (1, 2)
+    assert "is older than the kept head" in done.err
 
 
 def test_proof_of_an_event_is_shown_and_checked_with_the_key(

@@ -166,7 +166,7 @@ def test_sink_that_stores_no_heads_is_recorded_with_the_reason_until_it_stores_t
     asyncio.run(grow(database, 0, 10))
     with sealer_process(database, tmp_path, heads=heads):
         until(lambda: sink(database, "error") is not None, "the failure of the sink is recorded")
-        assert sink(database, "error") == f"{heads} cannot be written: No such file or directory"
+        assert sink(database, "error") == f"{heads} cannot be read: No such file or directory"
         since = sink(database, "failing_since")
         heads.parent.mkdir()
         until(lambda: sink(database, "number") == sealed(database)[1], "the sink has stored the heads")
@@ -175,6 +175,38 @@ def test_sink_that_stores_no_heads_is_recorded_with_the_reason_until_it_stores_t
             None,
             None,
         )
+
+
+def test_sink_that_is_not_configured_any_more_is_not_recorded(database: Database, tmp_path: Path) -> None:
+    asyncio.run(grow(database, 0, 10))
+    first, second = tmp_path / "first.jws", tmp_path / "second.jws"
+    with sealer_process(database, tmp_path, heads=first):
+        until(lambda: sink(database, "number") == 1, "the first sink is recorded")
+    with sealer_process(database, tmp_path, heads=second):
+        until(
+            lambda: second.exists() and sink(database, "name") == str(second), "only the second is recorded"
+        )
+
+
+def test_sink_that_becomes_available_with_a_head_that_the_database_does_not_have_stops_the_sealing(
+    database: Database, tmp_path: Path
+) -> None:
+    heads, kept = tmp_path / "later" / "heads.jws", tmp_path / "other" / "heads.jws"
+    kept.parent.mkdir()
+    asyncio.run(grow(database, 0, 50))
+    with sealer_process(database, tmp_path, heads=kept):
+        until(lambda: kept.exists() and sink(database, "number") == 1, "the first head is stored")
+    with psycopg.connect(database.admin_dsn) as admin:  # as after a restore of a backup from before the head
+        admin.execute("truncate ledger.tree_head, ledger.tree_node")
+    with sealer_process(database, tmp_path, heads=heads):
+        until(lambda: sealed(database)[0] == 50, "the ledger is sealed, because the sink is unavailable")
+        kept.parent.rename(heads.parent)
+        log = tmp_path / "sealer.log"
+        until(lambda: "sealing_refused" in log.read_text(), "the sealer finds the head of the sink")
+        asyncio.run(grow(database, 50, 50))
+        assert sealed(database)[0] == 50
+        assert len(heads.read_text().split()) == 1
+        until(lambda: "the ledger was restored" in str(sink(database, "error")), "the reason is recorded")
 
 
 def sink(database: Database, column: str) -> object:

@@ -232,6 +232,19 @@ async def test_sealer_refuses_a_ledger_without_a_row_at_a_final_position(
             await sealing.seal(position(11))
 
 
+async def test_sealer_refuses_a_position_with_two_rows_although_the_number_of_rows_is_right(
+    conn: psycopg.AsyncConnection, database: Database, admin: psycopg.AsyncConnection
+) -> None:
+    await committed(conn, *(on(stream, 0) for stream in ("a", "b", "c")))
+    await admin.execute("delete from ledger.event where position = 2")
+    await admin.execute(
+        "insert into ledger.dead_position values (3, clock_timestamp(), 'sealer', 1, sha256(''))"
+    )
+    async with sealer(database) as sealing:
+        with pytest.raises(LedgerIncomplete, match="position 2 must have one event"):
+            await sealing.seal(position(3))
+
+
 async def test_sealer_refuses_to_continue_a_tree_that_does_not_have_the_root_of_its_head(
     conn: psycopg.AsyncConnection, database: Database, admin: psycopg.AsyncConnection
 ) -> None:
