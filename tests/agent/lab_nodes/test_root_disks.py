@@ -6,7 +6,7 @@ boots Debian.
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -142,14 +142,20 @@ async def test_slice_boots_from_its_root_disk_keeps_its_data_over_a_restart_and_
     store, device = site.store, site.device
     with node_with_store(site.lab, plane, store) as node:
 
-        def guest(command: str) -> str:
-            return login(node.lab, network().private_ip, site.key, [command], seconds=60).stdout.strip()
+        async def guest(command: str, expected: str | None = None) -> str:
+            """Return what a command in the guest prints, after it prints `expected` if this is given. A login can fail
+            for some time: cloud-init restarts the SSH server, and the guest may still start other services.
+            """
+            printed: list[str] = []
 
-        def has_run_user_data() -> bool:
-            try:
-                return guest("cat /root/user-data 2>/dev/null") == "ran"
-            except LoginFailed:  # cloud-init restarts the SSH server
-                return False
+            def is_printed() -> bool:
+                with suppress(LoginFailed):
+                    done = login(node.lab, network().private_ip, site.key, [command], seconds=60)
+                    printed[:] = [done.stdout.strip()]
+                return bool(printed) and expected in (None, printed[0])
+
+            await eventually_async(is_printed, case.boot_seconds, node.log)
+            return printed[0]
 
         async def is_ready(times: int) -> None:
             await eventually_async(
@@ -169,19 +175,19 @@ async def test_slice_boots_from_its_root_disk_keeps_its_data_over_a_restart_and_
         assert disk is not None
         if case.system == "debian":
             # cloud-init runs user-data after the SSH server has started.
-            await eventually_async(has_run_user_data, case.boot_seconds, node.log)
-        assert int(guest("cat /sys/block/vda/size")) * 512 == disk.size_gib * 2**30
+            await guest("cat /root/user-data 2>/dev/null", "ran")
+        assert int(await guest("cat /sys/block/vda/size")) * 512 == disk.size_gib * 2**30
         if case.system == "debian":
-            assert int(guest("df --output=size -B1 / | tail -1")) > disk.size_gib * 2**30 * 0.9
-        guest(case.marking)
-        assert guest(case.reading) == MARKER
+            assert int(await guest("df --output=size -B1 / | tail -1")) > disk.size_gib * 2**30 * 0.9
+        await guest(case.marking)
+        assert await guest(case.reading) == MARKER
 
         await send(control, stop(8, grace=60))
         await eventually_async(lambda: "slice.stopped" in plane.kinds(), 120, node.log)
         assert is_on(device)
         await send(control, ordered(9, case, site))
         await is_ready(2)
-        assert guest(case.reading) == MARKER
+        assert await guest(case.reading) == MARKER
         assert len(store.served) == 1
 
         await send(control, remove(10))
