@@ -21,6 +21,7 @@ from control_plane.api.workers import open_listener
 from control_plane.certificates import server_context
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.following.wake import Waiter, listen
+from control_plane.identity.code_login import CodeLogin
 from control_plane.identity.sealing import order_keys
 from control_plane.web.console import Console
 from control_plane.wiring import Plane
@@ -48,7 +49,7 @@ async def serve(plane: Plane, sockets: Sequence[socket.socket] | None = None) ->
     access_log = _access_log(plane)
     app = create_app(plane, feed, keys, access_log)
     config = uvicorn.Config(
-        Console(Sockets(app)),
+        Console(Sockets(app), {each.name: CodeLogin(each) for each in plane.settings.oidc if each.client_id}),
         ws="websockets-sansio",
         ws_max_size=MOST_BYTES,
         ws_per_message_deflate=False,

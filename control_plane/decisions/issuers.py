@@ -102,10 +102,10 @@ class Issuer(BaseModel):
     audience: Text
     """The audience (claim `aud`) of tokens for this control plane."""
     client_id: Text | None = None
-    """Public client as which the command line logs in users, with the device authorization grant (RFC 8628); None: no
-    logins with this provider."""
+    """Public client as which the command line and the web console log in users (RFC 8628; RFC 6749, section 4.1); None:
+    no logins with this provider."""
     login_scope: Text = "openid"
-    """Scopes, separated by spaces, that the command line requests for a login: those with which the provider issues
+    """Scopes, separated by spaces, that are requested for a login: those with which the provider issues
     tokens that have `audience` and the claims of the grants."""
     authorised_parties: tuple[Text, ...] = ()
     """Clients, besides `client_id` and `audience`, to which a token with several audiences may be issued (`azp`)."""

@@ -5,18 +5,15 @@ that is not among them, because providers replace their keys. Every caller can i
 are fetched at most once per `REFETCH_SECONDS`, by one request at a time. If the provider does not respond, the cached
 keys are used until their maximum age. Each API process has its own cache.
 
-The provider is trusted to name callers, but not to use the memory or the time of this server: answers are limited in
-size, requests in time, redirects are not followed, and only usable keys are kept.
+The provider is trusted to name callers, but not to use the memory or the time of this server: requests are limited in
+time, and only usable keys are kept.
 """
 
 import asyncio
-import json
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import httpx
 import structlog
@@ -25,14 +22,14 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey, import_key
 from joserfc.jws import JWSRegistry
 
-from control_plane.decisions.issuers import Issuer, is_loopback
+from control_plane.decisions.issuers import Issuer
 from control_plane.decisions.refusals import IdentityProviderUnavailable, Objection
 from control_plane.decisions.tokens import ShownToken, TokenRefused
+from control_plane.identity.provider_client import FetchFailed, ProviderClient, json_object
 
 log = structlog.get_logger()
 REFETCH_SECONDS: Final = 10.0
 FETCH_SECONDS: Final = 5.0
-MAX_ANSWER_BYTES: Final = 256 * 1024
 MAX_KEYS: Final = 64
 MIN_RSA_BITS: Final = 2048
 _REFRESH_SECONDS: Final = 300.0
@@ -43,10 +40,6 @@ _CURVES: Final = {
     "EdDSA": (OKPKey, "Ed25519"),
     "Ed25519": (OKPKey, "Ed25519"),
 }
-
-
-class _FetchFailed(Exception):
-    """The provider did not return usable keys; the message names the cause and contains no text from the provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +80,7 @@ class IssuerKeys:
         self._failed = False
         self._lock = asyncio.Lock()
         self._background: asyncio.Task[None] | None = None
-        self._context: ssl.SSLContext | None = None
+        self._provider = ProviderClient(issuer, FETCH_SECONDS)
 
     async def key_for(self, token: ShownToken) -> IssuerKey:
         """Return the only key that can have signed a token.
@@ -141,73 +134,21 @@ class IssuerKeys:
                 # Both requests together: the timeouts of httpx are for each read and write.
                 async with asyncio.timeout(FETCH_SECONDS):
                     self._keys = await self._fetch()
-            except (_FetchFailed, httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError) as error:
-                cause = str(error) if isinstance(error, _FetchFailed) else type(error).__name__
+            except (FetchFailed, httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError) as error:
+                cause = str(error) if isinstance(error, FetchFailed) else type(error).__name__
                 log.warning("issuer_keys_unavailable", issuer=self._issuer.name, cause=cause)
                 return
             self._fetched, self._failed = self._elapsed(), False
             log.info("issuer_keys_fetched", issuer=self._issuer.name, keys=len(self._keys))
 
     async def _fetch(self) -> tuple[IssuerKey, ...]:
-        if self._context is None:
-            ca_file = self._issuer.ca_file
-            self._context = httpx.create_ssl_context() if ca_file is None else _context_of(str(ca_file))
-        async with httpx.AsyncClient(
-            verify=self._context, timeout=2 * FETCH_SECONDS, headers={"Accept-Encoding": "identity"}
-        ) as client:
-            document = await _json_at(
-                client, f"{self._issuer.issuer.rstrip('/')}/.well-known/openid-configuration"
-            )
-            if document.get("issuer") != self._issuer.issuer:
-                raise _FetchFailed("the discovery document of the identity provider names a different issuer")
-            url = document.get("jwks_uri")
-            if not isinstance(url, str) or not _is_trustworthy(url, self._issuer.issuer):
-                raise _FetchFailed(
-                    "`jwks_uri` in the discovery document of the identity provider is missing or not an https URL"
-                )
-            keys = usable_keys(await _json_at(client, url))
+        async with self._provider.connected() as client:
+            document = await self._provider.metadata(client)
+            url = self._provider.endpoint(document, "jwks_uri")
+            keys = usable_keys((await json_object(client, "GET", url)).document)
         if not keys:
-            raise _FetchFailed("the JWK set of the identity provider contains no usable key")
+            raise FetchFailed("the JWK set of the identity provider contains no usable key")
         return keys
-
-
-def _context_of(ca_file: str) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=ca_file)
-
-
-def _is_trustworthy(url: str, issuer: str) -> bool:
-    """Return whether keys from `url` are protected at least as well as the URL of the issuer: by HTTPS, or by plain
-    HTTP on the loopback interface if the issuer uses plain HTTP too.
-    """
-    try:
-        parts = urlsplit(url)
-        return parts.scheme == "https" or (
-            parts.scheme == "http" and issuer.startswith("http:") and is_loopback(parts.hostname or "")
-        )
-    except ValueError:
-        return False
-
-
-async def _json_at(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
-    """Return the JSON object at a URL. Raises `_FetchFailed`, and the errors of httpx."""
-    raw = bytearray()
-    async with client.stream("GET", url) as answer:
-        if answer.status_code != httpx.codes.OK:
-            raise _FetchFailed(f"the identity provider answered with status {answer.status_code}")
-        # The raw bytes: a compressed answer could be small here and large in memory.
-        async for chunk in answer.aiter_raw():
-            raw += chunk
-            if len(raw) > MAX_ANSWER_BYTES:
-                raise _FetchFailed(
-                    f"the answer of the identity provider has more than {MAX_ANSWER_BYTES} bytes"
-                )
-    try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise _FetchFailed("the answer of the identity provider is not JSON") from None
-    if not isinstance(found, dict):
-        raise _FetchFailed("the answer of the identity provider is not a JSON object")
-    return found
 
 
 def usable_keys(document: dict[str, Any]) -> tuple[IssuerKey, ...]:
@@ -215,9 +156,9 @@ def usable_keys(document: dict[str, Any]) -> tuple[IssuerKey, ...]:
     types that this server does not support, are ignored."""
     listed = document.get("keys")
     if not isinstance(listed, list):
-        raise _FetchFailed("the answer of the identity provider is not a JWK set: it has no list `keys`")
+        raise FetchFailed("the answer of the identity provider is not a JWK set: it has no list `keys`")
     if len(listed) > MAX_KEYS:
-        raise _FetchFailed(f"the JWK set of the identity provider has more than {MAX_KEYS} keys")
+        raise FetchFailed(f"the JWK set of the identity provider has more than {MAX_KEYS} keys")
     return tuple(key for each in listed if (key := _usable(each)) is not None)
 
 

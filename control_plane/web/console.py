@@ -5,7 +5,7 @@ page works without scripts; the script of all pages refreshes those that show so
 terminal and the display of a slice have scripts of their own, without which they do not work.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlencode
@@ -20,11 +20,18 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from control_plane.identity.code_login import CodeLogin
 from control_plane.web.actions import Resource, act_on, page_of
 from control_plane.web.bulk import Bulk, execute, preview
 from control_plane.web.calls import Api, Refusal, path_of, url_of
 from control_plane.web.cookies import ROOT, SESSION, delete_cookie
-from control_plane.web.logins import log_in, log_out, show_login
+from control_plane.web.logins import (
+    leave_for_provider,
+    log_in,
+    log_out,
+    return_from_provider,
+    show_login,
+)
 from control_plane.web.pages import (
     access,
     allocations,
@@ -62,11 +69,13 @@ Page = Callable[[Visit], Awaitable[Response]]
 
 
 class Console:
-    """ASGI application that serves the console below `/ui`, and passes every other request to the API."""
+    """ASGI application that serves the console below `/ui`, and passes every other request to the API. `providers` are
+    the identity providers at which users can log in, by name.
+    """
 
-    def __init__(self, api: ASGIApp) -> None:
+    def __init__(self, api: ASGIApp, providers: Mapping[str, CodeLogin]) -> None:
         self._api = api
-        self._pages = _application(Api(api))
+        self._pages = _application(Api(api), providers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and f"{scope['path']}/".startswith(f"{ROOT}/"):
@@ -89,10 +98,11 @@ def _secured(scope: Scope, send: Send) -> Send:
     return send_secured
 
 
-def _application(api: Api) -> Starlette:
+def _application(api: Api, providers: Mapping[str, CodeLogin]) -> Starlette:
     handlers = {Refusal: _refused, HTTPException: _missing, Exception: _broken}
     application = Starlette(routes=[*_routes()], exception_handlers=handlers)  # type: ignore[arg-type]  # Starlette's type does not bind a handler to its exception
     application.state.api = api
+    application.state.providers = providers
     return application
 
 
@@ -102,6 +112,8 @@ def _routes() -> Sequence[BaseRoute]:
         Mount(f"{ROOT}/static", StaticFiles(directory=STATIC)),
         Route(f"{ROOT}/login", show_login),
         Route(f"{ROOT}/login", log_in, methods=["POST"]),
+        Route(f"{ROOT}/login/{{provider}}", leave_for_provider),
+        Route(f"{ROOT}/login/{{provider}}/return", return_from_provider),
         _page("/logout", log_out, "POST"),
         _page("/", overview.show),
         _page("/search", search.show),

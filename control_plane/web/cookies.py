@@ -35,6 +35,19 @@ def is_form_token(token: str, secret: str) -> bool:
     return hmac.compare_digest(token.encode(), form_token(secret).encode())
 
 
+def login_state(secret: str, provider: str, target: str) -> str:
+    """Return the state (RFC 6749, section 10.12) of a login at an identity provider: it binds the browser with the
+    cookie value `secret` to the provider, and to the page that is shown afterwards.
+    """
+    text = f"sliceplane login at {provider} for {target}"
+    return hmac.new(secret.encode(), text.encode(), sha256).hexdigest()
+
+
+def code_verifier(secret: str, provider: str) -> str:
+    """Return the code verifier (RFC 7636) of a login at an identity provider."""
+    return hmac.new(secret.encode(), f"sliceplane verifier for {provider}".encode(), sha256).hexdigest()
+
+
 def set_cookie(request: Request, response: Response, name: str, value: str) -> None:
     """Set a cookie that ends with the browser's session, and that scripts cannot read."""
     secure = request.url.scheme == "https"

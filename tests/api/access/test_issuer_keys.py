@@ -20,8 +20,9 @@ from structlog.testing import capture_logs
 from control_plane.decisions.refusals import IdentityProviderUnavailable
 from control_plane.decisions.tokens import TokenRefused
 from control_plane.identity import issuer_keys
-from control_plane.identity.issuer_keys import MAX_ANSWER_BYTES, MAX_KEYS, usable_keys
+from control_plane.identity.issuer_keys import MAX_KEYS, usable_keys
 from control_plane.identity.oidc import Verifier
+from control_plane.identity.provider_client import MAX_ANSWER_BYTES
 from deploy.embedded.certificates import ensure
 from tests.api.access.issuers import issuer_of
 from tests.servers.oidc_provider import Provider, new_keys, running_provider

@@ -37,9 +37,10 @@ function provider(keys) {
         client_id: 'sliceplane',
         application_type: 'native',
         token_endpoint_auth_method: 'none',
-        grant_types: ['urn:ietf:params:oauth:grant-type:device_code'],
-        redirect_uris: [],
-        response_types: [],
+        grant_types: ['urn:ietf:params:oauth:grant-type:device_code', 'authorization_code'],
+        // The port of a loopback address is not compared (RFC 8252, section 7.3).
+        redirect_uris: ['http://127.0.0.1/ui/login/corp/return', 'http://localhost/ui/login/corp/return'],
+        response_types: ['code'],
       },
     ],
     cookies: { keys: ['cookies of one test session'] },
