@@ -1,10 +1,16 @@
 """The web console in Chromium: the live page, forms by keyboard, and hostile texts that would run in a browser."""
 
-from tests.api.node import admit
+from collections.abc import Iterator
+from itertools import cycle
+
+from tests.api.node import admit, allocate
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
+from tests.web.hostile_texts import HOSTILE_TEXTS
 from tests.web.visitors import Visitor
 
+_LABELS = 16
+"""Number of hostile labels of an allocation."""
 _WIDTHS = (1280, 390)
 _HOSTILE = "<img src=x onerror=\"document.title='run'\">"
 
@@ -78,3 +84,45 @@ def test_pages_fit_into_the_window_and_a_session_that_ended_leads_to_the_login(
     page.get_by_label("API key or token").wait_for()
     assert "/ui/login?" in page.url
     visitor.faults.clear()
+
+
+def test_no_page_runs_or_is_broken_by_one_of_a_hundred_hostile_texts(
+    visitor: Visitor, running_plane: RunningPlane
+) -> None:
+    assert len(set(HOSTILE_TEXTS)) >= 100
+    running = RunningAllocation(running_plane, admit(running_plane, "n1"), labels=dict(_labels(0)))
+    with running_plane.client() as client:
+        for first in range(_LABELS, len(HOSTILE_TEXTS), _LABELS):
+            waiting = allocate(running_plane, wait_for_capacity=True, labels=dict(_labels(first)))
+            assert waiting.is_success, waiting.text
+        texts = [" | ".join(HOSTILE_TEXTS[at : at + 6]) for at in range(0, len(HOSTILE_TEXTS), 6)]
+        for action, text in zip(cycle(("cordon", "uncordon")), texts, strict=False):
+            assert client.post(f"/nodes/n1/{action}", json={"reason": text}).is_success, text
+            assert client.patch("/projects/default", json={"description": text}).is_success, text
+            running.report("slice.interrupted", reason={"code": "host_rebooted", "message": text})
+            running.report("slice.ready", address=running.slot["private_ip"], port=22, banner=text[:255])
+        listed = [each["id"] for each in client.get("/allocations", params={"limit": 100}).json()["items"]]
+        tail = running_plane.last_position()
+    pages = (
+        "/", "/nodes", "/nodes/n1", "/projects", "/projects/default", "/allocations", "/tasks",
+        "/events?type=node.cordoned", "/events?type=allocation.slice_interrupted", "/events?project=default", f"/events/{tail}",
+        "/history?kind=node&name=n1", f"/history?kind=allocation&name={running.id}", f"/allocations/{running.id}/timeline",
+        *(f"/allocations/{each}" for each in listed),
+    )  # fmt: skip
+    page, shown = visitor.page, ""
+    for path in pages:
+        visitor.open(path)
+        # The end of the page is where the server put it: no text has closed or opened an element.
+        page.locator("body > footer").wait_for()
+        assert page.title().endswith("· Sliceplane"), path
+        elements = "img, iframe, object, embed, base, math, marquee, dialog, template, script:not([src$='console.js'])"
+        assert page.locator(elements).count() == 0, path
+        shown += page.locator("main").inner_text()
+    words = " ".join(shown.split())
+    assert [text for text in HOSTILE_TEXTS if " ".join(text.split()) not in words] == []
+
+
+def _labels(first: int) -> Iterator[tuple[str, str]]:
+    """Yield labels with the hostile texts from `first` on as names and values."""
+    for number, text in enumerate(HOSTILE_TEXTS[first : first + _LABELS], first):
+        yield f"{text[:55]} {number}", text[:255]
