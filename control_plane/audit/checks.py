@@ -36,9 +36,11 @@ def check_succession(
     kept, newer = verify_head(kept_text, keys), verify_head(newer_text, keys)
     old, new = kept.head, newer.head
     if new.number < old.number or new.epoch < old.epoch:
-        raise NotProved(f"head {new.number} of epoch {new.epoch} is older than the kept head {old.number}")
+        raise NotProved(
+            f"head {new.number} of epoch {new.epoch} is older than the kept head {old.number} of epoch {old.epoch}"
+        )
     if new.number == old.number and newer.text != kept.text:
-        raise NotProved(f"head {new.number} is another one than the kept head of this number")
+        raise NotProved(f"head {new.number} differs from the kept head of this number")
     roots = bytes.fromhex(old.root), bytes.fromhex(new.root)
     if not verifies_consistency(old.size, roots[0], new.size, roots[1], _bytes(proof)):
         raise NotProved(

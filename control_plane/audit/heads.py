@@ -2,7 +2,7 @@
 
 A head states the size and the root hash of the tree, and digests of tables on which decisions rest and which do not
 follow from the events. It is signed with Ed25519 by the sealer; the private key is in a file and never in the database.
-Each head contains the hash of the previous one, so that one kept head vouches for all earlier ones. Numbers ascend by
+Each head contains the hash of the previous one, so that one kept head proves all earlier ones. Numbers ascend by
 one from 1. Two heads may have the same size, if only a digest changed.
 
 The text of a head is a compact JWS of the type `head+jws`; its payload is the JSON of `Head`. This format is permanent.

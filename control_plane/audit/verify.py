@@ -1,14 +1,15 @@
 """Verify an export of the ledger offline, with public keys and heads that an auditor kept (LED-7).
 
-Nothing in the export is trusted but what a signature covers. Signed heads give the root of the tree, and the roots show
+Only data that a signature covers is trusted. Signed heads give the root of the tree, and the roots show
 whether the leaves that the heads store are those that were sealed. Each leaf is then computed again from the columns of
 its row and compared with the sealed leaf, so that a difference has a position. If the stored leaves themselves were
 changed, the roots still show whether the rows of a head are those that were sealed, but not which one differs.
 
-Heads contain the hash of the previous head, so one kept head vouches for all before it. An export without a kept head
-can end with any head that was ever signed: that later history was cut off cannot be seen.
+Heads contain the hash of the previous head, so one kept head proves all earlier heads. An export without a kept head
+can end with any head that was ever signed: the removal of newer events and heads cannot be detected then.
 
-Events after the newest head are not sealed. Their leaves only show a change after which they were not computed again.
+Events after the newest head are not sealed. Their stored leaves reveal a change only if the leaves were not computed
+again after it.
 """
 
 import zlib
@@ -126,8 +127,8 @@ class Difference(msgspec.Struct, frozen=True):
 class Verdict:
     """The result of a verification. The history is as it was sealed if there are no `differences`.
 
-    `rows` is the number of rows that were read, `sealed` the last sealed position, `head` the newest valid head, and
-    `notes` state what was not proved.
+    `rows` is the number of rows that were read, `sealed` the last sealed position, `head` the newest valid head,
+    `kept` the number of kept heads that are in the export, and `notes` state what was not proved.
     """
 
     differences: list[Difference] = field(default_factory=list)
@@ -136,6 +137,7 @@ class Verdict:
     sealed: int = 0
     exported_at: datetime | None = None
     head: SignedHead | None = None
+    kept: int = 0
 
     def add(self, kind: Kind, what: str, position: int | None = None) -> None:
         """Add a difference."""
@@ -152,8 +154,12 @@ def verify_export(
     """Verify the export in a file; `kept` are texts of heads. Never raises for a damaged export; raises `OSError` for a
     file that cannot be read.
     """
-    verdict = Verdict()
-    verification = _Verification(keys, _kept_heads(kept, keys, verdict), verdict, unsealed_seconds)
+    verdict, texts = Verdict(), [*kept]
+    if not texts:
+        verdict.notes.append(
+            "no kept head was given: the removal of the newest events and heads cannot be detected"
+        )
+    verification = _Verification(keys, _kept_heads(texts, keys, verdict), verdict, unsealed_seconds)
     try:
         beginning = b""
         for piece in _decompressed(path):
@@ -161,7 +167,9 @@ def verify_export(
             verification.read(complete + newline)
         verification.read(beginning)
     except (EOFError, zlib.error) as error:
-        verdict.add(Kind.EXPORT, f"the export is truncated or damaged: {error}")
+        # The rest of the export is missing, so nothing can be concluded from what it would contain.
+        verdict.add(Kind.EXPORT, f"the export is truncated or damaged: {error}; export again")
+        return verdict
     verification.finish()
     return verdict
 
@@ -337,7 +345,7 @@ class _Verification:
         if head.number != due:
             verdict.add(
                 Kind.HEAD_CHAIN,
-                f"head {head.number} follows head {due - 1}: heads are missing or out of order",
+                f"head {head.number} is where head {due} must be: heads are missing or out of order",
             )
         elif head.previous != (None if last is None else text_digest(last.text)):
             verdict.add(
@@ -464,12 +472,11 @@ class _Verification:
         if self._follows(event, leaf):
             expected = self._range.expected(event.position)
             if expected is not None and leaf != expected:
-                how = "with a new leaf" if line.leaf == leaf else "with its old leaf"
-                if line.leaf not in (leaf, expected):
-                    how = "and its leaf too"
-                self._verdict.add(
-                    Kind.ROW_CHANGED, f"the event ({event.type}) was changed {how}", event.position
-                )
+                how = "was not" if line.leaf == expected else "was changed too, and does not match them"
+                if line.leaf == leaf:
+                    how = "was computed again"
+                what = f"columns of the event ({event.type}) were changed; its stored leaf {how}"
+                self._verdict.add(Kind.ROW_CHANGED, what, event.position)
             elif line.leaf != leaf:
                 self._stored_leaf(event.position, sealed=expected is not None)
         self._record(event)
@@ -561,39 +568,44 @@ class _Verification:
     def finish(self) -> None:
         """Compare what only the end of the export shows."""
         self._close_head()
-        verdict = self._verdict
-        if self._end is None or self._end.lines != self._lines:
-            verdict.add(
-                Kind.EXPORT, "the export is truncated: its last line is missing or counts other lines"
-            )
+        verdict, end = self._verdict, self._end
+        if end is None:
+            verdict.add(Kind.EXPORT, "the export is truncated: its last line is missing")
+        elif end.lines != self._lines:
+            what = f"the export has {self._lines} lines before its last one, which states {end.lines}"
+            verdict.add(Kind.EXPORT, what)
         if self._unsealed:
             verdict.notes.append(
                 f"{len(self._unsealed)} rows after position {self._sealed} are not sealed and not proved"
             )
         self._compare_kept()
         if self._head is None:
-            verdict.add(Kind.HEAD_MISSING, "the export has no valid head: nothing is proved")
+            what = "no head of the export is signed with one of the given keys: nothing is proved"
+            verdict.add(Kind.HEAD_MISSING, what)
         else:
             self._compare_parts(self._head.head)
         if self._end is not None:
             self._compare_tables(self._end)
 
     def _compare_kept(self) -> None:
-        if not self._kept:
-            self._verdict.notes.append(
-                "no kept head was given: that history or heads were cut off at the end cannot be seen"
-            )
         last = self._head.head.number if self._head else 0
+        exported_at = self._verdict.exported_at
         for signed in self._kept:
             head, found = signed.head, self._texts.get(signed.head.number)
             named = f"kept head {head.number} of {head.size} positions ({head.sealed_at})"
             if found is None:
                 what = "the ledger was cut or restored" if head.number > last else "the head was removed"
+                if head.number > last and exported_at is not None and exported_at <= head.sealed_at:
+                    what = f"the head was sealed after the export of {exported_at:%Y-%m-%d %H:%M:%S} UTC; export again"
                 self._verdict.add(Kind.HEAD_MISSING, f"{named} is not in the export: {what}")
             elif found != signed.text:
                 self._verdict.add(
-                    Kind.FORK, f"{named} is another one in the export: the ledger was restored, or a fork"
+                    Kind.FORK,
+                    f"{named} differs from head {head.number} of the export: the ledger was restored, or the sealer"
+                    " signed a fork",
                 )
+            else:
+                self._verdict.kept += 1
 
     def _compare_parts(self, head: Head) -> None:
         for part, rows in self._part_rows.items():
@@ -606,7 +618,8 @@ class _Verification:
                 )
             else:
                 self._verdict.add(
-                    _OF_PART[part], f"{part} are not those of head {head.number} ({head.sealed_at})"
+                    _OF_PART[part],
+                    f"{part} differ from those that were sealed with head {head.number} ({head.sealed_at})",
                 )
 
     def _compare_tables(self, end: EndLine) -> None:
@@ -614,12 +627,16 @@ class _Verification:
             stored, found = self._streams.get(stream), self._versions.get(stream)
             if stored != found:
                 self._verdict.add(
-                    Kind.STREAM_HEAD, f"stream {stream} has version {found}, but its head {stored}"
+                    Kind.STREAM_HEAD,
+                    f"the events of stream {stream} end at version {found or 0}; the stored version is {stored or 0}",
                 )
         for claim in sorted({*self._claims, *self._claim_rows}):
             row, holder = self._claim_rows.get(claim), self._claims.get(claim)
             if row != holder:
-                what = f"the claim on {' '.join(claim)} is held by {holder}, but its row has {row}"
+                what = (
+                    f"by the events, {holder or 'no stream'} holds the claim on {' '.join(claim)}; stored is"
+                    f" {row or 'no stream'}"
+                )
                 self._verdict.add(Kind.CLAIM, what)
         if end.drawn < self._position:
             self._verdict.add(

@@ -66,7 +66,7 @@ def utc_now() -> datetime:
 
 
 class Sealer:
-    """The tree at its newest head, and the connection that extends it. Use one task at a time."""
+    """The tree at its newest head, and the connection that extends it. Use it in one asyncio task only."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Places outside the database to which signed heads are sent, so that a changed database contradicts them.
 
-A sink receives every head in the order of the numbers, at least once. `last` is asked once, at the start, and names the
-newest head that the sink is known to hold; sending continues after it.
+A sink receives every head in the order of the numbers, at least once. At the start and after each failure, the sealer
+reads the newest head that the sink holds, and continues after it.
 """
 
 import asyncio

@@ -272,7 +272,7 @@ def test_restored_ledger_without_a_kept_head_is_not_seen_and_the_verdict_states_
     assert found_in(sealed.verify(*restored.does, kept=(sealed.heads[0].text,))) == set()
 
 
-def test_kept_head_vouches_for_every_head_before_it(sealed: Sealed) -> None:
+def test_kept_head_proves_every_head_before_it(sealed: Sealed) -> None:
     for kept in ((), (sealed.heads[0].text,), tuple(each.text for each in sealed.heads)):
         assert sealed.verify(kept=kept).differences == []
 

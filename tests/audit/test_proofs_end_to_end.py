@@ -150,12 +150,61 @@ def test_auditor_keeps_heads_and_verifies_an_export_with_them(
     assert sliceplane("audit", "export", file).code == 0
     done = sliceplane("audit", "verify", file, "--key", key_file, "--head", kept)
     assert (done.code, done.err) == (0, "")
-    assert "rows" in done.out
+    assert "the history is as it was sealed" in done.out
+    assert "2 in the export" in done.out
 
     document = sliceplane("audit", "verify", file, "--key", key_file, "--head", kept, "-o", "json").document
     assert isinstance(document, dict)
     assert (document["verdict"], document["differences"]) == ("as_sealed", [])
     assert document["sealed"] >= second["size"]
+    assert document["kept_heads"] == 2
+
+
+def test_export_that_is_older_than_a_kept_head_must_be_repeated(
+    plane: RunningPlane, sliceplane: Run, key_file: Path, tmp_path: Path
+) -> None:
+    kept, file = tmp_path / "heads", tmp_path / "ledger.gz"
+    await_sealed(plane)
+    assert sliceplane("audit", "export", file).code == 0
+    register_node(plane, "n7")
+    await_sealed(plane)
+    assert sliceplane("audit", "head", "--keep", kept, "--key", key_file).code == 0
+    done = sliceplane("audit", "verify", file, "--key", key_file, "--head", kept, "-o", "json")
+    [found] = json.loads(done.out)["differences"]
+    assert (done.code, found["kind"]) == (1, "head_missing")
+    assert "the head was sealed after the export of" in found["what"]
+    assert "export again" in found["what"]
+
+
+def test_wrong_key_is_named_as_a_possible_cause_and_not_as_a_change(
+    plane: RunningPlane, sliceplane: Run, key_file: Path, tmp_path: Path
+) -> None:
+    kept, file, wrong = tmp_path / "heads", tmp_path / "ledger.gz", tmp_path / "wrong.pem"
+    await_sealed(plane)
+    assert sliceplane("audit", "head", "--keep", kept, "--key", key_file).code == 0
+    assert sliceplane("audit", "export", file).code == 0
+    wrong.write_text(Signer.of_pem(new_private_key()).public)
+    done = sliceplane("audit", "verify", file, "--key", wrong, "--head", kept)
+    assert (done.code, "check the files of --key" in done.err) == (1, True)
+    assert "no kept head was given" not in done.out
+    assert "not as it was sealed" not in done.err
+
+
+def test_head_is_kept_on_a_line_of_its_own_after_a_line_without_an_end_and_not_after_a_part_of_a_line(
+    plane: RunningPlane, sliceplane: Run, key_file: Path, tmp_path: Path
+) -> None:
+    kept, words = tmp_path / "heads", ("audit", "head", "--keep", tmp_path / "heads", "--key", key_file)
+    first = await_sealed(plane)["signed"]
+    kept.write_text(first)
+    register_node(plane, "n8")
+    await_sealed(plane)
+    assert sliceplane(*words).code == 0
+    assert kept.read_text().splitlines()[0] == first
+    assert len(kept.read_text().splitlines()) == 2
+    kept.write_text(f"{first}\n{first[:30]}")
+    done = sliceplane(*words)
+    assert (done.code, "the last line of" in done.err) == (2, True)
+    assert kept.read_text() == f"{first}\n{first[:30]}"
 
 
 def test_verdict_about_a_changed_export_names_the_position_and_ends_with_code_1(
@@ -326,5 +375,5 @@ def test_sink_that_stores_no_heads_is_named_with_the_reason(client: httpx.Client
     shown = sliceplane("audit", "sinks")
     assert shown.code == 1
     assert f"{FAILING} answered 503" in " ".join(shown.out.split())
-    assert f"heads do not leave the database to {FAILING}" in shown.err
+    assert f"{FAILING} stores no heads" in shown.err
     assert FAILING in sliceplane("status").out

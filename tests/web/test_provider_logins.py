@@ -101,11 +101,11 @@ def test_return_in_another_browser_with_another_state_or_a_second_time_starts_no
 
 def test_return_from_another_site_without_the_cookie_is_requested_once_more(plane: RunningPlane) -> None:
     url = sent_back(Browser(plane), "alice")
-    stranger = Browser(plane)
-    page = visit(stranger, url)
+    other = Browser(plane)
+    page = visit(other, url)
     [refresh] = page.attributes("meta", "content")[2:]
     assert refresh == f"0; url={urlsplit(url).path}?{urlsplit(url).query}&again=1"
-    page = visit(stranger, f"{url}&again=1")
+    page = visit(other, f"{url}&again=1")
     assert (page.status, "sent no cookie" in page.text) == (400, True)
 
 

@@ -76,18 +76,27 @@ def _keep(current: Session, reply: Reply[Head], path: Path, keys: "dict[str, OKP
     try:
         verify_head(newest.signed, keys)
         if lines:
-            kept = head_of(lines[-1]).head
+            try:
+                kept = head_of(lines[-1]).head
+            except BadHead as bad:
+                raise WrongUsage(
+                    f"the last line of {path} is not a head: {bad}",
+                    "remove this line, which may be incomplete",
+                ) from None
             proof: Sequence[str] = ()
             if 0 < kept.size < newest.size:
                 proof = current.send(calls.consistency(kept.size, newest.size)).value.hashes
             check_succession(lines[-1], newest.signed, keys, proof)
     except (BadHead, NotProved) as error:
         raise Different(
-            str(error), "keep both heads as evidence, and export the ledger: sliceplane audit export FILE"
+            str(error),
+            "check --key; if it is right, keep both heads as evidence, and export the ledger: sliceplane audit export FILE",
         ) from None
     if newest.signed not in lines:
+        content = path.read_bytes() if path.exists() else b""
+        begin = "\n" if content and not content.endswith(b"\n") else ""
         with path.open("a") as file:
-            file.write(newest.signed + "\n")
+            file.write(f"{begin}{newest.signed}\n")
 
 
 @commands.command()
@@ -106,9 +115,10 @@ def watch(
         float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two requests for the newest head.")
     ] = 10.0,
 ) -> None:
-    """Keep each new head, until interrupted: the same as `audit head --keep`, repeated.
+    """Keep the newest head every few seconds, until interrupted: the same as `audit head --keep`, repeated.
 
-    A control plane that is unavailable is asked again. Exit code 1 with the first head that contradicts the kept ones.
+    If the control plane is unavailable, the command retries. Exit code 1 with the first head that contradicts the kept
+    ones.
     """
     refuse_as_curl(context, "audit watch")
     with session(context, UnnamedFormat.TABLE) as current:
@@ -140,7 +150,7 @@ def sinks(context: typer.Context, *, output: UnnamedOutput = UnnamedFormat.TABLE
         current.screen.one(reply, pages.sinks)
         if failing := [each.name for each in reply.value.sinks if each.error is not None]:
             raise Different(
-                f"heads do not leave the database to {', '.join(failing)}",
+                f"{', '.join(failing)} stores no heads",
                 "correct the sink or its settings; the sealer sends the missing heads as soon as it stores them",
             )
 
@@ -228,6 +238,11 @@ def verify(
             made.document(_document(found))
         else:
             made.page(pages.verdict(found))
+        if found.head is None and not any(each.kind == "export" for each in found.differences):
+            raise Different(
+                "nothing is proved: no head of the export is signed with one of the given keys",
+                "check the files of --key; if they are right, keep the export and the heads as evidence",
+            )
         if found.differences:
             count = (
                 "1 difference" if len(found.differences) == 1 else f"{len(found.differences):,} differences"
@@ -246,6 +261,7 @@ def _document(found: "Verdict") -> bytes:
             "sealed": found.sealed,
             "exported_at": found.exported_at,
             "head": None if found.head is None else found.head.head,
+            "kept_heads": found.kept,
             "notes": found.notes,
             "differences": found.differences,
         }

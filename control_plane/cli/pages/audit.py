@@ -83,6 +83,8 @@ def verdict(item: "Verdict") -> RenderableType:
 
 
 def _summary(item: "Verdict") -> Iterator[Row]:
+    if not item.differences:
+        yield "verdict", Text("the history is as it was sealed", "bold")
     yield "rows", f"{item.rows:,}"
     yield "sealed", f"{item.sealed:,} positions"
     if item.head is None:
@@ -91,6 +93,7 @@ def _summary(item: "Verdict") -> Iterator[Row]:
         found = item.head.head
         yield "head", f"{found.number}, sealed {words.instant(found.sealed_at)}"
         yield "root", found.root
+    yield "kept heads", f"{item.kept:,} in the export"
     if item.exported_at is not None:
         yield "exported", words.instant(item.exported_at)
     for note in item.notes:
