@@ -123,7 +123,10 @@ class SocketDisplay:
 
     def read(self) -> bytes:
         message = self._socket.recv(timeout=20)
-        return message if isinstance(message, bytes) else b""
+        if isinstance(message, bytes):
+            return message
+        print(f"the session has ended: {message}")
+        return b""
 
     def write(self, data: bytes) -> None:
         self._socket.send(data)
