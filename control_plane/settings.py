@@ -163,6 +163,12 @@ class Settings(ProgramSettings):
     """Time, in minutes, after which a session that was not used is refused; at least twice `credential_use_seconds`,
     because the last use is known only as late as that. A change applies to sessions that are started later."""
 
+    console_hours: float = Field(default=8.0, gt=0, le=24 * 30)
+    """Maximum duration of a console session, in hours."""
+    console_idle_minutes: float = Field(default=15.0, gt=0, le=60 * 24 * 30)
+    """Time without input of a person after which a console session ends, in minutes: keys of a serial port; keys,
+    pointer movements and texts of the clipboard of a display."""
+
     credential_use_seconds: float = Field(default=60.0, gt=0)
     """Interval in which each API process writes the last use of API keys and sessions."""
 

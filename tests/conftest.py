@@ -30,6 +30,7 @@ pytest_plugins = [
     "tests.servers.emptied_plane",
     "tests.servers.program_copies",
     "tests.servers.lab",
+    "tests.servers.chromium",
     "tests.servers.oidc_provider",
 ]
 

@@ -83,6 +83,7 @@ PROMISES: Final = {
     "ALC-2": ("tests/api/nodes/test_drains.py",),
     "ALC-5": ("tests/agent/lab_nodes/test_root_disks.py", "tests/road/test_changed_catalogue.py"),
     "ALC-6": ("tests/placement/test_random_fleets.py", "tests/api/allocations/test_placement.py"),
+    "ING-5": ("tests/faults/lab/test_guest_consoles.py", "tests/road/test_console_load.py"),
 }
 
 

@@ -2,7 +2,8 @@
 
 The ledger is that of the benchmark `list`: 100,000 allocations of several projects, with labels and with all events of
 their lives. A logged-in browser requests the pages one after the other over HTTP, without their scripts and style. The
-fleet has no nodes yet.
+fleet has no nodes yet. In each round, a second control plane measures the echo of a serial console
+(`bench.allocate.console_echo`).
 """
 
 import re
@@ -15,6 +16,7 @@ import httpx
 from pydantic import SecretStr
 
 from bench.access.served import admin_key, api
+from bench.allocate.console_echo import ECHOES, echoes
 from bench.allocate.listing import ALLOCATIONS, PROJECTS, TEAMS, project, record_allocations
 from bench.harness.measure import (
     Bench,
@@ -125,7 +127,8 @@ async def _running() -> AsyncIterator[TakeRound]:
             await browser.open(each)
 
         async def take(_number: int, progress: Progress) -> Round:
-            found: dict[str, list[float]] = {"page": [], "history": []}
+            # Before the pages, which the programs of the second control plane would slow down.
+            found: dict[str, list[float]] = {"page": [], "history": [], "echo": await echoes()}
             for number in range(REQUESTS):
                 for kind, pages in (("page", _PAGES), ("history", _HISTORY)):
                     found[kind] += [await browser.open(each) for each in pages]
@@ -140,13 +143,15 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
         percentile("console.page_p95_ms", rounds, "page", "ms", 95),
         pooled_median("console.page_p50_ms", rounds, "page", "ms"),
         percentile("console.history_p95_ms", rounds, "history", "ms", 95),
+        percentile("console.echo_ms", rounds, "echo", "ms", 95),
+        pooled_median("console.echo_p50_ms", rounds, "echo", "ms"),
     )
 
 
 BENCH: Final = Bench(
     name="console",
-    explanation="pages of the web console with 100,000 allocations and 1 million events, over HTTP",
-    shape=f"console {ALLOCATIONS}, {PROJECTS} projects, {TEAMS} teams, {REQUESTS} requests of each page",
+    explanation="pages of the web console with 100,000 allocations and 1 million events, and the echo of a serial console",
+    shape=f"console {ALLOCATIONS}, {PROJECTS} projects, {TEAMS} teams, {REQUESTS} requests of each page, {ECHOES} echoes",
     rounds=ROUNDS,
     running=_running,
     results=_results,

@@ -28,11 +28,17 @@ connection would read the version from the package's metadata again, which takes
 """
 
 
+_MOST_CONNECTIONS: Final = 1000
+"""Maximum number of connections of a client. Each end of a stream has a connection of its own, and one more while it
+publishes; with redis-py's limit of 100, fewer than 50 console sessions would fit into a process of the API."""
+
+
 def redis_client(settings: Settings) -> Redis:
     """Return a client that connects on first use. Raises `UnusableCertificate`."""
     url = settings.redis_url.get_secret_value()
     pool = ConnectionPool.from_url(
         url,
+        max_connections=_MOST_CONNECTIONS,
         socket_timeout=REDIS_SECONDS,
         socket_connect_timeout=REDIS_SECONDS,
         retry=Retry(NoBackoff(), 1),

@@ -36,7 +36,11 @@ class PairEnded(Exception):
 
 
 class StreamEnd:
-    """One end of a stream. One task may send and one may receive at a time; `run` must run beside them."""
+    """One end of a stream. One task may send and one may receive at a time; `run` must run beside them.
+
+    `send` and `receive` check for a swallowed cancellation (`raise_if_cancelled`), because the caller repeats them, and
+    the next call could wait permanently.
+    """
 
     def __init__(self, client: Redis, subscription: PubSub, own: str, other: str) -> None:
         self._client, self._subscription = client, subscription
@@ -56,14 +60,17 @@ class StreamEnd:
 
     async def send(self, data: bytes) -> None:
         """Send bytes to the other end, as soon as it has taken enough of the earlier ones."""
+        raise_if_cancelled()
         while self._in_flight + len(data) > WINDOW:
             self._room.clear()
             await self._room.wait()
         self._in_flight += len(data)
         await self._publish(_DATA + data)
+        raise_if_cancelled()
 
     async def receive(self) -> bytes:
         """Return the next bytes of the other end, which then may send more. Raises `PairEnded`."""
+        raise_if_cancelled()
         kind, data = await self._received.get()
         if kind == _CLOSED:
             raise PairEnded("the other end closed the stream", data.decode(errors="replace"))

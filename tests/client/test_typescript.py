@@ -15,10 +15,11 @@ from typing import Final
 
 import pytest
 
+from deploy.setup.npm import node_of
 from tests.api.node import KEY, admit
 from tests.plugins.requirements import missing_server
 from tests.servers.lab import kept_folder
-from tests.servers.npm_packages import NotInstalled, ensure_installed, node_of
+from tests.servers.npm_packages import NotInstalled, ensure_installed
 from tests.servers.plane import ADMIN_KEY, RunningPlane
 
 FILES: Final = Path(__file__).with_name("typescript")

