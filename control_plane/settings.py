@@ -133,6 +133,8 @@ class Settings(ProgramSettings):
     """File with the private host key of the SSH gateway, as ssh-keygen writes it, without a passphrase."""
     ssh_gateway_address: str | None = None
     """Where callers reach the SSH gateway (`host:port`), as the API shows it; None: it shows no gateway."""
+    ssh_gateway_host_key: str | None = Field(default=None, pattern=r"^[a-z0-9@.-]+ [A-Za-z0-9+/=]+( .*)?$")
+    """Public host key of the SSH gateway (a line as in a `.pub` file), as the API shows it; None: it shows none."""
     deadline_grace_seconds: float = Field(default=30.0, ge=0)
     """Time after a start during which deadlines do not fire, so that nodes can first report what happened meanwhile."""
     lease_expiring_seconds: tuple[int, ...] = (24 * 3600, 3600)

@@ -148,7 +148,6 @@ class Stack:
             self._prepare(self._postgres.admin_dsn, sqlalchemy_url(self._postgres.app_dsn))
         publish_lab_catalogue(sqlalchemy_url(self._postgres.app_dsn))
         self._start_redis()
-        ensure_key_pair(self._layout.ssh_host_key)
         for program in Program:
             for name, api in zip(replicas_of(program, self._replicas), self._apis, strict=True):
                 child = Child(
@@ -206,6 +205,7 @@ class Stack:
             "SLICEPLANE_LISTEN": ",".join(f"{address}:{self._ports[api]}" for address in self._addresses),
             "SLICEPLANE_SSH_GATEWAY_LISTEN": f"127.0.0.1:{self._ports[gateway]}",
             "SLICEPLANE_SSH_GATEWAY_ADDRESS": self.ssh_gateway,
+            "SLICEPLANE_SSH_GATEWAY_HOST_KEY": ensure_key_pair(self._layout.ssh_host_key),
             "SLICEPLANE_SSH_GATEWAY_HOST_KEY_FILE": str(self._layout.ssh_host_key),
             "SLICEPLANE_TLS_CERTIFICATE_FILE": str(self.certificates.server),
             "SLICEPLANE_TLS_KEY_FILE": str(self.certificates.server),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.api_process import api_process
 from tests.road.conftest import Site
 from tests.servers.ssh_gateway import GREETING, Client, Gateway, KeyPair, gateway_process, key_pair
 from tests.waiting import until
@@ -245,6 +246,17 @@ def test_bytes_of_a_long_transfer_arrive_complete_and_in_their_order(slices: Sli
         writer.start()
         assert client.read(len(sent)) == sent
         writer.join()
+
+
+def test_view_of_an_active_allocation_has_the_address_of_the_gateway(slices: Slices, tmp_path: Path) -> None:
+    shown = {"address": "ssh.example.com:2222", "host_key": slices.other_key.public}
+    settings = {f"SLICEPLANE_SSH_GATEWAY_{name.upper()}": value for name, value in shown.items()}
+    with api_process(slices.plane, tmp_path / "api.log", **settings) as api, api.plane.client() as client:
+        path = f"/allocations/{slices.allocation}"
+        assert client.get(path).json()["ssh_gateway"] == shown
+        assert client.delete(path).is_success
+        assert client.get(path).json()["ssh_gateway"] is None
+    assert slices.site.show(slices.allocation)["ssh_gateway"] is None
 
 
 def test_stopped_gateway_ends_its_sessions_with_a_reason(slices: Slices) -> None:
