@@ -66,6 +66,7 @@ class Connection(asyncssh.SSHServer):
         self._authorisation: Authorisation | None = None
         self._key: asyncssh.SSHKey | None = None
         self._is_authenticated = False
+        self._unused: asyncio.TimerHandle | None = None
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
@@ -78,8 +79,11 @@ class Connection(asyncssh.SSHServer):
     def connection_lost(self, exc: Exception | None) -> None:
         self._gateway.connections.discard(self)
         self._gateway.limits.disconnect(self._source)
-        if not self._is_authenticated and not self._refused_keys:
+        # Refused keys were counted before. A connection without a user name, such as a health check, is not an attempt.
+        if self._user and not self._is_authenticated and not self._refused_keys:
             self._gateway.limits.failed(*self._subjects)
+        if self._unused is not None:
+            self._unused.cancel()
         for caller in self._callers:
             caller.end(SessionOver("closed_by_caller", "the caller closed the connection"))
 
@@ -122,11 +126,12 @@ class Connection(asyncssh.SSHServer):
 
     def auth_completed(self) -> None:
         self._is_authenticated = True
-        asyncio.get_running_loop().call_later(UNUSED_SECONDS, self._close_if_unused)
+        self._close_if_unused(is_new=True)
 
-    def _close_if_unused(self) -> None:
-        if self._callers:
-            asyncio.get_running_loop().call_later(UNUSED_SECONDS, self._close_if_unused)
+    def _close_if_unused(self, *, is_new: bool = False) -> None:
+        if is_new or self._callers:
+            loop = asyncio.get_running_loop()
+            self._unused = loop.call_later(UNUSED_SECONDS, self._close_if_unused)
         else:
             self.disconnect(f"the connection has no channel since {UNUSED_SECONDS:.0f} s")
 

@@ -1,9 +1,9 @@
 """Limits of what clients can cost a process of the SSH gateway before they are authorised.
 
-A key that is not accepted, and a connection that ends without authentication, count as a failed attempt of the source
-address and of the allocation that the client named. When one of the two has used up its quota, the gateway accepts no
-key for it until a part of the quota is regained. A known allocation id is sufficient to use up the quota of the
-allocation; ids are not guessable.
+A key that is not accepted, and a connection that names a user and ends without authentication, count as a failed
+attempt of the source address and of the allocation that the client named. When one of the two has used up its quota,
+the gateway accepts no key for it until a part of the quota is regained. A known allocation id is sufficient to use up
+the quota of the allocation; ids are not guessable.
 """
 
 from collections import Counter
