@@ -18,6 +18,7 @@ class Program(StrEnum):
     DISPATCHER = "dispatcher"
     PROJECTOR = "projector"
     SEALER = "sealer"
+    SSH_GATEWAY = "ssh-gateway"
 
 
 PURPOSES: Final[Mapping[str, str]] = {
@@ -25,4 +26,5 @@ PURPOSES: Final[Mapping[str, str]] = {
     Program.DISPATCHER: "send orders to nodes and run timers",
     Program.PROJECTOR: "fill the read models",
     Program.SEALER: "seal the ledger with signed heads",
+    Program.SSH_GATEWAY: "connect callers to the SSH ports of their slices",
 }

@@ -29,7 +29,14 @@ from control_plane.settings import (
     read_settings,
 )
 from control_plane.version import release
-from control_plane.wiring import CannotListen, Plane, configure_logs, plane, reduce_garbage_collection
+from control_plane.wiring import (
+    CannotListen,
+    NoHostKey,
+    Plane,
+    configure_logs,
+    plane,
+    reduce_garbage_collection,
+)
 from events.ledger.fitness import UnfitServer
 from events.ledger.personal import NoPersonalKey
 from tasks.core_dumps import disable_core_dumps
@@ -55,14 +62,17 @@ Options:
 Settings come from the environment. migrate needs SLICEPLANE_MIGRATE_URL, the database as a superuser. sealer needs
 SLICEPLANE_DATABASE_URL, the database as the role sliceplane_sealer, and SLICEPLANE_SEALING_KEY_FILE. All other commands
 need SLICEPLANE_DATABASE_URL, the database as the role sliceplane_app, SLICEPLANE_REDIS_URL and
-SLICEPLANE_PERSONAL_KEY_FILE; api and dispatcher also need SLICEPLANE_SIGNING_KEY_FILE. docs/server.md describes how to set up a control plane, and
+SLICEPLANE_PERSONAL_KEY_FILE; api, dispatcher and ssh-gateway also need SLICEPLANE_SIGNING_KEY_FILE, and ssh-gateway needs
+SLICEPLANE_SSH_GATEWAY_HOST_KEY_FILE. docs/server.md describes how to set up a control plane, and
 control_plane/settings.py lists all settings.
 
 Exit codes: 0 done or stopped by SIGTERM, 1 the program cannot run, 2 wrong usage.
 """
 _SETTINGS: Final = f"Correct the environment variables; {SERVER} --help lists the required ones."
 _DATABASE: Final = "Start PostgreSQL, or correct SLICEPLANE_DATABASE_URL."
-_LISTEN: Final = "Stop the program that uses this address, or correct SLICEPLANE_LISTEN."
+_LISTEN: Final = (
+    "Stop the program that uses this address, or correct SLICEPLANE_LISTEN or SLICEPLANE_SSH_GATEWAY_LISTEN."
+)
 _MIGRATE: Final = "Correct the cause or SLICEPLANE_MIGRATE_URL, which needs the role of a superuser."
 
 
@@ -83,14 +93,14 @@ def main() -> int:
         _fail(f"Cannot migrate the database: {failed.exceptions[0]}", _MIGRATE)
     except* UnfitServer as unfit:
         _fail(f"This PostgreSQL server cannot be used for the ledger: {'; '.join(_sentences(unfit))}")
-    except* NoSigningKey as none:
+    except* (NoSigningKey, NoHostKey) as none:
         _fail(f"Cannot sign: {none.exceptions[0]}")
     except* NoPersonalKey as none:
         _fail(f"Cannot read personal data: {none.exceptions[0]}")
     except* UnusableCertificate as unusable:
         _fail(f"Cannot use a TLS file: {unusable.exceptions[0]}")
     except* CannotListen as cannot:
-        _fail(f"The API cannot listen on {cannot.exceptions[0]}", _LISTEN)
+        _fail(str(cannot.exceptions[0]), _LISTEN)
     except* UnknownFailpoint as unknown:
         print(unknown.exceptions[0], file=sys.stderr)
     return 1
@@ -146,13 +156,13 @@ def _run_program(program: Program) -> int:
             return _serve()
         case Program.SEALER:
             return uvloop.run(_seal())
-        case Program.DISPATCHER | Program.PROJECTOR:
+        case Program.DISPATCHER | Program.PROJECTOR | Program.SSH_GATEWAY:
             return uvloop.run(_run(_entry(program)))
     assert_never(program)
 
 
 def _entry(
-    program: Literal[Program.API, Program.DISPATCHER, Program.PROJECTOR],
+    program: Literal[Program.API, Program.DISPATCHER, Program.PROJECTOR, Program.SSH_GATEWAY],
 ) -> Callable[..., Awaitable[None]]:
     """Return the function that runs a program until it is cancelled.
 
@@ -171,6 +181,10 @@ def _entry(
             from control_plane.projector.program import run_projector
 
             return run_projector
+        case Program.SSH_GATEWAY:
+            from control_plane.ssh_gateway.program import serve_ssh
+
+            return serve_ssh
     assert_never(program)
 
 

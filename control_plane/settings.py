@@ -127,6 +127,14 @@ class Settings(ProgramSettings):
     """Number of processes of the API program that answer requests (`control_plane.api.workers`)."""
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
+    ssh_gateway_listen: str = "127.0.0.1:2222"
+    """Where the SSH gateway listens (`host:port`, several with commas)."""
+    ssh_gateway_host_key_file: Path | None = None
+    """File with the private host key of the SSH gateway, as ssh-keygen writes it, without a passphrase."""
+    ssh_gateway_address: str | None = None
+    """Where callers reach the SSH gateway (`host:port`), as the API shows it; None: it shows no gateway."""
+    ssh_gateway_host_key: str | None = Field(default=None, pattern=r"^[a-z0-9@.-]+ [A-Za-z0-9+/=]+( .*)?$")
+    """Public host key of the SSH gateway (a line as in a `.pub` file), as the API shows it; None: it shows none."""
     deadline_grace_seconds: float = Field(default=30.0, ge=0)
     """Time after a start during which deadlines do not fire, so that nodes can first report what happened meanwhile."""
     lease_expiring_seconds: tuple[int, ...] = (24 * 3600, 3600)
@@ -271,10 +279,10 @@ class Settings(ProgramSettings):
             raise ValueError("the value must be a URL of the form rediss://USER:PASSWORD@HOST:PORT") from None
         return given
 
-    @field_validator("listen")
+    @field_validator("listen", "ssh_gateway_listen", "ssh_gateway_address")
     @classmethod
-    def _names_hosts_and_ports(cls, given: str) -> str:
-        for address in given.split(","):
+    def _names_hosts_and_ports(cls, given: str | None) -> str | None:
+        for address in [] if given is None else given.split(","):
             host, _, port = address.rpartition(":")
             if not (host and port.isascii() and port.isdigit() and int(port) <= _LAST_PORT):
                 raise ValueError(f"{address!r} is not an address of the form HOST:PORT")

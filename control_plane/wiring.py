@@ -39,10 +39,16 @@ class Plane:
 
 
 class CannotListen(Exception):
-    """The API cannot listen on an address of the settings; the message has the address and the reason."""
+    """A program cannot listen on an address of the settings; the message has the program, the address and the
+    reason.
+    """
 
-    def __init__(self, address: str, error: OSError) -> None:
-        super().__init__(f"{address}: {error.strerror or error}")
+    def __init__(self, address: str, error: OSError, program: str = "API") -> None:
+        super().__init__(f"The {program} cannot listen on {address}: {error.strerror or error}")
+
+
+class NoHostKey(Exception):
+    """The SSH gateway has no usable host key; the message is a sentence for the operator."""
 
 
 def reduce_garbage_collection() -> None:

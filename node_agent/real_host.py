@@ -107,6 +107,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         serial_log=machines.serial_log,
         open_console=machines.open_console,
         open_display=machines.open_display,
+        open_ssh=machines.open_ssh,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
         start_reading=start_reading,

@@ -22,7 +22,7 @@ from tasks import operations as op
 from tasks.orders import ApplySlice, RemoveSlice, StopSlice
 from tasks.reasons import RefusalCode, SliceFailureCode, codes
 from tasks.reports import SliceFailed, SliceNotRemoved, SliceReady, SliceRemoved, SliceStopped
-from tasks.streams import CONSOLES, GRAPHICS, STREAMS
+from tasks.streams import CONSOLES, GRAPHICS, SSH, STREAMS
 
 _KIB: Final = 1024
 REFUSALS: Final = codes(RefusalCode)
@@ -280,6 +280,7 @@ ANNOUNCED: Final = (
     STREAMS,
     CONSOLES,
     GRAPHICS,
+    SSH,
 )
 """All task types and versions, and all other features, that a node of this release can announce as supported."""
 

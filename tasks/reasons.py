@@ -36,7 +36,12 @@ OperationFailureCode = (
 """Reasons why an operation failed after it began."""
 
 StreamCode = Literal[
-    "slice_not_on_node", "machine_not_running", "console_in_use", "host_unreadable", "internal_error"
+    "slice_not_on_node",
+    "machine_not_running",
+    "console_in_use",
+    "ssh_not_reachable",
+    "host_unreadable",
+    "internal_error",
 ]
 """Reasons why a node cannot open a stream. `slice_not_on_node`: the slot has no slice of the allocation."""
 

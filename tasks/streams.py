@@ -22,6 +22,10 @@ CONSOLES: Final = f"{STREAMS}+console"
 """Identifier by which a node announces that it can open consoles."""
 GRAPHICS: Final = f"{STREAMS}+graphics"
 """Identifier by which a node announces that it can open the displays of machines."""
+SSH: Final = f"{STREAMS}+ssh"
+"""Identifier by which a node announces that it can open connections to the SSH ports of slices."""
+SSH_PORT: Final = 22
+"""Port of a slice to which a stream of the kind `ssh` leads. The request contains neither the address nor the port."""
 MAX_MESSAGE: Final = 16 * 1024
 """Maximum size in bytes of a message of a console, in both directions."""
 MAX_SERIAL_LOG: Final = 1024 * 1024
@@ -36,7 +40,7 @@ class StreamRequest(Wire):
     """Request to a node to open the stream `stream_id` of a slot, as long as the slot has a slice of the allocation."""
 
     stream_id: UUID
-    kind: Literal["serial_log", "serial_console", "graphics"]
+    kind: Literal["serial_log", "serial_console", "graphics", "ssh"]
     node_id: NodeId
     slot_id: SlotId
     allocation_id: AllocationId
@@ -60,8 +64,8 @@ class SerialLogSent(Wire):
 
 
 class ConsoleOpened(Wire):
-    """First message (text) of a node on the WebSocket of a console. With a `failure`, the node did not open the
-    console, and closes the connection. Each further message is binary: output of the console, or input to it.
+    """First message (text) of a node on the WebSocket of a console or SSH port. With a `failure`, the node did not open
+    it, and closes the connection. Each further message is binary: output of the slice, or input to it.
     """
 
     failure: Reason | None = None

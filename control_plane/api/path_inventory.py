@@ -62,10 +62,23 @@ def paths(settings: Settings, nodes: KnownNodes, redis: RedisLimits) -> tuple[Re
     """Return every network path, those of API callers first, with warnings about what an operator should correct."""
     return (
         _to_api(settings, "callers", "API key, bearer"),
+        *_to_ssh_gateway(settings),
         *(_to_database(settings, each) for each in Program),
         *_to_redis(settings, redis),
         *_node_paths(settings, nodes),
     )
+
+
+def _to_ssh_gateway(settings: Settings) -> Iterator[ReachPath]:
+    if settings.ssh_gateway_address is not None:
+        yield ReachPath(
+            client="callers",
+            server="SSH gateway",
+            address=settings.ssh_gateway_address,
+            transport="SSH",
+            encrypted=True,
+            credential="SSH key of the allocation",
+        )
 
 
 def _node_paths(settings: Settings, nodes: KnownNodes) -> Iterator[ReachPath]:

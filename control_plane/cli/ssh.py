@@ -8,7 +8,8 @@ of other nodes, plain ssh is enough.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ from control_plane.client.answers import AllocatedSlot, Allocation, Ingress
 
 SSH_PORT: Final = 22
 """Default port of SSH (RFC 4253)."""
-NODE, PUBLIC = "node", "public"
+NODE, PUBLIC, GATEWAY = "node", "public", "gateway"
 _OPTIONS: Final = (
     # Addresses are reused by later guests, and a guest generates its host key at boot: a stored host key would be that
     # of another guest, and ssh would refuse to connect.
@@ -34,26 +35,41 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Address of a slice's SSH server. `via`: `node` if reachable only from its own node, `public` if from outside."""
+    """Address of a slice's SSH server. `via`: `node` if reachable only from its own node, `public` if from outside, and
+    `gateway` if it is a name at the SSH gateway. `gateway` is then the user and the address of the gateway, and
+    `host_key` its public key; empty if the user's own known hosts have to contain it.
+    """
 
     node_id: str
     via: str
     address: str
     port: int
+    gateway: str = ""
+    host_key: str = ""
 
 
-def login_of(found: Allocation, slot: int | None, via: str | None) -> Login:
-    """Return how to log in to a slot of an allocation, counted from 0: by a published ingress to port 22, else by the
-    private address. Raises `Refused`, or `WrongUsage` if the user must choose another slot or `--via`.
+def login_of(
+    found: Allocation, slot: int | None, via: str | None, local: Container[str] = frozenset()
+) -> Login:
+    """Return how to log in to a slot of an allocation, counted from 0: by a published ingress to port 22, else through
+    the SSH gateway, else by the private address, which comes first on `local` nodes. Raises `Refused`, or `WrongUsage`
+    if the user must choose another slot or `--via`.
     """
     if found.state != "active":
         reason = f": {found.reason.message}" if found.reason else ""
         raise Refused(f"allocation {found.id} is {found.state}, not active{reason}", *_advice(found))
     chosen = _chosen(found, slot)
-    logins = [*_public(found, chosen), *_private(found, chosen)]
+    private, gateway = _private(found, chosen), _through_gateway(found, chosen)
+    inside = [*private, *gateway] if chosen.node_id in local else [*gateway, *private]
+    logins = [*_public(found, chosen), *inside]
     fitting = [login for login in logins if via in (None, login.via)]
     if not fitting:
-        by = {None: "", NODE: " at its private address", PUBLIC: " that is reachable from outside"}[via]
+        by = {
+            None: "",
+            NODE: " at its private address",
+            PUBLIC: " that is reachable from outside",
+            GATEWAY: " through an SSH gateway",
+        }[via]
         raise Refused(
             f"slot {chosen.slot_id} of allocation {found.id} has no SSH endpoint{by}",
             *_alternatives(found, logins),
@@ -121,6 +137,14 @@ def _private(found: Allocation, slot: AllocatedSlot) -> list[Login]:
     ]
 
 
+def _through_gateway(found: Allocation, slot: AllocatedSlot) -> list[Login]:
+    if found.ssh_gateway is None:
+        return []
+    name, gateway = f"slice-{found.slots.index(slot)}", found.ssh_gateway
+    user = f"{found.id}@{gateway.address}"
+    return [Login(slot.node_id, GATEWAY, name, SSH_PORT, user, gateway.host_key or "")]
+
+
 def _alternatives(found: Allocation, logins: Sequence[Login]) -> tuple[str, ...]:
     if logins:
         return (f"omit --via, or use --via {logins[0].via}",)
@@ -142,8 +166,29 @@ def ssh_arguments(
     given = (part for option in options for part in ("-o", option))
     # ssh expands % in a file's name.
     keys = (part for file in identities for part in ("-i", str(file).replace("%", "%%")))
+    own = _OPTIONS if login.via != GATEWAY else ("-o", f"ProxyCommand={_proxy(login, identities)}", *_OPTIONS)
     # After `--` nothing is parsed as an option of ssh, even if the command begins with a dash.
-    return ("ssh", *given, *_OPTIONS, *keys, "-p", str(login.port), "--", f"root@{login.address}", *command)
+    return ("ssh", *given, *own, *keys, "-p", str(login.port), "--", f"root@{login.address}", *command)
+
+
+def _proxy(login: Login, identities: Sequence[Path]) -> str:
+    """Return the command that connects to the slice through the gateway. `ssh -J` would not use the identities."""
+    user, _, address = login.gateway.rpartition("@")
+    host, _, port = address.rpartition(":")
+    keys = (part for file in identities for part in ("-i", str(file).replace("%", "%%")))
+    to = ("-W", f"{login.address}:{login.port}", "-p", port, "-l", user, "--", host.strip("[]"))
+    words = ("ssh", *_known_host(login.host_key), *keys, *to)
+    # ssh expands % in the command, and runs it with `exec` of a shell.
+    return shlex.join(words).replace("%", "%%")
+
+
+def _known_host(host_key: str) -> tuple[str, ...]:
+    """Return the options by which ssh(1) accepts exactly this host key. Without a key, the user's known hosts apply."""
+    if not host_key:
+        return ()
+    kind, blob, *_ = host_key.split()
+    known = f"KnownHostsCommand=/bin/echo * {kind} {blob}"  # not run by a shell
+    return ("-o", known, "-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=yes")
 
 
 def entered(login: Login, namespaces: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:

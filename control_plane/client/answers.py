@@ -448,6 +448,13 @@ class Queued(Answer, frozen=True):
     earliest_possible_at: datetime | None = None
 
 
+class SshGateway(Answer, frozen=True):
+    """The SSH gateway, for `ssh -J ID@ADDRESS USER@slice`. `host_key` is its public key (OpenSSH)."""
+
+    address: str
+    host_key: str | None = None
+
+
 class Allocation(Answer, frozen=True):
     id: str
     project: str
@@ -473,6 +480,7 @@ class Allocation(Answer, frozen=True):
     labels: dict[str, str] = {}
     apart_from: dict[str, str] = {}
     conditions: tuple[Condition, ...] | None = None
+    ssh_gateway: SshGateway | None = None
     generation: int | None = None
     allowed_actions: dict[str, Action] | None = None
 

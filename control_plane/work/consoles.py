@@ -1,8 +1,8 @@
 """`work.console`: console sessions that may still be used or are open. A row is deleted when its session has ended.
 
-The row has the hash of the session's ticket; the lock of the row makes the ticket single-use. `version` is the version
-of the session's stream: the holder of the row's lock can append at this version. `seen_at` is the last update by
-the process that has the caller's connection.
+The row has the hash of the session's ticket, except for an SSH connection, which has no ticket; the lock of the row
+makes the ticket single-use. `version` is the version of the session's stream: the holder of the row's lock can append
+at this version. `seen_at` is the last update by the process that has the caller's connection.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,10 @@ from events.values import AllocationId, ConsoleId, NodeId, SlotId
 from read_models import slots
 
 State = Literal["requested", "connecting", "connected"]
-ConsoleKind = Literal["serial", "graphics"]
-"""What a session reaches: the serial port of a slice, or its display."""
+TicketKind = Literal["serial", "graphics"]
+"""What a session with a ticket reaches: the serial port of a slice, or its display."""
+ConsoleKind = Literal["serial", "graphics", "ssh"]
+"""What a session reaches. `ssh`: the SSH port of a slice, through the SSH gateway."""
 SILENT: Final = timedelta(seconds=10)
 """Time without an update of `seen_at` after which the process of a session counts as ended."""
 KEPT: Final = timedelta(minutes=10)
@@ -37,6 +39,10 @@ where state <> 'requested' and seen_at > clock_timestamp() - %s order by console
 _LOST: Final = f"""
 select {_COLUMNS} from work.console where state <> 'requested' and seen_at <= clock_timestamp() - %s
 order by console_id limit 10 for update skip locked
+"""  # noqa: S608 (constants)
+_OPEN_SSH: Final = f"""
+select {_COLUMNS} from work.console
+where allocation_id = %s and kind = 'ssh' and seen_at > clock_timestamp() - %s
 """  # noqa: S608 (constants)
 _FORGET: Final = """
 delete from work.console where state = 'requested' and ticket_expires_at < clock_timestamp() - %s
@@ -67,8 +73,8 @@ class ConsoleRow:
     shared: bool
     actor: str
     origin: str | None
-    ticket_sha256: str
-    ticket_expires_at: datetime
+    ticket_sha256: str | None
+    ticket_expires_at: datetime | None
     stream_id: UUID
     state: State
     cut_reason: str | None
@@ -114,6 +120,11 @@ async def delete(conn: AsyncConnection, console_id: ConsoleId) -> None:
 async def open_sessions(conn: AsyncConnection) -> list[ConsoleRow]:
     """Return the sessions that are open, oldest first."""
     return await fetch_rows(await ledger_connection(conn), ConsoleRow, _OPEN, [SILENT])
+
+
+async def count_open_ssh(conn: AsyncConnection, allocation: AllocationId) -> int:
+    """Return the number of open SSH connections to the slices of an allocation."""
+    return len(await fetch_rows(await ledger_connection(conn), ConsoleRow, _OPEN_SSH, [allocation, SILENT]))
 
 
 async def lost_sessions(conn: AsyncConnection) -> list[ConsoleRow]:

@@ -103,6 +103,11 @@ class Layout:
         return self.state / "ssh" / "id_ed25519"
 
     @property
+    def ssh_host_key(self) -> Path:
+        """Private host key of the SSH gateway."""
+        return self.state / "ssh" / "gateway_host_key"
+
+    @property
     def signing_key(self) -> Path:
         """Private key that signs orders."""
         return self.state / "signing-key.pem"

@@ -37,6 +37,7 @@ from deploy.embedded.signing_key import (
     ensure_signing_key,
     public_file,
 )
+from deploy.embedded.ssh_key import ensure_key_pair
 from events.ledger.personal import MasterKey
 from events.ledger.project_keys import use_master_key
 from tasks.trust import trust
@@ -81,7 +82,8 @@ class Stack:
         self._addresses = ("127.0.0.1", *addresses)
         self._apis = replicas_of("api", replicas)
         self._replicas = replicas
-        self._ports = _ports(layout, self._apis)
+        self._gateways = replicas_of(Program.SSH_GATEWAY, replicas)
+        self._ports = _ports(layout, (*self._apis, *self._gateways))
         self._postgres = PostgresServer(layout.state / "postgres", layout.run / "postgres")
         self.certificates = certificates.ensure(layout.certificates, self._addresses, datetime.now(UTC))
         self.trusted = trust(self.certificates.ca.read_text())
@@ -107,6 +109,11 @@ class Stack:
     @property
     def node_api_url(self) -> str:
         return f"https://{self.queue_address}:{self._ports['api']}"
+
+    @property
+    def ssh_gateway(self) -> str:
+        """Address of the SSH gateway."""
+        return f"127.0.0.1:{self._ports[self._gateways[0]]}"
 
     @property
     def redis_url(self) -> str:
@@ -182,6 +189,7 @@ class Stack:
         """Return the environment variables of the control plane's programs, with the port of the API replica `api`."""
         database = sqlalchemy_url(self._postgres.app_dsn)
         over_tls = self._redis is not None and self._redis.ca is not None
+        gateway = self._gateways[self._apis.index(api)]
         return {
             "SLICEPLANE_DATABASE_URL": database.render_as_string(hide_password=False),
             "SLICEPLANE_REDIS_URL": self.redis_url,
@@ -195,6 +203,10 @@ class Stack:
             "SLICEPLANE_PLACE_ON_SIMULATED_NODES": str(self._simulated_nodes).lower(),
             "SLICEPLANE_API_WORKERS": str(self._api_workers),
             "SLICEPLANE_LISTEN": ",".join(f"{address}:{self._ports[api]}" for address in self._addresses),
+            "SLICEPLANE_SSH_GATEWAY_LISTEN": f"127.0.0.1:{self._ports[gateway]}",
+            "SLICEPLANE_SSH_GATEWAY_ADDRESS": self.ssh_gateway,
+            "SLICEPLANE_SSH_GATEWAY_HOST_KEY": ensure_key_pair(self._layout.ssh_host_key),
+            "SLICEPLANE_SSH_GATEWAY_HOST_KEY_FILE": str(self._layout.ssh_host_key),
             "SLICEPLANE_TLS_CERTIFICATE_FILE": str(self.certificates.server),
             "SLICEPLANE_TLS_KEY_FILE": str(self.certificates.server),
             **({"SLICEPLANE_REDIS_CA_FILE": str(self.certificates.ca)} if over_tls else {}),
@@ -313,8 +325,8 @@ def replicas_of(program: str, count: int) -> tuple[str, ...]:
     return (program, *(f"{program}-{number}" for number in range(2, count + 1)))
 
 
-def _ports(layout: Layout, apis: Sequence[str]) -> dict[str, int]:
-    """Return the TCP port of each API and of Redis: the one of the last start, so that nodes reconnect, if it is free.
+def _ports(layout: Layout, programs: Sequence[str]) -> dict[str, int]:
+    """Return the TCP port of each program and of Redis: that of the last start, so that nodes reconnect, if it is free.
 
     At the first start, only the default state folder tries `API_PORT`. If every state folder did, two concurrent starts
     could both find this port free, and one would then connect to the other's API.
@@ -322,7 +334,7 @@ def _ports(layout: Layout, apis: Sequence[str]) -> dict[str, int]:
     path = layout.state / "ports.json"
     api = API_PORT if layout.state == default_state() else 0
     stored: dict[str, int] = json.loads(path.read_text()) if path.exists() else {"api": api, "redis": 0}
-    stored = {**dict.fromkeys(apis, 0), **stored}
+    stored = {**dict.fromkeys(programs, 0), **stored}
     ports = {name: port if port and _is_free(port) else _free_port() for name, port in stored.items()}
     write_private(path, dict(ports))
     return ports

@@ -1,4 +1,5 @@
-"""Facts about console sessions: access of admins to serial ports and displays. Stream: `console-<console_id>`.
+"""Facts about console sessions: access of admins to serial ports and displays, and SSH connections of callers through
+the SSH gateway. Stream: `console-<console_id>`.
 
 A session has a stream of its own, so that it neither changes the version of the allocation nor its timeline. Its events
 have the project and the correlation id of the allocation.
@@ -11,7 +12,7 @@ from events.values import AllocationId, ConsoleId, NodeId, SlotId
 
 
 class ConsoleRequested(Fact, frozen=True, omit_defaults=True):
-    """An admin requested a console session, and got a ticket that is accepted once."""
+    """A console session was requested. An admin got a ticket that is accepted once; an SSH connection needs none."""
 
     console_id: ConsoleId
     allocation_id: AllocationId
@@ -20,11 +21,13 @@ class ConsoleRequested(Fact, frozen=True, omit_defaults=True):
     node_id: NodeId
     """Node that opens the console."""
     kind: str
-    """What the session reaches: `serial`, the serial port of the slice, or `graphics`, its display."""
+    """What the session reaches: `serial`, the serial port of the slice, `graphics`, its display, or `ssh`, its SSH
+    port."""
     actor: str
-    """Caller that got the ticket; only this caller can use it."""
-    ticket_expires_at: datetime
-    """Time from which the ticket is refused."""
+    """Caller that got the ticket; only this caller can use it. Of an SSH connection, `ssh-key:` and the fingerprint of
+    the key with which the caller authenticated."""
+    ticket_expires_at: datetime | None = None
+    """Time from which the ticket is refused; absent: the session has no ticket."""
     origin: str | None = None
     """Origin of the web page that may use the ticket; absent: a program that sends no origin."""
     shared: bool = False

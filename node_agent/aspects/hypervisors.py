@@ -7,6 +7,7 @@ from uuid import UUID
 from node_agent.aspects.machine_plans import FoundDomain, FoundProcess
 from node_agent.host.guests import DiskBoot, Guest, Hosting
 from node_agent.host.host import Console
+from node_agent.host.slices import SliceNetwork
 from tasks.orders import RootDisk
 
 
@@ -62,6 +63,12 @@ class Hypervisor(Protocol):
     def open_display(self, domain: UUID) -> Console:
         """Open the display of a running domain, which listens on no address. Raises `ConsoleRefused` if the domain does
         not run, and `HostUnreadable`.
+        """
+        ...
+
+    def open_ssh(self, domain: UUID, network: SliceNetwork) -> Console:
+        """Open a connection to the SSH port of a running domain, over the bridge of its network only. Raises
+        `ConsoleRefused` if the domain does not run, or if the port does not accept the connection in time.
         """
         ...
 

@@ -222,6 +222,10 @@ class Machines:
         """Open the display of a slot's running machine. Raises like `open_console`."""
         return self._hypervisor.open_display(self._running(slot, allocation))
 
+    def open_ssh(self, slot: SliceNetwork, allocation: AllocationId) -> Console:
+        """Open a connection to the SSH port of a slot's running machine. Raises like `open_console`."""
+        return self._hypervisor.open_ssh(self._running(slot, allocation), slot)
+
     def _running(self, slot: SliceNetwork, allocation: AllocationId) -> UUID:
         uuid = guest_uuid(allocation, slot.tap)
         own = [each for each in self._hypervisor.domains() if each.uuid == uuid and each.guest is not None]

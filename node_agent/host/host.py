@@ -71,8 +71,8 @@ class ConsoleRefused(Exception):
 
 
 class Console(Protocol):
-    """An open console of a machine: its serial port, or its display, of which the bytes are those of the RFB protocol
-    (RFC 6143). One thread may read and another may write at the same time.
+    """An open console of a machine: its serial port, its display, of which the bytes are those of the RFB protocol
+    (RFC 6143), or a connection to its SSH port. One thread may read and another may write at the same time.
     """
 
     def read(self) -> bytes:
@@ -188,6 +188,9 @@ class Host:
     open_display: Callable[[SliceNetwork, AllocationId], Console]
     """Open the display of a slot's running machine of the allocation. It may be open several times. Raises
     `ConsoleRefused`, `HostUnreadable`."""
+    open_ssh: Callable[[SliceNetwork, AllocationId], Console]
+    """Open a connection to the SSH port of a slot's running machine of the allocation, at the address of the slot's
+    network. Raises `ConsoleRefused`, `HostUnreadable`."""
     runs: Callable[[SliceNetwork], bool]
     """Return whether a machine or process of the slot runs. Raises `HostUnreadable`."""
     to_shut_down: Callable[[SliceNetwork], tuple[Step, ...]]

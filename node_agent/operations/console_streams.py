@@ -1,4 +1,5 @@
-"""Open consoles of this node. Each has two threads: one for the output of the machine, one for the input of the caller.
+"""Open consoles of this node, and open connections to the SSH ports of its slices. Each has two threads: one for the
+output of the machine, one for the input of the caller.
 
 A console ends when its machine ends, when the control plane closes the stream, and when the agent stops. No console
 survives its agent: the threads end with the process, and libvirt closes the consoles of a client that is gone.
@@ -16,6 +17,9 @@ from tasks.streams import StreamRequest
 
 MOST: Final = 16
 """Maximum number of open consoles of a node."""
+MOST_SSH: Final = 64
+"""Maximum number of open SSH connections of a node. Counted separately, so that callers cannot keep admins from the
+consoles."""
 log = structlog.get_logger(__name__)
 
 
@@ -32,8 +36,10 @@ class OpenConsoles:
         with self._lock:
             if self._closing:
                 return "the agent of the node is stopping"
-            if len(self._open) >= MOST:
-                return f"the node has {MOST} open consoles, which is the maximum"
+            is_ssh, most = request.kind == "ssh", MOST_SSH if request.kind == "ssh" else MOST
+            if sum((each.kind == "ssh") == is_ssh for each, _, _ in self._open.values()) >= most:
+                noun = "SSH connections" if is_ssh else "consoles"
+                return f"the node has {most} open {noun}, which is the maximum"
             others = (each for each, _, _ in self._open.values() if each.kind == request.kind == "graphics")
             if not request.shared and any(each.slot_id == request.slot_id for each in others):
                 return "the display is open in another session; open it as shared to watch it as well"

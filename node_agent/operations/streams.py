@@ -4,10 +4,12 @@ A request changes nothing on the host, so it needs no fence. The slot's stored o
 the allocation in the request: a late request never gets the output of the next tenant.
 """
 
+from collections.abc import Callable
 from typing import assert_never
 
 import structlog
 
+from events.values import AllocationId
 from node_agent.host.desired_slice import network_of
 from node_agent.host.host import Console, ConsoleRefused, Host
 from node_agent.host.slices import HostUnreadable, SliceNetwork
@@ -26,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class Streams:
-    """Opens the streams that the API requests from this node: serial logs, consoles and displays. Thread-safe."""
+    """Opens the streams that the API requests from this node: logs, consoles, displays and SSH ports. Thread-safe."""
 
     def __init__(
         self, settings: Settings, session: Session, host: Host, slots: Slots, link: ControlPlane
@@ -40,7 +42,7 @@ class Streams:
         match request.kind:
             case "serial_log":
                 self._send_log(request)
-            case "serial_console" | "graphics":
+            case "serial_console" | "graphics" | "ssh":
                 self._open_console(request)
             case _:
                 assert_never(request.kind)
@@ -86,9 +88,8 @@ class Streams:
         return found
 
     def _opened(self, request: StreamRequest, network: SliceNetwork) -> Console | Reason:
-        open_ = self._host.open_display if request.kind == "graphics" else self._host.open_console
         try:
-            return open_(network, request.allocation_id)
+            return self._opener_of(request)(network, request.allocation_id)
         except ConsoleRefused as refused:
             return _reason(refused.code, str(refused))
         except HostUnreadable as error:
@@ -96,6 +97,18 @@ class Streams:
         except Exception as error:
             log.exception("stream_failed", stream_id=str(request.stream_id))
             return _reason("internal_error", f"{type(error).__name__}: {error}")
+
+    def _opener_of(self, request: StreamRequest) -> Callable[[SliceNetwork, AllocationId], Console]:
+        match request.kind:
+            case "graphics":
+                return self._host.open_display
+            case "ssh":
+                # The address is that of the slot's own verified order, and the request cannot name another one.
+                return self._host.open_ssh
+            case "serial_console" | "serial_log":
+                return self._host.open_console
+            case _:
+                assert_never(request.kind)
 
     def _send_log(self, request: StreamRequest) -> None:
         try:

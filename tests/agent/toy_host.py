@@ -111,6 +111,7 @@ class Toy:
             serial_log=lambda _slot, _allocation, _most: None,
             open_console=no_console,
             open_display=no_console,
+            open_ssh=no_console,
             runs=self.runs,
             to_shut_down=self.to_shut_down,
             start_reading=self.start_reading,

@@ -75,7 +75,7 @@ def test_task_versions_that_an_agent_announces_are_the_versions_of_the_task_type
         supported = orders if is_order(type_.kind) else type_.body.model_fields["version"]
         assert get_args(supported.annotation) == (type_.version,)
     assert "drift.report/1" in ANNOUNCED
-    assert len(set(ANNOUNCED)) == len(TYPES) + 6
+    assert len(set(ANNOUNCED)) == len(TYPES) + 7
 
 
 def test_operation_cancel_shares_its_credit_lane_with_no_other_task() -> None:

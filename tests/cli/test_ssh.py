@@ -278,6 +278,7 @@ def test_ssh_to_an_allocation_with_several_slots_requires_a_valid_slot_number() 
             f"allocations ingress add {ALLOCATION} tcp/22",
         ),
         ({}, "public", "--via node"),
+        ({}, "gateway", "--via node"),
     ],
 )
 def test_ssh_to_a_slot_without_an_ssh_endpoint_is_refused_with_advice(
@@ -354,3 +355,37 @@ def test_create_with_an_existing_ssh_key_generates_no_key(
     outcome = sliceplane("allocations", "create", "--sku", "lab.small", "--no-wait")
     assert json.loads(plane.received[0].body)["ssh_authorized_keys"] == [OWN_KEY]
     assert "created the SSH key" not in outcome.err
+
+
+GATEWAY: Final = f"{ALLOCATION}@gateway.example.com:2222"
+
+
+def test_login_uses_the_ssh_gateway_unless_an_ingress_rule_leads_to_the_slice_or_its_node_is_local() -> None:
+    through = Login("lab-a", "gateway", "slice-1", 22, GATEWAY)
+    private = Login("lab-a", "node", "10.100.1.11", 22)
+    several = found(**TWO_SLOTS, ssh_gateway={"address": "gateway.example.com:2222"})
+    assert login_of(several, 1, None) == through
+    assert login_of(several, 1, None, {"lab-b"}) == through
+    assert login_of(several, 1, None, {"lab-a"}) == private
+    assert login_of(several, 1, "node") == private
+    assert login_of(several, 1, "gateway", {"lab-a"}) == through
+    reachable = found(ingress=[PUBLIC], ssh_gateway={"address": "gateway.example.com:2222"})
+    assert login_of(reachable, None, None).via == "public"
+
+
+def test_ssh_through_the_gateway_offers_the_same_keys_to_the_gateway_and_to_the_slice() -> None:
+    login = Login("lab-a", "gateway", "slice-0", 22, f"{ALLOCATION}@[::1]:2222")
+    words = ssh_arguments(login, identities=[Path("/my keys/50%")])
+    proxy = f"ProxyCommand=ssh -i '/my keys/50%%%%' -W slice-0:22 -p 2222 -l {ALLOCATION} -- ::1"
+    assert words == (
+        *("ssh", "-o", proxy, *OPTIONS, "-i", "/my keys/50%%", "-p", "22", "--", "root@slice-0"),
+    )
+
+
+def test_ssh_through_the_gateway_accepts_exactly_the_host_key_that_the_api_shows() -> None:
+    login = Login("lab-a", "gateway", "slice-0", 22, GATEWAY, "ssh-ed25519 AAAA+/= comment")
+    [proxy] = [word for word in ssh_arguments(login) if word.startswith("ProxyCommand=")]
+    assert proxy == (
+        "ProxyCommand=ssh -o 'KnownHostsCommand=/bin/echo * ssh-ed25519 AAAA+/=' -o UserKnownHostsFile=/dev/null"
+        f" -o StrictHostKeyChecking=yes -W slice-0:22 -p 2222 -l {ALLOCATION} -- gateway.example.com"
+    )

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from control_plane.api.path_inventory import KnownNodes, ReachPath, RedisLimits, paths
+from control_plane.programs import Program
 from control_plane.settings import Settings
 from tests.servers.plane import RunningPlane
 
@@ -21,6 +22,7 @@ SECURE_SETTINGS = {
     "listen": "10.0.0.3:8080",
     "tls_certificate_file": "/etc/api.pem",
     "tls_key_file": "/etc/api.key",
+    "ssh_gateway_address": "ssh.example.com:22",
 }
 FLEET = KnownNodes(with_access=4608, expected=1)
 
@@ -45,8 +47,9 @@ def test_control_plane_with_secure_settings_has_only_encrypted_network_paths_and
     assert all(path.encrypted for path in found)
     assert [(path.client, path.server) for path in found] == [
         ("callers", "API"),
-        *((program, "Postgres") for program in ("api", "dispatcher", "projector", "sealer")),
-        *((program, "Redis") for program in ("api", "dispatcher", "projector")),
+        ("callers", "SSH gateway"),
+        *((program, "Postgres") for program in Program),
+        *((program, "Redis") for program in Program if program is not Program.SEALER),
         ("1 admitted node", "API"),
         ("4,608 nodes", "API"),
         ("4,608 nodes", "Redis"),
@@ -157,6 +160,7 @@ def test_plaintext_network_path_over_loopback_or_a_unix_socket_has_no_warning() 
         listen="127.0.0.1:8080,[::1]:8080",
         tls_certificate_file=None,
         tls_key_file=None,
+        ssh_gateway_address=None,
     )
     assert warnings(found) == set()
     assert not any(path.encrypted for path in found)

@@ -335,13 +335,58 @@ def test_second_dev_up_and_dev_reset_on_the_state_folder_of_a_running_dev_up_are
 
 @pytest.mark.node
 @pytest.mark.slow
-def test_sliceplane_ssh_reaches_the_guest_through_its_ingress_and_from_its_node(real: Site) -> None:
+def test_sliceplane_ssh_reaches_the_guest_through_its_ingress_the_ssh_gateway_and_from_its_node(
+    real: Site,
+) -> None:
     up = real.running()
     [(allocation, _)] = real.slices
     up.wait_for_output(f"sliceplane ssh {allocation}")
-    for options in ((), ("--via", "node")):
+    for options in ((), ("--via", "gateway"), ("--via", "node")):
         done = sliceplane(up.layout, "ssh", allocation, *options, "--", "hostname; cat; exit 7")
         assert (done.returncode, done.stdout) == (7, f"{allocation}\nfrom here\n"), done.stderr
+
+
+@pytest.mark.node
+@pytest.mark.slow
+def test_ssh_with_the_gateway_as_jump_host_reaches_a_private_slice_until_it_is_released(
+    real: Site, tmp_path: Path
+) -> None:
+    up = real.running()
+    allocation = request_slice(up.layout)
+    until(lambda: allocation in dict(active(up.layout)), "the slice is active", 60)
+    shown = ask(up.layout, "GET", f"/allocations/{allocation}").json()
+    assert (shown["network_mode"], shown["ingress"]) == ("private-nat", [])
+    gateway = shown["ssh_gateway"]
+    host, _, port = gateway["address"].rpartition(":")
+    (tmp_path / "known_hosts").write_text(f"[{host}]:{port} {gateway['host_key']}\n")
+    # `ssh -J` uses the file, but no options, for the connection to the gateway.
+    config = tmp_path / "config"
+    config.write_text(
+        f"Host slice\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
+        f"Host *\n  IdentityFile {up.layout.ssh_key.with_name('key_of_user')}\n  IdentitiesOnly yes\n  BatchMode yes\n"
+        f"  StrictHostKeyChecking yes\n  UserKnownHostsFile {tmp_path / 'known_hosts'}\n"
+    )
+    jump = ["ssh", "-F", str(config), "-J", f"{allocation}@{gateway['address']}", "root@slice"]
+    with subprocess.Popen(
+        [*jump, "hostname; cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == f"{allocation}\n", client.communicate()[1]
+        [session] = ask(up.layout, "GET", "/console-sessions").json()["items"]
+        assert (session["kind"], session["allocation_id"], session["state"]) == (
+            "ssh",
+            allocation,
+            "connected",
+        )
+        assert ask(up.layout, "DELETE", f"/allocations/{allocation}").is_success
+        client.wait(5)
+    refused = subprocess.run(jump, capture_output=True, text=True, timeout=20, check=False)
+    assert "Permission denied (publickey)" in refused.stderr
+    until(lambda: len(allocations(up.layout)) == 1, "the slice is released", 60)
 
 
 @pytest.mark.node

@@ -1,11 +1,12 @@
-"""The two ends of a console session in the processes of the API.
+"""The two ends of a console session: that of the caller, in a process of the API or of the SSH gateway, and that of the
+node, in a process of the API.
 
 The end of the caller owns the session: it records that the session is connected before the first byte is passed on, and
-why it has ended. Every second it checks that the session may go on: the credential of the caller is valid, the
-allocation holds its slot, the node has a session, and no admin has cut the session. It also limits the session's
-duration, and the time without input of a person (`control_plane.api.consoles.viewer_messages` for a display).
+why it has ended. Every second it checks that the session may go on: the caller is still authorised, the allocation
+holds its slot, the node has a session, and no admin has cut the session. It also limits the session's duration, and the
+time without input of a person (`control_plane.api.consoles.viewer_messages` for a display).
 
-Each end reads from its WebSocket only what the other end has room for, so a slow reader slows the sender down, through
+Each end reads from its connection only what the other end has room for, so a slow reader slows the sender down, through
 both processes, to the guest or to the keyboard.
 """
 
@@ -16,14 +17,13 @@ from typing import Any, Final
 from uuid import UUID
 
 import structlog
-from fastapi import FastAPI
 from pydantic import ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from control_plane.api.consoles.callers import ConnectedCaller, SessionOver
 from control_plane.api.consoles.viewer_messages import InvalidViewerMessage, ViewerMessages
-from control_plane.api.requests.held_credential import HeldCredential
 from control_plane.commands.consoles.session_commands import record_connected, record_end
-from control_plane.decisions.refusals import Refused, Unauthorised
+from control_plane.decisions.refusals import Refused
 from control_plane.identity.sealing import OrderKeys
 from control_plane.origin import Origin
 from control_plane.outage import DATABASE_UNAVAILABLE, REDIS_UNAVAILABLE
@@ -46,30 +46,18 @@ _CUT: Final = {
 }
 
 
-class _Over(Exception):
-    """The session has to end, for this reason."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = Reason(code, message)
-
-
 class CallerEnd:
-    """The end of a console session in the process with the caller's WebSocket. The ticket of the session was accepted,
-    with this credential.
-    """
+    """The end of a console session in the process with the caller's connection. The caller was authorised."""
 
     def __init__(
-        self, app: FastAPI, socket: WebSocket, console: ConsoleId, stream: UUID, credential: HeldCredential
+        self, plane: Plane, keys: OrderKeys, caller: ConnectedCaller, console: ConsoleId, stream: UUID
     ) -> None:
-        self._plane: Plane = app.state.plane
-        self._keys: OrderKeys = app.state.keys
-        self._socket, self._console, self._stream = socket, console, stream
-        self._credential = credential
+        self._plane, self._keys, self._caller = plane, keys, caller
+        self._console, self._stream = console, stream
         self._viewer: ViewerMessages | None = None
         self._clock = asyncio.get_running_loop().time
         self._began = self._last_input = self._clock()
-        self._origin = Origin(credential.principal.actor, f"console session {console}", new_uuid())
+        self._origin = Origin(caller.actor, f"console session {console}", new_uuid())
 
     async def run(self) -> Reason:
         """Run the session until it ends, and return the reason of its end."""
@@ -101,7 +89,7 @@ class CallerEnd:
                     await end.close("")
                     with suppress(RedisUnavailable):
                         await withdraw_request(redis, node, self._stream)
-        except _Over as over:
+        except SessionOver as over:
             return over.reason
         except PairEnded:
             return Reason("closed_by_node", "the node closed the console, or its connection is lost")
@@ -110,16 +98,16 @@ class CallerEnd:
         return Reason("internal_error", "a part of the session ended without a reason")
 
     async def _request(self) -> NodeId:
-        """Request the node to open the console, and return the node. Raises `_Over`."""
+        """Request the node to open the console, and return the node. Raises `SessionOver`."""
         async with self._plane.engine.begin() as conn:
             row = await consoles.locked(conn, self._console)
             now = await self._plane.handle.clock(conn)
         if row is None:
-            raise _Over("ended", _CUT["ended"])
+            raise SessionOver("ended", _CUT["ended"])
         self._viewer = ViewerMessages() if row.kind == "graphics" else None
         request = StreamRequest(
             stream_id=self._stream,
-            kind="graphics" if row.kind == "graphics" else "serial_console",
+            kind="serial_console" if row.kind == "serial" else row.kind,
             node_id=row.node_id,
             slot_id=row.slot_id,
             allocation_id=row.allocation_id,
@@ -130,75 +118,67 @@ class CallerEnd:
         return row.node_id
 
     async def _pass_on(self, end: StreamEnd) -> None:
-        """Wait for the node, record the connection, and pass bytes on until one side ends. Raises `_Over`."""
+        """Wait for the node, record the connection, and pass bytes on until one side ends. Raises `SessionOver`."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 failure = await end.wait_until_opened()
         except TimeoutError:
             message = f"the node did not answer within {ANSWER_SECONDS:.0f} s"
-            raise _Over("node_not_responding", message) from None
+            raise SessionOver("node_not_responding", message) from None
         if failure:
             code, _, message = failure.partition(" ")
-            raise _Over(code, message)
+            raise SessionOver(code, message)
         try:
             # If this cannot be recorded, no byte is passed on.
             await self._plane.handle(record_connected(self._console, self._origin))
         except (Refused, *DATABASE_UNAVAILABLE) as error:
-            raise _Over("not_recorded", f"the connection could not be recorded: {error}"[:300]) from None
-        await self._socket.send_text('{"state": "connected"}')
+            raise SessionOver(
+                "not_recorded", f"the connection could not be recorded: {error}"[:300]
+            ) from None
+        await self._caller.connected()
         self._began = self._last_input = self._clock()
-        await _until_one_ends(self._input(end), _output(self._socket, end))
+        await _until_one_ends(self._input(end), _output(self._caller, end))
 
     async def _input(self, end: StreamEnd) -> None:
         while True:
+            data = await self._caller.receive()
             try:
-                data = await self._socket.receive_bytes()
                 if self._viewer is None or self._viewer.has_input(data):
                     self._last_input = self._clock()
-            except (WebSocketDisconnect, RuntimeError):
-                raise _Over("closed_by_caller", "the caller closed the connection") from None
-            except KeyError:
-                raise _Over("invalid_message", "the caller sent a text in place of bytes") from None
             except InvalidViewerMessage as error:
-                raise _Over("invalid_message", str(error)) from None
+                raise SessionOver("invalid_message", str(error)) from None
             await end.send(data)
 
     def _check_duration(self) -> None:
         # Not in `_input`, which also waits for the guest to take earlier input.
         limits, now = self._plane.settings, self._clock()
         if now - self._began > limits.console_hours * 3600:
-            raise _Over("too_long", f"a session lasts at most {limits.console_hours:g} hours")
+            raise SessionOver("too_long", f"a session lasts at most {limits.console_hours:g} hours")
         if now - self._last_input > limits.console_idle_minutes * 60:
-            raise _Over("idle", f"no input for {limits.console_idle_minutes:g} minutes")
+            raise SessionOver("idle", f"no input for {limits.console_idle_minutes:g} minutes")
 
     async def _check_repeatedly(self) -> None:
-        """Check every second that the session may go on. Raises `_Over`."""
+        """Check every second that the session may go on. Raises `SessionOver`."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             self._check_duration()
             try:
-                self._credential = await self._credential.verify()
+                await self._caller.verify()
                 async with self._plane.engine.begin() as conn:
                     found = await consoles.check(conn, self._console)
-            except Unauthorised as refused:
-                raise _Over("credential_ended", str(refused)) from None
             except DATABASE_UNAVAILABLE as error:
                 # It is not known whether the session may go on.
                 message = f"the database does not answer: {error}"[:300]
-                raise _Over("database_unavailable", message) from None
+                raise SessionOver("database_unavailable", message) from None
             if found.code == "cut":
-                raise _Over("cut", f"cut by {found.cut_reason}")
+                raise SessionOver("cut", f"cut by {found.cut_reason}")
             if found.code is not None:
-                raise _Over(found.code, _CUT[found.code])
+                raise SessionOver(found.code, _CUT[found.code])
 
 
-async def _output(socket: WebSocket, end: StreamEnd) -> None:
+async def _output(caller: ConnectedCaller, end: StreamEnd) -> None:
     while True:
-        data = await end.receive()
-        try:
-            await socket.send_bytes(data)
-        except (WebSocketDisconnect, RuntimeError, OSError):
-            raise _Over("closed_by_caller", "the caller closed the connection") from None
+        await caller.send(await end.receive())
 
 
 async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
@@ -214,9 +194,8 @@ async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def join_node(app: FastAPI, socket: WebSocket, stream: UUID, node: NodeId) -> None:
+async def join_node(plane: Plane, socket: WebSocket, stream: UUID, node: NodeId) -> None:
     """Connect a node that opens a requested stream with the caller, until one of them ends the stream."""
-    plane: Plane = app.state.plane
     try:
         async with stream_end(plane.redis, stream, "node") as end:
             opened = await _opened(socket)

@@ -25,6 +25,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from control_plane.api.consoles.callers import WebSocketCaller
 from control_plane.api.consoles.joining import CallerEnd, join_node
 from control_plane.web.calls import Answer, Api
 from control_plane.web.cookies import ROOT, SESSION
@@ -79,8 +80,8 @@ class Sockets:
             await _end(socket, {"state": "refused", "reasons": answer.json["reasons"]}, _REFUSED)
             return
         console = console_id(name)
-        credential = answer.state["credential"]
-        joined = CallerEnd(self._app, socket, console, UUID(answer.json["stream_id"]), credential)
+        caller, state = WebSocketCaller(socket, answer.state["credential"]), self._app.state
+        joined = CallerEnd(state.plane, state.keys, caller, console, UUID(answer.json["stream_id"]))
         end = await joined.run()
         await _end(socket, {"state": "ended", "reason": {"code": end.code, "message": end.message}}, _ENDED)
 
@@ -93,7 +94,7 @@ class Sockets:
             return
         await socket.accept()
         node = NodeId(bearer.partition(":")[0])
-        await join_node(self._app, socket, UUID(stream), node)
+        await join_node(self._app.state.plane, socket, UUID(stream), node)
         await _end(socket, None, _ENDED)
 
     async def _ask(self, socket: WebSocket, secret: str, path: str, body: object) -> Answer:

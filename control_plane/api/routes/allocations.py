@@ -18,7 +18,7 @@ from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, position_of
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
-from control_plane.api.views.allocation_views import AllocationView, allocation_view
+from control_plane.api.views.allocation_views import AllocationView, SshGateway, allocation_view
 from control_plane.api.views.conditions import with_conditions
 from control_plane.api.views.past_views import allocations_then, view_of_history
 from control_plane.api.views.placement_views import (
@@ -324,7 +324,10 @@ async def shown(request: Request, allocation: str) -> AllocationView:
         queued = await with_queue(conn, [view], placing)
         [conditioned] = await with_conditions(conn, queued, plane.settings.unreachable_after)
     set_version(request, view.version)
-    return conditioned
+    if view.state != "active" or plane.settings.ssh_gateway_address is None:
+        return conditioned
+    address, key = plane.settings.ssh_gateway_address, plane.settings.ssh_gateway_host_key
+    return conditioned.model_copy(update={"ssh_gateway": SshGateway(address=address, host_key=key)})
 
 
 async def _history(request: Request, raw: str) -> tuple[Recorded[AllocationFact], ...]:

@@ -159,6 +159,13 @@ class QueueView(BaseModel):
     if it is not known, in lists and in views of the past."""
 
 
+class SshGateway(BaseModel):
+    """The SSH gateway, for `ssh -J ID@ADDRESS USER@slice`. `host_key` is its public key (OpenSSH); null if unknown."""
+
+    address: str
+    host_key: str | None
+
+
 class AllocationView(BaseModel):
     """An allocation. `slots` are the current ones. If the bring-up failed due to a node fault and the allocation was
     placed on another node, `replaced` has its former slots. This happens at most once, and never if
@@ -204,6 +211,8 @@ class AllocationView(BaseModel):
     """Labels: no node was used on which another allocation of the project with one of these labels held a slot."""
     conditions: list[ConditionView] | None = None
     """Empty if no condition applies; null in views of the past, because heartbeats are not events."""
+    ssh_gateway: SshGateway | None = None
+    """Null if the allocation is not active or the operator names no gateway, in lists, and in views of the past."""
     version: int
     generation: int
     requested_at: datetime

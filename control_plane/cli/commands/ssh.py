@@ -38,10 +38,10 @@ def ssh(
         ),
     ] = None,
     via: Annotated[
-        Literal["public", "node"] | None,
+        Literal["public", "gateway", "node"] | None,
         typer.Option(
-            help="Connect through an ingress rule (public), or to the private address (node).",
-            show_default="public if an ingress rule leads to the guest's SSH port, else node",
+            help="Connect through an ingress rule (public), the SSH gateway (gateway), or to the private address (node).",
+            show_default="public if an ingress rule leads to the guest's SSH port, else gateway if there is one, else node",
         ),
     ] = None,
     identity: Annotated[
@@ -62,7 +62,7 @@ def ssh(
     with session(context, Format.TABLE) as current:
         refuse_as_curl(context, "ssh")
         found = current.client.run(calls.allocation(allocation))
-        login = login_of(found, slot, via)
+        login = login_of(found, slot, via, current.access.namespaces)
         _refuse_simulated(current, login)
         line = (
             *entered(login, current.access.namespaces),

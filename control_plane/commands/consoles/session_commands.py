@@ -1,4 +1,5 @@
-"""Commands about console sessions: request a ticket, use it, and record how the session goes on.
+"""Commands about console sessions: request a ticket, use it, begin an SSH connection, and record how the session goes
+on.
 
 Each command appends its events and changes the row of the session in one transaction. If the events cannot be appended,
 there is no ticket and no connection.
@@ -7,14 +8,15 @@ there is no ticket and no connection.
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from hmac import compare_digest
-from typing import Final
+from typing import Any, Final
 
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load
+from control_plane.decisions.allocation_states import Active
 from control_plane.decisions.refusals import Conflict, Forbidden, Malformed, Objection, UnknownName
 from control_plane.handle import AGAIN, Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.work import consoles
-from control_plane.work.consoles import ConsoleKind, ConsoleRow
+from control_plane.work.consoles import ConsoleRow, TicketKind
 from events.consoles.facts import (
     ConsoleConnected,
     ConsoleDisconnected,
@@ -27,11 +29,17 @@ from events.facts import Reason
 from events.ledger.append import Change
 from events.slot_states import Claimed
 from events.values import AllocationId, ConsoleId, SlotId, console_of, new_uuid, node_of, stream_of_console
-from tasks.streams import CONSOLES, GRAPHICS
+from tasks.streams import CONSOLES, GRAPHICS, SSH
 
 TICKET_SECONDS: Final = 30
+MOST_SSH: Final = 8
+"""Maximum number of open SSH connections through the SSH gateway to all slices of an allocation."""
 REFUSED: Final = "refused "
 """Beginning of the answer of `use_ticket` for a refused ticket; the code follows."""
+_API_ENDED: Final = Reason("api_process_ended", "the process of the API that had the connection has ended")
+_GATEWAY_ENDED: Final = Reason(
+    "gateway_process_ended", "the process of the SSH gateway that had the connection has ended"
+)
 TICKET_REASONS: Final = {
     "ticket_used": "the ticket was used before; request another console session",
     "ticket_expired": "the ticket has expired; request another console session",
@@ -51,7 +59,7 @@ def request_console(
     *,
     page_origin: str | None,
     render: Callable[[ConsoleRequested], str],
-    kind: ConsoleKind = "serial",
+    kind: TicketKind = "serial",
     shared: bool = False,
 ) -> Command:
     """Request a session on the serial port or the display of slot `number` of an allocation; `render` builds the JSON
@@ -79,28 +87,68 @@ def request_console(
             origin=page_origin,
             shared=shared,
         )
-        row = {
-            "console_id": fact.console_id,
-            "version": 1,
-            "allocation_id": allocation,
-            "slot_id": slot,
-            "node_id": node,
-            "kind": kind,
-            "shared": shared,
-            "actor": fact.actor,
-            "origin": page_origin,
-            "ticket_sha256": ticket_sha256,
-            "ticket_expires_at": fact.ticket_expires_at,
-            "stream_id": new_uuid(),
-            "state": "requested",
-            "seen_at": transaction.now,
-        }
-        await consoles.insert(transaction.conn, row)
-        change = Change(stream_of_console(fact.console_id), 0, (fact,))
-        cause = origin.within(loaded.history[0].cause).at(transaction.now)
-        return Decision((change,), cause, render(fact))
+        own = {"ticket_sha256": ticket_sha256, "state": "requested", "stream_id": new_uuid()}
+        await _insert(transaction, fact, own)
+        return _requested(transaction, loaded, fact, origin, render(fact))
 
     return command
+
+
+def begin_ssh(allocation: AllocationId, number: int, origin: Origin) -> Command:
+    """Begin an SSH connection to slot `number` of an active allocation, and answer with the id of the session and that
+    of the stream that the node has to open, with a space in between.
+
+    Raises `UnknownName`, `Malformed` and `Conflict`, also if the allocation has `MOST_SSH` open connections.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        # This locks the rows of the slots, so that connections of an allocation are counted one after the other.
+        loaded = await load(transaction.conn, allocation)
+        if not isinstance(loaded.state, Active):
+            raise Conflict(Objection("slice_not_on_node", "the allocation is not active"))
+        slot = _slot_of(loaded, number)
+        await check_supported(transaction.conn, [node_of(slot)], SSH)
+        if await consoles.count_open_ssh(transaction.conn, allocation) >= MOST_SSH:
+            message = f"the allocation has {MOST_SSH} open SSH connections, which is the maximum; close one"
+            raise Conflict(Objection("too_many_ssh_connections", message))
+        fact = ConsoleRequested(
+            console_id=console_of(new_uuid()),
+            allocation_id=allocation,
+            slot_id=slot,
+            node_id=node_of(slot),
+            kind="ssh",
+            actor=origin.actor,
+        )
+        stream = new_uuid()
+        own = {"ticket_sha256": None, "state": "connecting", "stream_id": stream}
+        await _insert(transaction, fact, own)
+        return _requested(transaction, loaded, fact, origin, f"{fact.console_id} {stream}")
+
+    return command
+
+
+async def _insert(transaction: Transaction, fact: ConsoleRequested, own: dict[str, Any]) -> None:
+    row = {
+        "console_id": fact.console_id,
+        "version": 1,
+        "allocation_id": fact.allocation_id,
+        "slot_id": fact.slot_id,
+        "node_id": fact.node_id,
+        "kind": fact.kind,
+        "shared": fact.shared,
+        "actor": fact.actor,
+        "origin": fact.origin,
+        "ticket_expires_at": fact.ticket_expires_at,
+        "seen_at": transaction.now,
+    }
+    await consoles.insert(transaction.conn, row | own)
+
+
+def _requested(
+    transaction: Transaction, loaded: LoadedAllocation, fact: ConsoleRequested, origin: Origin, answer: str
+) -> Decision:
+    change = Change(stream_of_console(fact.console_id), 0, (fact,))
+    return Decision((change,), origin.within(loaded.history[0].cause).at(transaction.now), answer)
 
 
 def _slot_of(loaded: LoadedAllocation, number: int) -> SlotId:
@@ -140,6 +188,8 @@ def _against(
     row: ConsoleRow, ticket_sha256: str, page_origin: str | None, actor: str, now: datetime, *, released: bool
 ) -> str | None:
     """Return the code with which a ticket is refused, or None."""
+    if row.ticket_sha256 is None or row.ticket_expires_at is None:
+        return "ticket_wrong"
     if not compare_digest(row.ticket_sha256, ticket_sha256):
         return "ticket_wrong"
     if row.actor != actor:
@@ -193,7 +243,7 @@ def record_lost(origin: Origin) -> Command:
         if not rows:
             await consoles.forget_unused(transaction.conn)
             return Decision((), origin.at(transaction.now))
-        reason = Reason("api_process_ended", "the process of the API that had the connection has ended")
+        reason = _GATEWAY_ENDED if rows[0].kind == "ssh" else _API_ENDED
         return await _ended(transaction, rows[0], reason, origin, AGAIN)
 
     return command

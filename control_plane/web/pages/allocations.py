@@ -130,7 +130,14 @@ def _is_until(event: Mapping[str, Any], at: str) -> bool:
 
 
 def _logins(allocation: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the command line of ssh(1) for each endpoint that leads to the SSH server of a slice."""
+    """Yield the command line of ssh(1) for each endpoint that leads to the SSH server of a slice, and for each slice
+    through the SSH gateway.
+    """
+    if allocation.get("ssh_gateway"):
+        for number, slot in enumerate(allocation["slots"]):
+            jump = f"{allocation['id']}@{allocation['ssh_gateway']['address']}"
+            command = shlex.join(["ssh", "-J", jump, f"root@slice-{number}" if number else "root@slice"])
+            yield {"command": command, "via": "gateway", "node_id": slot["node_id"]}
     by_rule = {(each["public_address"], each["public_port"]): each["port"] for each in allocation["ingress"]}
     for each in allocation["endpoints"]:
         address, port = each["address"], each["port"] or _SSH_PORT

@@ -32,15 +32,15 @@ from node_agent.drivers.machines.domain_xml import (
 )
 from node_agent.drivers.machines.libvirt_console import (
     LibvirtConsole,
-    LibvirtDisplay,
     open_console,
     open_display,
 )
 from node_agent.drivers.machines.libvirt_events import DomainWatch, run_event_loop
 from node_agent.drivers.machines.qemu import QemuProcesses, continue_process, end_process
 from node_agent.drivers.machines.qemu_view import foreign_devices, parsed
+from node_agent.drivers.machines.socket_console import SocketConsole, connect_to_ssh
 from node_agent.host.guests import Guest, Hosting
-from node_agent.host.slices import HostRefused, HostUnreadable
+from node_agent.host.slices import HostRefused, HostUnreadable, SliceNetwork
 from node_agent.host.snapshots import invalidate_reads
 
 log = structlog.get_logger(__name__)
@@ -165,11 +165,14 @@ class LibvirtHypervisor:
         except DeadlineExceeded as overdue:
             raise HostUnreadable(f"libvirt cannot open the console of {domain}: {overdue}") from overdue
 
-    def open_display(self, domain: UUID) -> LibvirtDisplay:
+    def open_display(self, domain: UUID) -> SocketConsole:
         try:
             return self._deadlines.within(self._read_seconds, lambda: open_display(self._uri, domain))
         except DeadlineExceeded as overdue:
             raise HostUnreadable(f"libvirt cannot open the display of {domain}: {overdue}") from overdue
+
+    def open_ssh(self, domain: UUID, network: SliceNetwork) -> SocketConsole:
+        return connect_to_ssh(domain, network)
 
     def end(self, process: FoundProcess) -> None:
         invalidate_reads()

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import libvirt
 
+from node_agent.drivers.machines.socket_console import SocketConsole
 from node_agent.host.host import ConsoleRefused
 from node_agent.host.slices import HostUnreadable
 
@@ -57,29 +58,6 @@ class LibvirtConsole:
             self._connection.close()
 
 
-class LibvirtDisplay:
-    """The display of a domain, as an open console (`node_agent.host.host.Console`)."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-
-    def read(self) -> bytes:
-        try:
-            return self._socket.recv(_READ_BYTES)
-        except OSError:
-            return b""
-
-    def write(self, data: bytes) -> None:
-        with suppress(OSError):
-            self._socket.sendall(data)
-
-    def close(self) -> None:
-        # Without `shutdown`, a `recv` in another thread would go on waiting.
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-
 def _connect(uri: str) -> Any:
     try:
         return libvirt.open(uri)
@@ -87,7 +65,7 @@ def _connect(uri: str) -> Any:
         raise HostUnreadable(f"libvirt cannot connect for a console: {error}") from error
 
 
-def open_display(uri: str, domain: UUID) -> LibvirtDisplay:
+def open_display(uri: str, domain: UUID) -> SocketConsole:
     """Open the display of a domain. Raises `ConsoleRefused`, `HostUnreadable`."""
     connection = _connect(uri)
     try:
@@ -100,7 +78,7 @@ def open_display(uri: str, domain: UUID) -> LibvirtDisplay:
     finally:
         # The socket is QEMU's and stays open.
         connection.close()
-    return LibvirtDisplay(socket.socket(fileno=descriptor))
+    return SocketConsole(socket.socket(fileno=descriptor))
 
 
 def open_console(uri: str, domain: UUID) -> LibvirtConsole:

@@ -18,11 +18,12 @@ from events.values import Ipv4Address
 from node_agent.aspects.machine_plans import DomainState, FoundDomain, FoundProcess
 from node_agent.host.guests import DiskBoot, Guest, Hosting
 from node_agent.host.host import Answered, ConsoleRefused, NotYet
-from node_agent.host.slices import HostRefused, HostUnreadable
+from node_agent.host.slices import HostRefused, HostUnreadable, SliceNetwork
 from node_agent.host.snapshots import look
 from node_agent.lab.simulated.dhcp import ask_for_lease
 from node_agent.lab.simulated.display import SimulatedDisplay
 from node_agent.lab.simulated.host import SimulatedHost, State
+from node_agent.lab.simulated.ssh import SimulatedSsh
 from node_agent.settings import SimulatedImage
 from tasks.orders import RootDisk
 
@@ -41,7 +42,7 @@ class SimulatedHypervisor:
         self._host, self._changed, self._boot_seconds = host, changed, boot_seconds
         self._started_at: dict[UUID, float] = {}
         self._consoles: dict[UUID, SimulatedConsole] = {}
-        self._displays: dict[UUID, list[SimulatedDisplay]] = {}
+        self._displays: dict[UUID, list[SimulatedDisplay | SimulatedSsh]] = {}
         self._consoles_lock = threading.Lock()
 
     def domains(self) -> tuple[FoundDomain, ...]:
@@ -149,6 +150,21 @@ class SimulatedHypervisor:
         with self._consoles_lock:
             self._displays.setdefault(domain, []).append(display)
         return display
+
+    def open_ssh(self, domain: UUID, network: SliceNetwork) -> SimulatedSsh:
+        running = [each for each in self.domains() if each.uuid == domain and each.state == "running"]
+        if not running:
+            raise ConsoleRefused("machine_not_running", f"domain {domain} does not run")
+        guest = running[0].guest
+        booted = guest is not None and self.has_booted(running[0])
+        if guest is None or not booted or ask_for_lease(self._host, guest.mac) != network.ip:
+            raise ConsoleRefused(
+                "ssh_not_reachable", f"port 22 of domain {domain} at {network.ip}: no answer"
+            )
+        connection = SimulatedSsh()
+        with self._consoles_lock:
+            self._displays.setdefault(domain, []).append(connection)
+        return connection
 
     def _close_console(self, domain: UUID) -> None:
         with self._consoles_lock:

@@ -99,6 +99,7 @@ def assemble_simulated_host(
         serial_log=machines.serial_log,
         open_console=machines.open_console,
         open_display=machines.open_display,
+        open_ssh=machines.open_ssh,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
         start_reading=lambda: None,

@@ -23,6 +23,7 @@ from deploy.checks.migrations import differences
 from deploy.embedded.children import installed_program
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.signing_key import ensure_personal_key, ensure_signing_key
+from deploy.embedded.ssh_key import ensure_key_pair
 from deploy.embedded.stack import sqlalchemy_url
 from events.ledger.personal import MasterKey
 from tests.checks.files import ROOT
@@ -127,7 +128,8 @@ def test_program_collects_garbage_again_once_its_modules_are_imported() -> None:
 
 def test_unknown_command_of_sliceplane_server_is_refused_with_the_list_of_commands(main_of: Main) -> None:
     assert (
-        "choose one of api, dispatcher, projector, sealer, migrate, issue-key" in main_of("nonsense").stderr
+        "choose one of api, dispatcher, projector, sealer, ssh-gateway, migrate, issue-key"
+        in main_of("nonsense").stderr
     )
 
 
@@ -256,7 +258,7 @@ def test_api_on_an_address_in_use_names_the_address(
     assert_one_error_line(run_program("api", **settings), message, "SLICEPLANE_LISTEN")
 
 
-@pytest.mark.parametrize("program", ["api", "dispatcher"])
+@pytest.mark.parametrize("program", ["api", "dispatcher", "ssh-gateway"])
 def test_program_without_a_signing_key_names_the_setting(
     database: Database, program: str, tmp_path: Path
 ) -> None:
@@ -266,6 +268,28 @@ def test_program_without_a_signing_key_names_the_setting(
         "SLICEPLANE_PERSONAL_KEY_FILE": str(ensure_personal_key(tmp_path / "personal-key")),
     }
     assert_one_error_line(run_program(program, **settings), "SLICEPLANE_SIGNING_KEY_FILE is not set")
+
+
+def test_ssh_gateway_without_a_usable_host_key_or_address_names_the_setting(
+    database: Database, tmp_path: Path, taken_address: str
+) -> None:
+    settings = {
+        **UNREACHABLE_SERVERS,
+        "SLICEPLANE_DATABASE_URL": database_url(database),
+        "SLICEPLANE_SIGNING_KEY_FILE": str(ensure_signing_key(tmp_path / "key.pem")),
+        "SLICEPLANE_PERSONAL_KEY_FILE": str(ensure_personal_key(tmp_path / "personal-key")),
+        "SLICEPLANE_SSH_GATEWAY_LISTEN": taken_address,
+    }
+    name, file = "SLICEPLANE_SSH_GATEWAY_HOST_KEY_FILE", tmp_path / "host-key"
+    assert_one_error_line(run_program("ssh-gateway", **settings), f"{name} is not set")
+    settings[name] = str(file)
+    assert_one_error_line(run_program("ssh-gateway", **settings), f"the host key {file} cannot be read")
+    file.write_text(SECRET)
+    assert_one_error_line(run_program("ssh-gateway", **settings), f"the host key {file} cannot be used")
+    file.unlink()
+    ensure_key_pair(file)
+    message = f"The SSH gateway cannot listen on {taken_address}: Address already in use"
+    assert_one_error_line(run_program("ssh-gateway", **settings), message)
 
 
 @pytest.mark.parametrize("program", [each for each in Program if each != Program.SEALER])

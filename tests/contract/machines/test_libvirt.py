@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
@@ -195,6 +196,10 @@ def test_started_guest_boots_and_answers_with_its_ssh_banner_and_its_console_out
         netns.setns(f"/proc/{node.pid}/ns/net")
         try:
             answered = eventually(lambda: probe_answer(machines), seconds=40)
+            # The test has no bridge: its tap has the address of the gateway.
+            connection = machines.open_ssh(replace(network, bridge="slice0"), WANTED.allocation_id)
+            assert connection.read().startswith(b"SSH-2.0-")
+            connection.close()
         finally:
             netns.setns(home.fileno())
             node.stop_daemon("dnsmasq")

@@ -120,12 +120,31 @@ def test_display_of_a_machine_uses_rfb_can_be_open_twice_and_ends_with_the_machi
     assert second.is_at_its_end()
 
 
+def test_ssh_connection_is_refused_without_a_machine_of_the_allocation_or_if_its_port_does_not_answer(
+    host: Host, machines: Machines
+) -> None:
+    network, allocation = network_on(0), WANTED.allocation_id
+    assert refusal_of_ssh(machines, network, allocation) == "machine_not_running"
+    host.add_tap("slice0")
+    apply(machines)
+    other = AllocationId("alc-0000000000000000000000000z")
+    assert refusal_of_ssh(machines, network, other) == "machine_not_running"
+    # Neither host has a bridge or a DHCP server here, so the machine has no address yet.
+    assert refusal_of_ssh(machines, network, allocation) == "ssh_not_reachable"
+
+
 def opened_console(machines: Machines, network: SliceNetwork, allocation: AllocationId) -> Console | None:
     """Open the console; None while the hypervisor has not yet closed the previous one."""
     try:
         return machines.open_console(network, allocation)
     except ConsoleRefused:
         return None
+
+
+def refusal_of_ssh(machines: Machines, network: SliceNetwork, allocation: AllocationId) -> str:
+    with pytest.raises(ConsoleRefused) as refused:
+        machines.open_ssh(network, allocation)
+    return refused.value.code
 
 
 def refusal_of_console(machines: Machines, network: SliceNetwork, allocation: AllocationId) -> str:

@@ -96,6 +96,7 @@ def node(host: Host, tmp_path: Path) -> Node:
         serial_log=lambda _slot, _allocation, _most: None,
         open_console=no_console,
         open_display=no_console,
+        open_ssh=no_console,
         runs=lambda _network: False,
         to_shut_down=lambda _: (),
         start_reading=lambda: None,

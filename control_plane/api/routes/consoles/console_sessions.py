@@ -31,7 +31,7 @@ from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.identity.api_keys import digest
 from control_plane.queues.node_streams import take_request
 from control_plane.work import consoles
-from control_plane.work.consoles import ConsoleKind
+from control_plane.work.consoles import TicketKind
 from events.consoles.facts import ConsoleRequested
 from events.values import ConsoleId, InvalidValue, console_id
 
@@ -49,7 +49,7 @@ class NewConsole(BaseModel):
 
     slot: Annotated[int, Field(ge=0, le=63, strict=True)] = 0
     origin: Origin = None
-    kind: ConsoleKind = "serial"
+    kind: TicketKind = "serial"
     shared: Annotated[bool, Field(strict=True)] = False
 
 
@@ -120,6 +120,7 @@ async def create(request: Request, principal: Caller, allocation: str, body: New
     name, ticket = await own_allocation(request, allocation), secrets.token_urlsafe(32)
 
     def render(fact: ConsoleRequested) -> str:
+        assert fact.ticket_expires_at is not None, "only sessions of the SSH gateway have no ticket"
         return ConsoleTicket(
             id=fact.console_id,
             allocation_id=fact.allocation_id,

@@ -1,0 +1,70 @@
+"""The caller of a console session, as the session sees it: a WebSocket of the API, or a channel of the SSH gateway."""
+
+from typing import Protocol
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from control_plane.api.requests.held_credential import HeldCredential
+from control_plane.decisions.refusals import Unauthorised
+from events.facts import Reason
+
+
+class SessionOver(Exception):
+    """The session has to end, for this reason."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = Reason(code, message)
+
+
+class ConnectedCaller(Protocol):
+    """A caller that was authorised for a session. Every method raises `SessionOver` if the session has to end."""
+
+    actor: str
+
+    async def connected(self) -> None:
+        """Notify the caller that the node has opened the console. Called once, before `receive` and `send`."""
+        ...
+
+    async def receive(self) -> bytes:
+        """Wait for input of the caller and return it."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Send output to the caller. Waits while the caller does not read."""
+        ...
+
+    async def verify(self) -> None:
+        """Verify that the caller is still authorised."""
+        ...
+
+
+class WebSocketCaller:
+    """A caller with a WebSocket, of which the ticket was accepted with this credential."""
+
+    def __init__(self, socket: WebSocket, credential: HeldCredential) -> None:
+        self.actor = credential.principal.actor
+        self._socket, self._credential = socket, credential
+
+    async def connected(self) -> None:
+        await self._socket.send_text('{"state": "connected"}')
+
+    async def receive(self) -> bytes:
+        try:
+            return await self._socket.receive_bytes()
+        except (WebSocketDisconnect, RuntimeError):
+            raise SessionOver("closed_by_caller", "the caller closed the connection") from None
+        except KeyError:
+            raise SessionOver("invalid_message", "the caller sent a text in place of bytes") from None
+
+    async def send(self, data: bytes) -> None:
+        try:
+            await self._socket.send_bytes(data)
+        except (WebSocketDisconnect, RuntimeError, OSError):
+            raise SessionOver("closed_by_caller", "the caller closed the connection") from None
+
+    async def verify(self) -> None:
+        try:
+            self._credential = await self._credential.verify()
+        except Unauthorised as refused:
+            raise SessionOver("credential_ended", str(refused)) from None

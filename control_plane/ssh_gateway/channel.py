@@ -1,0 +1,105 @@
+"""A channel of an SSH connection, as the caller of a console session.
+
+The channel buffers at most its window in each direction. It passes the bytes of another SSH connection, which is
+encrypted between the caller and the slice.
+"""
+
+import asyncio
+from typing import Final
+
+import asyncssh
+
+from control_plane.api.consoles.callers import SessionOver
+from control_plane.ssh_gateway.authorisation import Authorisation
+from tasks.streams import MAX_MESSAGE
+
+WINDOW: Final = 256 * 1024
+"""Maximum number of bytes that a client sends before they are taken."""
+
+
+class ChannelCaller(asyncssh.SSHTCPSession[bytes]):
+    """A caller with a channel, authenticated with a key. Implements `ConnectedCaller`."""
+
+    def __init__(self, key: asyncssh.SSHKey, authorisation: Authorisation) -> None:
+        self.actor = f"ssh-key:{key.get_fingerprint()}"
+        self._blob, self._authorisation = key.public_data, authorisation
+        self.opened = asyncio.Event()
+        """Set when the node has opened the connection to the slice."""
+        self._channel: asyncssh.SSHTCPChannel[bytes] | None = None
+        self._input = bytearray()
+        self._over: SessionOver | None = None
+        self._arrived, self._writable = asyncio.Event(), asyncio.Event()
+
+    def end(self, over: SessionOver) -> None:
+        """End the session of this caller, for this reason."""
+        self._over = self._over or over
+        self._arrived.set()
+        self._writable.set()
+
+    def close(self) -> None:
+        """Close the channel, after what was sent to it."""
+        if self._channel is not None:
+            self._channel.close()
+
+    async def connected(self) -> None:
+        self.opened.set()
+        # Set by `connection_made`, or by `end` if the connection of the client is lost first.
+        await self._writable.wait()
+        self._raise_if_over()
+
+    async def receive(self) -> bytes:
+        while not self._input:
+            self._raise_if_over()
+            self._arrived.clear()
+            await self._arrived.wait()
+        data = bytes(self._input[:MAX_MESSAGE])
+        del self._input[:MAX_MESSAGE]
+        if not self._input and self._channel is not None:
+            self._channel.resume_reading()
+        return data
+
+    async def send(self, data: bytes) -> None:
+        await self._writable.wait()
+        self._raise_if_over()
+        try:
+            assert self._channel is not None, "writable after connection_made"
+            self._channel.write(data)
+        except OSError:
+            raise _closed() from None
+
+    async def verify(self) -> None:
+        await self._authorisation.verify(self._blob)
+
+    def _raise_if_over(self) -> None:
+        if self._over is not None:
+            raise self._over
+
+    # Calls of asyncssh.
+    def connection_made(self, chan: asyncssh.SSHTCPChannel[bytes]) -> None:
+        self._channel = chan
+        self._writable.set()
+
+    def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
+        self._input += data
+        if self._channel is not None:
+            self._channel.pause_reading()
+        self._arrived.set()
+
+    def eof_received(self) -> bool:
+        # The rest of the input is passed on first. An SSH client closes its input only at its end.
+        self.end(_closed())
+        return True
+
+    def pause_writing(self) -> None:
+        if self._over is None:
+            self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(_closed())
+
+
+def _closed() -> SessionOver:
+    return SessionOver("closed_by_caller", "the caller closed the connection")

@@ -1,0 +1,54 @@
+"""Limits of what clients can cost a process of the SSH gateway before they are authorised.
+
+A key that is not accepted, and a connection that names a user and ends without authentication, count as a failed
+attempt of the source address and of the allocation that the client named. When one of the two has used up its quota,
+the gateway accepts no key for it until a part of the quota is regained. A known allocation id is sufficient to use up
+the quota of the allocation; ids are not guessable.
+"""
+
+from collections import Counter
+from math import ceil
+from typing import Final
+
+from control_plane.api.requests.rate_windows import Charge, LocalWindows, Quota
+
+MOST_CONNECTIONS: Final = 1000
+"""Maximum number of connections of a process."""
+MOST_OF_SOURCE: Final = 50
+"""Maximum number of connections from one source address."""
+_MOST_COUNTERS: Final = 10_000
+_WINDOW_SECONDS: Final = 60
+
+
+class Limits:
+    """Counters of a process. Not thread-safe: used by one event loop."""
+
+    def __init__(self, failures_per_minute: int) -> None:
+        """`failures_per_minute`: failed attempts of an address, and of an allocation; 0: not limited."""
+        self._quota = Quota("ssh", failures_per_minute, _WINDOW_SECONDS) if failures_per_minute else None
+        self._failures = LocalWindows(_MOST_COUNTERS)
+        self._connections = Counter[str]()
+
+    def connect(self, source: str) -> bool:
+        """Count a new connection, and return whether it is within the limits. `disconnect` must be called for it."""
+        self._connections[source] += 1
+        return self._connections[source] <= MOST_OF_SOURCE and self._connections.total() <= MOST_CONNECTIONS
+
+    def disconnect(self, source: str) -> None:
+        """Count the end of a connection."""
+        self._connections[source] -= 1
+        self._connections += Counter()  # removes counters that are 0
+
+    def failed(self, *subjects: str) -> None:
+        """Count a failed attempt of an address or allocation."""
+        if self._quota is not None:
+            for subject in subjects:
+                self._failures.spend(Charge(self._quota, subject))
+
+    def blocked_seconds(self, *subjects: str) -> int:
+        """Return the time until attempts of all subjects are accepted again; 0 if they are."""
+        if self._quota is None:
+            return 0
+        windows = [self._failures.read(Charge(self._quota, subject)) for subject in subjects]
+        blocked = [each.regained_in(self._quota) for each in windows if not each.remaining(self._quota)]
+        return ceil(max(blocked, default=0.0))

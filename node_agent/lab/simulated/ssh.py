@@ -1,0 +1,39 @@
+"""The SSH port of a simulated guest: it sends a version line (RFC 4253 section 4.2), and then all its input."""
+
+import threading
+from queue import Empty, Full, Queue
+from typing import Final
+
+GREETING: Final = b"SSH-2.0-simulated\r\n"
+_MOST_QUEUED: Final = 16
+_WAIT_SECONDS: Final = 0.2
+
+
+class SimulatedSsh:
+    """A connection to a simulated SSH port, as an open console (`node_agent.host.host.Console`). A peer that does not
+    read slows its own input down.
+    """
+
+    def __init__(self) -> None:
+        self._output = Queue[bytes](_MOST_QUEUED)
+        self._closed = threading.Event()
+        self._output.put(GREETING)
+
+    def read(self) -> bytes:
+        while not self._closed.is_set():
+            try:
+                return self._output.get(timeout=_WAIT_SECONDS)
+            except Empty:
+                continue
+        return b""
+
+    def write(self, data: bytes) -> None:
+        while data and not self._closed.is_set():
+            try:
+                self._output.put(data, timeout=_WAIT_SECONDS)
+            except Full:
+                continue
+            return
+
+    def close(self) -> None:
+        self._closed.set()
