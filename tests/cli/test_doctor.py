@@ -147,18 +147,15 @@ def test_doctor_reports_when_the_verified_certificate_expires(home: Path, unconf
 def test_doctor_of_a_real_control_plane_finds_no_failure(
     shared_plane: RunningPlane, unconfigured: Run
 ) -> None:
-    def followers_have_read_the_ledger() -> bool:
-        return (
-            unconfigured("--url", shared_plane.url, "--api-key", ADMIN_KEY, "doctor", "-o", "json").code == 0
-        )
+    names = ("reachable", "clock", "postgres", "redis", "dispatcher", "projector", "key")
+    found: dict[str, str] = {}
 
-    until(followers_have_read_the_ledger, "no check fails")
-    done = unconfigured("--url", shared_plane.url, "--api-key", ADMIN_KEY, "doctor", "-o", "json")
-    assert done.code == 0, done.out + done.err
-    found = verdicts(done)
-    assert {
-        found[name] for name in ("reachable", "clock", "postgres", "redis", "dispatcher", "projector", "key")
-    } == {"ok"}
+    def followers_have_read_the_ledger() -> bool:
+        done = unconfigured("--url", shared_plane.url, "--api-key", ADMIN_KEY, "doctor", "-o", "json")
+        found.update(verdicts(done))
+        return done.code == 0 and {found[name] for name in names} == {"ok"}
+
+    until(followers_have_read_the_ledger, "no check fails or warns")
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ from tests.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _PROGRAMS: Final = frozenset(
     f"process/{name}/environment"
-    for name in ("api", "api-2", "dispatcher", "dispatcher-2", "projector", "projector-2")
+    for program in ("api", "dispatcher", "projector", "ssh-gateway")
+    for name in (program, f"{program}-2")
 )
 _SEALERS: Final = ("process/sealer/environment", "process/sealer-2/environment")
 """Every program needs the address of Redis among its settings, also the sealer, which does not use it."""
