@@ -2,8 +2,8 @@
 
 An export begins with `export` and ends with `end`. Between them are, for each head in the order of the numbers, its
 line, then the idempotency keys that it covers, then the rows of the positions that it adds; then the rows that are not
-sealed yet, in the order of positions; then the other tables. A reader needs the whole of no table but the streams, the
-claims and the parts. Binary values are base64 (RFC 4648). `docs/audit.md` describes the format for other readers.
+sealed yet, in the order of positions; then the other tables. A reader must keep only the streams, the claims and the
+parts in memory. Binary values are base64 (RFC 4648). `docs/audit.md` describes the format for other readers.
 """
 
 from datetime import datetime
@@ -77,7 +77,8 @@ class ClaimLine(_Line, frozen=True, tag="claim"):
 
 
 class StrayKeyLine(_Line, frozen=True, tag="stray_key"):
-    """An idempotency key that names a position without an event, or that was not taken shortly before it."""
+    """An idempotency key that names a position without an event, or with a time that is more than a minute
+    before this event."""
 
     name: str
 
@@ -90,7 +91,7 @@ class CheckpointLine(_Line, frozen=True, tag="checkpoint"):
 
 
 class EndLine(_Line, frozen=True, tag="end"):
-    """The last line: the last position that was drawn, and the number of lines before this one."""
+    """The last line: the last position that was assigned, and the number of lines before this one."""
 
     drawn: int
     lines: int

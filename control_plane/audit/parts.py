@@ -4,7 +4,7 @@ The rows of a part are hashed in the database, as PostgreSQL sends them, so that
 credential and no stored response. Names are unique within a part; line breaks and tabs in them are replaced.
 
 A key belongs to the range of positions that contains the last event of its command. Only keys taken at most a minute
-before the first event of the range are read, because an index finds these: a command never takes as long.
+before the first event of the range are read, because an index finds these: no command takes a minute.
 """
 
 from collections.abc import Iterable, Mapping

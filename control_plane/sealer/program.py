@@ -43,7 +43,7 @@ from tasks.signing import Signer
 
 log = structlog.get_logger()
 LEADER: Final = "sealer"
-"""Name under which a sealer leads."""
+"""Name of the lock that the leading sealer holds."""
 SEAL_POSITIONS: Final = 8192
 """Positions that a sealer which lags seals in one head."""
 SEAL_SECONDS: Final = 0.7

@@ -107,7 +107,8 @@ def joined(hashes: Sequence[bytes]) -> bytes:
 
 
 def range_subtrees(leaves: Range) -> list[Subtree]:
-    """Return the complete subtrees of a range of a proof, in the order of the leaves; `joined` makes its hash."""
+    """Return the complete subtrees of a range of a proof, in the order of the leaves; `joined` computes the
+    hash of the range from their hashes."""
     begin, found = leaves.begin, list[Subtree]()
     while begin < leaves.end:
         level = (leaves.end - begin).bit_length() - 1
@@ -140,7 +141,7 @@ def consistency_ranges(first: int, second: int) -> list[Range]:
     """
     if not 0 < first <= second:
         raise ValueError(
-            f"no proof leads from {first} to {second} leaves; the first must be at least 1 and not larger"
+            f"there is no proof from size {first} to size {second}: the first must be at least 1 and not larger"
         )
     begin, end, found, is_prefix = 0, second, list[Range](), True
     while first != end:

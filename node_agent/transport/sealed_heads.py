@@ -178,5 +178,5 @@ class SealedHeads:
 
 
 def _replaces(held: HeldHead, head: HeldHead, *, consistent: bool) -> bool:
-    """Return whether the node holds a new head from now on. A late copy of an order may carry an older head."""
+    """Return whether a new head replaces the held one. A late copy of an order may carry an older head."""
     return head.number > held.number if consistent else head.epoch > held.epoch

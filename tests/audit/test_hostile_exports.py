@@ -78,7 +78,7 @@ def test_compressed_file_with_a_damaged_checksum_never_passes(good: tuple[Sealed
     assert Kind.EXPORT in kinds(verdict_of(sealed, wrong))
 
 
-def test_export_in_several_gzip_members_that_zeros_fill_to_a_size_passes(good: tuple[Sealed, Lines]) -> None:
+def test_export_in_several_gzip_members_padded_with_zeros_passes(good: tuple[Sealed, Lines]) -> None:
     sealed, lines = good
     members = [gzip.compress(b"".join(part)) for part in (lines[:5], lines[5:])]
     assert verdict_of(sealed, b"".join([*members, b"\0" * 512])).differences == []

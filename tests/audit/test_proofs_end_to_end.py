@@ -324,7 +324,7 @@ def test_proof_of_an_event_is_shown_and_checked_with_the_key(
         (("head", "--keep", "{missing}"), "needs the public key"),
     ],
 )
-def test_wrong_file_of_an_audit_command_is_named_with_exit_code_2(
+def test_audit_command_with_an_unusable_file_names_the_problem_and_exits_with_code_2(
     sliceplane: Run, key_file: Path, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
     private = key_file.with_name("sealing-key.pem")

@@ -64,7 +64,7 @@ def test_dead_position_is_read_from_its_encoding_and_has_the_same_leaf(row: Dead
 
 
 @given(EVENTS | DEAD, st.data())
-def test_row_that_is_cut_or_continued_is_refused(row: EventRow | DeadRow, data: st.DataObject) -> None:
+def test_row_with_missing_or_extra_bytes_is_refused(row: EventRow | DeadRow, data: st.DataObject) -> None:
     encoded, read = encoding_of(row)[2:], event_of if isinstance(row, EventRow) else dead_of
 
     for wrong in (encoded[: data.draw(st.integers(0, len(encoded) - 1))], encoded + b"\0"):

@@ -138,7 +138,7 @@ async def test_proofs_from_the_stored_tree_verify_for_every_position_and_pair_of
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3600.0])
-async def test_head_of_new_positions_has_digests_of_the_state_that_are_at_most_so_many_seconds_old(
+async def test_head_of_new_positions_has_digests_of_the_state_up_to_a_maximum_age(
     conn: psycopg.AsyncConnection,
     database: Database,
     admin: psycopg.AsyncConnection,
