@@ -172,7 +172,9 @@ def ssh_arguments(
 
 
 def _proxy(login: Login, identities: Sequence[Path]) -> str:
-    """Return the command that connects to the slice through the gateway. `ssh -J` would not use the identities."""
+    """Return the ProxyCommand that connects ssh(1) to the slice through the gateway. `ssh -J` would offer the private
+    keys of `identities` to the slice only, and not to the gateway.
+    """
     user, _, address = login.gateway.rpartition("@")
     host, _, port = address.rpartition(":")
     keys = (part for file in identities for part in ("-i", str(file).replace("%", "%%")))

@@ -139,13 +139,15 @@ def _provider(request: Request) -> CodeLogin | None:
 
 
 def _return_url(request: Request) -> str:
-    """Return the URL to which the identity provider sends the browser back; it must be registered there."""
+    """Return the redirect URI of a login (RFC 6749, section 3.1.2). It must be registered at the identity provider."""
     name = request.path_params["provider"]
     return f"{request.url.scheme}://{request.url.netloc}{ROOT}/login/{quote(name, safe='')}/return"
 
 
 def _target(state: str, login: str, provider: str) -> str | None:
-    """Return the page that is shown after a login with this state; None if the state is not that of this browser."""
+    """Return the URL of the page to show after a login, which `state` contains; None if the state was not made for this
+    browser (its login cookie is `login`) and this provider.
+    """
     code, _, encoded = state.partition(".")
     try:
         target = urlsafe_b64decode(encoded.encode()).decode()

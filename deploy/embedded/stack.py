@@ -112,7 +112,7 @@ class Stack:
 
     @property
     def ssh_gateway(self) -> str:
-        """Address of the SSH gateway."""
+        """Address (HOST:PORT) at which the SSH gateway of this control plane accepts callers."""
         return f"127.0.0.1:{self._ports[self._gateways[0]]}"
 
     @property

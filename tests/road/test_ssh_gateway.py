@@ -38,7 +38,7 @@ class Slices:
         return items
 
     def events(self) -> list[tuple[str, str]]:
-        """Return types and reason codes of all events of console sessions, oldest first."""
+        """Return the type and the reason code of each event about a console session, the oldest event first."""
         query = (
             "select type, (data::jsonb)->'reason'->>'code' from ledger.event"
             " where stream_id like 'console-%%' order by position"

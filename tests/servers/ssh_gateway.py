@@ -125,7 +125,7 @@ class Client:
 
 @contextmanager
 def gateway_process(plane: RunningPlane, folder: Path, **settings: str) -> Iterator[Gateway]:
-    """Run a gateway process. `settings` are added to its environment."""
+    """Run the SSH gateway as a process. `settings` are added to its environment variables."""
     host_key, port = key_pair(folder, "host-key"), free_port()
     known_hosts = folder / "known_hosts"
     known_hosts.write_text(f"[127.0.0.1]:{port} {host_key.public}\n")

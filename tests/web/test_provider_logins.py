@@ -1,4 +1,4 @@
-"""Login to the web console at an identity provider: the authorization code grant with PKCE."""
+"""Tests of logins to the web console at an identity provider, by the authorization code grant with PKCE."""
 
 import re
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ def plane(postgres_server: PostgresServer, oidc_provider: Provider) -> Iterator[
         yield made
 
 
-def answered(browser: Browser, page: httpx.Response, user: str) -> httpx.Response:
-    """Log in and consent at the provider, and return the redirection back to the console, which is not followed."""
+def log_in_at_provider(browser: Browser, page: httpx.Response, user: str) -> httpx.Response:
+    """Log in at the provider and consent. Return the provider's redirection to the console, which is not followed."""
     while "/ui/login/" not in page.headers.get("location", ""):
         if page.is_redirect:
             page = browser.client.get(str(page.url.join(page.headers["location"])))
@@ -43,7 +43,7 @@ def answered(browser: Browser, page: httpx.Response, user: str) -> httpx.Respons
 def sent_back(browser: Browser, user: str, path: str = LOGIN) -> str:
     """Return the URL with which the provider sends the browser back after the login of a user."""
     browser.client.follow_redirects = False
-    return answered(browser, browser.client.get(f"/ui{path}"), user).headers["location"]
+    return log_in_at_provider(browser, browser.client.get(f"/ui{path}"), user).headers["location"]
 
 
 def visit(browser: Browser, url: str) -> Page:

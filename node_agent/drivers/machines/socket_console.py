@@ -15,7 +15,7 @@ _CONNECT_SECONDS: Final = 4.0
 
 
 class SocketConsole:
-    """A connected socket, as an open console (`node_agent.host.host.Console`)."""
+    """Console of a machine over a connected socket. Implements `node_agent.host.host.Console`."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected

@@ -10,8 +10,8 @@ _WAIT_SECONDS: Final = 0.2
 
 
 class SimulatedSsh:
-    """A connection to a simulated SSH port, as an open console (`node_agent.host.host.Console`). A peer that does not
-    read slows its own input down.
+    """Open connection to the SSH port of a simulated machine: an implementation of `node_agent.host.host.Console`. If
+    the caller does not read, the port takes no more input.
     """
 
     def __init__(self) -> None:
