@@ -66,6 +66,9 @@ class AllocationRequested(Fact, frozen=True, omit_defaults=True):
     """Labels: no node is used on which another allocation of the project with one of these labels holds a slot."""
     user_data: str | None = None
     """User-data that cloud-init runs at the first boot of the slices; absent: none."""
+    gateway_key: SshPublicKey | None = None
+    """Public key of the SSH gateway for this allocation, as an `authorized_keys` line. The slices accept it, and SSH
+    certificates that are signed with it. Absent: the SSH gateway cannot log in to the slices."""
     network_id: str | None = None
     """Network that the slices are attached to; absent: the network of their node, isolated from other slices."""
     network_policy_id: str | None = None

@@ -32,6 +32,13 @@ UserData = Annotated[
     Path | None,
     typer.Option(help="File with user-data for cloud-init: a cloud-config or a script.", show_default=False),
 ]
+GatewayAccess = Annotated[
+    bool,
+    typer.Option(
+        "--gateway-access",
+        help="Let the SSH gateway log in, for the terminal in the browser and for SSH certificates.",
+    ),
+]
 LeaseTime = Annotated[
     str, typer.Option(metavar="TIME", help="Length of the lease, such as 90s, 30m, 2h or 7d.")
 ]

@@ -480,6 +480,7 @@ class Allocation(Answer, frozen=True):
     labels: dict[str, str] = {}
     apart_from: dict[str, str] = {}
     conditions: tuple[Condition, ...] | None = None
+    gateway_access: bool = False
     ssh_gateway: SshGateway | None = None
     generation: int | None = None
     allowed_actions: dict[str, Action] | None = None

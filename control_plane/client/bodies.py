@@ -51,6 +51,7 @@ class CreateAllocation(Body, frozen=True):
     max_price_per_hour: str | UnsetType = UNSET
     """Highest price of the whole allocation per hour."""
     user_data: str | UnsetType = UNSET
+    gateway_access: bool | UnsetType = UNSET
     wait_for_capacity: "WaitForCapacity | bool | UnsetType" = UNSET
     """Whether the request waits if it cannot be placed now, and how."""
 

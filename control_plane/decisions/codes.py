@@ -41,6 +41,7 @@ _IMPOSSIBLE: Final = {
     "address_of_slices": "The public address lies in the networks of slices.",
     "answer_sealed": "The stored answer contains a secret, and another credential sent the first request with the key.",
     "duplicate_address": "The list of public addresses contains an address twice.",
+    "too_many_ssh_keys": "The request has more SSH keys than an order can hold.",
     "duplicate_sku": "The request names a SKU more than once.",
     "fabric_only_refused": "The network mode gives a slice no management access, so that its readiness cannot be checked.",
     "idempotency_key_reused": "The idempotency key was used with a different request.",

@@ -56,6 +56,7 @@ from events.allocations import (
     AllocationPlaced,
     AllocationReleasing,
     AllocationReplaced,
+    AllocationRequested,
     AllocationStarting,
     AllocationStopping,
     PlacedSlot,
@@ -65,7 +66,7 @@ from events.entries import ImageContent, SkuContent
 from events.envelope import Recorded
 from events.ingress import IngressReserved, IngressWithdrawn
 from events.traces import continued
-from events.values import NetworkMode, SlotId, correlation_of, node_of
+from events.values import NetworkMode, SlotId, SshPublicKey, correlation_of, node_of
 from tasks.orders import (
     AddressMapping,
     ApplySlice,
@@ -427,13 +428,24 @@ def _apply(state: Placed, slot: PlacedSlot, ingress_rules: tuple[IngressReserved
             memory_mib=sku.memory_mib,
             image=image.name,
             hostname=request.allocation_id,
-            ssh_authorized_keys=request.ssh_authorized_keys,
+            ssh_authorized_keys=(*request.ssh_authorized_keys, *_lines_of_gateway(request)),
             root_disk=_root_disk(sku, image.content),
             user_data=request.user_data,
         ),
         readiness=Readiness(port=check.port, banner=check.banner, deadline_seconds=sku.provisioning_seconds),
         ingress=_mappings(request.network_mode, ingress_rules),
     )
+
+
+def _lines_of_gateway(request: AllocationRequested) -> tuple[SshPublicKey, ...]:
+    """Return the `authorized_keys` lines with which the slices accept the SSH gateway, and certificates that are signed
+    with its key for this allocation.
+    """
+    if request.gateway_key is None:
+        return ()
+    # An SSH server without support for certificates, such as dropbear, ignores the second line.
+    authority = f'cert-authority,principals="{request.allocation_id}" {request.gateway_key}'
+    return request.gateway_key, SshPublicKey(authority)
 
 
 def _root_disk(sku: SkuContent, image: ImageContent) -> RootDisk | None:

@@ -21,6 +21,8 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from events.values import new_uuid
 
@@ -74,7 +76,7 @@ class MasterKey:
                 f"the personal key file {source} cannot be used: it has {len(secret)} bytes in Base64 instead of {_KEY_BYTES};"
                 f" create one with: openssl rand -base64 {_KEY_BYTES}"
             )
-        self._cipher, self.source = AESGCM(secret), source
+        self._secret, self._cipher, self.source = secret, AESGCM(secret), source
         self._unwrapped = lru_cache(_KEYS_CACHED)(self._unwrap)
 
     @classmethod
@@ -94,6 +96,12 @@ class MasterKey:
         key_id, secret, nonce = str(new_uuid()), AESGCM.generate_key(_KEY_BYTES * 8), os.urandom(_NONCE_BYTES)
         wrapped = nonce + self._cipher.encrypt(nonce, secret, _associated((key_id,)))
         return ProjectKey(key_id, AESGCM(secret)), wrapped
+
+    def derived(self, purpose: str) -> bytes:
+        """Return 32 secret bytes for a purpose, always the same ones (HKDF with SHA-256, RFC 5869). They reveal neither
+        the master key nor the bytes for another purpose.
+        """
+        return HKDF(SHA256(), _KEY_BYTES, salt=None, info=purpose.encode()).derive(self._secret)
 
     def unwrapped(self, key_id: str, wrapped: bytes) -> AESGCM:
         """Return the cipher with an encrypted secret. The newest are cached. Raises `UnreadablePersonalData`."""

@@ -39,6 +39,9 @@ from tasks.catalogue import bounds_of
 from tasks.orders import MOST_MAPPINGS, MOST_USER_DATA_BYTES
 
 _SPACE: Final = 0x20
+MOST_KEYS: Final = 16
+LINES_OF_GATEWAY: Final = 2
+"""Number of `authorized_keys` lines in an order that let the SSH gateway log in."""
 MAX_KEYS_BYTES: Final = bounds_of("slice.apply").payload_bytes * 3 // 8
 """Upper limit of all SSH keys and the user-data of a request together, so that they fit into an order: JSON may escape
 each byte as two.
@@ -211,12 +214,15 @@ class CreateAllocation(Body):
     """App profile of the workload, which must accept the fabric of the SKU; null: only that fabric is accepted."""
     ssh_authorized_keys: Annotated[
         list[Annotated[str, AfterValidator(ssh_public_key)]],
-        Field(min_length=1, max_length=16),
+        Field(min_length=1, max_length=MOST_KEYS),
         AfterValidator(_fit_into_an_order),
     ]
     user_data: Annotated[str, AfterValidator(_is_user_data)] | None = None
     """User-data that cloud-init runs at the first boot of the slices: a cloud-config (`#cloud-config`) or a script
     (`#!`), at most 16 KiB in UTF-8. It is recorded in the ledger, so it must not contain secrets. Null: none."""
+    gateway_access: bool = False
+    """Whether the SSH gateway may log in to the slices: for terminals in the browser, and for SSH certificates of
+    callers of the project. The operator of the gateway can then log in as well."""
     lease_seconds: int = Field(default=3600, ge=MIN_LEASE_SECONDS, le=MAX_LEASE_SECONDS)
     slot_count: int = Field(default=1, ge=1, le=values.MAX_SLOTS)
     node: Annotated[str, AfterValidator(values.node_id)] | None = None
@@ -237,6 +243,12 @@ class CreateAllocation(Body):
     @model_validator(mode="after")
     def _fits_into_an_order(self) -> Self:
         texts = [*self.ssh_authorized_keys, self.user_data or ""]
+        if self.gateway_access and len(self.ssh_authorized_keys) > MOST_KEYS - LINES_OF_GATEWAY:
+            reason = (
+                f"gateway_access adds {LINES_OF_GATEWAY} keys to the {len(self.ssh_authorized_keys)} of the request; use at"
+                f" most {MOST_KEYS - LINES_OF_GATEWAY} with it"
+            )
+            raise _misfit("too_many_ssh_keys", "ssh_authorized_keys", reason)
         if (size := sum(len(each.encode()) for each in texts)) > MAX_KEYS_BYTES:
             reason = f"the SSH keys and the user-data have {size} bytes together; use at most {MAX_KEYS_BYTES} bytes"
             raise _misfit("too_much_user_data", "user_data", reason)

@@ -50,6 +50,7 @@ from control_plane.decisions.refusals import Conflict, Forbidden, Malformed, Obj
 from control_plane.decisions.requests import network_mode_offered
 from control_plane.handle import Command
 from control_plane.histories import allocation_history, histories
+from control_plane.identity.gateway_keys import public_gateway_key
 from control_plane.origin import Origin
 from control_plane.settings import Settings
 from events.allocations import AllocationFact, AllocationRequested
@@ -198,6 +199,7 @@ def _request(allocation: AllocationId, body: CreateAllocation, project: ProjectI
         node=None if body.node is None else NodeId(body.node),
         replace_on_failure=body.replace_on_failure,
         user_data=body.user_data,
+        gateway_key=public_gateway_key(allocation) if body.gateway_access else None,
     )
 
 

@@ -201,6 +201,8 @@ class AllocationView(BaseModel):
     endpoints: list[Endpoint]
     ingress: list[IngressView]
     replace_on_failure: bool
+    gateway_access: bool
+    """Whether the SSH gateway may log in to the slices."""
     replaced: ReplacementView | None
     release_overdue: ReleaseOverdueView | None
     """Set while the state is releasing or failed and slots were not proved empty by the deadline."""
@@ -249,6 +251,7 @@ def allocation_view(
         endpoints=_endpoints(state, facts) if isinstance(state, Active) else [],
         ingress=[_ingress_view(each, state, principal) for each in ingresses.values()],
         replace_on_failure=request.replace_on_failure,
+        gateway_access=request.gateway_key is not None,
         replaced=_replacement(facts),
         release_overdue=_release_overdue(state),
         queue=_queue(state),

@@ -41,6 +41,7 @@ def create(
     network_mode: options.NetworkMode = "private-nat",
     ssh_key: options.SshKeys = None,
     user_data: options.UserData = None,
+    gateway_access: options.GatewayAccess = False,
     lease: options.LeaseTime = "1h",
     count: options.SlotCount = 1,
     node: options.OnNode = None,
@@ -76,6 +77,7 @@ def create(
             labels=labelled,
             apart_from=labels(apart_from or [], "--apart-from") or UNSET,
             max_price_per_hour=max_price_per_hour or UNSET,
+            gateway_access=True if gateway_access else UNSET,
             user_data=UNSET if user_data is None else text_in(user_data, "--user-data"),
             wait_for_capacity=_wait_options(wait_for_capacity, priority),
         )

@@ -146,6 +146,7 @@ def _body(form: Form) -> dict[str, Any]:
         "lease_seconds": seconds(form.text("hours"), "hours", _HOUR),
         "labels": _labels(form.text("labels")),
         "replace_on_failure": bool(form.text("replace_on_failure")),
+        "gateway_access": bool(form.text("gateway_access")),
     }
     optional = ("project", "image", "app_profile", "node", "user_data")
     return body | {name: form.text(name) for name in optional if form.text(name)} | _wait(form)
