@@ -135,6 +135,12 @@ class Settings(ProgramSettings):
     """Where callers reach the SSH gateway (`host:port`), as the API shows it; None: it shows no gateway."""
     ssh_gateway_host_key: str | None = Field(default=None, pattern=r"^[a-z0-9@.-]+ [A-Za-z0-9+/=]+( .*)?$")
     """Public host key of the SSH gateway (a line as in a `.pub` file), as the API shows it; None: it shows none."""
+    terminal_listen: str | None = None
+    """Where the SSH gateway takes the WebSockets of terminals (`host:port`, several with commas), with the certificate
+    of `tls_certificate_file` if there is one; None: it has no terminals."""
+    terminal_address: str | None = Field(default=None, pattern=r"^wss?://[A-Za-z0-9.\[\]:-]{1,255}$")
+    """URL at which browsers reach `terminal_listen`, such as `wss://gateway.example.com:2280`, as the API shows it;
+    None: terminals are not offered."""
     deadline_grace_seconds: float = Field(default=30.0, ge=0)
     """Time after a start during which deadlines do not fire, so that nodes can first report what happened meanwhile."""
     lease_expiring_seconds: tuple[int, ...] = (24 * 3600, 3600)
@@ -279,7 +285,7 @@ class Settings(ProgramSettings):
             raise ValueError("the value must be a URL of the form rediss://USER:PASSWORD@HOST:PORT") from None
         return given
 
-    @field_validator("listen", "ssh_gateway_listen", "ssh_gateway_address")
+    @field_validator("listen", "ssh_gateway_listen", "ssh_gateway_address", "terminal_listen")
     @classmethod
     def _names_hosts_and_ports(cls, given: str | None) -> str | None:
         for address in [] if given is None else given.split(","):

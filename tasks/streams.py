@@ -32,6 +32,10 @@ MAX_SERIAL_LOG: Final = 1024 * 1024
 """Maximum size in bytes of the part of a serial log that a node sends: the newest output."""
 
 
+StreamKind = Literal["serial_log", "serial_console", "graphics", "ssh"]
+"""What a stream leads to: the log of a serial port, the serial port, the display, or the SSH port of a slice."""
+
+
 class MalformedRequest(ValueError):
     """A signed text that is not a request for a stream."""
 
@@ -40,7 +44,7 @@ class StreamRequest(Wire):
     """Request to a node to open the stream `stream_id` of a slot, as long as the slot has a slice of the allocation."""
 
     stream_id: UUID
-    kind: Literal["serial_log", "serial_console", "graphics", "ssh"]
+    kind: StreamKind
     node_id: NodeId
     slot_id: SlotId
     allocation_id: AllocationId

@@ -136,6 +136,18 @@ def against_reporting_fault(state: Allocation) -> list[Objection]:
     return [Objection("no_slot_held", "the allocation holds no slot any more; report the fault to an admin")]
 
 
+def against_opening_terminal(state: Allocation) -> list[Objection]:
+    """Return the reason why no terminal can be opened in the slices; an empty list if it can."""
+    if not isinstance(state, Active):
+        return [Objection("slice_not_on_node", "the allocation is not active")]
+    if state.request.gateway_key is None:
+        reason = (
+            "the allocation does not let the SSH gateway log in; create one with gateway_access, or use ssh"
+        )
+        return [Objection("no_gateway_access", reason)]
+    return []
+
+
 def against_releasing(state: Allocation) -> list[Objection]:
     """Return the reason why the allocation cannot be released; an empty list if it can, or if a release has been
     requested before.

@@ -121,6 +121,7 @@ _NOT_PERMITTED: Final = {
     "ticket_of_other_caller": "The ticket of the console session belongs to another caller.",
     "ticket_of_other_origin": "The ticket of the console session belongs to a page of another origin.",
     "ticket_wrong": "The ticket is not the one of the console session.",
+    "credential_ended": "The credential with which the terminal was requested has ended or was changed.",
     "ticket_missing": "The first message on the WebSocket has no ticket.",
     "key_expired": "The API key, or that of the session, has expired.",
     "key_revoked": "The API key, or that of the session, was revoked.",
@@ -154,6 +155,8 @@ _NOT_PERMITTED: Final = {
 }
 _UNAVAILABLE: Final = {
     "slice_not_on_node": "The slot has no slice of the allocation.",
+    "no_gateway_access": "The allocation does not let the SSH gateway log in to its slices.",
+    "terminals_not_offered": "The deployment has no terminals.",
     "too_many_ssh_connections": "The allocation has the maximum number of open SSH connections.",
     "host_unreadable": "The node cannot read the state of its host.",
     "node_not_responding": "The node did not answer in time.",

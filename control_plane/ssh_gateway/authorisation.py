@@ -1,11 +1,11 @@
-"""The keys that an allocation accepts, and whether a connection with one of them may go on.
+"""What an active allocation permits through the SSH gateway, and whether it still permits it.
 
-Only an active allocation accepts keys: those of its request. An allocation that is released, stopped or interrupted
-accepts none, so its connections end.
+Only an active allocation permits anything: connections with the keys of its request, and terminals if the gateway may
+log in. An allocation that is released, stopped or interrupted permits nothing, so its connections end.
 """
 
 from base64 import b64decode
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -18,32 +18,52 @@ from events.values import AllocationId, SshPublicKey, StreamId, stream_of_alloca
 _VERSION: Final = "select version from ledger.head where stream_id = %s"
 
 
+class Permitted(NamedTuple):
+    """What an active allocation permits: the public keys of its request (RFC 4253 section 6.6), the key of the gateway
+    if it may log in, and the user that it logs in as.
+    """
+
+    keys: frozenset[bytes]
+    gateway_key: SshPublicKey | None
+    user: str
+
+
 class Authorisation:
-    """The keys that an allocation accepts, read again when the allocation has new events."""
+    """What an allocation permits, read again when the allocation has new events."""
 
     def __init__(self, engine: AsyncEngine, allocation: AllocationId) -> None:
         self._engine, self.allocation = engine, allocation
         self._stream: StreamId = stream_of_allocation(allocation)
         self._version = 0
-        self._blobs: frozenset[bytes] = frozenset()
+        self._permitted: Permitted | None = None
 
-    async def accepts(self, blob: bytes) -> bool:
-        """Return whether the allocation accepts a public key (RFC 4253 section 6.6) now."""
+    async def permitted(self) -> Permitted | None:
+        """Return what the allocation permits now; None if it is not active."""
         async with self._engine.begin() as conn:
             cursor = await (await ledger_connection(conn)).execute(_VERSION, [self._stream])
             row = await cursor.fetchone()
             if row is not None and row[0] != self._version:
                 history = await allocation_history(conn, self.allocation)
                 state = fold(tuple(each.fact for each in history))
-                keys = state.request.ssh_authorized_keys if isinstance(state, Active) else ()
-                self._version, self._blobs = history[-1].version, frozenset(map(_blob, keys))
-        return blob in self._blobs
+                self._version = history[-1].version
+                self._permitted = _permitted(state) if isinstance(state, Active) else None
+        return self._permitted
 
-    async def verify(self, blob: bytes) -> None:
-        """Raise `SessionOver` if the allocation no longer accepts a key."""
-        if not await self.accepts(blob):
+    async def accepts(self, blob: bytes) -> bool:
+        """Return whether the allocation accepts a public key (RFC 4253 section 6.6) of a caller now."""
+        permitted = await self.permitted()
+        return permitted is not None and blob in permitted.keys
+
+    async def verify(self) -> None:
+        """Raise `SessionOver` if the allocation is no longer active. Its keys never change."""
+        if await self.permitted() is None:
             raise SessionOver("allocation_not_active", f"allocation {self.allocation} is no longer active")
 
 
-def _blob(key: SshPublicKey) -> bytes:
-    return b64decode(key.split()[1])
+def _permitted(state: Active) -> Permitted:
+    request, image = state.request, state.specification.image
+    return Permitted(
+        frozenset(b64decode(key.split()[1]) for key in request.ssh_authorized_keys),
+        request.gateway_key,
+        image.content.default_user,
+    )

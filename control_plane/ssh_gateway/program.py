@@ -1,5 +1,5 @@
-"""The SSH gateway: a program with a listener of its own, through which callers reach the SSH ports of their slices
-(ING-6).
+"""The SSH gateway: a program with listeners of its own, through which callers reach the SSH ports of their slices, and
+use terminals in the browser (ING-6).
 
 A client connects with `ssh -J ALLOCATION@GATEWAY USER@slice`. The gateway authenticates it with a key of the
 allocation, requests the slice's node to connect to port 22 of the slice, and passes on the bytes. The SSH connection to
@@ -17,11 +17,14 @@ import asyncssh
 import structlog
 
 from control_plane.api.consoles.callers import SessionOver
+from control_plane.certificates import server_context
 from control_plane.identity.sealing import OrderKeys, order_keys
 from control_plane.settings import Settings
 from control_plane.ssh_gateway.channel import ChannelCaller
 from control_plane.ssh_gateway.connection import Connection
 from control_plane.ssh_gateway.limits import Limits
+from control_plane.ssh_gateway.terminal import TerminalCaller
+from control_plane.ssh_gateway.terminals import Terminals
 from control_plane.wiring import CannotListen, NoHostKey, Plane
 from events.facts import Reason
 
@@ -40,6 +43,7 @@ class Gateway:
         self.plane, self.keys = plane, keys
         self.limits = Limits(plane.settings.unauthenticated_per_minute)
         self.callers: set[ChannelCaller] = set()
+        self.terminals: set[TerminalCaller] = set()
         self.connections: set[Connection] = set()
         self._sessions: set[asyncio.Task[Reason]] = set()
 
@@ -53,8 +57,11 @@ class Gateway:
         """End all sessions and connections, and wait until the ends of sessions are recorded and clients are notified,
         for at most `LAST_SECONDS` each.
         """
+        stopped = SessionOver("gateway_stopped", "the SSH gateway stops")
         for caller in [*self.callers]:
-            caller.end(SessionOver("gateway_stopped", "the SSH gateway stops"))
+            caller.end(stopped)
+        for terminal in [*self.terminals]:
+            terminal.end(stopped)
         if self._sessions:
             await asyncio.wait(self._sessions, timeout=LAST_SECONDS)
         closing = [asyncio.create_task(each.wait_closed()) for each in self.connections]
@@ -65,18 +72,23 @@ class Gateway:
 
 
 async def serve_ssh(plane: Plane) -> None:
-    """Serve until cancelled; the open sessions then end. Raises `NoSigningKey`, `NoHostKey` and `CannotListen` before
-    it accepts a connection.
+    """Serve until cancelled; the open sessions then end. Raises `NoSigningKey`, `NoHostKey`, `UnusableCertificate` and
+    `CannotListen` before it accepts a connection.
     """
     settings = plane.settings
     gateway, host_key = Gateway(plane, order_keys(settings)), _host_key(settings)
+    secure = server_context(settings)
     # Failed handshakes are not errors of this program, which has log events of its own.
     logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
     async with AsyncExitStack() as listeners:
         for address in settings.ssh_gateway_listen.split(","):
             listener = await _listen(gateway, host_key, _open(address))
             listeners.callback(listener.close)
-        log.info("ssh_gateway_serving", listen=settings.ssh_gateway_listen)
+        for address in settings.terminal_listen.split(",") if settings.terminal_listen else ():
+            await listeners.enter_async_context(Terminals(gateway).listen(_open(address), secure))
+        log.info(
+            "ssh_gateway_serving", listen=settings.ssh_gateway_listen, terminals=settings.terminal_listen
+        )
         try:
             await asyncio.Event().wait()
         finally:

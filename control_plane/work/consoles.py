@@ -3,8 +3,12 @@
 The row has the hash of the session's ticket, except for an SSH connection, which has no ticket; the lock of the row
 makes the ticket single-use. `version` is the version of the session's stream: the holder of the row's lock can append
 at this version. `seen_at` is the last update by the process that has the caller's connection.
+
+The process of a terminal cannot verify the credential of the caller. Its row has what can end the credential instead:
+its expiry, and the streams of its events with the sum of their versions. The session ends with the first new event.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
@@ -15,14 +19,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.work.tables import console
 from events.ledger.connection import fetch_rows, ledger_connection
-from events.values import AllocationId, ConsoleId, NodeId, SlotId
+from events.values import AllocationId, ConsoleId, NodeId, SlotId, StreamId
 from read_models import slots
 
 State = Literal["requested", "connecting", "connected"]
 TicketKind = Literal["serial", "graphics"]
-"""What a session with a ticket reaches: the serial port of a slice, or its display."""
-ConsoleKind = Literal["serial", "graphics", "ssh"]
-"""What a session reaches. `ssh`: the SSH port of a slice, through the SSH gateway."""
+"""What a session of an admin reaches: the serial port of a slice, or its display."""
+ConsoleKind = Literal["serial", "graphics", "ssh", "terminal"]
+"""What a session reaches. Through the SSH gateway, `ssh`: the SSH port of a slice, and `terminal`: a shell of a slice,
+in which the gateway logs in."""
+OF_GATEWAY: Final = ("ssh", "terminal")
+"""Kinds of the sessions that a process of the SSH gateway has."""
 SILENT: Final = timedelta(seconds=10)
 """Time without an update of `seen_at` after which the process of a session counts as ended."""
 KEPT: Final = timedelta(minutes=10)
@@ -42,10 +49,15 @@ order by console_id limit 10 for update skip locked
 """  # noqa: S608 (constants)
 _OPEN_SSH: Final = f"""
 select {_COLUMNS} from work.console
-where allocation_id = %s and kind = 'ssh' and seen_at > clock_timestamp() - %s
+where allocation_id = %s and kind = any(%s) and state <> 'requested' and seen_at > clock_timestamp() - %s
 """  # noqa: S608 (constants)
 _FORGET: Final = """
 delete from work.console where state = 'requested' and ticket_expires_at < clock_timestamp() - %s
+"""
+_BIND: Final = """
+update work.console set credential_streams = %s::text[], credential_versions =
+  (select coalesce(sum(h.version), 0) from ledger.head h where h.stream_id = any(%s::text[])), credential_expires_at = %s
+where console_id = %s
 """
 # One statement that updates `seen_at`, and returns why the session has to end.
 _CHECK: Final = """
@@ -56,6 +68,9 @@ returning case
     and s.allocation_id = c.allocation_id) then 'slice_not_on_node'
   when not exists (select from work.node_session n where n.node_id = c.node_id
     and n.expires_at > clock_timestamp()) then 'node_revoked'
+  when c.credential_expires_at <= clock_timestamp() or c.credential_versions <>
+    (select coalesce(sum(h.version), 0) from ledger.head h where h.stream_id = any(c.credential_streams))
+    then 'credential_ended'
 end as code, c.cut_reason
 """
 
@@ -103,6 +118,13 @@ async def insert(conn: AsyncConnection, row: dict[str, Any]) -> None:
     await conn.execute(sa.insert(console).values(**row))
 
 
+async def bind_to_credential(
+    conn: AsyncConnection, console_id: ConsoleId, streams: Sequence[StreamId], expires_at: datetime | None
+) -> None:
+    """End a session with the first new event of these streams, or when the credential of its caller expires."""
+    await conn.exec_driver_sql(_BIND, ([*streams], [*streams], expires_at, console_id))
+
+
 async def locked(conn: AsyncConnection, console_id: str) -> ConsoleRow | None:
     """Return a session and lock its row; None if there is no such session, or it has ended."""
     rows = await fetch_rows(await ledger_connection(conn), ConsoleRow, _LOCKED, [console_id])
@@ -123,8 +145,9 @@ async def open_sessions(conn: AsyncConnection) -> list[ConsoleRow]:
 
 
 async def count_open_ssh(conn: AsyncConnection, allocation: AllocationId) -> int:
-    """Return the number of open SSH connections to the slices of an allocation."""
-    return len(await fetch_rows(await ledger_connection(conn), ConsoleRow, _OPEN_SSH, [allocation, SILENT]))
+    """Return the number of open SSH connections to the slices of an allocation, including those of terminals."""
+    values = [allocation, [*OF_GATEWAY], SILENT]
+    return len(await fetch_rows(await ledger_connection(conn), ConsoleRow, _OPEN_SSH, values))
 
 
 async def lost_sessions(conn: AsyncConnection) -> list[ConsoleRow]:

@@ -289,5 +289,8 @@ console = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("cut_reason", sa.Text),
     sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("credential_streams", ARRAY(sa.Text)),
+    sa.Column("credential_versions", sa.BigInteger),
+    sa.Column("credential_expires_at", sa.DateTime(timezone=True)),
     schema="work",
 )

@@ -1,5 +1,5 @@
-"""Facts about console sessions: access of admins to serial ports and displays, and SSH connections of callers through
-the SSH gateway. Stream: `console-<console_id>`.
+"""Facts about console sessions: access of admins to serial ports and displays, and SSH connections and terminals of
+callers through the SSH gateway. Stream: `console-<console_id>`.
 
 A session has a stream of its own, so that it neither changes the version of the allocation nor its timeline. Its events
 have the project and the correlation id of the allocation.
@@ -12,7 +12,7 @@ from events.values import AllocationId, ConsoleId, NodeId, SlotId
 
 
 class ConsoleRequested(Fact, frozen=True, omit_defaults=True):
-    """A console session was requested. An admin got a ticket that is accepted once; an SSH connection needs none."""
+    """A console session was requested. The caller got a ticket that is accepted once; an SSH connection needs none."""
 
     console_id: ConsoleId
     allocation_id: AllocationId
@@ -21,8 +21,8 @@ class ConsoleRequested(Fact, frozen=True, omit_defaults=True):
     node_id: NodeId
     """Node that opens the console."""
     kind: str
-    """What the session reaches: `serial`, the serial port of the slice, `graphics`, its display, or `ssh`, its SSH
-    port."""
+    """What the session reaches: `serial`, the serial port of the slice, `graphics`, its display, `ssh`, its SSH port,
+    or `terminal`, a shell that the SSH gateway opens in the slice."""
     actor: str
     """Caller that got the ticket; only this caller can use it. Of an SSH connection, `ssh-key:` and the fingerprint of
     the key with which the caller authenticated."""

@@ -282,5 +282,8 @@ create table work.console (
   state text not null,
   cut_reason text,
   seen_at timestamptz not null,
+  credential_streams text[],
+  credential_versions bigint,
+  credential_expires_at timestamptz,
   primary key (console_id)
 );

@@ -1,9 +1,12 @@
-"""The caller of a console session, as the session sees it: a WebSocket of the API, or a channel of the SSH gateway."""
+"""The caller of a console session, as the session sees it: a WebSocket of the API, or a channel or a terminal of the
+SSH gateway.
+"""
 
 from typing import Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from control_plane.api.consoles.viewer_messages import InvalidViewerMessage, ViewerMessages
 from control_plane.api.requests.held_credential import HeldCredential
 from control_plane.decisions.refusals import Unauthorised
 from events.facts import Reason
@@ -30,6 +33,10 @@ class ConnectedCaller(Protocol):
         """Wait for input of the caller and return it."""
         ...
 
+    def has_input(self, data: bytes) -> bool:
+        """Return whether these bytes, which `receive` has returned, contain input of a person."""
+        ...
+
     async def send(self, data: bytes) -> None:
         """Send output to the caller. Waits while the caller does not read."""
         ...
@@ -42,9 +49,10 @@ class ConnectedCaller(Protocol):
 class WebSocketCaller:
     """A caller with a WebSocket, of which the ticket was accepted with this credential."""
 
-    def __init__(self, socket: WebSocket, credential: HeldCredential) -> None:
+    def __init__(self, socket: WebSocket, credential: HeldCredential, viewer: ViewerMessages | None) -> None:
+        """`viewer` reads the messages of the viewer of a display; None: the caller uses a serial port."""
         self.actor = credential.principal.actor
-        self._socket, self._credential = socket, credential
+        self._socket, self._credential, self._viewer = socket, credential, viewer
 
     async def connected(self) -> None:
         await self._socket.send_text('{"state": "connected"}')
@@ -56,6 +64,12 @@ class WebSocketCaller:
             raise SessionOver("closed_by_caller", "the caller closed the connection") from None
         except KeyError:
             raise SessionOver("invalid_message", "the caller sent a text in place of bytes") from None
+
+    def has_input(self, data: bytes) -> bool:
+        try:
+            return self._viewer is None or self._viewer.has_input(data)
+        except InvalidViewerMessage as error:
+            raise SessionOver("invalid_message", str(error)) from None
 
     async def send(self, data: bytes) -> None:
         try:

@@ -11,7 +11,7 @@ both processes, to the guest or to the keyboard.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
@@ -21,7 +21,6 @@ from pydantic import ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from control_plane.api.consoles.callers import ConnectedCaller, SessionOver
-from control_plane.api.consoles.viewer_messages import InvalidViewerMessage, ViewerMessages
 from control_plane.commands.consoles.session_commands import record_connected, record_end
 from control_plane.decisions.refusals import Refused
 from control_plane.identity.sealing import OrderKeys
@@ -32,16 +31,25 @@ from control_plane.queues.redis_nodes import RedisUnavailable
 from control_plane.queues.stream_pairs import PairEnded, StreamEnd, stream_end
 from control_plane.wiring import Plane
 from control_plane.work import consoles
+from control_plane.work.consoles import ConsoleKind
 from events.facts import Reason
 from events.values import ConsoleId, NodeId, new_uuid
-from tasks.streams import ConsoleOpened, StreamRequest
+from tasks.streams import ConsoleOpened, StreamKind, StreamRequest
 
 log = structlog.get_logger()
 CHECK_SECONDS: Final = 1.0
 _FIRST: Final = 10.0
+_STREAM_KINDS: Final[Mapping[ConsoleKind, StreamKind]] = {
+    "serial": "serial_console",
+    "graphics": "graphics",
+    "ssh": "ssh",
+    "terminal": "ssh",
+}
+"""Kind of the stream that the node opens, by the kind of the session."""
 _CUT: Final = {
     "slice_not_on_node": "the allocation no longer holds the slot",
     "node_revoked": "the node has no valid session",
+    "credential_ended": "the credential with which the terminal was opened has ended or was changed; open it again",
     "ended": "the session was recorded as ended",
 }
 
@@ -54,7 +62,6 @@ class CallerEnd:
     ) -> None:
         self._plane, self._keys, self._caller = plane, keys, caller
         self._console, self._stream = console, stream
-        self._viewer: ViewerMessages | None = None
         self._clock = asyncio.get_running_loop().time
         self._began = self._last_input = self._clock()
         self._origin = Origin(caller.actor, f"console session {console}", new_uuid())
@@ -104,10 +111,9 @@ class CallerEnd:
             now = await self._plane.handle.clock(conn)
         if row is None:
             raise SessionOver("ended", _CUT["ended"])
-        self._viewer = ViewerMessages() if row.kind == "graphics" else None
         request = StreamRequest(
             stream_id=self._stream,
-            kind="serial_console" if row.kind == "serial" else row.kind,
+            kind=_STREAM_KINDS[row.kind],
             node_id=row.node_id,
             slot_id=row.slot_id,
             allocation_id=row.allocation_id,
@@ -142,11 +148,8 @@ class CallerEnd:
     async def _input(self, end: StreamEnd) -> None:
         while True:
             data = await self._caller.receive()
-            try:
-                if self._viewer is None or self._viewer.has_input(data):
-                    self._last_input = self._clock()
-            except InvalidViewerMessage as error:
-                raise SessionOver("invalid_message", str(error)) from None
+            if self._caller.has_input(data):
+                self._last_input = self._clock()
             await end.send(data)
 
     def _check_duration(self) -> None:

@@ -27,6 +27,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from control_plane.api.consoles.callers import WebSocketCaller
 from control_plane.api.consoles.joining import CallerEnd, join_node
+from control_plane.api.consoles.viewer_messages import ViewerMessages
 from control_plane.web.calls import Answer, Api
 from control_plane.web.cookies import ROOT, SESSION
 from events.values import NodeId, console_id
@@ -80,7 +81,8 @@ class Sockets:
             await _end(socket, {"state": "refused", "reasons": answer.json["reasons"]}, _REFUSED)
             return
         console = console_id(name)
-        caller, state = WebSocketCaller(socket, answer.state["credential"]), self._app.state
+        viewer, state = ViewerMessages() if answer.json["kind"] == "graphics" else None, self._app.state
+        caller = WebSocketCaller(socket, answer.state["credential"], viewer)
         joined = CallerEnd(state.plane, state.keys, caller, console, UUID(answer.json["stream_id"]))
         end = await joined.run()
         await _end(socket, {"state": "ended", "reason": {"code": end.code, "message": end.message}}, _ENDED)

@@ -85,7 +85,8 @@ def actions_on_allocation(
     principal: Principal, state: Allocation, ingresses: IngressStates
 ) -> AllowedActions:
     """Return the actions on an allocation. Not checked: whether the agents of its nodes support a stop and ingress
-    rules, whether a public address or port is free, whether the lease is over, and the limits of its length.
+    rules, whether a public address or port is free, whether the lease is over, the limits of its length, and whether
+    the deployment offers terminals.
     """
     opening = _NONE if isinstance(state, Requested) else against_opening_any(state, ingresses)
     against = {
@@ -95,6 +96,7 @@ def actions_on_allocation(
         "report_fault": life.against_reporting_fault(state),
         "renew_lease": life.against_renewing(state),
         "open_ingress": opening,
+        "open_terminal": life.against_opening_terminal(state),
     }
     return _decided(principal, Scope.ALLOCATIONS_WRITE, against)
 

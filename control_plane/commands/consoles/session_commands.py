@@ -5,18 +5,22 @@ Each command appends its events and changes the row of the session in one transa
 there is no ticket and no connection.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from hmac import compare_digest
 from typing import Any, Final
+from uuid import UUID
+
+import msgspec
 
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load
+from control_plane.decisions.allocation import against_opening_terminal
 from control_plane.decisions.allocation_states import Active
-from control_plane.decisions.refusals import Conflict, Forbidden, Malformed, Objection, UnknownName
+from control_plane.decisions.refusals import Conflict, Forbidden, Malformed, Objection, UnknownName, refuse_if
 from control_plane.handle import AGAIN, Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.work import consoles
-from control_plane.work.consoles import ConsoleRow, TicketKind
+from control_plane.work.consoles import ConsoleKind, ConsoleRow, TicketKind
 from events.consoles.facts import (
     ConsoleConnected,
     ConsoleDisconnected,
@@ -28,14 +32,22 @@ from events.consoles.facts import (
 from events.facts import Reason
 from events.ledger.append import Change
 from events.slot_states import Claimed
-from events.values import AllocationId, ConsoleId, SlotId, console_of, new_uuid, node_of, stream_of_console
+from events.values import (
+    AllocationId,
+    ConsoleId,
+    SlotId,
+    StreamId,
+    console_of,
+    new_uuid,
+    node_of,
+    stream_of_console,
+)
 from tasks.streams import CONSOLES, GRAPHICS, SSH
 
 TICKET_SECONDS: Final = 30
 MOST_SSH: Final = 8
 """Maximum number of open SSH connections through the SSH gateway to all slices of an allocation."""
-REFUSED: Final = "refused "
-"""Beginning of the answer of `use_ticket` for a refused ticket; the code follows."""
+_REFUSED: Final = "refused "
 _API_ENDED: Final = Reason("api_process_ended", "the process of the API that had the connection has ended")
 _GATEWAY_ENDED: Final = Reason(
     "gateway_process_ended", "the process of the SSH gateway that had the connection has ended"
@@ -47,8 +59,18 @@ TICKET_REASONS: Final = {
     "ticket_of_other_origin": "the ticket belongs to another origin than the one of this request",
     "ticket_wrong": "the ticket is not the one of this console session",
     "slice_not_on_node": "the slice is being removed",
+    "credential_ended": "the credential of the caller has ended or was changed; log in again",
 }
 """Message of the refusal of a ticket, by its code."""
+
+
+class AcceptedTicket(msgspec.Struct, frozen=True):
+    """The session of an accepted ticket: the stream that the node has to open, and the caller that got the ticket."""
+
+    stream_id: UUID
+    kind: ConsoleKind
+    allocation_id: AllocationId
+    actor: str
 
 
 def request_console(
@@ -102,15 +124,7 @@ def begin_ssh(allocation: AllocationId, number: int, origin: Origin) -> Command:
     """
 
     async def command(transaction: Transaction) -> Decision:
-        # This locks the rows of the slots, so that connections of an allocation are counted one after the other.
-        loaded = await load(transaction.conn, allocation)
-        if not isinstance(loaded.state, Active):
-            raise Conflict(Objection("slice_not_on_node", "the allocation is not active"))
-        slot = _slot_of(loaded, number)
-        await check_supported(transaction.conn, [node_of(slot)], SSH)
-        if await consoles.count_open_ssh(transaction.conn, allocation) >= MOST_SSH:
-            message = f"the allocation has {MOST_SSH} open SSH connections, which is the maximum; close one"
-            raise Conflict(Objection("too_many_ssh_connections", message))
+        loaded, slot = await _reachable_by_ssh(transaction, allocation, number)
         fact = ConsoleRequested(
             console_id=console_of(new_uuid()),
             allocation_id=allocation,
@@ -125,6 +139,61 @@ def begin_ssh(allocation: AllocationId, number: int, origin: Origin) -> Command:
         return _requested(transaction, loaded, fact, origin, f"{fact.console_id} {stream}")
 
     return command
+
+
+def request_terminal(
+    allocation: AllocationId,
+    number: int,
+    ticket_sha256: str,
+    origin: Origin,
+    *,
+    page_origin: str,
+    credential: Sequence[StreamId],
+    expires_at: datetime | None,
+    render: Callable[[ConsoleRequested], str],
+) -> Command:
+    """Request a terminal in slot `number` of an active allocation that permits the SSH gateway to log in; `render`
+    builds the JSON answer. The session ends with the first new event of the streams `credential`, and at `expires_at`.
+
+    Raises `UnknownName`, `Malformed` and `Conflict`.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        loaded, slot = await _reachable_by_ssh(transaction, allocation, number)
+        # After the check of the state, so that both commands refuse an allocation that is not active for one reason.
+        refuse_if(against_opening_terminal(loaded.state))
+        fact = ConsoleRequested(
+            console_id=console_of(new_uuid()),
+            allocation_id=allocation,
+            slot_id=slot,
+            node_id=node_of(slot),
+            kind="terminal",
+            actor=origin.actor,
+            ticket_expires_at=transaction.now + timedelta(seconds=TICKET_SECONDS),
+            origin=page_origin,
+        )
+        own = {"ticket_sha256": ticket_sha256, "state": "requested", "stream_id": new_uuid()}
+        await _insert(transaction, fact, own)
+        await consoles.bind_to_credential(transaction.conn, fact.console_id, credential, expires_at)
+        return _requested(transaction, loaded, fact, origin, render(fact))
+
+    return command
+
+
+async def _reachable_by_ssh(
+    transaction: Transaction, allocation: AllocationId, number: int
+) -> tuple[LoadedAllocation, SlotId]:
+    """Return an active allocation and its slot with this number, to which one more SSH connection can be opened."""
+    # This locks the rows of the slots, so that connections of an allocation are counted one after the other.
+    loaded = await load(transaction.conn, allocation)
+    if not isinstance(loaded.state, Active):
+        raise Conflict(Objection("slice_not_on_node", "the allocation is not active"))
+    slot = _slot_of(loaded, number)
+    await check_supported(transaction.conn, [node_of(slot)], SSH)
+    if await consoles.count_open_ssh(transaction.conn, allocation) >= MOST_SSH:
+        message = f"the allocation has {MOST_SSH} open SSH connections, which is the maximum; close one"
+        raise Conflict(Objection("too_many_ssh_connections", message))
+    return loaded, slot
 
 
 async def _insert(transaction: Transaction, fact: ConsoleRequested, own: dict[str, Any]) -> None:
@@ -164,50 +233,88 @@ def _slot_of(loaded: LoadedAllocation, number: int) -> SlotId:
 
 
 def use_ticket(console_id: ConsoleId, ticket_sha256: str, page_origin: str | None, origin: Origin) -> Command:
-    """Use the ticket of a session, and answer with the id of the stream that the node has to open.
+    """Use the ticket of a session on a serial port or a display; `accepted` reads the answer.
 
-    A refused ticket is recorded; the answer then begins with `REFUSED`, because a refusal would roll the event back.
-    Raises `UnknownName` if there is no such session.
+    A refused ticket is recorded; it is part of the answer, because a refusal would roll the event back. Raises
+    `UnknownName` if there is no such session.
     """
 
     async def command(transaction: Transaction) -> Decision:
         row = await _locked(transaction, console_id)
-        released = await consoles.is_released(transaction.conn, row.slot_id, row.allocation_id)
-        code = _against(row, ticket_sha256, page_origin, origin.actor, transaction.now, released=released)
-        if code is None:
-            await consoles.change(transaction.conn, console_id, state="connecting", seen_at=transaction.now)
-            return Decision((), origin.at(transaction.now), str(row.stream_id))
-        reason = Reason(code, TICKET_REASONS[code])
-        fact = ConsoleTicketRefused(console_id, origin.actor, reason, page_origin)
-        return await _appended(transaction, row, fact, origin, f"{REFUSED}{code}")
+        is_of_other = row.actor != origin.actor or row.kind in consoles.OF_GATEWAY
+        code = "ticket_of_other_caller" if is_of_other else None
+        code = await _against(transaction, row, ticket_sha256, page_origin, code)
+        return await _used(transaction, row, page_origin, origin, code)
 
     return command
 
 
-def _against(
-    row: ConsoleRow, ticket_sha256: str, page_origin: str | None, actor: str, now: datetime, *, released: bool
+def use_terminal_ticket(
+    console_id: ConsoleId, ticket_sha256: str, page_origin: str | None, origin: Origin
+) -> Command:
+    """Use the ticket of a terminal, which a page of `page_origin` sent to the SSH gateway; `accepted` reads the answer.
+    The ticket alone proves which caller it is.
+
+    A refused ticket is recorded, as by `use_ticket`. Raises `UnknownName`.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        row, code = await _locked(transaction, console_id), None
+        if row.kind != "terminal":
+            code = "ticket_of_other_caller"
+        elif (await consoles.check(transaction.conn, console_id)).code == "credential_ended":
+            code = "credential_ended"
+        code = await _against(transaction, row, ticket_sha256, page_origin, code)
+        return await _used(transaction, row, page_origin, origin, code)
+
+    return command
+
+
+async def _against(
+    transaction: Transaction,
+    row: ConsoleRow,
+    ticket_sha256: str,
+    page_origin: str | None,
+    of_caller: str | None,
 ) -> str | None:
-    """Return the code with which a ticket is refused, or None."""
+    """Return the code with which a ticket is refused, or None. `of_caller` is the code if this caller cannot use it."""
     if row.ticket_sha256 is None or row.ticket_expires_at is None:
         return "ticket_wrong"
     if not compare_digest(row.ticket_sha256, ticket_sha256):
         return "ticket_wrong"
-    if row.actor != actor:
-        return "ticket_of_other_caller"
+    if of_caller is not None:
+        return of_caller
     if row.origin != page_origin:
         return "ticket_of_other_origin"
     if row.state != "requested":
         return "ticket_used"
-    if now >= row.ticket_expires_at:
+    if transaction.now >= row.ticket_expires_at:
         return "ticket_expired"
+    released = await consoles.is_released(transaction.conn, row.slot_id, row.allocation_id)
     return "slice_not_on_node" if released else None
 
 
-def refuse(answer: str) -> None:
-    """Raise `Forbidden` if the answer of `use_ticket` is a refusal."""
-    if answer.startswith(REFUSED):
-        code = answer.removeprefix(REFUSED)
+async def _used(
+    transaction: Transaction, row: ConsoleRow, page_origin: str | None, origin: Origin, code: str | None
+) -> Decision:
+    """Use a ticket, or record that it is refused with `code`."""
+    if code is None:
+        await consoles.change(transaction.conn, row.console_id, state="connecting", seen_at=transaction.now)
+        use = AcceptedTicket(row.stream_id, row.kind, row.allocation_id, row.actor)
+        return Decision((), origin.at(transaction.now), msgspec.json.encode(use).decode())
+    reason = Reason(code, TICKET_REASONS[code])
+    fact = ConsoleTicketRefused(row.console_id, origin.actor, reason, page_origin)
+    return await _appended(transaction, row, fact, origin, f"{_REFUSED}{code}")
+
+
+def accepted(answer: str) -> AcceptedTicket:
+    """Return the session of an accepted ticket, from the answer of `use_ticket` or `use_terminal_ticket`. Raises
+    `Forbidden` if the ticket was refused.
+    """
+    if answer.startswith(_REFUSED):
+        code = answer.removeprefix(_REFUSED)
         raise Forbidden(Objection(code, TICKET_REASONS[code]))
+    return msgspec.json.decode(answer, type=AcceptedTicket)
 
 
 def record_connected(console_id: ConsoleId, origin: Origin) -> Command:
@@ -243,7 +350,7 @@ def record_lost(origin: Origin) -> Command:
         if not rows:
             await consoles.forget_unused(transaction.conn)
             return Decision((), origin.at(transaction.now))
-        reason = _GATEWAY_ENDED if rows[0].kind == "ssh" else _API_ENDED
+        reason = _GATEWAY_ENDED if rows[0].kind in consoles.OF_GATEWAY else _API_ENDED
         return await _ended(transaction, rows[0], reason, origin, AGAIN)
 
     return command

@@ -1,11 +1,12 @@
-"""`/v1/console-sessions`: sessions of admins on the serial consoles of slices, and their tickets (ING-5).
+"""`/v1/console-sessions`: sessions of admins on the serial ports and displays of slices, and their tickets (ING-5); and
+the tickets of terminals of callers (ING-6), which the SSH gateway takes.
 
 A ticket is accepted once, within 30 seconds, from the caller and the origin that it was made for. The connection itself
 is a WebSocket (`control_plane.api.consoles.sockets`), which uses the route `connect` of this module.
 """
 
 import secrets
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
@@ -18,16 +19,23 @@ from control_plane.api.requests.access import (
     Caller,
     CallingNode,
     access,
+    credential_of,
 )
 from control_plane.api.requests.bodies import ReasonOnly
 from control_plane.api.requests.commands import execute, execute_with_secret
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
 from control_plane.api.routes.allocations import own_allocation
-from control_plane.commands.consoles.session_commands import cut_console, refuse, request_console, use_ticket
+from control_plane.commands.consoles.session_commands import (
+    accepted,
+    cut_console,
+    request_console,
+    request_terminal,
+    use_ticket,
+)
 from control_plane.database import reading
 from control_plane.decisions.access import Scope
-from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from control_plane.identity.api_keys import digest
 from control_plane.queues.node_streams import take_request
 from control_plane.work import consoles
@@ -78,6 +86,30 @@ class ConsoleTicket(BaseModel):
     ticket: str
 
 
+class NewTerminal(BaseModel):
+    """A terminal in slot number `slot`, for a page of `origin`."""
+
+    model_config = {"extra": "forbid"}
+
+    slot: Annotated[int, Field(ge=0, le=63, strict=True)] = 0
+    origin: Annotated[str, Field(pattern=_ORIGIN)]
+
+
+class TerminalTicket(BaseModel):
+    """A new terminal. `ticket` is its ticket, which no other request returns."""
+
+    id: str
+    allocation_id: str
+    slot_id: str
+    node_id: str
+    actor: str
+    origin: str
+    ticket_expires_at: datetime
+    url: str
+    """URL of the WebSocket that takes the ticket."""
+    ticket: str
+
+
 class ConsoleView(BaseModel):
     """An open console session."""
 
@@ -108,6 +140,7 @@ class Connecting(BaseModel):
 
     id: str
     stream_id: UUID
+    kind: str
 
 
 @router.post(
@@ -145,6 +178,55 @@ async def create(request: Request, principal: Caller, allocation: str, body: New
         shared=body.shared,
     )
     return ConsoleTicket(**await execute_with_secret(request, command, {"ticket": ticket}))
+
+
+@router.post(
+    "/allocations/{allocation}/terminal-sessions",
+    status_code=201,
+    openapi_extra=access(Scope.ALLOCATIONS_WRITE),
+)
+async def create_terminal(
+    request: Request, principal: Caller, allocation: str, body: NewTerminal
+) -> TerminalTicket:
+    """Request a terminal in a slice, in which the SSH gateway logs in. The allocation must have `gateway_access`. The
+    ticket in the response is accepted once, within 30 seconds, from a page of `origin`; only a hash of it is stored.
+    """
+    address = plane_of(request).settings.terminal_address
+    if address is None:
+        reason = "this deployment has no terminals; use the SSH gateway or an ingress rule with ssh"
+        raise Conflict(Objection("terminals_not_offered", reason))
+    name, ticket = await own_allocation(request, allocation), secrets.token_urlsafe(32)
+
+    def render(fact: ConsoleRequested) -> str:
+        assert fact.ticket_expires_at is not None, "a terminal has a ticket"
+        return TerminalTicket(
+            id=fact.console_id,
+            allocation_id=fact.allocation_id,
+            slot_id=fact.slot_id,
+            node_id=fact.node_id,
+            actor=fact.actor,
+            origin=body.origin,
+            ticket_expires_at=fact.ticket_expires_at,
+            url=f"{address}/terminals/{fact.console_id}",
+            ticket="",
+        ).model_dump_json()
+
+    credential = credential_of(request)
+    expires_at = credential.expires_at
+    command = request_terminal(
+        name,
+        body.slot,
+        digest(ticket),
+        origin_of(request, principal),
+        page_origin=body.origin,
+        credential=credential.streams,
+        expires_at=None if expires_at is None else datetime.fromtimestamp(expires_at, UTC),
+        render=render,
+    )
+    made = await execute_with_secret(request, command, {"ticket": ticket})
+    # If the credential ended while the ticket was made, the session would not notice it; the ticket is not returned.
+    await credential.verify()
+    return TerminalTicket(**made)
 
 
 @router.get("/console-sessions", openapi_extra=access(Scope.FLEET_WRITE))
@@ -185,9 +267,8 @@ async def connect(request: Request, principal: Caller, console: str, body: Ticke
     name = _named(console)
     command = use_ticket(name, digest(body.ticket), body.origin, origin_of(request, principal))
     # Without an idempotency key: a repeated request must not get the answer of the first one.
-    answer = await plane_of(request).handle(command)
-    refuse(answer)
-    return Connecting(id=name, stream_id=UUID(answer))
+    used = accepted(await plane_of(request).handle(command))
+    return Connecting(id=name, stream_id=used.stream_id, kind=used.kind)
 
 
 @router.post("/agent/streams/{stream_id}/open", status_code=204, openapi_extra=NODES)

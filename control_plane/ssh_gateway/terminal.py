@@ -1,0 +1,205 @@
+"""A terminal in the browser, as the caller of a console session: the gateway logs in to the slice for the caller.
+
+The session passes the bytes of an SSH connection between the node and this end, like one of a client. Here the client
+is asyncssh in this process, which logs in with the key of the gateway for the allocation, requests a shell with a
+terminal, and passes its input and output to the WebSocket of the browser. Both sides wait for each other, so no
+buffer grows.
+
+The host key of the slice is not verified: the node connects to the slice, over the bridge of the slices, so there is no
+network in between on which another host could answer.
+"""
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import asyncssh
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from control_plane.api.consoles.callers import SessionOver
+from control_plane.ssh_gateway.authorisation import Authorisation
+from tasks.streams import MAX_MESSAGE
+
+LOGIN_SECONDS: Final = 20.0
+"""Time in which the SSH server of the slice has to accept the gateway and open a shell."""
+_WINDOW: Final = 256 * 1024
+_LEAST, _MOST = 2, 1000
+_TERM: Final = "xterm-256color"
+
+
+class Size(msgspec.Struct, frozen=True):
+    """Size of a terminal in characters. Values out of range are replaced by the nearest permitted one."""
+
+    columns: int = 80
+    rows: int = 24
+
+    @property
+    def permitted(self) -> tuple[int, int]:
+        return min(max(self.columns, _LEAST), _MOST), min(max(self.rows, _LEAST), _MOST)
+
+
+class Login(NamedTuple):
+    """How the gateway logs in to a slice."""
+
+    user: str
+    key: Ed25519PrivateKey
+
+
+class TerminalCaller:
+    """A caller with a terminal, of which the ticket was accepted. Implements `ConnectedCaller`."""
+
+    def __init__(
+        self, browser: ServerConnection, actor: str, authorisation: Authorisation, login: Login, size: Size
+    ) -> None:
+        self.actor = actor
+        self._browser, self._authorisation, self._login, self._size = browser, authorisation, login, size
+        self._over: SessionOver | None = None
+        self._typed = False
+        # The client of the SSH connection has one end, and the session the other one.
+        self._client_end, self._session_end = socket.socketpair()
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._terminal: asyncio.Task[None] | None = None
+
+    def end(self, over: SessionOver) -> None:
+        """End the session of this caller, for this reason."""
+        self._over = self._over or over
+        if self._writer is not None:
+            self._writer.close()
+        if self._reader is not None:
+            self._reader.feed_eof()
+
+    async def close(self) -> None:
+        """Close what this caller has opened, after the end of its session."""
+        if self._terminal is not None:
+            self._terminal.cancel()
+            await asyncio.gather(self._terminal, return_exceptions=True)
+        if self._writer is not None:
+            self._writer.close()
+        for each in (self._client_end, self._session_end):
+            each.close()
+
+    async def connected(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(sock=self._session_end)
+        # Not awaited: the login needs the bytes that the session passes on from now on.
+        self._terminal = asyncio.create_task(self._use_terminal())
+
+    async def receive(self) -> bytes:
+        assert self._reader is not None, "called after connected()"
+        data = b"" if self._over else await self._reader.read(MAX_MESSAGE)
+        if not data:
+            raise self._reason()
+        return data
+
+    def has_input(self, data: bytes) -> bool:
+        typed, self._typed = self._typed, False
+        return typed
+
+    async def send(self, data: bytes) -> None:
+        assert self._writer is not None, "called after connected()"
+        if self._over is not None:
+            raise self._over
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except OSError:
+            raise self._reason() from None
+
+    def _reason(self) -> SessionOver:
+        return self._over or SessionOver("ssh_login_failed", "the SSH connection to the slice has ended")
+
+    async def verify(self) -> None:
+        await self._authorisation.verify()
+
+    async def _use_terminal(self) -> None:
+        try:
+            async with asyncio.timeout(LOGIN_SECONDS):
+                connection = await self._log_in()
+            async with connection:
+                async with asyncio.timeout(LOGIN_SECONDS):
+                    shell = await connection.create_process(
+                        term_type=_TERM, term_size=self._size.permitted, encoding=None, window=_WINDOW
+                    )
+                await self._browser.send('{"state": "connected"}')
+                self.end(await self._pass_on(shell))
+        except TimeoutError:
+            message = f"the SSH server of the slice did not open a shell within {LOGIN_SECONDS:.0f} s"
+            self.end(SessionOver("ssh_login_failed", message))
+        except asyncssh.PermissionDenied:
+            message = f"the SSH server of the slice did not accept the key of the gateway for user {self._login.user}"
+            self.end(SessionOver("ssh_login_refused", message))
+        except ConnectionClosed:
+            self.end(_closed())
+        except (asyncssh.Error, OSError, ValueError) as error:
+            message = f"the SSH server of the slice ended the login: {_printable(error)}"
+            self.end(SessionOver("ssh_login_failed", message))
+
+    async def _log_in(self) -> asyncssh.SSHClientConnection:
+        key = asyncssh.import_private_key(_pem(self._login.key))
+        return await asyncssh.connect(
+            sock=self._client_end,
+            username=self._login.user,
+            client_keys=[key],
+            preferred_auth="publickey",
+            known_hosts=None,
+            config=None,
+            agent_path=None,
+            gss_host=None,
+            compression_algs=["none"],
+            client_version="Sliceplane",
+        )
+
+    async def _pass_on(self, shell: asyncssh.SSHClientProcess[bytes]) -> SessionOver:
+        """Pass input and output on until one side ends, and return the reason."""
+        parts = [asyncio.ensure_future(each) for each in (self._pass_input(shell), self._pass_output(shell))]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _pass_input(self, shell: asyncssh.SSHClientProcess[bytes]) -> SessionOver:
+        with suppress(ConnectionClosed):
+            async for message in self._browser:
+                if isinstance(message, bytes):
+                    self._typed = True
+                    shell.stdin.write(message)
+                    await shell.stdin.drain()
+                    continue
+                try:
+                    size = msgspec.json.decode(message, type=Size)
+                except msgspec.MsgspecError:
+                    return SessionOver("invalid_message", "the browser sent a text that is not a size")
+                shell.change_terminal_size(*size.permitted)
+        return _closed()
+
+    async def _pass_output(self, shell: asyncssh.SSHClientProcess[bytes]) -> SessionOver:
+        try:
+            while data := await shell.stdout.read(MAX_MESSAGE):
+                await self._browser.send(data)
+        except ConnectionClosed:
+            return _closed()
+        await shell.wait_closed()
+        status = shell.exit_status
+        how = "has ended" if status is None else f"has ended with exit status {status}"
+        return SessionOver("shell_ended", f"the shell {how}")
+
+
+def _closed() -> SessionOver:
+    return SessionOver("closed_by_caller", "the caller closed the connection")
+
+
+def _printable(error: Exception) -> str:
+    """Return the text of an error as one line. It may contain what the slice has sent."""
+    return "".join(each if each.isprintable() else "?" for each in str(error))[:200]
+
+
+def _pem(key: Ed25519PrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
