@@ -8,6 +8,7 @@ import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlsplit
 
 from redis.asyncio.connection import parse_url
 from sqlalchemy.engine import make_url
@@ -78,6 +79,19 @@ def _to_ssh_gateway(settings: Settings) -> Iterator[ReachPath]:
             transport="SSH",
             encrypted=True,
             credential="SSH key of the allocation",
+        )
+    if settings.terminal_address is not None:
+        secure = settings.terminal_address.startswith("wss:")
+        yield ReachPath(
+            client="callers",
+            server="SSH gateway (terminals)",
+            address=settings.terminal_address,
+            transport="WebSocket over TLS" if secure else "WebSocket",
+            encrypted=secure,
+            credential="single-use ticket",
+            warnings=tuple(
+                _plaintext([urlsplit(settings.terminal_address).hostname or ""], encrypted=secure)
+            ),
         )
 
 

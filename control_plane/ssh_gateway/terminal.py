@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import asyncssh
 import msgspec
+import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from websockets.asyncio.server import ServerConnection
@@ -25,10 +26,20 @@ from control_plane.api.consoles.callers import SessionOver
 from control_plane.ssh_gateway.authorisation import Authorisation
 from tasks.streams import MAX_MESSAGE
 
+log = structlog.get_logger()
 LOGIN_SECONDS: Final = 20.0
 """Time in which the SSH server of the slice has to accept the gateway and open a shell."""
 _WINDOW: Final = 256 * 1024
 _LEAST, _MOST = 2, 1000
+# In the order of OpenSSH. The library would choose RSA first, which dropbear offers even if it has no such key.
+_HOST_KEYS: Final = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+)
 _TERM: Final = "xterm-256color"
 
 
@@ -78,7 +89,9 @@ class TerminalCaller:
         """Close what this caller has opened, after the end of its session."""
         if self._terminal is not None:
             self._terminal.cancel()
-            await asyncio.gather(self._terminal, return_exceptions=True)
+            [failure] = await asyncio.gather(self._terminal, return_exceptions=True)
+            if isinstance(failure, Exception):
+                log.error("terminal_failed", exc_info=failure)
         if self._writer is not None:
             self._writer.close()
         for each in (self._client_end, self._session_end):
@@ -138,15 +151,22 @@ class TerminalCaller:
         except (asyncssh.Error, OSError, ValueError) as error:
             message = f"the SSH server of the slice ended the login: {_printable(error)}"
             self.end(SessionOver("ssh_login_failed", message))
+        finally:
+            # Changes nothing unless an error was not expected.
+            self.end(
+                SessionOver("internal_error", "the terminal failed; the log of the gateway has the cause")
+            )
 
     async def _log_in(self) -> asyncssh.SSHClientConnection:
         key = asyncssh.import_private_key(_pem(self._login.key))
         return await asyncssh.connect(
+            "slice",  # not resolved: the socket is connected
             sock=self._client_end,
             username=self._login.user,
             client_keys=[key],
             preferred_auth="publickey",
             known_hosts=None,
+            server_host_key_algs=_HOST_KEYS,
             config=None,
             agent_path=None,
             gss_host=None,

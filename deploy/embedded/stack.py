@@ -83,7 +83,7 @@ class Stack:
         self._apis = replicas_of("api", replicas)
         self._replicas = replicas
         self._gateways = replicas_of(Program.SSH_GATEWAY, replicas)
-        self._ports = _ports(layout, (*self._apis, *self._gateways))
+        self._ports = _ports(layout, (*self._apis, *self._gateways, *map(_terminals_of, self._gateways)))
         self._postgres = PostgresServer(layout.state / "postgres", layout.run / "postgres")
         self.certificates = certificates.ensure(layout.certificates, self._addresses, datetime.now(UTC))
         self.trusted = trust(self.certificates.ca.read_text())
@@ -207,6 +207,8 @@ class Stack:
             "SLICEPLANE_SSH_GATEWAY_ADDRESS": self.ssh_gateway,
             "SLICEPLANE_SSH_GATEWAY_HOST_KEY": ensure_key_pair(self._layout.ssh_host_key),
             "SLICEPLANE_SSH_GATEWAY_HOST_KEY_FILE": str(self._layout.ssh_host_key),
+            "SLICEPLANE_TERMINAL_LISTEN": f"127.0.0.1:{self._ports[_terminals_of(gateway)]}",
+            "SLICEPLANE_TERMINAL_ADDRESS": f"wss://127.0.0.1:{self._ports[_terminals_of(self._gateways[0])]}",
             "SLICEPLANE_TLS_CERTIFICATE_FILE": str(self.certificates.server),
             "SLICEPLANE_TLS_KEY_FILE": str(self.certificates.server),
             **({"SLICEPLANE_REDIS_CA_FILE": str(self.certificates.ca)} if over_tls else {}),
@@ -323,6 +325,11 @@ def sqlalchemy_url(dsn: str) -> URL:
 def replicas_of(program: str, count: int) -> tuple[str, ...]:
     """Return the names of a program's replicas."""
     return (program, *(f"{program}-{number}" for number in range(2, count + 1)))
+
+
+def _terminals_of(gateway: str) -> str:
+    """Return the name of the port on which a gateway takes the WebSockets of terminals."""
+    return f"{gateway}-terminals"
 
 
 def _ports(layout: Layout, programs: Sequence[str]) -> dict[str, int]:

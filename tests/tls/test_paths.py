@@ -23,6 +23,7 @@ SECURE_SETTINGS = {
     "tls_certificate_file": "/etc/api.pem",
     "tls_key_file": "/etc/api.key",
     "ssh_gateway_address": "ssh.example.com:22",
+    "terminal_address": "wss://ssh.example.com",
 }
 FLEET = KnownNodes(with_access=4608, expected=1)
 
@@ -48,6 +49,7 @@ def test_control_plane_with_secure_settings_has_only_encrypted_network_paths_and
     assert [(path.client, path.server) for path in found] == [
         ("callers", "API"),
         ("callers", "SSH gateway"),
+        ("callers", "SSH gateway (terminals)"),
         *((program, "Postgres") for program in Program),
         *((program, "Redis") for program in Program if program is not Program.SEALER),
         ("1 admitted node", "API"),
@@ -161,6 +163,7 @@ def test_plaintext_network_path_over_loopback_or_a_unix_socket_has_no_warning() 
         tls_certificate_file=None,
         tls_key_file=None,
         ssh_gateway_address=None,
+        terminal_address="ws://127.0.0.1:2280",
     )
     assert warnings(found) == set()
     assert not any(path.encrypted for path in found)

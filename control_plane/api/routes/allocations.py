@@ -326,10 +326,13 @@ async def shown(request: Request, allocation: str) -> AllocationView:
         queued = await with_queue(conn, [view], placing)
         [conditioned] = await with_conditions(conn, queued, plane.settings.unreachable_after)
     set_version(request, view.version)
-    if view.state != "active" or plane.settings.ssh_gateway_address is None:
+    if view.state != "active":
         return conditioned
     address, key = plane.settings.ssh_gateway_address, plane.settings.ssh_gateway_host_key
-    return conditioned.model_copy(update={"ssh_gateway": SshGateway(address=address, host_key=key)})
+    gateway = None if address is None else SshGateway(address=address, host_key=key)
+    return conditioned.model_copy(
+        update={"ssh_gateway": gateway, "terminal_address": plane.settings.terminal_address}
+    )
 
 
 async def _history(request: Request, raw: str) -> tuple[Recorded[AllocationFact], ...]:

@@ -215,6 +215,9 @@ class AllocationView(BaseModel):
     """Empty if no condition applies; null in views of the past, because heartbeats are not events."""
     ssh_gateway: SshGateway | None = None
     """Null if the allocation is not active or the operator names no gateway, in lists, and in views of the past."""
+    terminal_address: str | None = None
+    """URL of the WebSockets of terminals in the browser. Null if the allocation is not active or the deployment has no
+    terminals, in lists, and in views of the past."""
     version: int
     generation: int
     requested_at: datetime

@@ -63,6 +63,7 @@ async def show(visit: Visit) -> Response:
         actions=ACTIONS,
         commands=_commands(visit, name),
         console=consoles.allowed(visit),
+        terminal=consoles.allowed_terminal(found),
     )
 
 

@@ -1,4 +1,4 @@
-"""Pages of console sessions: the terminal and the display of a slice, and the open sessions of all admins."""
+"""Pages of console sessions: the serial console, the display and the terminal of a slice, and all open sessions."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -10,10 +10,15 @@ from control_plane.web.actions import REASON, Action, Names, Resource, View, by_
 from control_plane.web.calls import Refusal
 from control_plane.web.commands import command_of
 from control_plane.web.cookies import ROOT
-from control_plane.web.rendering import DISPLAY_POLICY
+from control_plane.web.rendering import DISPLAY_POLICY, POLICY
 from control_plane.web.visits import Visit, problem
 
 _SCOPE: Final = "fleet:write"
+_NOT_OFFERED: Final = {
+    "allowed": False,
+    "code": "terminals_not_offered",
+    "reason": "this deployment has no terminals in the browser; use ssh",
+}
 _CUT: Final = {
     "cut": Action(
         "Cut session", "cut", "The session ends within a second. Its user gets the reason.",
@@ -28,8 +33,38 @@ def allowed(visit: Visit) -> Mapping[str, Any]:
     return found
 
 
-async def show_terminal(visit: Visit) -> Response:
+def allowed_terminal(allocation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return whether the caller may open a terminal in the slices of an allocation, in the form of `allowed_actions`.
+    An allocation in the past has no terminals.
+    """
+    action = (allocation["allowed_actions"] or {}).get("open_terminal", _NOT_OFFERED)
+    if action["allowed"] and allocation["terminal_address"] is None:
+        return _NOT_OFFERED
+    found: Mapping[str, Any] = action
+    return found
+
+
+async def show_serial_console(visit: Visit) -> Response:
     return _page(visit, "serial", "terminal")
+
+
+async def show_terminal(visit: Visit) -> Response:
+    name, slot = visit.request.path_params["allocation"], visit.query("slot") or "0"
+    allocation = await visit.get("allocations", name)
+    address, action = allocation["terminal_address"], allowed_terminal(allocation)
+    shown = command_of(
+        visit.request, "Log in", cli=("ssh", name, "--slot", slot), method="POST",
+        path=("allocations", name, "terminal-sessions"),
+        body={"slot": _number(slot), "origin": _origin(visit)},
+    )  # fmt: skip
+    response = visit.render(
+        "console.html", allocation=name, slot=slot, kind="terminal", allowed=action, command=shown
+    )
+    if address is not None:
+        # The terminal is a WebSocket of the SSH gateway, which has a listener of its own.
+        policy = POLICY.replace("connect-src 'self'", f"connect-src 'self' {address}")
+        response.headers["Content-Security-Policy"] = policy
+    return response
 
 
 async def show_display(visit: Visit) -> Response:
@@ -55,24 +90,41 @@ def _number(slot: str) -> int | str:
     return int(slot) if slot.isascii() and slot.isdigit() else slot
 
 
+def _origin(visit: Visit) -> str:
+    """Return the origin of the pages of the console, as the browser sends it."""
+    url = visit.request.url
+    return f"{url.scheme}://{url.netloc}"
+
+
 async def open_session(visit: Visit) -> Response:
     """Request a session for the script of a page, and return its ticket or the refusal as JSON."""
+    form = await visit.form()
+    body = {
+        "slot": _number(form.text("slot") or "0"),
+        "origin": _origin(visit),
+        "kind": form.text("kind"),
+        "shared": form.text("shared") == "yes",
+    }
+    return await _ticket(visit, "console-sessions", body)
+
+
+async def open_terminal(visit: Visit) -> Response:
+    """Request a terminal for the script of a page, and return its ticket or the refusal as JSON."""
+    form = await visit.form()
+    body = {"slot": _number(form.text("slot") or "0"), "origin": _origin(visit)}
+    return await _ticket(visit, "terminal-sessions", body)
+
+
+async def _ticket(visit: Visit, sessions: str, body: Mapping[str, Any]) -> Response:
     name, url = visit.request.path_params["allocation"], visit.request.url
     try:
-        form = await visit.form()
-        body = {
-            "slot": _number(form.text("slot") or "0"),
-            "origin": f"{url.scheme}://{url.netloc}",
-            "kind": form.text("kind"),
-            "shared": form.text("shared") == "yes",
-        }
-        ticket = await visit.send("POST", "allocations", name, "console-sessions", body=body)
+        ticket = await visit.send("POST", "allocations", name, sessions, body=body)
     except Refusal as refusal:
         if refusal.status == HTTPStatus.UNAUTHORIZED:
             raise
         return JSONResponse(refusal.problem, refusal.status)
-    path = f"{ROOT}/console-sessions/{ticket['id']}/stream"
-    return JSONResponse({**ticket, "path": path}, HTTPStatus.CREATED)
+    own = f"{url.scheme.replace('http', 'ws', 1)}://{url.netloc}{ROOT}/console-sessions/{ticket['id']}/stream"
+    return JSONResponse({"url": own, **ticket}, HTTPStatus.CREATED)
 
 
 async def show_sessions(visit: Visit) -> Response:

@@ -3,8 +3,9 @@
 "use strict";
 
 // Connects the form of the page. `connected` gets the open WebSocket, `output` the bytes of the slice, and `ended` is
-// called once after each session that was connected. Returns a function that sends bytes, if a session is connected.
-export function consoleSession({ connected, output, ended }) {
+// called once after each session that was connected. `first` returns further fields of the message with the ticket.
+// Returns a function that sends bytes or a text, if a session is connected, and one that ends the session.
+export function consoleSession({ connected, output, ended, first = () => ({}) }) {
   const form = document.querySelector("[data-console]");
   const open = form.querySelector("[data-console-open]");
   const close = form.querySelector("[data-console-close]");
@@ -55,11 +56,11 @@ export function consoleSession({ connected, output, ended }) {
   show("closed", "No session is open.");
 
   function connect(ticket) {
-    const mine = new WebSocket(location.origin.replace(/^http/, "ws") + ticket.path);
+    const mine = new WebSocket(ticket.url);
     socket = mine;
     mine.binaryType = "arraybuffer";
     show("connecting", `Waiting for node ${ticket.node_id}…`);
-    mine.addEventListener("open", () => mine.send(JSON.stringify({ ticket: ticket.ticket })));
+    mine.addEventListener("open", () => mine.send(JSON.stringify({ ticket: ticket.ticket, ...first() })));
     mine.addEventListener("message", (event) => {
       if (mine !== socket) return;
       if (typeof event.data !== "string") { output(new Uint8Array(event.data)); return; }
@@ -76,7 +77,7 @@ export function consoleSession({ connected, output, ended }) {
     mine.addEventListener("close", () => { if (mine === socket) end("Ended: the connection to the control plane is lost."); });
   }
 
-  return { send: (bytes) => { if (isConnected) socket.send(bytes); }, end };
+  return { send: (message) => { if (isConnected) socket.send(message); }, end };
 }
 
 function messages(reasons) {

@@ -1,4 +1,4 @@
-// The terminal of a serial console: xterm.js on a console session.
+// The terminal of a serial console, or of a shell that the SSH gateway opens: xterm.js on a console session.
 "use strict";
 
 import { FitAddon } from "/ui/static/packages/@xterm/addon-fit/lib/addon-fit.mjs";
@@ -12,7 +12,8 @@ const MESSAGE_BYTES = 8192;
 
 adoptStyles();
 const root = document.querySelector("[data-terminal]");
-const size = document.querySelector("[data-terminal-size]");
+// A shell learns the size of the terminal; the guest on a serial port does not, so its user has to set it.
+const hint = document.querySelector("[data-terminal-size]");
 const terminal = new Terminal({
   cursorBlink: false, fontFamily: '"DejaVu Sans Mono", Consolas, monospace', fontSize: 14, minimumContrastRatio: 4.5,
   screenReaderMode: true, scrollback: 5000, theme: { background: "#10151c", foreground: "#e7ebf1", cursor: "#e7ebf1" },
@@ -25,6 +26,7 @@ const session = consoleSession({
   connected: () => { terminal.reset(); terminal.focus(); },
   output: (bytes) => terminal.write(bytes),
   ended: () => {},
+  first: () => (hint ? {} : size()),
 });
 
 const send = (bytes) => {
@@ -43,8 +45,17 @@ new ResizeObserver(resize).observe(root);
 function resize() {
   const found = fit.proposeDimensions();
   if (!found || !found.cols) return;
-  terminal.resize(Math.max(LEAST_COLUMNS, found.cols), Math.max(LEAST_ROWS, found.rows));
-  size.textContent = `stty rows ${terminal.rows} columns ${terminal.cols}`;
+  if (hint) {
+    terminal.resize(Math.max(LEAST_COLUMNS, found.cols), Math.max(LEAST_ROWS, found.rows));
+    hint.textContent = `stty rows ${terminal.rows} columns ${terminal.cols}`;
+  } else if (found.cols !== terminal.cols || found.rows !== terminal.rows) {
+    terminal.resize(found.cols, found.rows);
+    session.send(JSON.stringify(size()));
+  }
+}
+
+function size() {
+  return { columns: terminal.cols, rows: terminal.rows };
 }
 
 // xterm.js writes style elements and style attributes, which the policy of the page refuses. The same rules are

@@ -32,6 +32,14 @@ _PICTURE: Final = """() => {
 }"""
 
 
+# The number of characters in a line of the terminal, from the width of its rows and of a character.
+_COLUMNS: Final = """async () => {
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const rows = document.querySelector('.xterm-rows'), measured = document.querySelector('.xterm-char-measure-element');
+  return Math.round(rows.getBoundingClientRect().width / (measured.getBoundingClientRect().width / measured.textContent.length));
+}"""
+
+
 @dataclass
 class GuestConsoles:
     """The consoles of a guest, and an admin in Chromium."""
@@ -55,6 +63,11 @@ class GuestConsoles:
 
     def terminal(self) -> str:
         return self.page.locator(".xterm-rows").inner_text().replace("\xa0", " ")
+
+    def run(self, command: str, expected: str) -> None:
+        """Type a command into the open terminal, and wait until it shows a text."""
+        self.page.keyboard.type(f"{command}\n")
+        until(lambda: expected in self.terminal(), f"the terminal shows {expected!r}", SECONDS)
 
     def log_in(self) -> None:
         """Log in at the open serial console; the lab's guest asks for no password."""
@@ -95,7 +108,7 @@ class GuestConsoles:
 @pytest.fixture(scope="module")
 def allocation(lab: Lab) -> Iterator[str]:
     until(lab.is_ready, "the node is ready", 60)
-    made = lab.create()
+    made = lab.create(gateway_access=True)
     try:
         lab.await_state(made, "active")
         yield made
@@ -127,6 +140,23 @@ def test_guest_is_used_at_its_serial_console_in_the_browser(consoles: GuestConso
     until(lambda: expected in consoles.terminal(), "the guest shows its name", SECONDS)
     consoles.page.get_by_role("button", name="Close").click()
     assert consoles.end_of(console) == "closed_by_caller"
+
+
+def test_terminal_in_the_browser_is_a_shell_of_a_private_slice_that_knows_its_size(
+    consoles: GuestConsoles,
+) -> None:
+    console = consoles.start("terminal")
+    consoles.run("echo $(id -un) at $(hostname) on $(tty)", f"root at {consoles.allocation} on /dev/pts/")
+    [listed] = consoles.open()
+    assert (listed["id"], listed["kind"], listed["state"]) == (console, "terminal", "connected")
+    for width in (1280, 800):
+        consoles.page.set_viewport_size({"width": width, "height": 900})
+        columns = consoles.page.evaluate(_COLUMNS)
+        consoles.run("stty size | sed 's/.* /columns /'", f"columns {columns}")
+    consoles.run("exit 3", "")
+    state = consoles.page.locator("[data-console-state]")
+    state.get_by_text("Ended: the shell has ended with exit status 3.").wait_for()
+    assert consoles.end_of(console) == "shell_ended"
 
 
 def test_boot_screen_of_a_guest_is_shown_in_the_browser_and_qemu_listens_on_no_address(
