@@ -192,6 +192,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/agent/desired-state": {"held": []},
     "POST /v1/agent/consistency": {"first": 1, "second": 1},
     "POST /v1/allocations/{allocation}/console-sessions": {"slot": 0},
+    "POST /v1/allocations/{allocation}/terminal-sessions": {"slot": 0, "origin": "https://cloud.example.com"},
     "POST /v1/console-sessions/{console}/cut": {"reason": "the maintenance is over"},
     "POST /v1/console-sessions/{console}/connect": {
         "ticket": "TICKET",

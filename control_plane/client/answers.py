@@ -371,6 +371,20 @@ class ConsoleTicket(Answer, frozen=True):
     origin: str | None = None
 
 
+class TerminalTicket(Answer, frozen=True):
+    """A new terminal. The WebSocket `url` of the SSH gateway accepts `ticket` once until `ticket_expires_at`."""
+
+    id: str
+    allocation_id: str
+    slot_id: str
+    node_id: str
+    actor: str
+    origin: str
+    ticket_expires_at: datetime
+    url: str
+    ticket: str
+
+
 class CutConsole(Answer, frozen=True):
     """A console session that ends within a second."""
 
@@ -482,6 +496,7 @@ class Allocation(Answer, frozen=True):
     conditions: tuple[Condition, ...] | None = None
     gateway_access: bool = False
     ssh_gateway: SshGateway | None = None
+    terminal_address: str | None = None
     generation: int | None = None
     allowed_actions: dict[str, Action] | None = None
 

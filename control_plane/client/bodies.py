@@ -288,6 +288,15 @@ class NewConsole(Body, frozen=True):
     shared: bool | UnsetType = UNSET
 
 
+class NewTerminal(Body, frozen=True):
+    """Body of `POST /v1/allocations/{allocation}/terminal-sessions`: `slot` is counted from 0, and `origin` is that of
+    the page that uses the ticket.
+    """
+
+    origin: str
+    slot: int | UnsetType = UNSET
+
+
 class RequestTask(Body, frozen=True):
     """Body of `POST /v1/tasks`: `slot_id` for a task of one slot, `node_id` for one of a whole node."""
 

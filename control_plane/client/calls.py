@@ -40,6 +40,7 @@ from control_plane.client.answers import (
     Slot,
     Status,
     Task,
+    TerminalTicket,
 )
 from control_plane.client.audit_answers import ConsistencyProof, Head, InclusionProof, Sinks
 from control_plane.client.capacity_answers import CapacityHistory, CapacityReport, NodeCapacity
@@ -96,6 +97,11 @@ def serial_log(name: str, *, slot: int | None = None, tail: int | None = None) -
 def request_console(name: str, body: bodies.NewConsole) -> Call[ConsoleTicket]:
     """Request a session on the serial port or the display of a slice, and get its ticket. For admins only."""
     return Call("POST", allocation_path(name, "console-sessions"), ConsoleTicket, body=body)
+
+
+def request_terminal(name: str, body: bodies.NewTerminal) -> Call[TerminalTicket]:
+    """Request a terminal in a slice, for a page of `body.origin`. The ticket in the answer is accepted once."""
+    return Call("POST", allocation_path(name, "terminal-sessions"), TerminalTicket, body=body)
 
 
 def consoles() -> Call[Consoles]:

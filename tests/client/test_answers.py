@@ -61,6 +61,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     answers.Console: console_sessions.ConsoleView,
     answers.Consoles: console_sessions.ConsoleList,
     answers.ConsoleTicket: console_sessions.ConsoleTicket,
+    answers.TerminalTicket: console_sessions.TerminalTicket,
     answers.CutConsole: console_sessions.CutConsole,
     answers.Drift: views.DriftView,
     answers.Event: views.EventView,

@@ -21,6 +21,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "body": {
         "create_allocation": bodies.CreateAllocation(sku="s", ssh_authorized_keys=["k"]),
         "request_console": bodies.NewConsole(),
+        "request_terminal": bodies.NewTerminal(origin="https://cloud.example.com"),
         "approve_slot": bodies.ApproveSlot(skus=["s"]),
         "preview_placement": bodies.CreateAllocation(sku="s", ssh_authorized_keys=["k"]),
         "add_ingress": bodies.OpenPort(port=22),

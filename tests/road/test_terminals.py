@@ -184,12 +184,15 @@ def test_terminal_of_an_allocation_without_gateway_access_or_of_a_wrong_slot_is_
     assert own.request(origin="null").status_code == httpx.codes.UNPROCESSABLE_ENTITY
 
 
-def test_deployment_without_the_address_of_terminals_refuses_them_and_shows_none(site: Site) -> None:
+def test_deployment_without_the_address_of_terminals_refuses_them_and_shows_none(
+    site: Site, tmp_path: Path
+) -> None:
     allocation = site.create(gateway_access=True)
     site.await_state(allocation, "active")
-    shown = site.show(allocation)
-    assert (shown["gateway_access"], shown["terminal_address"]) == (True, None)
-    answer = site.plane.client().post(f"/allocations/{allocation}/terminal-sessions", json={"origin": PAGE})
+    with api_process(site.plane, tmp_path / "api.log") as api, api.plane.client() as client:
+        shown = client.get(f"/allocations/{allocation}").json()
+        assert (shown["gateway_access"], shown["terminal_address"]) == (True, None)
+        answer = client.post(f"/allocations/{allocation}/terminal-sessions", json={"origin": PAGE})
     assert [each["code"] for each in answer.json()["reasons"]] == ["terminals_not_offered"]
 
 

@@ -95,6 +95,7 @@ def settings_for(
         signing_key_file=signing_key,
         deadline_grace_seconds=0.0,
         place_on_simulated_nodes=True,
+        terminal_address="wss://gateway.example.com:2280",
         log="console",
     )
 

@@ -35,7 +35,7 @@ def test_no_page_violates_a_rule_of_axe(
     paths = (
         "/", "/nodes", "/nodes/n1", "/nodes/n1/drain", "/nodes/n1/slots/0", "/nodes/n1/slots/0/force-release",
         "/allocations", "/allocations/new", own, f"{own}/release", f"{own}/open-ingress", f"{own}/placement", f"{own}/timeline?level=important", f"{own}/console?slot=0",
-        f"{own}/display?slot=0", "/access/console-sessions", "/tasks",
+        f"{own}/display?slot=0", f"{own}/terminal?slot=0", "/access/console-sessions", "/tasks",
         f"/tasks/{task}", f"/history?kind=allocation&name={running.id}&compared=position:12", "/events", "/events/14",
         "/usage", "/usage/entries", "/usage/periods/open", "/usage/periods/open/close", "/reservations", "/projects",
         "/projects/default", "/projects/default/limits", "/skus", "/images", "/search?q=absent", "/absent",

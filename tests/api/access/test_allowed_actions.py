@@ -72,6 +72,7 @@ def allocation(made: View) -> Subject:
         "report_fault": ("POST", "/fault", {"fault": "a GPU fell off the bus"}),
         "renew_lease": ("POST", "/lease", {"lease_seconds": 7200}),
         "open_ingress": ("POST", "/ingress", {"port": 80}),
+        "open_terminal": ("POST", "/terminal-sessions", {"origin": "https://cloud.example.com"}),
     }
     return Subject(f"/allocations/{made['id']}", "/allocations?limit=200", requests)
 
@@ -169,6 +170,7 @@ class States:
 
     def allocations(self) -> Iterator[Subject]:
         public: dict[str, object] = {"network_mode": "public-nat"}
+        yield allocation(self.world.active(gateway_access=True))
         yield allocation(self.world.allocation())
         yield allocation(self.world.allocation(**public))
         yield allocation(self.world.active(**public))

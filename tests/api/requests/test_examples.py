@@ -73,6 +73,9 @@ class World:
     def running(self) -> Names:
         return {"allocation": self.active()["id"]}
 
+    def with_gateway_access(self) -> Names:
+        return {"allocation": self.active(gateway_access=True)["id"]}
+
     def stopped(self) -> Names:
         made = self.active()
         assert self.send("POST", f"/allocations/{made['id']}/stop").is_success
@@ -236,6 +239,7 @@ PREPARED: Final[Mapping[str, Callable[[World], Names]]] = {
     "DELETE /v1/projects/{project}/reservations/{sku}": World.reservable,
     "DELETE /v1/allocations/{allocation}": World.any,
     "POST /v1/allocations/{allocation}/stop": World.running,
+    "POST /v1/allocations/{allocation}/terminal-sessions": World.with_gateway_access,
     "POST /v1/allocations/{allocation}/start": World.stopped,
     "POST /v1/allocations/{allocation}/lease": World.running,
     "POST /v1/allocations/{allocation}/fault": World.running,

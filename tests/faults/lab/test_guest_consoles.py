@@ -142,7 +142,7 @@ def test_guest_is_used_at_its_serial_console_in_the_browser(consoles: GuestConso
     assert consoles.end_of(console) == "closed_by_caller"
 
 
-def test_terminal_in_the_browser_is_a_shell_of_a_private_slice_that_knows_its_size(
+def test_terminal_in_the_browser_is_a_shell_of_a_private_slice_with_the_size_of_the_page(
     consoles: GuestConsoles,
 ) -> None:
     console = consoles.start("terminal")

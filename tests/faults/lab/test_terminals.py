@@ -2,12 +2,14 @@
 
 import json
 import signal
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -78,12 +80,25 @@ class Terminals:
             ssl=None if plain else secure,
             additional_headers={"Origin": PAGE},
             compression=None,
-        ) as socket:
-            socket.send(json.dumps({"ticket": ticket["ticket"], "columns": 100, "rows": 40}))
-            assert json.loads(socket.recv(timeout=SECONDS)) == {"state": "connected"}
-            shell = Shell(socket)
+        ) as opened:
+            opened.send(json.dumps({"ticket": ticket["ticket"], "columns": 100, "rows": 40}))
+            assert json.loads(opened.recv(timeout=SECONDS)) == {"state": "connected"}
+            shell = Shell(opened)
             shell.read_until("# ")
             yield shell
+
+    def await_gateway(self) -> None:
+        """Wait until the gateway accepts connections again, and the node is available."""
+        address = urlsplit(self.ticket()["url"])
+
+        def accepts() -> bool:
+            self.lab.supervise()
+            with suppress(OSError), socket.create_connection((address.hostname, address.port), timeout=1):
+                return True
+            return False
+
+        until(accepts, "the gateway accepts connections", SECONDS)
+        until(self.lab.is_alive, "the node is available", 60)
 
     def end_of(self, console: str) -> str:
         """Wait until the end of a session is recorded, and return the code of its reason."""
@@ -111,7 +126,7 @@ def test_shell_of_a_private_slice_gets_input_and_size_and_returns_a_mebibyte_in_
 ) -> None:
     ticket = terminals.ticket()
     with terminals.shell(ticket) as shell:
-        shell.type("stty -echo size\n")
+        shell.type("stty size\n")
         shell.read_until("40 100")
         shell.resize(132, 50)
         shell.type("stty size\n")
@@ -149,7 +164,7 @@ def test_open_terminal_ends_with_a_reason_within_five_seconds(
         act(terminals, ticket)
         assert shell.end(CUT_SECONDS) == code
     assert terminals.end_of(ticket["id"]) == code
-    until(terminals.lab.is_alive, "the node is available again", 60)
+    terminals.await_gateway()
 
 
 def test_open_terminal_ends_within_five_seconds_after_the_credential_that_requested_it_was_revoked(
@@ -173,7 +188,7 @@ def test_end_of_a_terminal_is_recorded_if_its_gateway_is_killed(terminals: Termi
     with terminals.shell(ticket):
         terminals.lab.signal(Program.SSH_GATEWAY, signal.SIGKILL)
         assert terminals.end_of(ticket["id"]) == "gateway_process_ended"
-    until(terminals.lab.is_alive, "the node is available again", 60)
+    terminals.await_gateway()
 
 
 def test_terminal_without_input_of_a_person_becomes_idle_while_the_shell_prints(
