@@ -53,6 +53,7 @@ ACTOR: Final = "system:ssh-gateway"
 """Actor of the refusals of tickets, because a refused ticket proves no caller."""
 _MOST_BYTES: Final = 4 * MAX_MESSAGE
 _MOST_QUEUED: Final = 4
+_HANDSHAKE_SECONDS: Final = 20.0
 _TICKET_SECONDS: Final = 5.0
 _PATH: Final = re.compile(r"/terminals/(con-[0-9a-z]{26})")
 _REFUSED, _ENDED = 4403, 1000
@@ -103,7 +104,7 @@ class Terminals:
             compression=None,
             max_size=_MOST_BYTES,
             max_queue=_MOST_QUEUED,
-            open_timeout=_TICKET_SECONDS,
+            open_timeout=_HANDSHAKE_SECONDS,
             server_header=None,
         )
 
