@@ -93,9 +93,11 @@ class TerminalCaller:
             if isinstance(failure, Exception):
                 log.error("terminal_failed", exc_info=failure)
         if self._writer is not None:
+            # The connections close the sockets that they were given.
             self._writer.close()
-        for each in (self._client_end, self._session_end):
-            each.close()
+        else:
+            for each in (self._client_end, self._session_end):
+                each.close()
 
     async def connected(self) -> None:
         self._reader, self._writer = await asyncio.open_connection(sock=self._session_end)

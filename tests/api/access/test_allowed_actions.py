@@ -356,7 +356,14 @@ def callers(shared_plane: RunningPlane) -> Iterator[list[Caller]]:
 KINDS: Final = {
     "allocations": (
         States.allocations,
-        {"wrong_state", "already_failed", "ingress_needs_public_nat", "no_slot_held"},
+        {
+            "wrong_state",
+            "already_failed",
+            "ingress_needs_public_nat",
+            "no_slot_held",
+            "no_gateway_access",
+            "slice_not_on_node",
+        },
     ),
     "ingresses": (States.ingresses, set()),
     "projects": (States.projects, {"project_archived"}),
