@@ -1,7 +1,7 @@
 """The keys that an allocation accepts, and whether a connection with one of them may go on.
 
-Only an active allocation accepts keys: those of its request. An allocation that is released, stopped or interrupted
-accepts none, so its connections end.
+Only an active allocation accepts keys: those of its request, and SSH certificates that are signed with its gateway key
+if it has one. An allocation that is released, stopped or interrupted accepts none, so its connections end.
 """
 
 from base64 import b64decode
@@ -26,22 +26,37 @@ class Authorisation:
         self._stream: StreamId = stream_of_allocation(allocation)
         self._version = 0
         self._blobs: frozenset[bytes] = frozenset()
+        self.gateway_key: SshPublicKey | None = None
+        """Gateway key of the active allocation, when it was read last; None: it has none, or is not active."""
 
     async def accepts(self, blob: bytes) -> bool:
         """Return whether the allocation accepts a public key (RFC 4253 section 6.6) now."""
+        await self._read()
+        return blob in self._blobs
+
+    async def accepts_certificates_of(self, blob: bytes) -> bool:
+        """Return whether the allocation accepts SSH certificates that are signed with this key now."""
+        await self._read()
+        return self._is_authority(blob)
+
+    def _is_authority(self, blob: bytes) -> bool:
+        return self.gateway_key is not None and blob == _blob(self.gateway_key)
+
+    async def _read(self) -> None:
         async with self._engine.begin() as conn:
             cursor = await (await ledger_connection(conn)).execute(_VERSION, [self._stream])
             row = await cursor.fetchone()
             if row is not None and row[0] != self._version:
                 history = await allocation_history(conn, self.allocation)
                 state = fold(tuple(each.fact for each in history))
-                keys = state.request.ssh_authorized_keys if isinstance(state, Active) else ()
+                request = state.request if isinstance(state, Active) else None
+                self.gateway_key = request.gateway_key if request else None
+                keys = request.ssh_authorized_keys if request else ()
                 self._version, self._blobs = history[-1].version, frozenset(map(_blob, keys))
-        return blob in self._blobs
 
     async def verify(self, blob: bytes) -> None:
-        """Raise `SessionOver` if the allocation no longer accepts a key."""
-        if not await self.accepts(blob):
+        """Raise `SessionOver` if the allocation no longer accepts a key, or certificates that are signed with it."""
+        if not (await self.accepts(blob) or self._is_authority(blob)):
             raise SessionOver("allocation_not_active", f"allocation {self.allocation} is no longer active")
 
 

@@ -18,11 +18,12 @@ WINDOW: Final = 256 * 1024
 
 
 class ChannelCaller(asyncssh.SSHTCPSession[bytes]):
-    """A caller with a channel, authenticated with a key. Implements `ConnectedCaller`."""
+    """A caller with a channel, authenticated with a key or a certificate. Implements `ConnectedCaller`."""
 
-    def __init__(self, key: asyncssh.SSHKey, authorisation: Authorisation) -> None:
-        self.actor = f"ssh-key:{key.get_fingerprint()}"
-        self._blob, self._authorisation = key.public_data, authorisation
+    def __init__(self, actor: str, blob: bytes, authorisation: Authorisation) -> None:
+        """`blob`: the key that the allocation has to accept, or with which the accepted certificate is signed."""
+        self.actor = actor
+        self._blob, self._authorisation = blob, authorisation
         self.opened = asyncio.Event()
         """Set when the node has opened the connection to the slice."""
         self._channel: asyncssh.SSHTCPChannel[bytes] | None = None
