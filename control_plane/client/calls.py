@@ -38,6 +38,7 @@ from control_plane.client.answers import (
     RegisteredNode,
     SerialLog,
     Slot,
+    SshCertificate,
     Status,
     Task,
 )
@@ -96,6 +97,12 @@ def serial_log(name: str, *, slot: int | None = None, tail: int | None = None) -
 def request_console(name: str, body: bodies.NewConsole) -> Call[ConsoleTicket]:
     """Request a session on the serial port or the display of a slice, and get its ticket. For admins only."""
     return Call("POST", allocation_path(name, "console-sessions"), ConsoleTicket, body=body)
+
+
+def request_ssh_certificate(name: str, public_key: str) -> Call[SshCertificate]:
+    """Issue an SSH certificate for a public key, with which the slices of an allocation accept its private key."""
+    body = bodies.RequestSshCertificate(public_key=public_key)
+    return Call("POST", allocation_path(name, "ssh-certificates"), SshCertificate, body=body)
 
 
 def consoles() -> Call[Consoles]:

@@ -22,7 +22,7 @@ from control_plane.api.routes import (
     sessions,
     status,
 )
-from control_plane.api.routes.consoles import console_sessions, serial_logs
+from control_plane.api.routes.consoles import console_sessions, serial_logs, ssh_certificates
 from control_plane.api.routes.ledger import audit, causes, history
 from control_plane.api.routes.usage import views as usage
 from control_plane.api.views import (
@@ -62,6 +62,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     answers.Consoles: console_sessions.ConsoleList,
     answers.ConsoleTicket: console_sessions.ConsoleTicket,
     answers.CutConsole: console_sessions.CutConsole,
+    answers.SshCertificate: ssh_certificates.SshCertificateView,
     answers.Drift: views.DriftView,
     answers.Event: views.EventView,
     answers.Node: views.NodeDetail,
