@@ -2,9 +2,9 @@
 differ from them in one respect.
 """
 
+import asyncio
 import base64
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -137,7 +137,6 @@ def test_certificate_that_differs_in_one_respect_is_refused_with_the_reason_in_t
         (slices.signed(principals=[other]), not_principal),
         (slices.signed(principals=[]), not_principal),
         (slices.signed(principals=[slices.allocation, other]), not_principal),
-        (slices.signed(is_host=True), "Invalid certificate type"),
         (slices.signed(Ed25519PrivateKey.generate()), not_signed),
         (slices.signed(gateway_key(AllocationId(other))), not_signed),
         (slices.signed(source_address=["127.0.0.0/8"]), "it has a critical option"),
@@ -160,6 +159,26 @@ def test_tampered_certificate_is_refused(slices: Slices) -> None:
     slices.certify(f"{kind} {base64.b64encode(raw).decode()}")
     assert blob not in certificate_file(slices.key.file).read_text()
     assert slices.is_refused()
+
+
+def test_host_certificate_is_refused(slices: Slices) -> None:
+    # OpenSSH does not offer a host certificate.
+    certificate = asyncssh.import_certificate(slices.signed(is_host=True))
+    key = asyncssh.read_private_key(slices.key.file)
+
+    async def connect() -> None:
+        options: dict[str, Any] = {"known_hosts": None, "agent_path": None, "config": None}
+        await asyncssh.connect(
+            "127.0.0.1",
+            slices.gateway.port,
+            username=slices.allocation,
+            client_keys=[(key, certificate)],
+            **options,
+        )
+
+    with pytest.raises(asyncssh.PermissionDenied):
+        asyncio.run(connect())
+    assert slices.reasons() == ["Invalid certificate type"]
 
 
 def test_certificate_without_its_private_key_is_refused(slices: Slices, tmp_path: Path) -> None:
@@ -204,6 +223,7 @@ def test_release_cuts_a_connection_with_a_certificate_within_five_seconds_and_it
 def test_expiry_of_a_certificate_keeps_a_connection_and_refuses_further_ones(
     slices: Slices, tmp_path: Path
 ) -> None:
+    # The certificate has to be valid until the client is connected, also on a busy machine.
     socket, expiring = tmp_path / "control", slices.certified()
     expiring = replace(expiring, valid_until=datetime.now(UTC) + timedelta(seconds=6))
     slices.certify(ssh_certificate(expiring))
@@ -218,7 +238,7 @@ def test_expiry_of_a_certificate_keeps_a_connection_and_refuses_further_ones(
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
         assert again.stdout == ""
-        assert re.search("Certificate expired|stdio forwarding failed", again.stderr)
+        assert "Stdio forwarding request failed" in again.stderr
         assert slices.is_refused()
         first.echo(b"the connection is still open after that")
     finally:
