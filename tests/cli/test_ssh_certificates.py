@@ -118,7 +118,7 @@ def test_ssh_deletes_temporary_keys_of_which_the_certificate_has_expired(
     ],
 )
 def test_ssh_requests_a_certificate_with_gateway_access_and_without_identity_or_if_it_is_named(
-    active: ScriptedPlane, programs: Path, fields: dict[str, bool], options: tuple[str, ...], count: int
+    active: ScriptedPlane, programs: Path, fields: dict[str, Any], options: tuple[str, ...], count: int
 ) -> None:
     active._replies[PATH] = [document(allocation(**fields))]
     code, words, _ = started(programs, ALLOCATION, *options)
