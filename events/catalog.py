@@ -27,6 +27,7 @@ from events import (
 )
 from events.billing import periods
 from events.consoles import facts as consoles
+from events.consoles import ssh_certificates
 from events.shapes import BrokenCatalog, NotYetWritable, Shape, Shapes, UnknownFact, UnreadableFact
 from events.upcasts import UPCASTS
 
@@ -157,6 +158,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "console.connected": Shape(1, consoles.ConsoleConnected),
     "console.failed": Shape(1, consoles.ConsoleFailed),
     "console.disconnected": Shape(1, consoles.ConsoleDisconnected),
+    "ssh_certificate.issued": Shape(1, ssh_certificates.SshCertificateIssued),
     "order.refused": Shape(1, orders.OrderRefused),
     "order.message_refused": Shape(1, orders.MessageRefused),
     "projection.rebuild_requested": Shape(1, projections.ProjectionRebuildOrdered),

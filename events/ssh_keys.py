@@ -9,6 +9,7 @@ not validated again (`tasks.fields`), because a key that an earlier release reco
 
 import base64
 import textwrap
+from hashlib import sha256
 from typing import Final
 
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
@@ -51,6 +52,12 @@ def ssh_public_key(raw: str) -> SshPublicKey:
             raw, f"the second word of the key is not a key of type {kind}; paste the complete key"
         ) from None
     return SshPublicKey(f"{kind} {blob} {comment}".rstrip(" "))
+
+
+def fingerprint_of(key: SshPublicKey) -> str:
+    """Return the fingerprint of a public key, as ssh-keygen prints it."""
+    digest = sha256(base64.b64decode(key.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def _refusal(raw: str, reason: str) -> InvalidValue:

@@ -325,6 +325,10 @@ def stream_of_console(console: ConsoleId) -> StreamId:
     return StreamId(f"console-{console}")
 
 
+def stream_of_ssh_certificate(serial: int) -> StreamId:
+    return StreamId(f"ssh-certificate-{serial}")
+
+
 def stream_of_key(key_id: str) -> StreamId:
     return StreamId(f"key-{key_id}")
 

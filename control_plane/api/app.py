@@ -53,7 +53,7 @@ from control_plane.api.routes import (
     tasks,
 )
 from control_plane.api.routes.agents import agent, desired_state, heads, heartbeats, streams
-from control_plane.api.routes.consoles import console_sessions, serial_logs
+from control_plane.api.routes.consoles import console_sessions, serial_logs, ssh_certificates
 from control_plane.api.routes.ledger import audit, causes, events, history, timelines
 from control_plane.api.routes.usage import export, figures, periods
 from control_plane.decisions.misplaced_secrets import has_secret
@@ -98,6 +98,7 @@ for _router in (
     timelines.router,
     serial_logs.router,
     console_sessions.router,
+    ssh_certificates.router,
     *catalogue.ROUTERS,
     nodes.router,
     slots.router,

@@ -84,6 +84,7 @@ _WITHDRAWN: Final = {"reason": "a newer size replaces it"}
 
 BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/allocations/{allocation}/lease": {"lease_seconds": 7200},
+    "POST /v1/allocations/{allocation}/ssh-certificates": {"public_key": _SSH_KEY},
     "POST /v1/allocations/{allocation}/fault": {"fault": "GPU 3 fell off the bus (Xid 79)"},
     "POST /v1/skus": {"name": "h200.one", **_SKU},
     "PUT /v1/skus/{sku}": _SKU,

@@ -1,12 +1,15 @@
-"""The user's own SSH keys in ~/.ssh, and the creation of a key if there is none.
+"""The user's own SSH keys in ~/.ssh, the creation of a key if there is none, and keys for SSH certificates.
 
 An existing file is never replaced: a private key without its public key file is refused, with the command that derives
 the public key.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
+from time import time
 from typing import Final
+from uuid import uuid4
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -65,6 +68,27 @@ def make_key_pair(path: Path, comment: str) -> Path:
     line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     public.write_bytes(line + f" {comment}\n".encode())
     return public
+
+
+def make_temporary_key(folder: Path, lifetime: float) -> Path:
+    """Create a key pair in a folder, from which files that are older than `lifetime` seconds are deleted. Return the
+    path of the private key. Raises `OSError`.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        # Another process may delete it first.
+        with suppress(FileNotFoundError):
+            if old.stat().st_mtime < time() - lifetime:
+                old.unlink()
+    key = folder / uuid4().hex
+    make_key_pair(key, "sliceplane")
+    return key
+
+
+def certificate_file(key: Path) -> Path:
+    """Return the path of the certificate of a private or public key, where ssh(1) finds it."""
+    name = key.name.removesuffix(".pub")
+    return key.with_name(f"{name}-cert.pub")
 
 
 def _folder() -> Path:

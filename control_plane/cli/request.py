@@ -34,27 +34,28 @@ def ssh_keys(files: list[Path], note: Callable[[str], None], *, create: bool) ->
             )
         files = [make_own_key()]
         note(f"created the SSH key {files[0].with_suffix('')}, because ~/.ssh had none")
-    return [key for file in files for key in _keys_in(file)]
+    return [key for file in files for key in keys_in(file)]
 
 
 def keys_of_preview(files: list[Path]) -> list[str]:
     """Return the public keys in the files, or else the user's own keys. If the user has no key, return one that is not
     stored: the API requires a key, and a preview grants it nothing. Raises `WrongUsage`.
     """
-    return [key for file in files or public_keys() for key in _keys_in(file)] or [unstored_public_key()]
+    return [key for file in files or public_keys() for key in keys_in(file)] or [unstored_public_key()]
 
 
-def _keys_in(file: Path) -> list[str]:
-    text = text_in(file, "--ssh-key", _advice_on_missing_key(file))
+def keys_in(file: Path, option: str = "--ssh-key") -> list[str]:
+    """Return the public keys in a file that `option` names; at least one. Raises `WrongUsage`."""
+    text = text_in(file, option, _advice_on_missing_key(file) if option == "--ssh-key" else ())
     if "PRIVATE KEY" in text:
         raise WrongUsage(
             f"{file} is a private key, which must not be sent",
-            f"specify the public key: --ssh-key {file}.pub",
+            f"specify the public key: {option} {file}.pub",
         )
     keys = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not keys:
         raise WrongUsage(
-            f"the file {file} contains no SSH key", "specify a file with public keys: --ssh-key FILE"
+            f"the file {file} contains no SSH key", f"specify a file with public keys: {option} FILE"
         )
     return keys
 

@@ -157,27 +157,36 @@ def ssh_arguments(
     login: Login,
     *,
     identities: Sequence[Path] = (),
+    certified: Path | None = None,
     options: Sequence[str] = (),
     command: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the command line of ssh(1). Guests accept keys for root only. `options` come first, because ssh(1) uses
-    the first value of each option.
+    the first value of each option. `certified` is a private key with a certificate, which ssh(1) offers first.
     """
     given = (part for option in options for part in ("-o", option))
-    # ssh expands % in a file's name.
-    keys = (part for file in identities for part in ("-i", str(file).replace("%", "%%")))
-    own = _OPTIONS if login.via != GATEWAY else ("-o", f"ProxyCommand={_proxy(login, identities)}", *_OPTIONS)
+    keys = _keys(identities, certified)
+    own = _OPTIONS if login.via != GATEWAY else ("-o", f"ProxyCommand={_proxy(login, keys)}", *_OPTIONS)
     # After `--` nothing is parsed as an option of ssh, even if the command begins with a dash.
     return ("ssh", *given, *own, *keys, "-p", str(login.port), "--", f"root@{login.address}", *command)
 
 
-def _proxy(login: Login, identities: Sequence[Path]) -> str:
+def _keys(identities: Sequence[Path], certified: Path | None) -> tuple[str, ...]:
+    """Return the options for private keys. With a certificate, ssh(1) must not offer all keys of the user's agent
+    before it: a server ends the connection after few attempts.
+    """
+    files = identities if certified is None else [certified, *identities]
+    only = () if certified is None else ("-o", "IdentitiesOnly=yes")
+    # ssh expands % in a file's name.
+    return (*only, *(part for file in files for part in ("-i", str(file).replace("%", "%%"))))
+
+
+def _proxy(login: Login, keys: Sequence[str]) -> str:
     """Return the ProxyCommand that connects ssh(1) to the slice through the gateway. `ssh -J` would offer the private
-    keys of `identities` to the slice only, and not to the gateway.
+    keys in the options `keys` to the slice only, and not to the gateway.
     """
     user, _, address = login.gateway.rpartition("@")
     host, _, port = address.rpartition(":")
-    keys = (part for file in identities for part in ("-i", str(file).replace("%", "%%")))
     to = ("-W", f"{login.address}:{login.port}", "-p", port, "-l", user, "--", host.strip("[]"))
     words = ("ssh", *_known_host(login.host_key), *keys, *to)
     # ssh expands % in the command, and runs it with `exec` of a shell.

@@ -391,6 +391,19 @@ class CutConsole(Answer, frozen=True):
     id: str
 
 
+class SshCertificate(Answer, frozen=True):
+    """An SSH certificate for the slices of an allocation, valid until `valid_until`. `certificate` is a line of an
+    OpenSSH certificate file.
+    """
+
+    allocation_id: str
+    certificate: str
+    fingerprint: str
+    key_id: str
+    serial: int
+    valid_until: datetime
+
+
 class AllocatedSlot(Answer, frozen=True):
     slot_id: str
     node_id: str

@@ -277,6 +277,12 @@ class ClosePeriod(Body, frozen=True):
     ends_at: str | UnsetType = UNSET
 
 
+class RequestSshCertificate(Body, frozen=True):
+    """Body of `POST /v1/allocations/{allocation}/ssh-certificates`: an OpenSSH public key."""
+
+    public_key: str
+
+
 class NewConsole(Body, frozen=True):
     """Body of `POST /v1/allocations/{allocation}/console-sessions`: `slot` is counted from 0, and `origin` is that of
     the page that uses the ticket; unset: a program without origin. `kind` is `serial` (default) or `graphics`.

@@ -38,6 +38,7 @@ from control_plane.client.answers import (
     RegisteredNode,
     SerialLog,
     Slot,
+    SshCertificate,
     Status,
     Task,
     TerminalTicket,
@@ -102,6 +103,12 @@ def request_console(name: str, body: bodies.NewConsole) -> Call[ConsoleTicket]:
 def request_terminal(name: str, body: bodies.NewTerminal) -> Call[TerminalTicket]:
     """Request a terminal in a slice, for a page of `body.origin`. The ticket in the answer is accepted once."""
     return Call("POST", allocation_path(name, "terminal-sessions"), TerminalTicket, body=body)
+
+
+def request_ssh_certificate(name: str, public_key: str) -> Call[SshCertificate]:
+    """Issue an SSH certificate for a public key, with which the slices of an allocation accept its private key."""
+    body = bodies.RequestSshCertificate(public_key=public_key)
+    return Call("POST", allocation_path(name, "ssh-certificates"), SshCertificate, body=body)
 
 
 def consoles() -> Call[Consoles]:

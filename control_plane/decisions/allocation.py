@@ -239,6 +239,16 @@ def against_renewing(state: Allocation) -> list[Objection]:
             assert_never(state)
 
 
+def against_ssh_certificate(state: Allocation) -> list[Objection]:
+    """Return the reason why no SSH certificate is issued for the slices of the allocation; an empty list if one is."""
+    if state.request.gateway_key is None:
+        reason = "the allocation has no gateway access, which a request sets with `gateway_access` when it is created"
+        return [Objection("no_gateway_access", reason)]
+    if isinstance(state, Active):
+        return []
+    return [_wrong_state(state, "SSH certificates are issued for active allocations only")]
+
+
 def fail(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
     """Fail the allocation; return no facts if it has ended or is being released."""
     match state:

@@ -56,6 +56,7 @@ _IMPOSSIBLE: Final = {
     "method_not_allowed": "The path does not support this method; the header Allow lists those it supports.",
     "network_mode_not_offered": "This installation does not offer the network mode.",
     "not_found": "The path does not exist.",
+    "no_gateway_access": "The allocation does not permit the SSH gateway to log in to its slices.",
     "no_host_address": "The address cannot be the public address of a host.",
     "no_ports": "The range of ports is empty.",
     "not_requestable": "Tasks of this kind are created by the control plane only.",

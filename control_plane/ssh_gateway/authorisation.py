@@ -1,7 +1,7 @@
 """What an active allocation permits through the SSH gateway, and whether it still permits it.
 
-Only an active allocation permits anything: connections with the keys of its request, and terminals if the gateway may
-log in. An allocation that is released, stopped or interrupted permits nothing, so its connections end.
+Only an active allocation permits anything: connections with the keys of its request, and, if the gateway may log in,
+terminals and connections with SSH certificates. An allocation that is released, stopped or interrupted permits nothing, so its connections end.
 """
 
 from base64 import b64decode
@@ -54,6 +54,15 @@ class Authorisation:
         permitted = await self.permitted()
         return permitted is not None and blob in permitted.keys
 
+    async def accepts_certificates_of(self, blob: bytes) -> bool:
+        """Return whether the allocation accepts SSH certificates that are signed with this key now."""
+        permitted = await self.permitted()
+        return (
+            permitted is not None
+            and permitted.gateway_key is not None
+            and blob == _blob(permitted.gateway_key)
+        )
+
     async def verify(self) -> None:
         """Raise `SessionOver` if the allocation is no longer active. Its keys never change."""
         if await self.permitted() is None:
@@ -63,7 +72,11 @@ class Authorisation:
 def _permitted(state: Active) -> Permitted:
     request, image = state.request, state.specification.image
     return Permitted(
-        frozenset(b64decode(key.split()[1]) for key in request.ssh_authorized_keys),
+        frozenset(map(_blob, request.ssh_authorized_keys)),
         request.gateway_key,
         image.content.default_user,
     )
+
+
+def _blob(key: SshPublicKey) -> bytes:
+    return b64decode(key.split()[1])

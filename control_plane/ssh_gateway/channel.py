@@ -18,10 +18,10 @@ WINDOW: Final = 256 * 1024
 
 
 class ChannelCaller(asyncssh.SSHTCPSession[bytes]):
-    """A caller with a channel, authenticated with a key. Implements `ConnectedCaller`."""
+    """A caller with a channel, authenticated with a key or a certificate. Implements `ConnectedCaller`."""
 
-    def __init__(self, key: asyncssh.SSHKey, authorisation: Authorisation) -> None:
-        self.actor = f"ssh-key:{key.get_fingerprint()}"
+    def __init__(self, actor: str, authorisation: Authorisation) -> None:
+        self.actor = actor
         self._authorisation = authorisation
         self.opened = asyncio.Event()
         """Set when the node has opened the connection to the slice."""

@@ -1,4 +1,5 @@
-"""One SSH connection to the gateway: public key authentication, and channels to the SSH ports of slices.
+"""One SSH connection to the gateway: authentication with a key or an SSH certificate, and channels to the SSH ports of
+slices.
 
 The user name of the connection is the id of an allocation. A client can open one kind of channel, `direct-tcpip` (RFC
 4254 section 7.2), to port 22 of a slice, which is named `slice` or `slice-N`. Everything else is refused.
@@ -12,6 +13,7 @@ from uuid import UUID
 
 import asyncssh
 import structlog
+from asyncssh.public_key import SSHOpenSSHCertificate
 
 from control_plane.api.audit.sources import network_of
 from control_plane.api.consoles.callers import SessionOver
@@ -22,6 +24,7 @@ from control_plane.identity.sealing import OrderKeys
 from control_plane.origin import Origin
 from control_plane.outage import DATABASE_UNAVAILABLE
 from control_plane.ssh_gateway.authorisation import Authorisation
+from control_plane.ssh_gateway.certificates import against, key_id_of, offering_certificates, serial_of
 from control_plane.ssh_gateway.channel import WINDOW, ChannelCaller
 from control_plane.ssh_gateway.limits import Limits
 from control_plane.wiring import Plane
@@ -65,11 +68,15 @@ class Connection(asyncssh.SSHServer):
         self._source, self._user, self._refused_keys = "", "", 0
         self._authorisation: Authorisation | None = None
         self._key: asyncssh.SSHKey | None = None
+        """Key of the caller, or the one with which its certificate is signed."""
+        self._certificate: SSHOpenSSHCertificate | None = None
+        """Certificate that the client offered last; None: it offered a key."""
         self._is_authenticated = False
         self._unused: asyncio.TimerHandle | None = None
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
+        offering_certificates(conn, self._offered)
         self._gateway.connections.add(self)
         self._source = network_of(str(conn.get_extra_info("peername")[0]))
         if not self._gateway.limits.connect(self._source):
@@ -106,19 +113,42 @@ class Connection(asyncssh.SSHServer):
     def public_key_auth_supported(self) -> bool:
         return True
 
+    def _offered(self, certificate: SSHOpenSSHCertificate | None) -> None:
+        self._certificate = certificate
+
     async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        try:
-            accepted = self._authorisation is not None and await self._authorisation.accepts(key.public_data)
-        except DATABASE_UNAVAILABLE:
-            raise _disconnected("the control plane does not answer; try again later") from None
-        if accepted:
+        if self._authorisation is not None and await _answered(self._authorisation.accepts(key.public_data)):
             self._key = key
             return True
-        self._refused_keys += 1
-        self._gateway.limits.failed(*self._subjects)
         log.info(
             "ssh_key_refused", source=self._source, user=username[:64], fingerprint=key.get_fingerprint()
         )
+        return self._refuse_key()
+
+    async def validate_ca_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        assert self._certificate is not None, "the client has offered a certificate"
+        reason, authorisation = against(self._certificate, username), self._authorisation
+        if reason is None and authorisation is not None:
+            if await _answered(authorisation.accepts_certificates_of(key.public_data)):
+                self._key = key
+                return True
+            reason = (
+                "it is not signed with the gateway key of the allocation, or the allocation is not active"
+            )
+        fingerprint = self._certificate.key.get_fingerprint()
+        log.info(
+            "ssh_certificate_refused",
+            source=self._source,
+            user=username[:64],
+            fingerprint=fingerprint,
+            reason=reason,
+        )
+        return self._refuse_key()
+
+    def _refuse_key(self) -> bool:
+        """Count a refused key or certificate, and return False. Disconnects the client after too many attempts."""
+        self._refused_keys += 1
+        self._gateway.limits.failed(*self._subjects)
         seconds = self._gateway.limits.blocked_seconds(*self._subjects)
         if seconds or self._refused_keys >= MOST_KEYS:
             raise _disconnected(f"too many failed attempts; try again in {seconds or 1} s")
@@ -188,8 +218,15 @@ class Connection(asyncssh.SSHServer):
         """
         assert self._authorisation is not None, "the client is authenticated"
         assert self._key is not None, "the client is authenticated"
-        plane, caller = self._gateway.plane, ChannelCaller(self._key, self._authorisation)
-        origin = Origin(caller.actor, "connection to the SSH gateway", new_uuid())
+        actor, reason = f"ssh-key:{self._key.get_fingerprint()}", "connection to the SSH gateway"
+        if self._certificate is not None:
+            if over := against(self._certificate, self._authorisation.allocation):
+                message = f"the SSH certificate is no longer accepted: {over}; connect with a new one"
+                raise asyncssh.ChannelOpenError(_PROHIBITED, message)
+            actor = key_id_of(self._certificate)
+            reason = f"{reason} with SSH certificate {serial_of(self._certificate)}"
+        plane, caller = self._gateway.plane, ChannelCaller(actor, self._authorisation)
+        origin = Origin(caller.actor, reason, new_uuid())
         try:
             answer = await plane.handle(begin_ssh(self._authorisation.allocation, number, origin))
         except Refused as refused:
@@ -222,6 +259,14 @@ class Connection(asyncssh.SSHServer):
             return
         log.info("ssh_session_ended", user=self._user, actor=caller.actor, code=reason.code)
         self.disconnect(f"the session ended: {reason.message}")
+
+
+async def _answered(accepted: Coroutine[Any, Any, bool]) -> bool:
+    """Return an answer of the control plane, or disconnect the client."""
+    try:
+        return await accepted
+    except DATABASE_UNAVAILABLE:
+        raise _disconnected("the control plane does not answer; try again later") from None
 
 
 async def _raise(error: asyncssh.DisconnectError) -> None:

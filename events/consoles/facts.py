@@ -25,7 +25,8 @@ class ConsoleRequested(Fact, frozen=True, omit_defaults=True):
     or `terminal`, a shell that the SSH gateway opens in the slice."""
     actor: str
     """Caller that got the ticket; only this caller can use it. Of an SSH connection, `ssh-key:` and the fingerprint of
-    the key with which the caller authenticated."""
+    the key with which the caller authenticated, or the key id of its SSH certificate, which is the caller that
+    requested the certificate."""
     ticket_expires_at: datetime | None = None
     """Time from which the ticket is refused; absent: the session has no ticket."""
     origin: str | None = None

@@ -22,7 +22,7 @@ from control_plane.api.routes import (
     sessions,
     status,
 )
-from control_plane.api.routes.consoles import console_sessions, serial_logs
+from control_plane.api.routes.consoles import console_sessions, serial_logs, ssh_certificates
 from control_plane.api.routes.ledger import audit, causes, history
 from control_plane.api.routes.usage import views as usage
 from control_plane.api.views import (
@@ -63,6 +63,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     answers.ConsoleTicket: console_sessions.ConsoleTicket,
     answers.TerminalTicket: console_sessions.TerminalTicket,
     answers.CutConsole: console_sessions.CutConsole,
+    answers.SshCertificate: ssh_certificates.SshCertificateView,
     answers.Drift: views.DriftView,
     answers.Event: views.EventView,
     answers.Node: views.NodeDetail,

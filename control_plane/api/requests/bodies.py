@@ -300,6 +300,13 @@ class RenewLease(Body):
     """Time from now until the lease ends. A lease that ends later already is not changed."""
 
 
+class RequestSshCertificate(Body):
+    """Request body of `POST /v1/allocations/{allocation}/ssh-certificates`."""
+
+    public_key: Annotated[str, AfterValidator(ssh_public_key)]
+    """Public key of the caller, as a line of an OpenSSH public key file."""
+
+
 class ApproveSlot(Body):
     """Request body of `POST /v1/nodes/{node}/slots/{index}/approve`."""
 

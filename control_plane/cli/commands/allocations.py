@@ -9,10 +9,19 @@ from rich.console import RenderableType
 
 from control_plane.cli import creation_options as options
 from control_plane.cli.commands.events import show_events
-from control_plane.cli.failures import NotPlaceable, NotReached
+from control_plane.cli.failures import NotPlaceable, NotReached, WrongUsage
 from control_plane.cli.options import After, AllocationId, AllProjects, Output, Timeout
+from control_plane.cli.own_keys import certificate_file
 from control_plane.cli.pages import details, event_line, placements, tables
-from control_plane.cli.request import ingress_request, keys_of_preview, labels, seconds, ssh_keys, text_in
+from control_plane.cli.request import (
+    ingress_request,
+    keys_in,
+    keys_of_preview,
+    labels,
+    seconds,
+    ssh_keys,
+    text_in,
+)
 from control_plane.cli.screen import Format
 from control_plane.cli.session import Session, session
 from control_plane.cli.times import At, counted_from
@@ -311,6 +320,41 @@ def release(
             wait(current, allocation, lambda found: found.over, since=since, releasing=True, timeout=timeout)
             reply = current.send(calls.allocation(allocation))
         _show(current, reply)
+
+
+@commands.command("ssh-certificate")
+def ssh_certificate(
+    context: typer.Context,
+    *,
+    allocation: AllocationId,
+    public_key: Annotated[
+        Path, typer.Option(help="File with the public key to certify, such as ~/.ssh/id_ed25519.pub.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the certificate. An existing file is replaced.",
+            show_default="beside the key, with the ending -cert.pub, where ssh finds it",
+        ),
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Get an SSH certificate for a key, with which the slices of an allocation accept it for 15 minutes.
+
+    The allocation must be active, and created with --gateway-access.
+    """
+    file = out or certificate_file(public_key)
+    with session(context, output) as current:
+        [key, *further] = keys_in(public_key, "--public-key")
+        if further:
+            raise WrongUsage(f"--public-key: {public_key} has several keys", "specify a file with one key")
+        reply = current.send(calls.request_ssh_certificate(allocation, key))
+        try:
+            file.write_text(f"{reply.value.certificate}\n")
+        except OSError as error:
+            raise WrongUsage(f"the certificate cannot be written to {file}: {error.strerror}") from error
+        current.screen.note(f"wrote the certificate to {file}")
+        current.screen.one(reply, details.ssh_certificate)
 
 
 @ingress_commands.command("add")

@@ -5,18 +5,22 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
-from control_plane.cli.access import Access
+from control_plane.cli.access import Access, own_contexts_file
 from control_plane.cli.failures import Refused, WrongUsage
 from control_plane.cli.options import AllocationId
-from control_plane.cli.own_keys import private_keys
+from control_plane.cli.own_keys import certificate_file, make_temporary_key, private_keys
 from control_plane.cli.screen import Format
 from control_plane.cli.session import Session, refuse_as_curl, session
 from control_plane.cli.ssh import Login, entered, login_of, ssh_arguments
-from control_plane.client import calls
+from control_plane.client import calls, errors
+from control_plane.client.answers import Allocation
+
+_CERTIFICATE_SECONDS: Final = 900
+"""Validity of a certificate. A temporary key is deleted by a later login after this time."""
 
 
 def ssh(
@@ -48,6 +52,14 @@ def ssh(
         list[Path] | None,
         typer.Option("--identity", "-i", help="Private key file; repeatable.", show_default=False),
     ] = None,
+    certificate: Annotated[
+        bool | None,
+        typer.Option(
+            "--certificate/--no-certificate",
+            help="Log in with an SSH certificate for a temporary key, and the own keys after it.",
+            show_default="with a certificate if the allocation has gateway access and there is no --identity",
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,11 +76,13 @@ def ssh(
         found = current.client.run(calls.allocation(allocation))
         login = login_of(found, slot, via, current.access.namespaces)
         _refuse_simulated(current, login)
+        certified = _certified(current, found, identity or [], wanted=certificate)
         line = (
             *entered(login, current.access.namespaces),
             *ssh_arguments(
                 login,
-                identities=identity or _identities(current.access),
+                identities=identity or _identities(current.access, certified),
+                certified=certified,
                 options=option or (),
                 command=command or (),
             ),
@@ -83,14 +97,41 @@ def _refuse_simulated(current: Session, login: Login) -> None:
         raise Refused(f"node {login.node_id} is simulated, so its slices have no guest to log in to")
 
 
-def _identities(access: Access) -> list[Path]:
+def _certified(
+    current: Session, found: Allocation, identities: list[Path], *, wanted: bool | None
+) -> Path | None:
+    """Return a temporary private key with an SSH certificate; None if the login needs none, or if `wanted` is None and
+    the control plane refuses one.
+    """
+    if wanted is False or (wanted is None and (identities or not found.gateway_access)):
+        return None
+    folder = own_contexts_file().parent / "ssh"
+    try:
+        key = make_temporary_key(folder, _CERTIFICATE_SECONDS)
+        public = key.with_name(f"{key.name}.pub").read_text()
+        issued = current.client.run(calls.request_ssh_certificate(found.id, public.strip()))
+        certificate_file(key).write_text(f"{issued.certificate}\n")
+    except OSError as error:
+        raise WrongUsage(
+            f"the certificate cannot be written to {folder}: {error.strerror}",
+            "log in with a key of the allocation: --no-certificate",
+        ) from error
+    except (errors.Forbidden, errors.Conflict) as refused:
+        if wanted:
+            raise
+        current.screen.note(f"logging in without a certificate: {refused}")
+        return None
+    return key
+
+
+def _identities(access: Access, certified: Path | None) -> list[Path]:
     """Return the private keys to pass to ssh(1): the key of `./dev up` and the user's own keys.
 
-    Without a readable key of `./dev up`, return no keys, because ssh(1) then tries the user's own keys by itself.
+    Without a readable key of `./dev up` and without a certificate, return no keys, because ssh(1) then tries the user's
+    own keys by itself.
     """
-    if access.identity is None or not os.access(access.identity, os.R_OK):
-        return []
-    return [access.identity, *private_keys()]
+    lab = [access.identity] if access.identity is not None and os.access(access.identity, os.R_OK) else []
+    return [*lab, *private_keys()] if lab or certified else []
 
 
 def _refuse_missing(*programs: str) -> None:

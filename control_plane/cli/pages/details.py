@@ -31,6 +31,7 @@ from control_plane.client.answers import (
     RemainingSlot,
     Slot,
     SlotDevice,
+    SshCertificate,
 )
 
 Row = tuple[str, RenderableType]
@@ -60,6 +61,18 @@ def actions(items: Mapping[str, Action] | None) -> Iterator[Row]:
             refused.setdefault(each.reason or each.code or "refused", []).append(name)
     reasons = "; ".join(f"not {', '.join(names)}: {reason}" for reason, names in refused.items())
     yield "actions", Text.assemble(allowed, (f" ({reasons})", "dim") if reasons else "")
+
+
+def ssh_certificate(item: SshCertificate) -> Table:
+    return page(_ssh_certificate(item))
+
+
+def _ssh_certificate(item: SshCertificate) -> Iterator[Row]:
+    yield "allocation", item.allocation_id
+    yield "serial", str(item.serial)
+    yield "key", item.fingerprint
+    yield "key id", item.key_id
+    yield "valid until", item.valid_until.isoformat()
 
 
 def allocation(

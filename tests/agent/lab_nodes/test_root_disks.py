@@ -1,6 +1,6 @@
 """Slices with a root disk on a real node: the disk image is downloaded and boots by BIOS and UEFI, the data survives a
 restart, and a release leaves none of it on the node's disk. The usual run boots the lab's guest; the full run also
-boots Debian.
+boots Debian, whose OpenSSH accepts SSH certificates for the allocation.
 """
 
 import os
@@ -8,12 +8,17 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
 import pytest
 from redis.asyncio import Redis
 
+from control_plane.cli.own_keys import certificate_file, make_key_pair
+from control_plane.identity.gateway_keys import public_gateway_key
+from control_plane.identity.ssh_certificates import Certified, ssh_certificate
+from events.values import AllocationId, SshPublicKey
 from node_agent.lab.disk_images.debian import MINIMUM_DISK_GIB, ensure_debian
 from node_agent.lab.disk_images.lab_guest import ensure_guest_disk
 from node_agent.lab.guest import GuestImage
@@ -84,17 +89,25 @@ class Site:
     store: ImageStore
     device: Path
     key: Path
+    caller: Path
+    """Private key that is not one of the order."""
     guest_image: GuestImage
 
 
 @pytest.fixture
 def site(lab: Lab, guest_image: GuestImage, tmp_path: Path) -> Iterator[Site]:
-    device, key, node = tmp_path / "device", tmp_path / "key", lab.node("lab-a")
+    device, key, caller, node = (
+        tmp_path / "device",
+        tmp_path / "key",
+        tmp_path / "caller",
+        lab.node("lab-a"),
+    )
     subprocess.run(["mkfs.ext4", "-q", "-F", str(device), "12G"], check=True)
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    for each in (key, caller):
+        make_key_pair(each, each.name)
     node.run(["sh", "-ec", f"mkdir -p {FOLDER}; mount -o loop {device} {FOLDER}"])
     with image_store(tmp_path / "store", lab.gateway_address) as store:
-        yield Site(lab, store, device, key, guest_image)
+        yield Site(lab, store, device, key, caller, guest_image)
     node.run(["umount", FOLDER])
 
 
@@ -129,10 +142,23 @@ def ordered(position: int, case: Case, site: Site) -> Order:
         key=site.key.with_suffix(".pub").read_text().strip(),
     )
     assert isinstance(plain.body, ApplySlice)
+    authority = f'cert-authority,principals="{plain.allocation_id}" {public_gateway_key(plain.allocation_id)}'
     machine = plain.body.machine.model_copy(
-        update={"root_disk": disk, "user_data": USER_DATA if of_debian else None}
+        update={
+            "root_disk": disk,
+            "user_data": USER_DATA if of_debian else None,
+            "ssh_authorized_keys": (*plain.body.machine.ssh_authorized_keys, SshPublicKey(authority)),
+        }
     )
     return plain.model_copy(update={"body": plain.body.model_copy(update={"machine": machine})})
+
+
+def certify(site: Site, allocation: AllocationId) -> None:
+    """Store an SSH certificate of the caller for an allocation where ssh(1) finds it."""
+    now, public = datetime.now(UTC), site.caller.with_suffix(".pub").read_text().strip()
+    valid = (now - timedelta(minutes=1), now + timedelta(minutes=15))
+    line = ssh_certificate(Certified(allocation, SshPublicKey(public), "key:test", 1, *valid))
+    certificate_file(site.caller).write_text(f"{line}\n")
 
 
 @matrix.cases("ALC-5", CASES, few=1, among=LAB_GUEST)
@@ -142,7 +168,7 @@ async def test_slice_boots_from_its_root_disk_keeps_its_data_over_a_restart_and_
     store, device = site.store, site.device
     with node_with_store(site.lab, plane, store) as node:
 
-        async def guest(command: str, expected: str | None = None) -> str:
+        async def guest(command: str, expected: str | None = None, key: Path = site.key) -> str:
             """Return what a command in the guest prints, after it prints `expected` if this is given. A login can fail
             for some time: cloud-init restarts the SSH server, and the guest may still start other services.
             """
@@ -150,7 +176,7 @@ async def test_slice_boots_from_its_root_disk_keeps_its_data_over_a_restart_and_
 
             def is_printed() -> bool:
                 with suppress(LoginFailed):
-                    done = login(node.lab, network().private_ip, site.key, [command], seconds=60)
+                    done = login(node.lab, network().private_ip, key, [command], seconds=60)
                     printed[:] = [done.stdout.strip()]
                 return bool(printed) and expected in (None, printed[0])
 
@@ -179,6 +205,15 @@ async def test_slice_boots_from_its_root_disk_keeps_its_data_over_a_restart_and_
         assert int(await guest("cat /sys/block/vda/size")) * 512 == disk.size_gib * 2**30
         if case.system == "debian":
             assert int(await guest("df --output=size -B1 / | tail -1")) > disk.size_gib * 2**30 * 0.9
+        with pytest.raises(LoginFailed):
+            login(node.lab, network().private_ip, site.caller, ["true"], seconds=60)
+        certify(site, first.allocation_id)
+        if case.system == "debian":
+            assert await guest("id -u", key=site.caller) == "0"
+            certify(site, AllocationId("alc-00000000000000000000000000"))
+        # The SSH server of the lab's guest, dropbear, ignores certificates.
+        with pytest.raises(LoginFailed):
+            login(node.lab, network().private_ip, site.caller, ["true"], seconds=60)
         await guest(case.marking)
         assert await guest(case.reading) == MARKER
 

@@ -85,6 +85,9 @@ class World:
     def public(self) -> Names:
         return {"allocation": self.active(network_mode="public-nat")["id"]}
 
+    def gateway_access(self) -> Names:
+        return {"allocation": self.active(gateway_access=True)["id"]}
+
     def open_ingress(self) -> Names:
         names = self.public()
         answer = self.send("POST", f"/allocations/{names['allocation']}/ingress", {"port": 80})
@@ -242,6 +245,7 @@ PREPARED: Final[Mapping[str, Callable[[World], Names]]] = {
     "POST /v1/allocations/{allocation}/terminal-sessions": World.with_gateway_access,
     "POST /v1/allocations/{allocation}/start": World.stopped,
     "POST /v1/allocations/{allocation}/lease": World.running,
+    "POST /v1/allocations/{allocation}/ssh-certificates": World.gateway_access,
     "POST /v1/allocations/{allocation}/fault": World.running,
     "POST /v1/allocations/{allocation}/ingress": World.public,
     "DELETE /v1/allocations/{allocation}/ingress/{ingress}": World.open_ingress,
