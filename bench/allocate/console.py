@@ -100,7 +100,13 @@ class _Browser:
         found = _HIDDEN.search(page.text)
         if found is None:
             raise RuntimeError("the page of a new allocation has no form")
-        fields = {"sku": PLAIN, "image": IMAGE, "network_mode": "private-nat", "slot_count": "1", "hours": "1"}
+        fields = {
+            "sku": PLAIN,
+            "image": IMAGE,
+            "network_mode": "private-nat",
+            "slot_count": "1",
+            "hours": "1",
+        }
         return {**fields, "csrf": found[1], "ssh_keys": SSH_KEY}
 
     async def preview(self) -> float:

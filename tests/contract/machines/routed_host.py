@@ -62,7 +62,14 @@ def answer(address: Ipv4Address) -> str:
 @contextmanager
 def machine(name: str, *, namespace: bool = True) -> Iterator[int]:
     """Run a program that greets with a name on the SSH port, and provide its process id."""
-    command = [*(("unshare", "--net") if namespace else ()), sys.executable, "-c", _GREETER, name, str(SSH_PORT)]
+    command = [
+        *(("unshare", "--net") if namespace else ()),
+        sys.executable,
+        "-c",
+        _GREETER,
+        name,
+        str(SSH_PORT),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
         try:
             assert program.stdout is not None
