@@ -190,6 +190,9 @@ class Connection(asyncssh.SSHServer):
         assert self._key is not None, "the client is authenticated"
         plane, caller = self._gateway.plane, ChannelCaller(self._key, self._authorisation)
         origin = Origin(caller.actor, "connection to the SSH gateway", new_uuid())
+        if seconds := self._gateway.limits.open_session(self._authorisation.allocation):
+            message = f"too many connections to the slices of the allocation; try again in {seconds} s"
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, message)
         try:
             answer = await plane.handle(begin_ssh(self._authorisation.allocation, number, origin))
         except Refused as refused:
