@@ -1,9 +1,9 @@
 """`console`: how long pages of the web console take when there are many allocations and a million events.
 
 The ledger is that of the benchmark `list`: 100,000 allocations of several projects, with labels and with all events of
-their lives. The fleet has 5,000 nodes with 40,000 slots, as rows without events (`bench.placement.fleet`). A logged-in browser
-requests the pages one after the other over HTTP, without their scripts and style. In each round, a second control plane
-measures the echo of a serial console (`bench.allocate.console_echo`).
+their lives. The fleet has 5,000 nodes with 40,000 slots, as rows without events (`bench.placement.fleet`). A logged-in
+browser requests the pages one after the other over HTTP, without their scripts and style. In each round, a second
+control plane measures the echo of a serial console (`bench.allocate.console_echo`).
 """
 
 import re

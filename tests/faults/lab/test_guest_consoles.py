@@ -86,8 +86,8 @@ class GuestConsoles:
             return conn.execute(query, [console]).fetchone() is not None
 
     def is_carried(self, since: datetime) -> bool:
-        """Return whether every process of the API serves, and the node has sent a heartbeat after this time. Until then,
-        the node cannot open a console.
+        """Return whether every process of the API serves, and the node has sent a heartbeat after this time. Until
+        then, the node cannot open a console.
         """
         for url in self.lab.stack.api_urls:
             try:
