@@ -226,7 +226,7 @@ def _skus() -> sa.CTE:
     return first.union_all(sa.select(following).where(first.c.sku.is_not(None)))
 
 
-def _last_of(skus: sa.CTE, upto: sa.ColumnElement[int] | None) -> sa.Lateral:
+def _last_of(skus: sa.CTE, upto: sa.ColumnElement[int] | None) -> sa.FromClause:
     """Return a query for the numbers of a SKU of `skus` at a position; None: at the newest."""
     row = capacity.c
     query = sa.select(*(row[each] for each in STATUSES)).where(row.sku == skus.c.sku)
