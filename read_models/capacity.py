@@ -216,13 +216,31 @@ class Numbers(NamedTuple):
     blocked: int = 0
 
 
-async def by_sku(conn: AsyncConnection, upto: Position | None = None) -> dict[SkuName, Numbers]:
-    """Return the numbers of slots of each SKU that ever had a slot, at a position; None: at the newest."""
+def _skus() -> sa.CTE:
+    """Return a query for each SKU, and a null. The table has a row for each change: `distinct` would read them all, and
+    this query one for each SKU.
+    """
+    first = sa.select(sa.func.min(capacity.c.sku).label("sku")).cte("skus", recursive=True)
+    others = capacity.alias("others")
+    following = sa.select(sa.func.min(others.c.sku)).where(others.c.sku > first.c.sku).scalar_subquery()
+    return first.union_all(sa.select(following).where(first.c.sku.is_not(None)))
+
+
+def _last_of(skus: sa.CTE, upto: sa.ColumnElement[int] | None) -> sa.FromClause:
+    """Return a query for the numbers of a SKU of `skus` at a position; None: at the newest."""
     row = capacity.c
-    query = sa.select(capacity).ext(distinct_on(row.sku)).order_by(row.sku, row.position.desc())
+    query = sa.select(*(row[each] for each in STATUSES)).where(row.sku == skus.c.sku)
     if upto is not None:
         query = query.where(row.position <= upto)
-    found = await conn.execute(query)
+    return query.order_by(row.position.desc()).limit(1).lateral("last")
+
+
+async def by_sku(conn: AsyncConnection, upto: Position | None = None) -> dict[SkuName, Numbers]:
+    """Return the numbers of slots of each SKU that ever had a slot, at a position; None: at the newest."""
+    skus = _skus()
+    last = _last_of(skus, None if upto is None else sa.literal(upto, sa.BigInteger))
+    query = sa.select(skus.c.sku, *(last.c[each] for each in STATUSES))
+    found = await conn.execute(query.select_from(sa.join(skus, last, sa.true())).order_by(skus.c.sku))
     return {SkuName(each.sku): Numbers(*(getattr(each, name) for name in STATUSES)) for each in found}
 
 
@@ -232,20 +250,13 @@ async def by_sku_over_time(
     """Return the numbers of slots of each SKU at each of these positions, in their order. A SKU that had no slot yet is
     missing.
     """
-    row = capacity.c
     wanted = (
         sa.func.unnest(sa.cast([*positions], ARRAY(sa.BigInteger)))
         .table_valued("position", with_ordinality="number", name="wanted")
         .render_derived()
     )
-    skus = sa.select(row.sku).distinct().subquery("skus")
-    last = (
-        sa.select(*(row[each] for each in STATUSES))
-        .where(row.sku == skus.c.sku, row.position <= wanted.c.position)
-        .order_by(row.position.desc())
-        .limit(1)
-        .lateral("last")
-    )
+    skus = _skus()
+    last = _last_of(skus, wanted.c.position)
     query = sa.select(wanted.c.number, skus.c.sku, *(last.c[each] for each in STATUSES)).select_from(
         sa.join(sa.join(wanted, skus, sa.true()), last, sa.true())
     )

@@ -110,7 +110,7 @@ def _site(folder: Path, nodes: int) -> Iterator[_Site]:
         yield _Site(server, opened.enter_context(running_redis(folder / "redis")), folder)
 
 
-async def _publish(made: Plane) -> None:
+async def publish(made: Plane) -> None:
     """Publish the SKU and the image that the fleet offers."""
     sku = msgspec.structs.replace(SMALL, vcpus=24, memory_mib=245_760)
     await made.handle(create_entry("sku", PLAIN, sku, _origin(), _no_answer))
@@ -188,7 +188,7 @@ async def _creations(folder: Path) -> AsyncIterator[_Creations]:
         site = opened.enter_context(_site(folder, NODES))
         async with plane(site.settings(), pool=1) as made:
             admin = await admin_key(made)
-            await _publish(made)
+            await publish(made)
         opened.enter_context(_projector(site))
         own = folder / "api"
         own.mkdir()
@@ -246,7 +246,7 @@ async def _running() -> AsyncIterator[TakeRound]:
             site = opened.enter_context(_site(folder / str(nodes), nodes))
             made = await opened.enter_async_context(plane(site.settings(), pool=1))
             await made.handle(create_project(project_id("default"), "", _origin(), _no_answer))
-            await _publish(made)
+            await publish(made)
             opened.enter_context(_projector(site))
             fleets[f"fleet {nodes}"] = made
 

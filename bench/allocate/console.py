@@ -1,9 +1,9 @@
 """`console`: how long pages of the web console take when there are many allocations and a million events.
 
 The ledger is that of the benchmark `list`: 100,000 allocations of several projects, with labels and with all events of
-their lives. A logged-in browser requests the pages one after the other over HTTP, without their scripts and style. The
-fleet has no nodes yet. In each round, a second control plane measures the echo of a serial console
-(`bench.allocate.console_echo`).
+their lives. The fleet has 5,000 nodes with 40,000 slots, as rows without events (`bench.placement.fleet`). A logged-in
+browser requests the pages one after the other over HTTP, without their scripts and style. In each round, a second
+control plane measures the echo of a serial console (`bench.allocate.console_echo`).
 """
 
 import re
@@ -16,8 +16,9 @@ import httpx
 from pydantic import SecretStr
 
 from bench.access.served import admin_key, api
+from bench.allocate.allocate import publish
 from bench.allocate.console_echo import ECHOES, echoes
-from bench.allocate.listing import ALLOCATIONS, PROJECTS, TEAMS, project, record_allocations
+from bench.allocate.listing import ALLOCATIONS, PROJECTS, SSH_KEY, TEAMS, project, record_allocations
 from bench.harness.measure import (
     Bench,
     Measurement,
@@ -28,6 +29,7 @@ from bench.harness.measure import (
     pooled_median,
 )
 from bench.harness.servers import bench_folder, migrated_postgres, sqlalchemy_url
+from bench.placement.fleet import IMAGE, PLAIN, SLOTS_PER_NODE, Fleet
 from control_plane.programs import SERVER, Program
 from control_plane.settings import Settings
 from control_plane.wiring import plane
@@ -37,6 +39,9 @@ from deploy.embedded.redis import running_redis
 ROUNDS: Final = 5
 REQUESTS: Final = 50
 """Number of requests of each page in a round."""
+NODES: Final = 5000
+FULL: Final = 0.7
+"""Share of the slots that allocations hold."""
 _TABLES: Final = ("allocations", "capacity", "project_events", "usage")
 _NO_LIMIT: Final = {"SLICEPLANE_REQUESTS_PER_MINUTE": "0", "SLICEPLANE_PROJECT_REQUESTS_PER_MINUTE": "0"}
 _PAGES: Final = (
@@ -47,7 +52,13 @@ _PAGES: Final = (
     "/ui/allocations/{allocation}",
     "/ui/usage/entries?project=project-{project}",
     "/ui/projects",
+    "/ui/nodes",
+    "/ui/nodes?cursor={node}",
+    "/ui/nodes/{node}",
+    "/ui/nodes/{node}/slots/{index}",
 )
+_PREVIEW: Final = "/ui/allocations/new/preview"
+"""What the form of a new allocation requests while it is filled in."""
 _HISTORY: Final = (
     "/ui/events",
     "/ui/events?project=project-{project}&type=allocation.lease_granted",
@@ -66,6 +77,7 @@ class _Browser:
         self._client, self._sent = client, 0
         self._allocations: list[str] = []
         self._position = 0
+        self._form: dict[str, str] = {}
 
     async def log_in(self, key: str) -> None:
         """Log in, and choose the allocations that pages show. Raises `RuntimeError` if the login fails."""
@@ -76,16 +88,42 @@ class _Browser:
         answer = await self._client.post("/ui/login", data={"csrf": found[1], "key": key})
         if answer.status_code != httpx.codes.SEE_OTHER:
             raise RuntimeError(f"the login failed with status {answer.status_code}")
+        self._form = await self._form_of_creation()
         headers = {"Authorization": f"Bearer {key}"}
         listed = await self._client.get("/v1/allocations", params={"limit": 200}, headers=headers)
         self._allocations = [each["id"] for each in listed.raise_for_status().json()["items"]]
         newest = await self._client.get("/v1/events", params={"order": "desc", "limit": 1}, headers=headers)
         self._position = newest.raise_for_status().json()["items"][0]["position"]
 
+    async def _form_of_creation(self) -> dict[str, str]:
+        page = await self._client.get("/ui/allocations/new")
+        found = _HIDDEN.search(page.text)
+        if found is None:
+            raise RuntimeError("the page of a new allocation has no form")
+        fields = {
+            "sku": PLAIN,
+            "image": IMAGE,
+            "network_mode": "private-nat",
+            "slot_count": "1",
+            "hours": "1",
+        }
+        return {**fields, "csrf": found[1], "ssh_keys": SSH_KEY}
+
+    async def preview(self) -> float:
+        """Return the milliseconds of the preview of a new allocation. Raises `RuntimeError` if it names no node."""
+        began = time.perf_counter()
+        answer = await self._client.post(_PREVIEW, data=self._form)
+        took = (time.perf_counter() - began) * 1000
+        if answer.status_code != httpx.codes.OK or "/ui/nodes/n0" not in answer.text:
+            raise RuntimeError(f"the preview has status {answer.status_code}: {answer.text[:1000]}")
+        return took
+
     async def open(self, page: str) -> float:
-        """Return the milliseconds of a page. Raises `httpx.HTTPStatusError` if the page is not shown."""
+        """Return the milliseconds of a page. Raises `RuntimeError` if the page is not shown."""
         self._sent += 1
         path = page.format(
+            node=f"n{1 + self._sent % (NODES - 1):06d}",
+            index=self._sent % SLOTS_PER_NODE,
             project=self._sent % PROJECTS,
             team=self._sent % TEAMS,
             allocation=self._allocations[self._sent % len(self._allocations)],
@@ -108,6 +146,8 @@ async def _running() -> AsyncIterator[TakeRound]:
         settings = Settings(database_url=SecretStr(sqlalchemy_url(server)), redis_url=SecretStr(redis.url))
         async with plane(settings, pool=1) as made:
             key = await admin_key(made)
+            await publish(made)
+        Fleet(NODES, FULL).write(server.admin_dsn)
         await project(server, redis.url, folder, await record_allocations(server.app_dsn), _TABLES)
         # Pages that need the newest events wait for the projector.
         environment = {"SLICEPLANE_DATABASE_URL": sqlalchemy_url(server), "SLICEPLANE_REDIS_URL": redis.url}
@@ -125,6 +165,7 @@ async def _running() -> AsyncIterator[TakeRound]:
         await browser.log_in(key)
         for each in (*_PAGES, *_HISTORY):
             await browser.open(each)
+        await browser.preview()
 
         async def take(_number: int, progress: Progress) -> Round:
             # Before the pages, which the programs of the second control plane would slow down.
@@ -132,6 +173,7 @@ async def _running() -> AsyncIterator[TakeRound]:
             for number in range(REQUESTS):
                 for kind, pages in (("page", _PAGES), ("history", _HISTORY)):
                     found[kind] += [await browser.open(each) for each in pages]
+                found["page"].append(await browser.preview())
                 progress((number + 1) / REQUESTS)
             return dict(found)
 
@@ -150,8 +192,8 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
 
 BENCH: Final = Bench(
     name="console",
-    explanation="pages of the web console with 100,000 allocations and 1 million events, and the echo of a serial console",
-    shape=f"console {ALLOCATIONS}, {PROJECTS} projects, {TEAMS} teams, {REQUESTS} requests of each page, {ECHOES} echoes",
+    explanation="pages of the web console with 5,000 nodes, 100,000 allocations and 1 million events, and the echo of a serial console",
+    shape=f"console {NODES} nodes, {ALLOCATIONS}, {PROJECTS} projects, {TEAMS} teams, {REQUESTS} requests of each page, {ECHOES} echoes",
     rounds=ROUNDS,
     running=_running,
     results=_results,

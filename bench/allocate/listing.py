@@ -85,6 +85,9 @@ _SLOT: Final = SlotId("node-0/0")
 _BEGAN: Final = datetime(2026, 3, 1, 8, tzinfo=UTC)
 _ADDRESS: Final = Ipv4Address("10.100.1.10")
 _MAC: Final = MacAddress("02:00:5e:00:00:01")
+SSH_KEY: Final = SshPublicKey(
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBzPzYEEuKx0pWzqOq5eqUJYVtNHpb5lWPxYDBPzYxAP bench"
+)
 _NO_LIMIT: Final = {"SLICEPLANE_REQUESTS_PER_MINUTE": "0", "SLICEPLANE_PROJECT_REQUESTS_PER_MINUTE": "0"}
 
 
@@ -95,12 +98,9 @@ def _life() -> tuple[AllocationFact, ...]:
         "default", _MAC, _ADDRESS, Ipv4Subnet("10.100.1.0/24"), Ipv4Address("10.100.1.1"), "br-slice"
     )
     sku, image = SkuName("lab.small"), ImageName("lab-guest")
-    key = SshPublicKey(
-        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBzPzYEEuKx0pWzqOq5eqUJYVtNHpb5lWPxYDBPzYxAP bench"
-    )
     specified = AllocationSpecified(name, SpecifiedSku(sku, 1, SMALL), SpecifiedImage(image, 1, GUEST), None)
     facts: list[AllocationFact] = [
-        AllocationRequested(name, ProjectId("p"), sku, "private-nat", image, (key,), 3600, 1, {}),
+        AllocationRequested(name, ProjectId("p"), sku, "private-nat", image, (SSH_KEY,), 3600, 1, {}),
         specified,
         AllocationPlaced(name, (PlacedSlot(_SLOT, network),), _BEGAN + timedelta(minutes=2)),
     ]

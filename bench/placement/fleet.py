@@ -5,12 +5,13 @@ without events. The streams of the slots are at version 0, so that a command can
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
+from uuid import UUID
 
 import psycopg
 from psycopg.types.json import Jsonb
 
 from events.offers import Offer, encoded
-from events.values import ImageName, SkuName
+from events.values import ImageName, SkuName, allocation_of
 
 SLOTS_PER_NODE: Final = 8
 PLAIN, CONSTRAINED = SkuName("plain"), SkuName("h200.ib")
@@ -25,6 +26,8 @@ OFFERS: Final = (
     Offer(None, 0, "ethernet", numa_nodes=1),
 )
 """Hardware of the nodes in turn; only slots with the first one suit the constrained SKU."""
+_HOLDER: Final = allocation_of(UUID(int=0))
+"""Holder of all slots that are in use. It has no events."""
 _LATER: Final = timedelta(days=3650)
 _NODES: Final = """
 insert into read.node (node_id, version, state, subnet, l2_domain, token_sha256, token_expires_at, key_thumbprint,
@@ -38,13 +41,14 @@ insert into work.node_seen (node_id, agent_version, spooled_reports, resynced, s
 select node_id, '1', 0, true, %(seen_at)s from read.node
 """
 _SLOTS: Final = """
-insert into read.slot (slot_id, node_id, slot_index, version, state, vcpus, memory_mib, network_device, offer, skus,
+insert into read.slot (slot_id, node_id, slot_index, version, state, allocation_id, vcpus, memory_mib, network_device, offer, skus,
                        l2_domain, mac_address, private_ip, subnet, gateway, bridge)
 select 'n' || lpad(number::text, 6, '0') || '/' || index, 'n' || lpad(number::text, 6, '0'), index, 0,
-       case when random() < %(full)s then 'claimed' else 'free' end, %(vcpus)s, %(memory)s, 'slice' || index,
+       state, case state when 'claimed' then %(holder)s end, %(vcpus)s, %(memory)s, 'slice' || index,
        (%(offers)s::text[])[1 + number %% %(kinds)s], %(skus)s,
        'default', '52:54:00:00:00:01', '10.0.0.10', '10.0.0.0/24', '10.0.0.1', 'br-slice'
-  from generate_series(1, %(nodes)s) number cross join generate_series(0, %(last)s) index
+  from (select number, index, case when random() < %(full)s then 'claimed' else 'free' end state
+          from generate_series(1, %(nodes)s) number cross join generate_series(0, %(last)s) index) slot
 """
 _COUNTS: Final = """
 insert into work.slot_counts (node_id, class, slots, fit, idle, free, free_on_node)
@@ -68,6 +72,7 @@ class Fleet:
             "nodes": self.nodes,
             "seen_at": datetime.now(UTC) + _LATER,
             "full": self.full,
+            "holder": _HOLDER,
             "vcpus": VCPUS,
             "memory": MEMORY_MIB,
             "offers": [encoded(each) for each in OFFERS],

@@ -140,12 +140,16 @@ def against_opening_terminal(state: Allocation) -> list[Objection]:
     """Return the reason why no terminal can be opened in the slices; an empty list if it can."""
     if not isinstance(state, Active):
         return [Objection("slice_not_on_node", "the allocation is not active")]
-    if state.request.gateway_key is None:
-        reason = (
-            "the allocation does not let the SSH gateway log in; create one with gateway_access, or use ssh"
-        )
-        return [Objection("no_gateway_access", reason)]
-    return []
+    return _against_gateway(state)
+
+
+def _against_gateway(state: Allocation) -> list[Objection]:
+    if state.request.gateway_key is not None:
+        return []
+    reason = (
+        "the allocation does not let the SSH gateway log in, because it was created without `gateway_access`"
+    )
+    return [Objection("no_gateway_access", reason)]
 
 
 def against_releasing(state: Allocation) -> list[Objection]:
@@ -241,9 +245,8 @@ def against_renewing(state: Allocation) -> list[Objection]:
 
 def against_ssh_certificate(state: Allocation) -> list[Objection]:
     """Return the reason why no SSH certificate is issued for the slices of the allocation; an empty list if one is."""
-    if state.request.gateway_key is None:
-        reason = "the allocation has no gateway access, which a request sets with `gateway_access` when it is created"
-        return [Objection("no_gateway_access", reason)]
+    if objections := _against_gateway(state):
+        return objections
     if isinstance(state, Active):
         return []
     return [_wrong_state(state, "SSH certificates are issued for active allocations only")]

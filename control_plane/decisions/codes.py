@@ -156,7 +156,6 @@ _NOT_PERMITTED: Final = {
 }
 _UNAVAILABLE: Final = {
     "slice_not_on_node": "The slot has no slice of the allocation.",
-    "no_gateway_access": "The allocation does not let the SSH gateway log in to its slices.",
     "terminals_not_offered": "The deployment has no terminals.",
     "too_many_ssh_connections": "The allocation has the maximum number of open SSH connections.",
     "host_unreadable": "The node cannot read the state of its host.",

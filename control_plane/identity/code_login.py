@@ -17,8 +17,17 @@ from urllib.parse import urlencode
 import httpx
 
 from control_plane.decisions.issuers import Issuer
-from control_plane.identity.provider_client import UNREACHABLE, FetchFailed, ProviderClient, json_object
+from control_plane.decisions.tokens import TokenRefused, read_token
+from control_plane.identity.provider_client import (
+    UNREACHABLE,
+    FetchFailed,
+    ProviderAnswer,
+    ProviderClient,
+    json_object,
+)
 
+MOST_EXCHANGES: Final = 16
+"""Maximum number of codes of a provider that a process exchanges at a time: each takes a connection to the provider."""
 LOGIN_SECONDS: Final = 5.0
 """Time in which the provider must answer."""
 _METADATA_SECONDS: Final = 300.0
@@ -39,12 +48,15 @@ class CodeLogin:
         self._metadata: Mapping[str, Any] = {}
         self._fetch_from = -math.inf
         self._lock = asyncio.Lock()
+        self._exchanges = 0
 
-    def is_from(self, issuer: str | None) -> bool:
-        """Return whether a browser that returns with this `iss` (RFC 9207) comes from this provider. None: the provider
-        sends no `iss`.
+    async def is_from(self, issuer: str | None) -> bool:
+        """Return whether a browser that returns with this `iss` (RFC 9207) comes from this provider. None: the browser
+        has no `iss`, which only a provider may omit that does not announce it. Raises `LoginFailed`.
         """
-        return issuer in (None, self._issuer.issuer)
+        if issuer is None:
+            return (await self._known()).get("authorization_response_iss_parameter_supported") is not True
+        return issuer == self._issuer.issuer
 
     async def authorization_url(self, return_url: str, state: str, verifier: str) -> str:
         """Return the URL of the provider to which the browser is sent. The provider sends it back to `return_url` with
@@ -66,7 +78,7 @@ class CodeLogin:
         return f"{url}{'&' if '?' in url else '?'}{urlencode(query)}"
 
     async def token(self, code: str, return_url: str, verifier: str) -> str:
-        """Exchange a code for the token of the user. Raises `LoginFailed`."""
+        """Exchange a code for the token of the user, which names this provider as its issuer. Raises `LoginFailed`."""
         form = {
             "grant_type": "authorization_code",
             "client_id": self._issuer.client_id or "",
@@ -74,27 +86,62 @@ class CodeLogin:
             "redirect_uri": return_url,
             "code_verifier": verifier,
         }
-        url = await self._endpoint("token_endpoint")
-        statuses = (httpx.codes.OK, httpx.codes.BAD_REQUEST, httpx.codes.UNAUTHORIZED)
-        try:
-            async with asyncio.timeout(LOGIN_SECONDS), self._provider.connected() as client:
-                answer = await json_object(client, "POST", url, form, statuses)
-        except (FetchFailed, *UNREACHABLE) as error:
-            raise self._failed(error) from error
+        answer = await self._exchange(await self._endpoint("token_endpoint"), form)
         token = answer.document.get("access_token")
         if answer.status != httpx.codes.OK or not isinstance(token, str):
             raise LoginFailed(
                 f"the identity provider {self._issuer.name} does not accept the code of this login, which may have"
                 " expired"
             )
+        self._refuse_foreign(token)
         return token
 
+    async def _exchange(self, url: str, form: Mapping[str, str]) -> ProviderAnswer:
+        # Everyone can return with an invented code. Without this limit, the connections to a slow provider would use up
+        # the file descriptors of this process.
+        if self._exchanges >= MOST_EXCHANGES:
+            raise LoginFailed(
+                f"too many logins at the identity provider {self._issuer.name} are in progress; try again in some seconds"
+            )
+        statuses = (httpx.codes.OK, httpx.codes.BAD_REQUEST, httpx.codes.UNAUTHORIZED)
+        self._exchanges += 1
+        try:
+            async with asyncio.timeout(LOGIN_SECONDS), self._provider.connected() as client:
+                return await json_object(client, "POST", url, form, statuses)
+        except (FetchFailed, *UNREACHABLE) as error:
+            raise self._failed(error) from error
+        finally:
+            self._exchanges -= 1
+
+    def _refuse_foreign(self, token: str) -> None:
+        """Raise `LoginFailed` for a token of another issuer: with it, a provider could log in the browser as a caller
+        whom this provider does not name. The API verifies the signature and the claims.
+        """
+        try:
+            issuer = read_token(token).issuer
+        except TokenRefused as error:
+            raise LoginFailed(
+                f"the identity provider {self._issuer.name} issued an unusable token: {error}"
+            ) from error
+        if issuer != self._issuer.issuer:
+            raise LoginFailed(f"the identity provider {self._issuer.name} issued a token of another issuer")
+
     async def _endpoint(self, name: str) -> str:
+        metadata = await self._known()
+        try:
+            return self._provider.endpoint(metadata, name)
+        except FetchFailed as error:
+            raise self._failed(error) from error
+
+    async def _known(self) -> Mapping[str, Any]:
+        """Return the metadata of the provider; nothing between a failed request for it and the next one. Raises
+        `LoginFailed`.
+        """
         try:
             async with self._lock:
                 if self._elapsed() >= self._fetch_from:
                     await self._fetch()
-            return self._provider.endpoint(self._metadata, name)
+            return self._metadata
         except (FetchFailed, *UNREACHABLE) as error:
             raise self._failed(error) from error
 

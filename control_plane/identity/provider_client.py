@@ -65,7 +65,8 @@ class ProviderClient:
 
     def endpoint(self, metadata: Mapping[str, Any], name: str) -> str:
         """Return the URL of an endpoint. Raises `FetchFailed` unless it is protected at least as well as the URL of the
-        issuer: by HTTPS, or by plain HTTP on the loopback interface if the issuer uses plain HTTP too.
+        issuer: by HTTPS, or by plain HTTP on the loopback interface if the issuer uses plain HTTP too. The URL has only
+        printable ASCII characters and no fragment (RFC 6749, section 3.1), so that a query string can be added to it.
         """
         url = metadata.get(name)
         if not isinstance(url, str) or not _is_trustworthy(url, self._issuer.issuer):
@@ -76,6 +77,8 @@ class ProviderClient:
 
 
 def _is_trustworthy(url: str, issuer: str) -> bool:
+    if not (url.isascii() and url.isprintable()) or " " in url or "#" in url:
+        return False
     try:
         parts = urlsplit(url)
         return parts.scheme == "https" or (

@@ -1,7 +1,8 @@
 """What an active allocation permits through the SSH gateway, and whether it still permits it.
 
 Only an active allocation permits anything: connections with the keys of its request, and, if the gateway may log in,
-terminals and connections with SSH certificates. An allocation that is released, stopped or interrupted permits nothing, so its connections end.
+terminals and connections with SSH certificates. An allocation that is released, stopped or interrupted permits nothing,
+so its connections end.
 """
 
 from base64 import b64decode

@@ -227,6 +227,9 @@ class Connection(asyncssh.SSHServer):
             reason = f"{reason} with SSH certificate {serial_of(self._certificate)}"
         plane, caller = self._gateway.plane, ChannelCaller(actor, self._authorisation)
         origin = Origin(caller.actor, reason, new_uuid())
+        if seconds := self._gateway.limits.open_session(self._authorisation.allocation):
+            message = f"too many connections to the slices of the allocation; try again in {seconds} s"
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, message)
         try:
             answer = await plane.handle(begin_ssh(self._authorisation.allocation, number, origin))
         except Refused as refused:

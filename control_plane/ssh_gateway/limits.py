@@ -1,4 +1,5 @@
-"""Limits of what clients can cost a process of the SSH gateway before they are authorised.
+"""Limits of what clients can cost a process of the SSH gateway before they are authorised, and of how often they can
+open sessions afterwards: each session appends three events to the ledger.
 
 A key that is not accepted, and a connection that names a user and ends without authentication, count as a failed
 attempt of the source address and of the allocation that the client named. When one of the two has used up its quota,
@@ -11,6 +12,7 @@ from math import ceil
 from typing import Final
 
 from control_plane.api.requests.rate_windows import Charge, LocalWindows, Quota
+from events.values import AllocationId
 
 MOST_CONNECTIONS: Final = 1000
 """Maximum number of connections of a process."""
@@ -23,10 +25,16 @@ _WINDOW_SECONDS: Final = 60
 class Limits:
     """Counters of a process. Not thread-safe: used by one event loop."""
 
-    def __init__(self, failures_per_minute: int) -> None:
-        """`failures_per_minute`: failed attempts of an address, and of an allocation; 0: not limited."""
+    def __init__(self, failures_per_minute: int, sessions_per_minute: int) -> None:
+        """`failures_per_minute`: failed attempts of an address, and of an allocation; `sessions_per_minute`: sessions
+        to the slices of an allocation. 0: not limited.
+        """
         self._quota = Quota("ssh", failures_per_minute, _WINDOW_SECONDS) if failures_per_minute else None
         self._failures = LocalWindows(_MOST_COUNTERS)
+        self._sessions_quota = (
+            Quota("ssh_sessions", sessions_per_minute, _WINDOW_SECONDS) if sessions_per_minute else None
+        )
+        self._sessions = LocalWindows(_MOST_COUNTERS)
         self._connections = Counter[str]()
 
     def connect(self, source: str) -> bool:
@@ -52,3 +60,12 @@ class Limits:
         windows = [self._failures.read(Charge(self._quota, subject)) for subject in subjects]
         blocked = [each.regained_in(self._quota) for each in windows if not each.remaining(self._quota)]
         return ceil(max(blocked, default=0.0))
+
+    def open_session(self, allocation: AllocationId) -> int:
+        """Count a new session to a slice of an allocation. Return 0 if it is within the quota, else the seconds until
+        the next one is.
+        """
+        if self._sessions_quota is None:
+            return 0
+        spent = self._sessions.spend(Charge(self._sessions_quota, allocation))
+        return 0 if spent.admitted else max(1, ceil(spent.window.regained_in(self._sessions_quota)))

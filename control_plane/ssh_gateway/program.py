@@ -41,7 +41,8 @@ class Gateway:
 
     def __init__(self, plane: Plane, keys: OrderKeys) -> None:
         self.plane, self.keys = plane, keys
-        self.limits = Limits(plane.settings.unauthenticated_per_minute)
+        settings = plane.settings
+        self.limits = Limits(settings.unauthenticated_per_minute, settings.requests_per_minute)
         self.callers: set[ChannelCaller] = set()
         self.terminals: set[TerminalCaller] = set()
         self.connections: set[Connection] = set()

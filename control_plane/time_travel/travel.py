@@ -8,9 +8,10 @@ not final yet are waited for, and a hanging appender does not delay requests abo
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from itertools import starmap
 from typing import Final, NamedTuple, Protocol
 
 import psycopg
@@ -21,8 +22,8 @@ from control_plane.time_travel.moment import Moment
 from control_plane.time_travel.time_limit import TIME_LIMIT_SECONDS, time_limit
 from events.ledger import cursors
 from events.ledger.connection import ledger_connection
-from events.ledger.cursors import Last, last_up_to
-from events.ledger.moments import position_at, settled
+from events.ledger.cursors import Last, lasts_up_to
+from events.ledger.moments import positions_at, settled
 from events.values import Position
 from read_models import checkpoints
 
@@ -78,22 +79,29 @@ class TimeTravel:
             async with time_limit("too_many_readers", "too many requests read the past at once; retry"):
                 conn = await stack.enter_async_context(self._connection())
             ledger = await ledger_connection(conn)
-            yield conn, tuple([Place(each, await last_up_to(ledger, each)) for each in positions])
+            lasts = await lasts_up_to(ledger, positions)
+            yield conn, tuple(starmap(Place, zip(positions, lasts, strict=True)))
 
     async def positions(self, *wanted: Moment | None) -> tuple[Position, ...]:
         """Return the positions of the requested moments, once the ledger is final up to each. Raises `Conflict` for a
         future moment, and `NotYetKnown` on a timeout.
         """
         async with time_limit("not_yet_final", "events at this position are still being written; retry"):
-            found = tuple([await self._position(each) for each in wanted])
+            times = [each for each in wanted if isinstance(each, datetime)]
+            at = await self._positions_at(times) if times else {}
+            found = tuple(
+                [at[each] if isinstance(each, datetime) else await self._position(each) for each in wanted]
+            )
             await self._final_to(max(found))
             return found
 
-    async def _position(self, wanted: Moment | None) -> Position:
-        if isinstance(wanted, datetime):
-            await self._settle(wanted)
-            async with self._ledger() as ledger:
-                return await position_at(ledger, wanted)
+    async def _positions_at(self, times: Sequence[datetime]) -> dict[datetime, Position]:
+        await self._settle(max(times))
+        # One query for all: the history of the capacity has up to 200 times.
+        async with self._ledger() as ledger:
+            return dict(zip(times, await positions_at(ledger, times), strict=True))
+
+    async def _position(self, wanted: Position | None) -> Position:
         if wanted is not None and wanted <= self._end.final:
             return wanted
         async with self._ledger() as ledger:

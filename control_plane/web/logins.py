@@ -102,9 +102,10 @@ async def return_from_provider(request: Request) -> Response:
         notice = "This login was not begun in this browser, or it was completed already. Log in again."
         return _form(request, HTTPStatus.BAD_REQUEST, notice=notice)
     code = query.get("code", "")
-    if not code or not provider.is_from(query.get("iss")):
-        return _form(request, HTTPStatus.FORBIDDEN, notice=f"The identity provider {name} refused the login.")
     try:
+        if not code or not await provider.is_from(query.get("iss")):
+            notice = f"The identity provider {name} refused the login."
+            return _form(request, HTTPStatus.FORBIDDEN, notice=notice)
         token = await provider.token(code, _return_url(request), code_verifier(login, name))
     except LoginFailed as error:
         return _form(request, HTTPStatus.SERVICE_UNAVAILABLE, notice=_sentence(error))

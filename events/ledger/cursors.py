@@ -7,12 +7,13 @@ user chooses a starting point without having read an event; it is valid up to th
 """
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, Self
 
 import psycopg
 
-from events.ledger.connection import fetch_row, fetch_value
+from events.ledger.connection import fetch_value
 from events.values import Epoch, InvalidValue, Position
 
 _SEEN: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})")
@@ -22,7 +23,13 @@ select exists (select from ledger.event where position = %(position)s and epoch 
     or exists (select from ledger.dead_position where position = %(position)s and epoch = %(epoch)s)
 """
 _DRAWN: Final = "select last from ledger.fence()"
-_LAST: Final = "select position, epoch, recorded_at from ledger.event where position <= %s order by position desc limit 1"
+_LASTS: Final = """
+select last.position, last.epoch, last.recorded_at
+  from unnest(%s::bigint[]) with ordinality as wanted(upto, number)
+  left join lateral (select e.position, e.epoch, e.recorded_at from ledger.event e
+                      where e.position <= wanted.upto order by e.position desc limit 1) as last on true
+ order by wanted.number
+"""
 
 
 def parse_position(raw: str) -> Position | None:
@@ -83,4 +90,13 @@ async def drawn(conn: psycopg.AsyncConnection) -> Position:
 
 async def last_up_to(conn: psycopg.AsyncConnection, position: Position) -> Last | None:
     """Return the last event at or before a position; None if there is none. The position itself may have no event."""
-    return await fetch_row(conn, Last, _LAST, [position], prepare=True)
+    [last] = await lasts_up_to(conn, [position])
+    return last
+
+
+async def lasts_up_to(
+    conn: psycopg.AsyncConnection, positions: Sequence[Position]
+) -> tuple[Last | None, ...]:
+    """Return for each position the last event at or before it; None if there is none."""
+    rows = await (await conn.execute(_LASTS, [[*positions]], prepare=True)).fetchall()
+    return tuple(None if row[0] is None else Last(*row) for row in rows)

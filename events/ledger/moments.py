@@ -15,6 +15,7 @@ position can have an event of that time, so the search walks back from there. Th
 every append would pay for it.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -35,20 +36,24 @@ select min(a.xact_start) as began, coalesce(bool_or(a.xact_start is null), false
   left join pg_catalog.pg_locks l on l.virtualtransaction = h.holder and l.locktype = 'virtualxid'
   left join pg_catalog.pg_stat_activity a on a.pid = l.pid
 """
-_PLACE: Final = """
-with recursive halved(low, high) as (
-    select 0::bigint, coalesce((select max(position) from ledger.event), 0) + 1
-  union all
-    select case when late then low else middle end, case when late then middle else high end
-      from (select low, high, (low + high) / 2 as middle from halved where high - low > 1) as step
-     cross join lateral (
-        select coalesce((select e.recorded_at > %(late)s from ledger.event e
-                          where e.position >= step.middle order by e.position limit 1), true) as late) as probe
-)
-select coalesce(
-  (select e.position from ledger.event e
-    where e.position < (select min(high) from halved) and e.recorded_at <= %(moment)s
-    order by e.position desc limit 1), 0)
+_PLACES: Final = """
+select place.position
+  from unnest(%(moments)s::timestamptz[]) with ordinality as wanted(moment, number)
+ cross join lateral (
+    with recursive halved(low, high) as (
+        select 0::bigint, coalesce((select max(position) from ledger.event), 0) + 1
+      union all
+        select case when late then low else middle end, case when late then middle else high end
+          from (select low, high, (low + high) / 2 as middle from halved where high - low > 1) as step
+         cross join lateral (
+            select coalesce((select e.recorded_at > wanted.moment + %(slack)s from ledger.event e
+                              where e.position >= step.middle order by e.position limit 1), true) as late) as probe
+    )
+    select coalesce(
+      (select e.position from ledger.event e
+        where e.position < (select min(high) from halved) and e.recorded_at <= wanted.moment
+        order by e.position desc limit 1), 0) as position) as place
+ order by wanted.number
 """
 
 
@@ -80,10 +85,11 @@ async def settled(conn: psycopg.AsyncConnection) -> Settled:
     return Settled(now, None if oldest.unknown else oldest.began or now)
 
 
-async def position_at(conn: psycopg.AsyncConnection, moment: datetime) -> Position:
-    """Return the position of the last event recorded at or before a time; 0 if there is none.
+async def positions_at(conn: psycopg.AsyncConnection, moments: Sequence[datetime]) -> tuple[Position, ...]:
+    """Return for each time the position of the last event recorded at or before it; 0 if there is none.
 
-    The time must be settled: all events recorded before it are committed.
+    The times must be settled: all events recorded before them are committed.
     """
-    parameters = {"moment": moment, "late": moment + SLACK}
-    return Position(await fetch_value(conn, _PLACE, parameters, prepare=True))
+    parameters = {"moments": [*moments], "slack": SLACK}
+    rows = await (await conn.execute(_PLACES, parameters, prepare=True)).fetchall()
+    return tuple(Position(row[0]) for row in rows)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from events.ledger.append import append
 from events.ledger.cursors import last_up_to
-from events.ledger.moments import SLACK, Settled, position_at, settled
+from events.ledger.moments import SLACK, Settled, positions_at, settled
 from events.values import Position
 from tests.ledger.given import because, committed, on
 from tests.servers.postgres import Connect, Database
@@ -39,9 +39,9 @@ def written(database: Database, log: dict[int, datetime]) -> Iterator[None]:
             admin.execute("delete from ledger.event")
 
 
-async def positions_at(database: Database, moments: list[datetime]) -> list[int]:
+async def positions_in(database: Database, moments: list[datetime]) -> list[int]:
     async with await psycopg.AsyncConnection.connect(database.app_dsn) as conn:
-        return [await position_at(conn, moment) for moment in moments]
+        return [*await positions_at(conn, moments)]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -65,7 +65,7 @@ def test_ledger_position_at_a_time_is_that_of_the_last_event_recorded_up_to_this
     moments = [BEGAN + timedelta(seconds=each) for each in offsets] + list(log.values())
     exact = [max((each for each, time in log.items() if time <= moment), default=0) for moment in moments]
     with written(database, log):
-        assert asyncio.run(positions_at(database, moments)) == exact
+        assert asyncio.run(positions_in(database, moments)) == exact
 
 
 async def test_ledger_up_to_a_time_counts_as_final_once_every_append_that_may_record_an_earlier_time_has_ended(
@@ -87,8 +87,7 @@ async def test_ledger_up_to_a_time_counts_as_final_once_every_append_that_may_re
     free = await settled_now(reader)
     assert free.before is not None
     assert read < free.before <= free.now
-    assert await position_at(reader, read) == position
-    assert await position_at(reader, read - timedelta(microseconds=1)) == 1
+    assert await positions_at(reader, [read, read - timedelta(microseconds=1)]) == (position, 1)
 
 
 async def test_open_append_keeps_the_ledger_from_being_final_only_for_times_after_the_begin_of_its_transaction(
@@ -156,7 +155,8 @@ async def query_settled_times(conn: psycopg.AsyncConnection, answers: list[tuple
         moment = (await settled_now(conn)).now
         while (before := (await settled_now(conn)).before) is None or before <= moment:
             await asyncio.sleep(0)
-        answers.append((moment, await position_at(conn, moment)))
+        [position] = await positions_at(conn, [moment])
+        answers.append((moment, position))
 
 
 async def test_last_event_up_to_a_ledger_position_without_event_is_the_event_before_this_position(

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from tests.api.api_process import api_process
 from tests.road.conftest import Site
+from tests.road.test_console_limits import IDLE_SECONDS, LONG, LONGEST_SECONDS
 from tests.servers.ssh_gateway import GREETING, Client, Gateway, KeyPair, gateway_process, key_pair
 from tests.waiting import until
 
@@ -158,6 +160,77 @@ def test_address_with_too_many_failed_attempts_is_refused_also_with_a_valid_key(
         assert "Permission denied" in gateway.refusal(slices.allocation, slices.other_key, *to)
         assert "too many failed attempts" in gateway.refusal(slices.allocation, slices.other_key, *to)
         assert "too many failed attempts; try again in" in gateway.refusal(slices.allocation, slices.key, *to)
+
+
+def test_allocation_with_too_many_failed_attempts_accepts_no_key_from_any_address(
+    site: Site, tmp_path: Path
+) -> None:
+    with gateway_process(site.plane, tmp_path, SLICEPLANE_UNAUTHENTICATED_PER_MINUTE="2") as gateway:
+        slices = Slices(site, gateway, tmp_path)
+        other = slices.create(slices.other_key)
+
+        def refusal(source: int, key: KeyPair) -> str:
+            to = ("-b", f"127.0.0.{source}", "-W", "slice:22", "127.0.0.1")
+            return gateway.refusal(slices.allocation, key, *to)
+
+        # One failed attempt is within the quota of each address.
+        for source in (2, 3):
+            refusal(source, slices.other_key)
+        assert "too many failed attempts; try again in" in refusal(4, slices.key)
+        words = ("-b", "127.0.0.4", "-W", "slice:22", "127.0.0.1")
+        client = Client(gateway.command(other, slices.other_key, *words))
+        try:
+            greeted(client)
+        finally:
+            client.end()
+
+
+def test_connection_beyond_the_quota_of_its_allocation_is_refused_and_not_recorded(
+    site: Site, tmp_path: Path
+) -> None:
+    with gateway_process(site.plane, tmp_path, SLICEPLANE_REQUESTS_PER_MINUTE="1") as gateway:
+        slices = Slices(site, gateway, tmp_path)
+        with slices.connection() as client:
+            greeted(client)
+        to = ("-W", "slice:22", "127.0.0.1")
+        refused = gateway.refusal(slices.allocation, slices.key, *to)
+        assert re.search(
+            "too many connections to the slices of the allocation; try again in [0-9]+ s", refused
+        )
+    slices.await_end()
+    assert [kind for kind, _ in slices.events()] == [
+        "console.requested",
+        "console.connected",
+        "console.disconnected",
+    ]
+
+
+def is_echoed(client: Client) -> bool:
+    """Send a byte, and return whether the guest has echoed it; False if the connection has ended."""
+    with suppress(BrokenPipeError):
+        client.write(b"a")
+        return client.read(1) == b"a"
+    return False
+
+
+@pytest.mark.parametrize("end", ["idle", "too_long"])
+def test_connection_without_input_is_idle_and_one_with_input_ends_at_its_maximum_duration(
+    site: Site, tmp_path: Path, end: str
+) -> None:
+    # Of two limits, the one that the test expects is short enough to be reached.
+    limits = {
+        "SLICEPLANE_CONSOLE_IDLE_MINUTES": str(IDLE_SECONDS / 60),
+        "SLICEPLANE_CONSOLE_HOURS": str((LONGEST_SECONDS if end == "too_long" else LONG) / 3600),
+    }
+    with gateway_process(site.plane, tmp_path, **limits) as gateway:
+        slices = Slices(site, gateway, tmp_path)
+        with slices.connection() as client:
+            greeted(client)
+            while end == "too_long" and is_echoed(client):
+                continue
+            shown = "no input for" if end == "idle" else "a session lasts at most"
+            assert f"the session ended: {shown}" in client.errors()
+    assert slices.await_end() == end
 
 
 @pytest.mark.parametrize("action", ["release", "stop"])

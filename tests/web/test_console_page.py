@@ -1,12 +1,14 @@
 """The pages of serial consoles and displays, in Chromium, with an agent with a simulated host."""
 
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, BrowserContext
 
 from node_agent.lab.simulated.display import COLOURS, HEIGHT, WIDTH
 from tests.api.access.principals import issue
@@ -73,19 +75,25 @@ def site(emptied_plane: RunningPlane, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def consoles(site: Site, chromium: Browser) -> Iterator[Consoles]:
+    with chromium.new_context(viewport={"width": 1280, "height": 900}) as context:
+        made = consoles_in(context, site)
+        yield made
+        assert made.visitor.page.evaluate("window.reports") == []
+        assert made.visitor.faults == []
+
+
+def consoles_in(context: BrowserContext, site: Site) -> Consoles:
+    """Log in, and return the consoles of a new active allocation."""
     allocation = site.create()
     site.await_state(allocation, "active")
-    with chromium.new_context(viewport={"width": 1280, "height": 900}) as context:
-        context.add_init_script(_POLICY_REPORTS)
-        visitor = Visitor(context, context.new_page(), site.plane.url)
-        visitor.watch()
-        visitor.open(f"/allocations/{allocation}")
-        visitor.page.keyboard.type(ADMIN_KEY)
-        visitor.page.keyboard.press("Enter")
-        visitor.page.get_by_role("heading", name=allocation).wait_for()
-        yield Consoles(site, visitor, allocation)
-        assert visitor.page.evaluate("window.reports") == []
-        assert visitor.faults == []
+    context.add_init_script(_POLICY_REPORTS)
+    visitor = Visitor(context, context.new_page(), site.plane.url)
+    visitor.watch()
+    visitor.open(f"/allocations/{allocation}")
+    visitor.page.keyboard.type(ADMIN_KEY)
+    visitor.page.keyboard.press("Enter")
+    visitor.page.get_by_role("heading", name=allocation).wait_for()
+    return Consoles(site, visitor, allocation)
 
 
 def test_terminal_shows_the_login_and_what_is_typed_and_a_closed_session_is_opened_again(
@@ -132,6 +140,17 @@ def test_reload_ends_the_session(consoles: Consoles) -> None:
     assert consoles.end() == "closed_by_caller"
     consoles.start()
     assert consoles.open()[0]["id"] != former["id"]
+
+
+def test_session_ends_within_five_seconds_after_the_browser_is_killed(site: Site, chromium: Browser) -> None:
+    consoles = consoles_in(chromium.new_context(), site)
+    consoles.show("console")
+    consoles.start()
+    found = chromium.new_browser_cdp_session().send("SystemInfo.getProcessInfo")
+    [program] = [each["id"] for each in found["processInfo"] if each["type"] == "browser"]
+    os.kill(program, signal.SIGKILL)
+    until(lambda: consoles.open() == [], "no session is open", 5)
+    assert consoles.end() == "closed_by_caller"
 
 
 def test_display_is_drawn_and_gets_keys_pasted_text_and_ctrl_alt_del(consoles: Consoles) -> None:

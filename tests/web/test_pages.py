@@ -1,12 +1,14 @@
 """Pages of the web console: what each role and project sees, actions, hostile texts, and the security of responses."""
 
 import re
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 
 from tests.api.access.principals import Key, create_project, issue
+from tests.api.api_process import api_process
 from tests.api.node import KEY, admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import TLS_CONTEXT, RunningPlane
@@ -276,6 +278,22 @@ def test_page_shows_the_ssh_line_and_commands_of_an_active_allocation(
     assert f"GET /v1/allocations/{running.id}" in page.text
     assert "slice.ready" not in page.text
     assert "allocation.activated" in page.text
+
+
+def test_page_of_an_active_allocation_shows_the_ssh_line_through_the_gateway_to_each_slice(
+    running: RunningAllocation, tmp_path: Path
+) -> None:
+    gateway = {
+        "SLICEPLANE_SSH_GATEWAY_ADDRESS": "ssh.example.com:2222",
+        "SLICEPLANE_SSH_GATEWAY_HOST_KEY": KEY,
+    }
+    line = f"ssh -J {running.id}@ssh.example.com:2222 root@slice"
+    with api_process(running.plane, tmp_path / "api.log", **gateway) as api:
+        browser = logged_in(api.plane)
+        page = browser.open(f"/allocations/{running.id}")
+        assert f"{line} Copy through the SSH gateway" in page.text
+        assert line in page.attributes("button", "data-copy")
+    assert line not in logged_in(running.plane).open(f"/allocations/{running.id}").text
 
 
 def test_page_of_the_past_shows_the_state_then_and_offers_no_action(

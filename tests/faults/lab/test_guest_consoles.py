@@ -6,8 +6,10 @@ import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
+import httpx
 import psycopg
 import pytest
 from playwright.sync_api import Browser, Page
@@ -95,6 +97,18 @@ class GuestConsoles:
         with psycopg.connect(self.lab.stack.admin_dsn) as conn:
             query = "select from work.console where console_id = %s"
             return conn.execute(query, [console]).fetchone() is not None
+
+    def is_carried(self, since: datetime) -> bool:
+        """Return whether every process of the API serves, and the node has sent a heartbeat after this time. Until
+        then, the node cannot open a console.
+        """
+        for url in self.lab.stack.api_urls:
+            try:
+                httpx.get(f"{url}/healthz", verify=self.lab.stack.trusted, timeout=5)
+            except httpx.TransportError:
+                return False
+        node = self.lab.call("GET", f"/nodes/{NODE}")
+        return node["state"] == "enrolled" and datetime.fromisoformat(node["seen_at"]) > since
 
     def listeners(self) -> dict[str, list[str]]:
         """Return the addresses on which processes of the node listen for TCP connections, by program."""
@@ -217,7 +231,8 @@ def test_session_on_a_guest_ends_with_each_program_that_carries_it_and_the_conso
     console = consoles.start(kind)
     kill(consoles)
     assert consoles.end_of(console) == end
-    until(consoles.lab.is_alive, "the node is available again", 60)
+    ended = datetime.now(UTC)
+    until(lambda: consoles.is_carried(ended), "the programs that carry a session are available again", 60)
     reached = Visitor(consoles.visitor.context, consoles.visitor.context.new_page(), consoles.visitor.url)
     again = GuestConsoles(consoles.lab, reached, consoles.allocation)
     other = again.start(kind)
