@@ -115,7 +115,7 @@ class CodeLogin:
 
     def _refuse_foreign(self, token: str) -> None:
         """Raise `LoginFailed` for a token of another issuer: with it, a provider could log in the browser as a caller
-        whom this provider does not name. The API verifies the signature and the claims.
+        that another provider names. The API verifies the signature and the claims.
         """
         try:
             issuer = read_token(token).issuer
