@@ -114,8 +114,10 @@ def ingress_states_of(facts: Iterable[AllocationFact]) -> IngressStates:
                 ingresses[name] = Withdrawn(ingresses[name].asked, reason)
             case IngressRemoved(ingress_id=name):
                 ingresses[name] = Removed(ingresses[name].asked)
-            case _:
+            case _ if ingresses:
                 ingresses |= _with_its_slice(ingresses, fact)
+            case _:
+                pass
     return ingresses
 
 

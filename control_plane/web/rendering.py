@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from control_plane.version import release
+from control_plane.web.moments import FORMS
 
 _FOLDER: Final = Path(__file__).parent
 STATIC: Final = _FOLDER / "static"
@@ -29,8 +31,12 @@ POLICY: Final = (
 """Content security policy of the pages."""
 DISPLAY_POLICY: Final = POLICY.replace("img-src 'self'", "img-src 'self' data:")
 _LONGEST: Final = 60
+_UNREADABLE: Final = ("_sha256", "_thumbprint", "public_key")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
+_ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}", re.ASCII)
 _MINUTE: Final = 60
+_HOUR: Final = 3600
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _TONES: Final = {
     "good": (
@@ -108,6 +114,24 @@ def span(seconds: float) -> str:
     return f"{int(seconds // size)} {unit}"
 
 
+def prose(text: str) -> str:
+    """Return a sentence with its times (ISO 8601) as UTC date and time to the second, such as a recorded reason."""
+    return _TIME_IN_TEXT.sub(lambda found: f"{found[1]} {found[2]}", text)
+
+
+def linked(value: Any) -> Markup | str:
+    """Return a scalar of a JSON document as text; the id of an allocation as a link to its page."""
+    text = scalar(value)
+    if not _ALLOCATION.fullmatch(text):
+        return text
+    return Markup('<a href="/ui/allocations/{}">{}</a>').format(text, text)
+
+
+def slot_hours(seconds: str) -> str:
+    """Return a number of seconds, which the API returns as text, in hours with two decimals and separators."""
+    return f"{Decimal(seconds) / _HOUR:,.2f}"
+
+
 def took(seconds: float | None) -> str:
     """Return the time that a step took, such as `120 ms`, `3.4 s` or `2 h`; empty if it is not known."""
     if seconds is None:
@@ -117,34 +141,50 @@ def took(seconds: float | None) -> str:
     return f"{seconds:.1f} s" if seconds < _MINUTE else span(seconds)
 
 
-def gist(data: Mapping[str, Any], of: str = "") -> str:
+def gist(data: Mapping[str, Any], of: str = "") -> Markup:
     """Return the content of an event in one line, for every type of event. Values equal to `of`, the name of the
-    resource that the page shows, and digests are omitted.
+    resource that the page shows, and values that mean nothing to a reader, such as digests and keys, are omitted.
     """
-    shown = {name: each for name, each in data.items() if each != of and not name.endswith("_sha256")}
-    return ", ".join(_parts(shown))
+    shown = {name: each for name, each in data.items() if each != of and not name.endswith(_UNREADABLE)}
+    return Markup(", ").join(_parts(shown))
 
 
-def _parts(data: Mapping[str, Any]) -> Iterator[str]:
+def _parts(data: Mapping[str, Any]) -> Iterator[str | Markup]:
     for name, value in data.items():
         match name, value:
             case _, None | "":
                 continue
-            case "reason", {"message": message}:
-                yield str(message)
-            case "reason", str():
-                yield value
-            case "slots", [*slots]:
-                yield "slots " + " ".join(str(each.get("slot_id", "")) for each in slots)
-            case _, dict() | list():
-                continue
-            case "slot_id" | "node_id" | "allocation_id", _:
+            case "allocation_id", _:
+                yield linked(value)
+            case "slot_id" | "node_id", _:
                 yield str(value)
+            case "reason", str():
+                yield prose(value)
+            case _, dict() | list():
+                yield from _of_record(name, value)
             case _, str() if _TIME.fullmatch(value):
-                yield f"{name.replace('_', ' ')} {value[:19].replace('T', ' ')}"
+                yield f"{name.replace('_', ' ')} {prose(value)}"
             case _, _:
-                text = scalar(value)
-                yield f"{name.replace('_', ' ')} {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"
+                yield from _short(name, scalar(value))
+
+
+def _of_record(name: str, value: Any) -> Iterator[str]:
+    """Yield what a line shows of a record or a list in an event: most are left out."""
+    match name, value:
+        case ("reason", {"message": message}) | ("failures", [*_, {"reason": {"message": message}}]):
+            yield prose(str(message))
+        case "slots", [*slots]:
+            yield "slots " + " ".join(str(each.get("slot_id", "")) for each in slots)
+        case "drift", [*drift]:
+            yield ", ".join(str(each.get("kind", "")) for each in drift)
+        case _:
+            pass
+
+
+def _short(name: str, text: str) -> Iterator[str]:
+    # A text of JSON, such as the result of a task, is left out like a record.
+    if not text.startswith(("{", "[")):
+        yield f"{name.replace('_', ' ')} {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"
 
 
 def in_path(segment: str) -> str:
@@ -193,10 +233,12 @@ def _environment() -> Environment:
     filters = {
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
         "tone": tone_of, "fact": fact, "mark": mark_of, "scalar": scalar, "as_json": as_json, "took": took,
+        "prose": prose, "linked": linked, "slot_hours": slot_hours,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(
         release=release(),
+        forms_of_times=FORMS,
         new_key=lambda: str(uuid4()),
         without_cursor=_without_cursor,
     )

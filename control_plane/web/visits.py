@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -14,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from control_plane.web.calls import Answer, Api, Query, Refusal, path_of, url_of
 from control_plane.web.cookies import form_token, is_form_token
+from control_plane.web.moments import api_moment
 from control_plane.web.rendering import page
 
 MOST_FORM_BYTES: Final = 256 * 1024
@@ -114,12 +116,19 @@ class Visit:
 
     @property
     def at(self) -> str | None:
-        """The past moment that the page shows; None: the present."""
-        return self.query("at")
+        """The past moment that the page shows, in the format of the API; None: the present."""
+        return self.moment("at")
 
     def query(self, name: str) -> str | None:
         """Return a query parameter of the page without surrounding white space; None if it is missing or empty."""
         return self.request.query_params.get(name, "").strip() or None
+
+    def moment(self, name: str) -> str | None:
+        """Return a query parameter that is a time or position, in the format of the API; None if it is missing
+        or empty.
+        """
+        text = self.query(name)
+        return None if text is None else api_moment(text, datetime.now(UTC))
 
     def url(self, **changed: str | None) -> str:
         """Return the path and query of the page with changed parameters; None removes a parameter."""

@@ -28,12 +28,22 @@ class LedgerNotEmpty(Exception):
         super().__init__("the ledger is not empty, and demo data are recorded in an empty one only")
 
 
+def require_empty_ledger(admin_dsn: str) -> None:
+    """Raise `LedgerNotEmpty` if the ledger has events."""
+    with psycopg.connect(admin_dsn) as conn:
+        _require_empty(conn)
+
+
+def _require_empty(conn: psycopg.Connection) -> None:
+    if conn.execute("select from ledger.event limit 1").fetchone() is not None:
+        raise LedgerNotEmpty
+
+
 @contextmanager
 def ledger_clock_replaced(admin_dsn: str) -> Iterator[None]:
     """Let `ledger.append` stamp events with `DemoClock` while the `with` block runs. Raises `LedgerNotEmpty`."""
     with psycopg.connect(admin_dsn, autocommit=True) as conn:
-        if conn.execute("select from ledger.event limit 1").fetchone() is not None:
-            raise LedgerNotEmpty
+        _require_empty(conn)
         row = conn.execute(_FUNCTION).fetchone()
         original = str(row[0]) if row is not None else ""
         assert _TRUE_TIME in original, "ledger.append must stamp events with clock_timestamp()"

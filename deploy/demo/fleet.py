@@ -1,9 +1,11 @@
 """The demo fleet of `./dev up --demo`: its data are recorded once, in an empty ledger, and its agents run with `up`.
 
-The file `demo.json` of the state folder lists its nodes. It is written before the first event and marked as complete
-after the last one, so that `up` refuses a state folder with incomplete demo data.
+The file `demo.json` of the state folder lists its nodes. It is written before the first event of an empty ledger, and
+marked as complete after the last one. `up` therefore refuses a state folder with incomplete demo data, and `up --demo`
+may delete its database and record the data again.
 """
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Final
 import msgspec
 from sqlalchemy.engine import URL
 
-from deploy.demo.clock import LedgerNotEmpty
+from deploy.demo.clock import LedgerNotEmpty, require_empty_ledger
 from deploy.demo.hosting import HostedNode, Hosting
 from deploy.demo.plan import DemoNode, Sizes
 from deploy.demo.plan import nodes as nodes_of
@@ -20,6 +22,7 @@ from deploy.embedded.children import Child
 from deploy.embedded.client import Api
 from deploy.embedded.layout import Layout, write_private_text
 from deploy.embedded.node_files import token_file, write_token
+from deploy.embedded.postgres_cluster import clear_stale_locks
 from deploy.embedded.screen import Screen
 
 HEARTBEAT_SECONDS: Final = 20
@@ -39,24 +42,36 @@ class _Record(msgspec.Struct):
 
 
 class DemoFleet:
-    """The demo fleet of a state folder. Without demo data, all methods except `record` do nothing."""
+    """The demo fleet of a state folder. Without demo data, all methods except `record` do nothing.
 
-    def __init__(self, layout: Layout, screen: Screen) -> None:
+    Raises `DemoRefused` for incomplete demo data, unless `again` is true: then they are deleted, because they are
+    recorded again.
+    """
+
+    def __init__(self, layout: Layout, screen: Screen, *, again: bool = False) -> None:
         self._layout, self._screen = layout, screen
         self._path = layout.state / "demo.json"
         self._agents: Child | None = None
-        self._record = self._read()
+        self._record = self._read(again=again)
 
-    def _read(self) -> _Record | None:
+    def _read(self, *, again: bool) -> _Record | None:
         if not self._path.exists():
             return None
         record = msgspec.json.decode(self._path.read_bytes(), type=_Record)
-        if not record.complete:
+        if record.complete:
+            return record
+        if not again:
             raise DemoRefused(
-                f"the demo data in {self._layout.state} are incomplete, because the filling was interrupted; "
-                f"empty the folder with ./dev reset --state {self._layout.state}, and run ./dev up --demo again"
+                f"the demo data in {self._layout.state} are incomplete, because their recording was interrupted; run"
+                " ./dev up with --demo, which records them again, or empty the folder with ./dev reset"
             )
-        return record
+        self._screen.show("the recording of the demo data was interrupted; it begins again")
+        # A killed `up` leaves Postgres behind for a moment, which would write into the next database.
+        clear_stale_locks(self._layout.database / "data", self._layout.run / "postgres")
+        # `demo.json` last, so that an interrupted deletion is repeated.
+        shutil.rmtree(self._layout.database, ignore_errors=True)
+        self._path.unlink()
+        return None
 
     @property
     def exists(self) -> bool:
@@ -71,16 +86,16 @@ class DemoFleet:
         # Imported here and not above: it imports all commands of the control plane, and every `./dev up` would wait.
         from deploy.demo.fill import fill
 
-        record = _Record(sizes)
-        self._write(record)
         try:
-            with self._screen.progress(f"record {sizes.days:g} days of {sizes.nodes} nodes") as show:
-                fill(admin_dsn, app, sizes, lambda share, moment: show(share, f"{moment:%Y-%m-%d}"))
+            require_empty_ledger(admin_dsn)
         except LedgerNotEmpty as refused:
-            self._path.unlink()
             raise DemoRefused(
                 f"{refused}; use another state folder (--state DIR), or empty it with ./dev reset"
             ) from refused
+        record = _Record(sizes)
+        self._write(record)
+        with self._screen.progress(f"record {sizes.days:g} days of {sizes.nodes} nodes") as show:
+            fill(admin_dsn, app, sizes, lambda share, moment: show(share, f"{moment:%Y-%m-%d}"))
         record.complete = True
         self._write(record)
         self._record = record

@@ -79,6 +79,11 @@ class Layout:
         return Path(base) / f"sliceplane-{self.run_id}"
 
     @property
+    def database(self) -> Path:
+        """Folder of Postgres."""
+        return self.state / "postgres"
+
+    @property
     def logs(self) -> Path:
         return self.state / "logs"
 

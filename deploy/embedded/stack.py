@@ -84,7 +84,7 @@ class Stack:
         self._replicas = replicas
         self._gateways = replicas_of(Program.SSH_GATEWAY, replicas)
         self._ports = _ports(layout, (*self._apis, *self._gateways, *map(_terminals_of, self._gateways)))
-        self._postgres = PostgresServer(layout.state / "postgres", layout.run / "postgres")
+        self._postgres = PostgresServer(layout.database, layout.run / "postgres")
         self.certificates = certificates.ensure(layout.certificates, self._addresses, datetime.now(UTC))
         self.trusted = trust(self.certificates.ca.read_text())
         self._redis: embedded_redis.RedisServer | None = None

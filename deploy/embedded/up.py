@@ -65,7 +65,7 @@ def _run(
     demo: Sizes | None,
 ) -> int:
     layout.ensure()
-    fleet = DemoFleet(layout, screen)
+    fleet = DemoFleet(layout, screen, again=demo is not None)
     _log_to(layout.logs / "up.log")
     nodes = _choose_nodes(layout, screen, simulated=simulated)
     _stop_at_end(opened, nodes.stop)

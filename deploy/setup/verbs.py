@@ -40,6 +40,12 @@ VERBS: Final = {
         ("reset",),
         runs_in_root=False,
     ),
+    "screenshots": Verb(
+        "screenshots [--state DIR] [--only PAGE ...] FOLDER",
+        "make pictures of every page of the web console of a running `up --demo`, in Chromium",
+        "deploy.screenshots",
+        runs_in_root=False,
+    ),
     "test": Verb(
         "test [NAME] [--affected [BASE]] [--random-order [SEED]] [PYTEST ARGS]",
         "run all tests, those of tests/NAME, or those that most directly depend on the changes since BASE "

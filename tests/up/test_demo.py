@@ -5,6 +5,7 @@ import os
 import signal
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -12,8 +13,11 @@ import pytest
 
 from deploy.demo.clock import LedgerNotEmpty
 from deploy.demo.fill import fill
+from deploy.demo.fleet import DemoFleet, DemoRefused
 from deploy.demo.plan import Sizes, planned_allocations
 from deploy.embedded.lab_catalogue import publish_lab_catalogue
+from deploy.embedded.layout import Layout
+from deploy.embedded.screen import Screen
 from deploy.embedded.stack import sqlalchemy_url
 from events.values import correlation_of
 from read_models.projections import PROJECTIONS
@@ -107,3 +111,29 @@ def test_interrupted_recording_ends_between_two_commands_and_restores_the_clock_
 
 def test_planned_allocations_depend_on_the_seed_only() -> None:
     assert planned_allocations(SIZES, 1) == planned_allocations(SIZES, 1) != planned_allocations(SIZES, 2)
+
+
+def test_interrupted_demo_data_are_refused_by_a_plain_up_and_deleted_to_be_recorded_again(
+    tmp_path: Path,
+) -> None:
+    layout = Layout(tmp_path)
+    (layout.database / "data").mkdir(parents=True)
+    interrupted = '{"sizes": [12, 3, 18], "complete": false}'
+    (tmp_path / "demo.json").write_text(interrupted)
+    (tmp_path / "client.json").write_text("{}")
+    with pytest.raises(DemoRefused, match="with --demo, which records them again"):
+        DemoFleet(layout, Screen())
+    assert layout.database.exists()
+    assert not DemoFleet(layout, Screen(), again=True).exists
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["client.json"]
+
+
+def test_demo_data_of_a_ledger_with_events_are_refused_before_they_are_recorded_as_begun(
+    database: Database, tmp_path: Path
+) -> None:
+    publish_lab_catalogue(sqlalchemy_url(database.app_dsn))
+    fleet = DemoFleet(Layout(tmp_path), Screen())
+    with pytest.raises(DemoRefused, match="not empty"):
+        fleet.record(database.admin_dsn, sqlalchemy_url(database.app_dsn), SIZES)
+    # An incomplete record would let `up --demo` delete this ledger.
+    assert [*tmp_path.iterdir()] == []

@@ -5,7 +5,7 @@ import pytest
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
-from tests.web.browsing import Browser, logged_in
+from tests.web.browsing import Browser, Page, logged_in
 from tests.web.test_event_pages import position_of
 
 
@@ -53,6 +53,41 @@ def test_changes_lead_to_the_state_after_them_and_to_their_neighbours(
         assert (position < placed) is (relation == "before")
         assert admin.open(str(target).removeprefix("/ui")).attributes("li", "aria-current") == ["true"]
     assert f"/ui/events/{active}" in page.attributes("a", "href")
+
+
+def test_history_of_an_address_and_its_slot_names_the_allocation_of_that_time_and_why_it_ended(
+    running_plane: RunningPlane,
+) -> None:
+    node = admit(running_plane, "n1", slots=1)
+    first = RunningAllocation(running_plane, node)
+    held = running_plane.last_position()
+    with running_plane.client() as client:
+        assert client.delete(f"/allocations/{first.id}").is_success
+    first.report("slice.removed", absent=["port", "lease"])
+    free = running_plane.last_position()
+    second = RunningAllocation(running_plane, node)
+    admin = logged_in(running_plane)
+    for kind, name in (("address", first.slot["private_ip"]), ("slot", "n1/0")):
+        page = f"/history?kind={kind}&name={name}"
+        then = _allocations(admin.open(f"{page}&at=position:{held}"))
+        assert f"{first.id[-6:]} had it then" in then
+        assert f"released {first.view()['reason']['message']}" in then
+        assert second.id[-6:] not in then
+        between = _allocations(admin.open(f"{page}&at=position:{free}"))
+        assert "No allocation had it then" in between
+        assert f"{first.id[-6:]} default" in between
+        now = _allocations(admin.open(page))
+        assert f"{second.id[-6:]} has it now" in now
+        assert f"{first.id[-6:]} default" in now
+
+
+def _allocations(page: Page) -> str:
+    """Return the part of a history that names the allocations."""
+    assert page.status == 200, page.text
+    return (
+        page.text.partition("Why it ended")[2].partition("Changes")[0]
+        + page.text.partition("Allocations")[2].partition("Why it ended")[0]
+    )
 
 
 def test_time_of_the_slider_leads_to_the_state_then_and_its_end_to_the_present(

@@ -327,11 +327,30 @@ def test_search_finds_a_resource_by_id_name_and_address(admin: Browser, running:
         "lab.small": "/ui/skus",
         slot["mac_address"]: "/ui/history?kind=address&name=" + slot["mac_address"].replace(":", "%3A"),
         slot["private_ip"]: f"/ui/history?kind=address&name={slot['private_ip']}",
+        "14": "/ui/events/14",
+        "position:14": "/ui/events/14",
     }
     for text, path in found.items():
         page = admin.open("/search", q=text)
         assert (page.status, page.path) == (200, path)
-    assert "Nothing that you may read" in admin.open("/search", q="absent").text
+    for text in ("absent", "9" * 18, "9" * 19):
+        assert "Nothing that you may read" in admin.open("/search", q=text).text
+
+
+def test_search_with_a_time_shows_the_resource_at_this_time(
+    admin: Browser, running: RunningAllocation
+) -> None:
+    address, last = running.slot["private_ip"], running.plane.last_position()
+    for text, path in {
+        address: f"/ui/history?kind=address&name={address}&at=position%3A{last}",
+        running.id: f"/ui/allocations/{running.id}?at=position%3A{last}",
+        "n1": f"/ui/nodes/n1?at=position%3A{last}",
+        "n1/0": f"/ui/history?kind=slot&name=n1%2F0&at=position%3A{last}",
+        "lab.small": f"/ui/skus?at=position%3A{last}",
+        "14": "/ui/events/14",
+    }.items():
+        page = admin.open("/search", q=f"{text}  position:{last}")
+        assert (page.status, page.path) == (200, path)
 
 
 def test_form_creates_an_allocation_once_and_a_refusal_keeps_what_was_entered(

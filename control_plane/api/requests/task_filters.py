@@ -14,9 +14,9 @@ from pydantic import AfterValidator
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.views.task_views import STATE
-from control_plane.decisions.allocation_states import Requested, fold
-from control_plane.histories import allocation_history
+from control_plane.histories import allocation_placements
 from control_plane.work.tables import task
+from events.allocations import AllocationPlaced, AllocationReplaced
 from events.values import AllocationId, InvalidValue, NodeId, SlotId, allocation_id, node_id, node_of, slot_id
 from tasks.catalogue import CATALOGUE
 
@@ -94,8 +94,12 @@ class WantedTasks:
 
 
 async def _slots(conn: AsyncConnection, allocation: AllocationId) -> list[SlotId]:
-    state = fold(tuple(recorded.fact for recorded in await allocation_history(conn, allocation)))
-    return [] if state is None or isinstance(state, Requested) else [slot.slot_id for slot in state.slots]
+    """Return the current slots of an allocation: those of its newest placement."""
+    placements = (each.fact for each in reversed(await allocation_placements(conn, allocation)))
+    placed = next(
+        (each for each in placements if isinstance(each, AllocationPlaced | AllocationReplaced)), None
+    )
+    return [] if placed is None else [slot.slot_id for slot in placed.slots]
 
 
 def _wanted(

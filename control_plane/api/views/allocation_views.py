@@ -29,6 +29,7 @@ from control_plane.decisions.allocation_states import (
 )
 from control_plane.decisions.ingress import (
     IngressState,
+    IngressStates,
     Lost,
     Published,
     Removed,
@@ -251,7 +252,7 @@ def allocation_view(
         price_per_hour=used.sku.content.price_per_hour if used and not isinstance(state, Waiting) else None,
         slots=[] if isinstance(state, Requested) else _slots(state, facts),
         lease=None if isinstance(state, Requested) else _lease(state),
-        endpoints=_endpoints(state, facts) if isinstance(state, Active) else [],
+        endpoints=_endpoints(state, facts, ingresses) if isinstance(state, Active) else [],
         ingress=[_ingress_view(each, state, principal) for each in ingresses.values()],
         replace_on_failure=request.replace_on_failure,
         gateway_access=request.gateway_key is not None,
@@ -349,7 +350,7 @@ def _lease(state: Accepted) -> LeaseView | None:
     return None if lease is None else LeaseView(granted_at=lease.granted_at, expires_at=lease.expires_at)
 
 
-def _endpoints(state: Active, facts: Sequence[AllocationFact]) -> list[Endpoint]:
+def _endpoints(state: Active, facts: Sequence[AllocationFact], ingresses: IngressStates) -> list[Endpoint]:
     ready = {fact.slot_id: fact for fact in facts if isinstance(fact, SliceReady)}
     check = state.specification.image.content.readiness
     kind = "ssh" if check.banner.startswith(_SSH_VERSION) else "tcp"
@@ -357,9 +358,7 @@ def _endpoints(state: Active, facts: Sequence[AllocationFact]) -> list[Endpoint]
         Endpoint(kind=kind, address=fact.address, port=fact.port, node_id=node_of(slot), via="node")
         for slot, fact in sorted(ready.items())
     )
-    public = (
-        _public(each.asked) for each in ingress_states_of(facts).values() if isinstance(each, Published)
-    )
+    public = (_public(each.asked) for each in ingresses.values() if isinstance(each, Published))
     return [*by_node, *public]
 
 
@@ -428,6 +427,7 @@ def _ingress_state(ingress: IngressState, allocation: Allocation) -> str:
 
 
 def _generation(facts: Sequence[AllocationFact]) -> int:
-    return max(
-        (version for version, fact in enumerate(facts, 1) if isinstance(fact, AnyDesiredStateFact)), default=0
-    )
+    version = len(facts)
+    while version > 0 and not isinstance(facts[version - 1], AnyDesiredStateFact):
+        version -= 1
+    return version

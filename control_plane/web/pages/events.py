@@ -29,10 +29,16 @@ async def show_list(visit: Visit) -> Response:
     """List events, newest first, filtered by type, actor, project, stream, node, correlation id and time."""
     chosen = {name: visit.query(name) for name in _FILTERS}
     api = {name: value for name, value in chosen.items() if name not in ("node", "stream")}
+    times = {name: visit.moment(name) for name in ("from", "to")}
     streams = await _streams(visit, chosen["stream"], chosen["node"])
     listed, seal = await both(
         visit.get(
-            "events", order="desc", limit=TIMELINE_PAGE, cursor=visit.query("cursor"), stream=streams, **api
+            "events",
+            order="desc",
+            limit=TIMELINE_PAGE,
+            cursor=visit.query("cursor"),
+            stream=streams,
+            **{**api, **times},
         ),
         read_seal(visit),
     )

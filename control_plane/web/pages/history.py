@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from control_plane.web.cookies import ROOT
+from control_plane.web.pages.holdings import holdings
 from control_plane.web.rendering import fields_of
 from control_plane.web.timeline import read_seal
 from control_plane.web.visits import Visit, both, nothing, problem, see_other
@@ -46,8 +47,8 @@ async def show(visit: Visit) -> Response:
         )
     if (moment := visit.query("moment")) is not None:
         return _at_moment(visit, moment)
-    begin, compared = visit.query("from"), visit.query("compared")
-    chosen = {name: visit.query(name) for name in _QUERY}
+    begin, compared = visit.moment("from"), visit.moment("compared")
+    chosen = {"kind": kind, "name": name, "at": visit.at, "from": begin, "compared": compared}
     values: dict[str, Any] = {"kind": kind, "kinds": KINDS, "name": name, "chosen": chosen}
     if name is None:
         return visit.render("history.html", found=None, changes=None, **values)
@@ -65,6 +66,7 @@ async def show(visit: Visit) -> Response:
     return visit.render(
         "history.html",
         found=found,
+        held=await holdings(visit, kind, found["state"], visit.at),
         changes=changes,
         rows=[*fields_of(found["state"])],
         slider=_slider(found, changes["changes"], first and first["changes"]),

@@ -1,40 +1,56 @@
-"""Search for a resource by its id, name or address."""
+"""Search for a resource by its id, name, address or position, at a time if one follows: `10.1.0.12 yesterday`."""
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
-from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from control_plane.web.calls import Refusal
+from control_plane.web.calls import Refusal, url_of
 from control_plane.web.cookies import ROOT
+from control_plane.web.moments import api_moment
 from control_plane.web.rendering import in_path
 from control_plane.web.visits import Visit, see_other
 
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ADDRESS: Final = re.compile(r"\d{1,3}(\.\d{1,3}){3}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
-_SLOT: Final = re.compile(r"(?P<node>[a-z0-9-]+)/\d+")
+_SLOT: Final = re.compile(r"[a-z0-9-]+/\d+")
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,62})")
+_POSITION: Final = re.compile(r"(?:position:)?(?P<number>[1-9]\d{0,18})", re.ASCII)
 
 
 class _Candidate(NamedTuple):
-    """A resource that the text may name: the API path that finds it, and its page in the console."""
+    """A resource that the text may name: the API path that finds it, and its page in the console. `past` is the page
+    that shows the resource at a time; None: it has no past.
+    """
 
     title: str
     scope: str
     path: tuple[str, ...]
     page: str
+    past: str | None = None
 
 
 async def show(visit: Visit) -> Response:
     """Show the only resource that the text names; else the list of those that it names, which may be empty."""
-    text = visit.query("q") or ""
+    text, _, time = (visit.query("q") or "").partition(" ")
+    at = api_moment(time.strip(), datetime.now(UTC)) or None
     found = [each for each in _candidates(text) if visit.allows(each.scope) and await _exists(visit, each)]
     if len(found) == 1:
-        return see_other(f"{ROOT}{found[0].page}")
-    return visit.render("search.html", text=text, found=found)
+        return see_other(_page_at(found[0], at))
+    pages = [(each.title, _page_at(each, at)) for each in found]
+    return visit.render("search.html", text=text, found=pages)
+
+
+def _page_at(candidate: _Candidate, at: str | None) -> str:
+    """Return the page of a resource, at a time if it has a past."""
+    if at is None or candidate.past is None:
+        return f"{ROOT}{candidate.page}"
+    page, marked, anchor = candidate.past.partition("#")
+    joined = "&" if "?" in page else "?"
+    return f"{ROOT}{page}{joined}{url_of('', {'at': at})[1:]}{marked}{anchor}"
 
 
 async def _exists(visit: Visit, candidate: _Candidate) -> bool:
@@ -49,20 +65,35 @@ async def _exists(visit: Visit, candidate: _Candidate) -> bool:
 
 def _candidates(text: str) -> Iterator[_Candidate]:
     if _ALLOCATION.fullmatch(text):
-        yield _Candidate("Allocation", "allocations:read", ("allocations", text), f"/allocations/{text}")
+        yield _with_past("Allocation", "allocations:read", ("allocations", text), f"/allocations/{text}")
     elif _UUID.fullmatch(text):
         yield _Candidate("Task", "tasks:read", ("tasks", text), f"/tasks/{text}")
     elif _ADDRESS.fullmatch(text):
-        page = f"/history?{urlencode({'kind': 'address', 'name': text})}"
-        yield _Candidate("Address", "events:read", ("history", "address", text), page)
-    elif slot := _SLOT.fullmatch(text):
+        yield _with_past("Address", "events:read", ("history", "address", text), _history("address", text))
+    elif _SLOT.fullmatch(text):
         node, index = text.split("/")
-        yield _Candidate(
-            "Slot", "fleet:read", ("nodes", node, "slots", index), f"/nodes/{in_path(node)}/slots/{index}"
-        )
-        yield _Candidate("Node", "fleet:read", ("nodes", slot["node"]), f"/nodes/{in_path(slot['node'])}")
-    elif _NAME.fullmatch(text):
-        yield _Candidate("Node", "fleet:read", ("nodes", text), f"/nodes/{in_path(text)}")
-        yield _Candidate("Project", "projects:read", ("projects", text), f"/projects/{in_path(text)}")
-        yield _Candidate("SKU", "catalogue:read", ("skus", text), f"/skus#{in_path(text)}")
-        yield _Candidate("Image", "catalogue:read", ("images", text), f"/images#{in_path(text)}")
+        page = f"/nodes/{in_path(node)}/slots/{index}"
+        yield _Candidate("Slot", "fleet:read", ("nodes", node, "slots", index), page, _history("slot", text))
+    else:
+        yield from _named(text)
+
+
+def _named(text: str) -> Iterator[_Candidate]:
+    """Yield the event with this position, and the resources with this name, which may be a number too."""
+    if position := _POSITION.fullmatch(text):
+        number = position["number"]
+        yield _Candidate("Event", "events:read", ("events", number, "causes"), f"/events/{number}")
+    if _NAME.fullmatch(text):
+        yield _with_past("Node", "fleet:read", ("nodes", text), f"/nodes/{in_path(text)}")
+        yield _with_past("Project", "projects:read", ("projects", text), f"/projects/{in_path(text)}")
+        yield _with_past("SKU", "catalogue:read", ("skus", text), f"/skus#{in_path(text)}")
+        yield _with_past("Image", "catalogue:read", ("images", text), f"/images#{in_path(text)}")
+
+
+def _with_past(title: str, scope: str, path: tuple[str, ...], page: str) -> _Candidate:
+    """Return a candidate with a page that also shows the past."""
+    return _Candidate(title, scope, path, page, page)
+
+
+def _history(kind: str, name: str) -> str:
+    return url_of("/history", {"kind": kind, "name": name})

@@ -15,7 +15,8 @@ _FORMATS: Final = {"csv": "csv", "focus": "focus.csv"}
 
 
 def _filters(visit: Visit) -> dict[str, str | None]:
-    return {name: visit.query(name) for name in _FILTERS}
+    times = {name: visit.moment(name) for name in ("from", "to")}
+    return {**{name: visit.query(name) for name in _FILTERS}, **times}
 
 
 async def show(visit: Visit) -> Response:

@@ -8,9 +8,23 @@ const PREVIEW_MS = 400;
 const POLL_MS = 1500;
 const MOST_VIEWS = 50;
 
-for (const button of document.querySelectorAll("[data-copy]")) {
-  if (!navigator.clipboard) continue;
-  button.hidden = false;
+prepare(document);
+
+// Prepares what needs a script: buttons that copy, and the titles of columns, which a narrow window shows in each cell.
+function prepare(root) {
+  for (const button of root.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
+  for (const table of root.querySelectorAll(".scroll > table:not(.events)")) {
+    const titles = [...table.querySelectorAll("thead th, thead td")].map((each) => (each.querySelector(".hidden") ? "" : each.textContent.trim()));
+    table.classList.add("labelled");
+    for (const row of table.tBodies[0].rows) {
+      let column = 0;
+      for (const cell of row.cells) {
+        // A cell of all columns has a text instead of a row, such as "No tasks."
+        if (column > 0 && titles[column] && row.cells.length > 1) cell.dataset.label = titles[column];
+        column += cell.colSpan;
+      }
+    }
+  }
 }
 
 document.addEventListener("click", async (event) => {
@@ -166,7 +180,7 @@ async function replaceParts(root) {
     const fresh = page.querySelector(`[data-part="${part.dataset.part}"]`);
     if (fresh) part.replaceWith(document.adoptNode(fresh));
   }
-  for (const button of root.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
+  prepare(root);
   return true;
 }
 

@@ -1,0 +1,90 @@
+"""Which allocations had a slot or an address, until when, and why they ended: the answer at the top of its history."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from control_plane.web.visits import Visit, both, nothing
+
+_SHOWN: Final = 5
+"""Number of allocations that are shown: the newest up to the chosen time."""
+_CLAIMED: Final = "slot.claimed"
+_TYPES: Final = (_CLAIMED, "slot.released", "slot.force_released")
+
+
+class Holding(NamedTuple):
+    """The time in which an allocation held a slot. `allocation` is its present view, None if it may not be read.
+    `is_current`: whether it held the slot at the chosen time.
+    """
+
+    name: str
+    requested_by: str
+    begin: str
+    end: str | None
+    is_current: bool
+    allocation: Mapping[str, Any] | None = None
+
+
+class Holdings(NamedTuple):
+    """The slot that a page shows, or that has the address that it shows, and its allocations, newest first."""
+
+    slot: str
+    newest: Sequence[Holding]
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether an allocation held the slot at the chosen time."""
+        return any(each.is_current for each in self.newest)
+
+
+async def holdings(
+    visit: Visit, kind: str, state: Mapping[str, Any] | None, at: str | None
+) -> Holdings | None:
+    """Return the allocations of a slot or an address up to a time (None: now); None for other kinds of resources, and
+    for an address that no slot had at the time.
+    """
+    slot, since = _slot_of(kind, state)
+    if slot is None or not visit.allows("allocations:read"):
+        return None
+    stream = [f"slot-{slot}"]
+    until, following = await both(
+        visit.get("events", stream=stream, type=_TYPES, order="desc", limit=2 * _SHOWN, to=at),
+        visit.get("events", stream=stream, type=_TYPES, order="asc", limit=1, **{"from": at})
+        if at
+        else nothing(),
+    )
+    later = following["items"] if following else []
+    found = [*_paired([*until["items"]], later, since)][:_SHOWN]
+    views = await both(*(visit.try_get("allocations", each.name) for each in found))
+    return Holdings(slot, [each._replace(allocation=view) for each, view in zip(found, views, strict=True)])
+
+
+def _slot_of(kind: str, state: Mapping[str, Any] | None) -> tuple[str | None, int]:
+    """Return the slot of a state, and the position since which it has the address that the page shows."""
+    if state is None:
+        return None, 0
+    if kind == "slot":
+        return state["id"], 0
+    holder = state["holders"][-1] if kind == "address" and state["holders"] else None
+    return (holder["slot"]["id"], holder["since"]) if holder and holder["slot"] else (None, 0)
+
+
+def _paired(
+    newest: Sequence[Mapping[str, Any]], later: Sequence[Mapping[str, Any]], since: int
+) -> Iterator[Holding]:
+    """Yield the holdings of events of a slot, newest first. `later` has the first event after the chosen time."""
+    ended, ended_later = _ends(newest), _ends(later)
+    for each in newest:
+        name = each["data"].get("allocation_id")
+        if name is None or each["type"] != _CLAIMED or each["position"] < since:
+            continue
+        end = ended.get(name) or ended_later.get(name)
+        yield Holding(name, each["actor"], each["recorded_at"], end, is_current=name not in ended)
+
+
+def _ends(events: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return when each allocation gave up the slot."""
+    return {
+        each["data"]["allocation_id"]: each["recorded_at"]
+        for each in events
+        if each["type"] != _CLAIMED and "allocation_id" in each["data"]
+    }
