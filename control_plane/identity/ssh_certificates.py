@@ -28,7 +28,7 @@ _NONCE_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """What a certificate states: this public key is that of the caller `key_id`, who may log in to the slices of this
+    """What a certificate states: this public key is that of the caller `key_id`, and may log in to the slices of this
     allocation.
     """
 

@@ -16,7 +16,7 @@ from asyncssh.public_key import (
 )
 
 _CRITICAL: Final = frozenset({"force-command", "source-address"})
-"""Critical options that asyncssh knows. It refuses a certificate with another one."""
+"""Critical options that asyncssh supports. It refuses a certificate with another one."""
 
 
 def against(certificate: SSHOpenSSHCertificate, user: str) -> str | None:
@@ -33,7 +33,7 @@ def against(certificate: SSHOpenSSHCertificate, user: str) -> str | None:
 
 
 def key_id_of(certificate: SSHOpenSSHCertificate) -> str:
-    """Return the key id: the caller for whom the control plane issued the certificate."""
+    """Return the key id: the caller that requested the certificate from the control plane."""
     key_id: str = certificate._key_id  # noqa: SLF001 (asyncssh has no accessor)
     return key_id
 
@@ -57,7 +57,7 @@ def offering_certificates(
         offered(_certificate_in(key_data))
         return await validate(username, key_data, msg, signature)
 
-    connection.validate_public_key = validate_offered  # type: ignore[method-assign]
+    connection.validate_public_key = validate_offered  # type: ignore[method-assign]  # asyncssh has no other hook
 
 
 def _certificate_in(key_data: bytes) -> SSHOpenSSHCertificate | None:

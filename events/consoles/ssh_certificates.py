@@ -16,7 +16,7 @@ class SshCertificateIssued(Fact, frozen=True):
     serial: int
     """Serial number of the certificate."""
     allocation_id: AllocationId
-    """Allocation whose slices accept the certificate; its id is the only principal of the certificate."""
+    """Allocation of the slices that accept the certificate; its id is the only principal of the certificate."""
     key_id: str
     """Key id of the certificate: the caller that requested it, as in `actor`."""
     fingerprint: str

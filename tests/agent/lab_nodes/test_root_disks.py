@@ -1,6 +1,6 @@
 """Slices with a root disk on a real node: the disk image is downloaded and boots by BIOS and UEFI, the data survives a
 restart, and a release leaves none of it on the node's disk. The usual run boots the lab's guest; the full run also
-boots Debian, whose OpenSSH accepts SSH certificates for the allocation.
+boots Debian, which accepts SSH certificates for the allocation.
 """
 
 import os

@@ -21,7 +21,7 @@ from tests.servers.oidc_provider import AUDIENCE, Provider
 from tests.servers.plane import ADMIN_KEY, RunningPlane, running
 from tests.waiting import until
 from tests.web.browsing import Browser, Page
-from tests.web.test_provider_logins import sent_back, visit
+from tests.web.logins.test_provider_logins import sent_back, visit
 
 SESSION: Final = "sliceplane_session"
 LOGIN: Final = "sliceplane_login"

@@ -29,7 +29,7 @@ TO: Final = ("-W", "slice:22", "127.0.0.1")
 
 
 class Slices:
-    """An active allocation with gateway access, and a caller whose key is not one of the allocation."""
+    """An active allocation with gateway access, and a caller with another key than those of the allocation."""
 
     def __init__(self, site: Site, gateway: Gateway, folder: Path) -> None:
         self.site, self.plane, self.gateway, self.folder = site, site.plane, gateway, folder

@@ -13,7 +13,7 @@ from tests.cli.conftest import OWN_KEY
 from tests.cli.control_plane import ScriptedPlane, document, problem
 from tests.cli.examples import ALLOCATION, NODE, allocation
 from tests.cli.outcome import Outcome
-from tests.cli.test_ssh import PATH, programs, started
+from tests.cli.ssh.test_ssh import PATH, programs, started
 
 __all__ = ["programs"]
 Run = Callable[..., Outcome]
