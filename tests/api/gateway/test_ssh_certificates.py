@@ -1,4 +1,4 @@
-"""SSH certificates of callers for the slices of an allocation: what they state, which callers get one, and what is recorded."""
+"""SSH certificates of callers for the slices of an allocation: their content, their refusals, and their events."""
 
 import subprocess
 from collections.abc import Iterator
