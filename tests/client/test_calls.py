@@ -187,6 +187,8 @@ def test_fields_of_the_body_of_a_call_are_those_of_its_operation(name: str, requ
         body = bodies.RegisterNode(id="n")
     if name == "describe_project":
         body = bodies.DescribeProject(description="d")
+    if name == "request_ssh_certificate":
+        body = bodies.RequestSshCertificate(public_key="k")
     assert body_fields(type(body)) == set(schema["properties"])
     required = {field.encode_name for field in msgspec.structs.fields(type(body)) if field.required}
     assert required == set(schema.get("required", ()))

@@ -24,6 +24,7 @@ def test_dev_help_lists_all_verbs_in_a_fixed_order() -> None:
         "up",
         "down",
         "reset",
+        "screenshots",
         "test",
         "torture",
         "check",

@@ -34,8 +34,10 @@ def changes(lifecycle: Lifecycle, subject: str, **query: str) -> dict[str, Any]:
 
 
 def without_conditions(expected: dict[str, Any]) -> dict[str, Any]:
-    """Return an allocation's view without the conditions and the actions of the caller, which have no history."""
-    return expected | {"conditions": None, "allowed_actions": None}
+    """Return an allocation's view without the conditions, the address of terminals and the actions of the caller, which
+    have no history.
+    """
+    return expected | {"conditions": None, "terminal_address": None, "allowed_actions": None}
 
 
 def test_past_state_at_a_position_equals_the_api_response_of_that_time(lifecycle: Lifecycle) -> None:

@@ -20,8 +20,8 @@ def lifecycle(postgres_server: PostgresServer) -> Iterator[Lifecycle]:
 
 
 def as_of_the_past(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return a view without the actions of the caller, and without the fields that come from heartbeats, which are not
-    events.
+    """Return a view without the actions of the caller, the address of terminals, and the fields that come from
+    heartbeats, which are not events.
     """
     if "items" in answer:
         return answer | {"items": [as_of_the_past(item) for item in answer["items"]]}
@@ -31,7 +31,7 @@ def as_of_the_past(answer: dict[str, Any]) -> dict[str, Any]:
         return answer | {"state": state, "seen_at": None, "spooled_reports": None, "blocked_by": None}
     if "network_device" in answer:
         return answer | {"blocked_by": None}
-    return answer | {"conditions": None}
+    return answer | {"conditions": None, "terminal_address": None}
 
 
 @pytest.mark.parametrize("path", [*RECORDED_PATHS, "/allocations/ID"])
