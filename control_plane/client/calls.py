@@ -106,7 +106,7 @@ def request_terminal(name: str, body: bodies.NewTerminal) -> Call[TerminalTicket
 
 
 def request_ssh_certificate(name: str, public_key: str) -> Call[SshCertificate]:
-    """Issue an SSH certificate for a public key, with which the slices of an allocation accept its private key."""
+    """Issue an SSH certificate for a public key. The slices of the allocation accept it until it expires."""
     body = bodies.RequestSshCertificate(public_key=public_key)
     return Call("POST", allocation_path(name, "ssh-certificates"), SshCertificate, body=body)
 

@@ -114,8 +114,8 @@ class CodeLogin:
             self._exchanges -= 1
 
     def _refuse_foreign(self, token: str) -> None:
-        """Raise `LoginFailed` for a token of another issuer: with it, a provider could log in the browser as a caller
-        that another provider names. The API verifies the signature and the claims.
+        """Raise `LoginFailed` if another issuer issued the token. Otherwise, a provider could log the user in as a
+        caller of another provider. The API verifies the signature and the claims.
         """
         try:
             issuer = read_token(token).issuer

@@ -20,7 +20,9 @@ _CRITICAL: Final = frozenset({"force-command", "source-address"})
 
 
 def against(certificate: SSHOpenSSHCertificate, user: str) -> str | None:
-    """Return why a certificate is not accepted for a user now; None if it is, in case that its signing key is."""
+    """Return why a certificate is not valid for a user now; None if it is valid. The key that signed the certificate is
+    not checked.
+    """
     if list(certificate.principals) != [user]:
         return "the user is not its only principal"
     if not _CRITICAL.isdisjoint(certificate.options):

@@ -55,7 +55,7 @@ class Sessions(Protocol):
     connections: set["Connection"]
 
     def start(self, run: Coroutine[Any, Any, Reason]) -> asyncio.Task[Reason]:
-        """Run a session in a task that the gateway waits for when it stops."""
+        """Run a session in a new task. The gateway waits for this task when it stops."""
         ...
 
 

@@ -43,7 +43,7 @@ LOGIN: Final = "login"
 
 
 class ConsolePage(NamedTuple):
-    """A page of the console: the name of its pictures, and its path below `/ui`."""
+    """A page of the web console: the first part of the file names of its screenshots, and its path below `/ui`."""
 
     name: str
     path: str

@@ -1,4 +1,4 @@
-"""Which allocations had a slot or an address, until when, and why they ended: the answer at the top of its history."""
+"""The allocations that had a slot or an address, as the page of its history lists them: when, and why they ended."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple

@@ -47,7 +47,7 @@ def recorded_key(plane: RunningPlane, allocation: str) -> str | None:
     return key
 
 
-def test_order_of_an_allocation_with_gateway_access_has_the_recorded_key_as_user_and_as_authority(
+def test_slices_with_gateway_access_accept_the_recorded_gateway_key_and_certificates_signed_with_it(
     plane: RunningPlane, node: httpx.Client
 ) -> None:
     made = [allocate(plane, gateway_access=True).json() for _ in range(2)]

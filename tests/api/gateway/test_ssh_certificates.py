@@ -35,7 +35,7 @@ KEYS: Final = {
 
 
 class Allocations:
-    """Active allocations on a node of a control plane."""
+    """Creates active allocations on one node of a test control plane."""
 
     def __init__(self, plane: RunningPlane) -> None:
         self.plane, self.node = plane, Node(plane, "lab-a", slots=16)

@@ -61,7 +61,7 @@ def test_certificate_is_written_beside_the_key_or_to_the_named_file(
     assert sent(active) == [{"public_key": OWN_KEY}]
 
 
-def test_private_key_several_keys_and_a_folder_that_does_not_exist_are_refused(
+def test_certificate_for_a_private_key_for_several_keys_or_into_a_missing_folder_is_refused(
     active: ScriptedPlane, sliceplane: Run, home: Path
 ) -> None:
     key = home / "key"

@@ -78,7 +78,7 @@ class Slices:
         return "Permission denied (publickey)" in errors
 
     def reasons(self) -> list[str]:
-        """Return the reasons of the refused certificates, which the gateway has logged."""
+        """Return the reason of each certificate that the gateway refused, from the log of the gateway."""
         lines = self.gateway.child.log.read_text().splitlines()
         logged = [json.loads(each) for each in lines if "ssh_certificate_refused" in each]
         return [each["reason"] for each in logged]

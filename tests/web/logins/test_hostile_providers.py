@@ -207,7 +207,7 @@ def test_unusable_answer_to_a_code_is_refused_with_the_name_of_the_provider(
         {"issuer": "https://other.example"},
     ],
 )
-def test_login_does_not_begin_at_an_unusable_address_of_a_provider(
+def test_login_is_refused_if_the_metadata_of_the_provider_has_an_unusable_endpoint_or_issuer(
     postgres_server: PostgresServer, oidc_provider: Provider, metadata: dict[str, Any]
 ) -> None:
     with hostile_provider() as provider:

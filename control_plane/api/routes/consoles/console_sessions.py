@@ -71,7 +71,7 @@ class Ticket(BaseModel):
 
 
 class ConsoleTicket(BaseModel):
-    """A new console session. `ticket` is its ticket, which no other request returns."""
+    """A new console session. `ticket` opens it once; only this response contains the ticket."""
 
     id: str
     allocation_id: str
@@ -96,7 +96,7 @@ class NewTerminal(BaseModel):
 
 
 class TerminalTicket(BaseModel):
-    """A new terminal. `ticket` is its ticket, which no other request returns."""
+    """A new terminal. `ticket` opens it once; only this response contains the ticket."""
 
     id: str
     allocation_id: str
