@@ -121,19 +121,30 @@ async def positions(
     allocation_id: AllocationId,
     *,
     after: Position,
+    upto: Position,
     limit: int,
-    before: Position | None = None,
+    descending: bool = False,
 ) -> list[Position]:
-    """Return the positions of the events in an allocation's timeline, oldest first; with `before`, of the last events
-    before this position, newest first.
+    """Return the positions of the next events of an allocation's timeline after one position and up to another, in
+    order; with `descending`, return the positions of the last events in this range, newest first.
     """
-    other_streams = sa.select(story.c.position).where(story.c.correlation_id == correlation_of(allocation_id))
-    own = sa.select(event.c.position).where(event.c.stream_id == stream_of_allocation(allocation_id))
-    both = sa.union_all(
-        other_streams.where(story.c.position > after), own.where(event.c.position > after)
-    ).subquery()
-    query = sa.select(both.c.position).order_by(both.c.position).limit(limit)
-    if before is not None:
-        query = sa.select(both.c.position).where(both.c.position < before)
-        query = query.order_by(both.c.position.desc()).limit(limit)
-    return [Position(found) for found in await conn.scalars(query)]
+    # Versions and positions of a stream ascend together; its index is by version.
+    own = event.c.stream_id == stream_of_allocation(allocation_id)
+    others = story.c.correlation_id == correlation_of(allocation_id)
+    of_each = [
+        sa.select(each.position)
+        .where(which, each.position > after, each.position <= upto)
+        .order_by(order.desc() if descending else order)
+        .limit(limit)
+        .subquery()
+        for each, which, order in (
+            (story.c, others, story.c.position),
+            (event.c, own, event.c.version),
+        )
+    ]
+    found = sa.union_all(*(sa.select(each.c.position) for each in of_each)).subquery()
+    order = found.c.position.desc() if descending else found.c.position
+    return [
+        Position(each)
+        for each in await conn.scalars(sa.select(found.c.position).order_by(order).limit(limit))
+    ]

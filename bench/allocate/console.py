@@ -3,9 +3,11 @@
 The ledger is that of the benchmark `list`: 100,000 allocations of several projects, with labels and with all events of
 their lives. The fleet has 5,000 nodes with 40,000 slots, as rows without events (`bench.placement.fleet`). A logged-in
 browser requests the pages one after the other over HTTP, without their scripts and style. In each round, a second
-control plane measures the echo of a serial console (`bench.allocate.console_echo`).
+control plane measures the echo of a serial console (`bench.allocate.console_echo`), and Chromium opens the timeline of
+an allocation with 20,000 events (`bench.allocate.long_timeline`).
 """
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -19,6 +21,7 @@ from bench.access.served import admin_key, api
 from bench.allocate.allocate import publish
 from bench.allocate.console_echo import ECHOES, echoes
 from bench.allocate.listing import ALLOCATIONS, PROJECTS, SSH_KEY, TEAMS, project, record_allocations
+from bench.allocate.long_timeline import EVENTS, open_timelines, record_long_history
 from bench.harness.measure import (
     Bench,
     Measurement,
@@ -148,7 +151,9 @@ async def _running() -> AsyncIterator[TakeRound]:
             key = await admin_key(made)
             await publish(made)
         Fleet(NODES, FULL).write(server.admin_dsn)
-        await project(server, redis.url, folder, await record_allocations(server.app_dsn), _TABLES)
+        await record_allocations(server.app_dsn)
+        long = await record_long_history(server.app_dsn)
+        await project(server, redis.url, folder, long.last, _TABLES)
         # Pages that need the newest events wait for the projector.
         environment = {"SLICEPLANE_DATABASE_URL": sqlalchemy_url(server), "SLICEPLANE_REDIS_URL": redis.url}
         program = installed_program(SERVER, Program.PROJECTOR)
@@ -158,9 +163,8 @@ async def _running() -> AsyncIterator[TakeRound]:
         own = folder / "api"
         own.mkdir()
         port = opened.enter_context(api(server, redis, own, _NO_LIMIT))
-        client = await opened.enter_async_context(
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60)
-        )
+        address = f"http://127.0.0.1:{port}"
+        client = await opened.enter_async_context(httpx.AsyncClient(base_url=address, timeout=60))
         browser = _Browser(client)
         await browser.log_in(key)
         for each in (*_PAGES, *_HISTORY):
@@ -175,6 +179,7 @@ async def _running() -> AsyncIterator[TakeRound]:
                     found[kind] += [await browser.open(each) for each in pages]
                 found["page"].append(await browser.preview())
                 progress((number + 1) / REQUESTS)
+            found["timeline"] = await asyncio.to_thread(open_timelines, address, key, long.allocation)
             return dict(found)
 
         yield take
@@ -185,6 +190,7 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
         percentile("console.page_p95_ms", rounds, "page", "ms", 95),
         pooled_median("console.page_p50_ms", rounds, "page", "ms"),
         percentile("console.history_p95_ms", rounds, "history", "ms", 95),
+        percentile("console.timeline_ms", rounds, "timeline", "ms", 95),
         percentile("console.echo_ms", rounds, "echo", "ms", 95),
         pooled_median("console.echo_p50_ms", rounds, "echo", "ms"),
     )
@@ -192,8 +198,8 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
 
 BENCH: Final = Bench(
     name="console",
-    explanation="pages of the web console with 5,000 nodes, 100,000 allocations and 1 million events, and the echo of a serial console",
-    shape=f"console {NODES} nodes, {ALLOCATIONS}, {PROJECTS} projects, {TEAMS} teams, {REQUESTS} requests of each page, {ECHOES} echoes",
+    explanation="pages of the web console with 5,000 nodes, 100,000 allocations and 1 million events, a timeline in Chromium, and the echo of a serial console",
+    shape=f"console {NODES} nodes, {ALLOCATIONS}, {PROJECTS} projects, {TEAMS} teams, {REQUESTS} requests of each page, a timeline of {EVENTS}, {ECHOES} echoes",
     rounds=ROUNDS,
     running=_running,
     results=_results,

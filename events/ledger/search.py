@@ -1,17 +1,17 @@
 """Search for events by attributes of their envelopes: stream, type, project, actor, correlation id.
 
 The ledger has one index by position and one by stream, and gets no others: each would cost every append. So streams are
-read by their index, beginning at the version that each stream had at the reader's position. For all other attributes
+read by their index, between the versions that each stream had at the reader's positions. For all other attributes
 the ledger is scanned one window of positions at a time: each statement is short however rare the matching events are,
 and the caller can track its progress. This module does not determine which events are final.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import BYTEA
+from sqlalchemy.dialects.postgresql import ARRAY, BYTEA
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.catalog import name_of
@@ -89,11 +89,10 @@ async def find(
     before `upto`; it continues after the position `reached`.
     """
     if pick.streams:
-        begun = await versions_at(await ledger_connection(conn), pick.streams, after)
-        query, end = _of_streams(begun, pick, upto, limit), upto
+        query, end = await _of_streams(conn, pick, after, upto, limit), upto
     else:
         end = min(upto, Position(after + WINDOW))
-        query = _between(pick, after, end).limit(limit)
+        query = _between(pick, after, end).order_by(event.c.position).limit(limit)
     events = _typed((await conn.execute(query)).all())
     return Found(events, events[-1].position if len(events) == limit else end)
 
@@ -105,47 +104,78 @@ async def find_newest(
     and still end above `after`: `reached` is the lowest position that it has covered. The next search takes `reached`
     as `before`.
     """
-    low = max(after, Position(before - 1 - WINDOW))
-    where = event.c.position > low, event.c.position < before, pick.condition()
-    query = sa.select(*EVENT_COLUMNS).where(*where).order_by(event.c.position.desc()).limit(limit)
+    upto = Position(before - 1)
+    if pick.streams:
+        query, low = await _of_streams(conn, pick, after, upto, limit, descending=True), after
+    else:
+        low = max(after, Position(upto - WINDOW))
+        query = _between(pick, low, upto).order_by(event.c.position.desc()).limit(limit)
     events = _typed((await conn.execute(query)).all())
     return Found(events, events[-1].position if len(events) == limit else Position(low + 1))
 
 
 def _between(pick: EventFilter, after: Position, upto: Position) -> sa.Select[Any]:
     where = event.c.position > after, event.c.position <= upto, pick.condition()
-    return sa.select(*EVENT_COLUMNS).where(*where).order_by(event.c.position)
+    return sa.select(*EVENT_COLUMNS).where(*where)
 
 
-def _of_streams(
-    begun: Mapping[StreamId, int], pick: EventFilter, upto: Position, limit: int
+async def _of_streams(
+    conn: AsyncConnection,
+    pick: EventFilter,
+    after: Position,
+    upto: Position,
+    limit: int,
+    *,
+    descending: bool = False,
 ) -> sa.Select[Any]:
-    """Build the query for events after the given version of each stream.
+    """Build the query for the events of streams between two positions, in order or, with `descending`, newest first.
 
-    The cost of a query depends on the events that it returns, not on the length of the stream before them.
+    The cost of the query depends on the events that it returns, not on the other events of the streams.
     """
-    names = sa.column("stream_id", event.c.stream_id.type), sa.column("version", event.c.version.type)
-    asked = sa.values(*names, name="asked").data(list(begun.items()))
-    own = event.c.stream_id == asked.c.stream_id, event.c.version > asked.c.version
-    news = (
+    ledger = await ledger_connection(conn)
+    begun = await versions_at(ledger, pick.streams, after)
+    ended = await versions_at(ledger, pick.streams, upto)
+    names = (
+        sa.column("stream_id", event.c.stream_id.type),
+        sa.column("low", event.c.version.type),
+        sa.column("high", event.c.version.type),
+    )
+    asked = sa.values(*names, name="asked").data([(each, low, ended[each]) for each, low in begun.items()])
+    own = (
+        event.c.stream_id == asked.c.stream_id,
+        event.c.version > asked.c.low,
+        event.c.version <= asked.c.high,
+    )
+    of_one = (
         sa.select(*EVENT_COLUMNS)
-        .where(*own, event.c.position <= upto, pick._replace(streams=frozenset()).condition())
-        .order_by(event.c.version)
+        .where(*own, pick._replace(streams=frozenset()).condition())
+        .order_by(event.c.version.desc() if descending else event.c.version)
         .limit(limit)
-        .lateral("news")
+        .lateral("of_one")
     )
-    found = sa.select(*(news.c[name] for name in (*FIELDS, "secret"))).select_from(
-        asked.join(news, sa.true())
+    found = sa.select(*(of_one.c[name] for name in (*FIELDS, "secret"))).select_from(
+        asked.join(of_one, sa.true())
     )
-    return found.order_by(news.c.position).limit(limit)
+    return found.order_by(of_one.c.position.desc() if descending else of_one.c.position).limit(limit)
 
 
-async def find_at(
-    conn: AsyncConnection, pick: EventFilter, positions: Sequence[Position]
-) -> tuple[Recorded[Fact], ...]:
-    """Return those events at the given positions that match the filter, in order."""
-    query = sa.select(*EVENT_COLUMNS).where(event.c.position.in_(positions), pick.condition())
-    return _typed((await conn.execute(query.order_by(event.c.position))).all())
+async def find_listed(
+    conn: AsyncConnection, pick: EventFilter, positions: Sequence[Position], limit: int
+) -> Found:
+    """Return the first `limit` of those events at the given positions that match the filter, in the order of the
+    positions, ascending or descending. `reached` is the last position that was compared. Raises `IndexError` if there
+    are no positions.
+    """
+    descending = positions[0] > positions[-1]
+    query = (
+        sa.select(*EVENT_COLUMNS)
+        .where(event.c.position == sa.any_(sa.bindparam("positions", positions, ARRAY(sa.BigInteger))))
+        .where(pick.condition())
+        .order_by(event.c.position.desc() if descending else event.c.position)
+        .limit(limit)
+    )
+    events = _typed((await conn.execute(query)).all())
+    return Found(events, events[-1].position if len(events) == limit else positions[-1])
 
 
 def _typed(rows: Sequence[sa.Row[Any]]) -> tuple[Recorded[Fact], ...]:

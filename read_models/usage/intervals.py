@@ -4,6 +4,9 @@ The usage of an allocation is the interval of its lease: from the start of the l
 the time at which it expires. So a lease that is ended late, because the control plane was not running, is not metered
 longer than it was granted. Every row has the position of its event, so that the rows up to a position give the
 intervals as they were known then. A correction is the difference between two such positions.
+
+Each request is joined with the few rows of its own lease, in the order of the requests: a page of entries reads little
+more than its own rows, and the usage of one project nothing of the other projects.
 """
 
 from collections.abc import Iterable
@@ -18,6 +21,8 @@ from read_models.usage.periods import Bill, Corrections, Piece, billing_period
 from read_models.usage.tables import ENDED, TIME, usage_lease, usage_price, usage_request
 
 _METERED_PIECE: Final = 0
+_OF_REQUEST: Final = ("request", "allocation_id", "project", "sku", "slot_count", "labels")
+"""Columns that every subquery of this module takes from the request."""
 
 
 class UsageFilter(NamedTuple):
@@ -45,7 +50,7 @@ def _metered(which: UsageFilter, piece: Piece) -> sa.Select[Any]:
     starts_at = sa.func.greatest(interval.c.starts_at, sa.literal(piece.starts_at, TIME))
     ends_at = sa.func.least(interval.c.ends_at, sa.literal(piece.ends_at, TIME))
     cut = sa.select(
-        interval.c.allocation_id,
+        *_of_request(interval),
         starts_at.label("starts_at"),
         ends_at.label("ends_at"),
         interval.c.running,
@@ -58,7 +63,7 @@ def _metered(which: UsageFilter, piece: Piece) -> sa.Select[Any]:
 
 def _reversals(changed: sa.CTE) -> sa.Select[Any]:
     cut = sa.select(
-        changed.c.allocation_id,
+        *_of_request(changed),
         changed.c.before_start.label("starts_at"),
         changed.c.before_end.label("ends_at"),
         changed.c.running,
@@ -71,7 +76,7 @@ def _reversals(changed: sa.CTE) -> sa.Select[Any]:
 
 def _re_entries(changed: sa.CTE) -> sa.Select[Any]:
     cut = sa.select(
-        changed.c.allocation_id,
+        *_of_request(changed),
         changed.c.after_start.label("starts_at"),
         changed.c.after_end.label("ends_at"),
         changed.c.running,
@@ -90,19 +95,14 @@ def _changes(which: UsageFilter, corrections: Corrections) -> sa.Select[Any]:
     later = sa.select(usage_lease.c.allocation_id).where(position > corrections.since)
     if known_to is not None:
         later = later.where(position <= known_to)
-    before = (
-        _intervals(which, corrections.since)
-        .where(usage_lease.c.allocation_id.in_(later))
-        .subquery("interval_before")
-    )
-    after = (
-        _intervals(which, known_to).where(usage_lease.c.allocation_id.in_(later)).subquery("interval_after")
-    )
+    is_changed = usage_request.c.allocation_id.in_(later)
+    before = _intervals(which, corrections.since).where(is_changed).subquery("interval_before")
+    after = _intervals(which, known_to).where(is_changed).subquery("interval_after")
     period = billing_period.c
     both = sa.outerjoin(after, before, after.c.allocation_id == before.c.allocation_id)
     cut = (
         sa.select(
-            after.c.allocation_id,
+            *_of_request(after),
             after.c.running,
             after.c.positions,
             period.number,
@@ -132,22 +132,39 @@ def _cut_to_period(interval: sa.Subquery, prefix: str) -> Iterable[sa.ColumnElem
 
 def _intervals(which: UsageFilter, known_to: Position | None) -> sa.Select[Any]:
     """Return the query for the interval of each lease by the events up to a position, with their positions."""
-    lease = usage_lease.c
+    lease, request = usage_lease.c, usage_request.c
     expires = sa.func.max(lease.ends_at).filter(lease.kind != ENDED)
     ended = sa.func.min(lease.ends_at).filter(lease.kind == ENDED)
-    query = sa.select(
-        lease.allocation_id,
+    own = sa.select(
         sa.func.max(lease.starts_at).label("starts_at"),
         sa.func.least(expires, ended).label("ends_at"),
         ended.is_(None).label("running"),
         sa.func.array_agg(lease.position, type_=ARRAY(sa.BigInteger)).label("positions"),
-    ).group_by(lease.allocation_id)
+    ).where(lease.allocation_id == request.allocation_id)
     if known_to is not None:
-        query = query.where(lease.position <= known_to)
-    if any(each is not None for each in which):
-        request = sa.select(usage_request.c.allocation_id).where(*_matches(which))
-        query = query.where(lease.allocation_id.in_(request))
-    return query
+        own = own.where(lease.position <= known_to)
+    # An allocation without a lease has no interval.
+    found = own.having(sa.func.count() > 0).lateral("lease")
+    return (
+        sa.select(
+            request.position.label("request"),
+            request.allocation_id,
+            request.project,
+            request.sku,
+            request.slot_count,
+            request.labels,
+            found.c.starts_at,
+            found.c.ends_at,
+            found.c.running,
+            found.c.positions,
+        )
+        .select_from(sa.join(usage_request, found, sa.true()))
+        .where(*_matches(which))
+    )
+
+
+def _of_request(found: sa.Subquery | sa.CTE) -> Iterable[sa.ColumnElement[Any]]:
+    return (found.c[name] for name in _OF_REQUEST)
 
 
 def _matches(which: UsageFilter) -> Iterable[sa.ColumnElement[bool]]:
@@ -162,26 +179,25 @@ def _matches(which: UsageFilter) -> Iterable[sa.ColumnElement[bool]]:
 
 def _entries(cut: sa.Subquery, kind: EntryKind) -> sa.Select[Any]:
     """Return the query for the entries of the intervals in `cut`. Those of a reversal are negative."""
-    request, price = usage_request.c, usage_price.c
+    price = usage_price.c
     duration = sa.cast(sa.extract("epoch", cut.c.ends_at - cut.c.starts_at), sa.Numeric)
     sign = -1 if kind is EntryKind.REVERSAL else 1
-    prices = sa.outerjoin(usage_request, usage_price, price.allocation_id == request.allocation_id)
-    own = sa.func.array_remove(array([request.position, price.position]), None)
+    own = sa.func.array_remove(array([cut.c.request, price.position]), None)
     return sa.select(
-        request.position.label("request"),
+        cut.c.request,
         cut.c.piece,
         sa.literal(kind.value).label("kind"),
         cut.c.service_period,
-        request.allocation_id,
-        request.project,
-        request.sku,
+        cut.c.allocation_id,
+        cut.c.project,
+        cut.c.sku,
         sa.func.coalesce(price.sku_version, 0).label("sku_version"),
         sa.func.coalesce(price.price_per_hour, 0).label("price_per_hour"),
-        request.slot_count,
-        request.labels,
+        cut.c.slot_count,
+        cut.c.labels,
         cut.c.starts_at,
         cut.c.ends_at,
         cut.c.running,
         sa.func.array_cat(own, cut.c.positions).label("positions"),
-        (duration * request.slot_count * sign).label("slot_seconds"),
-    ).select_from(sa.join(cut, prices, cut.c.allocation_id == request.allocation_id))
+        (duration * cut.c.slot_count * sign).label("slot_seconds"),
+    ).select_from(sa.outerjoin(cut, usage_price, price.allocation_id == cut.c.allocation_id))

@@ -40,7 +40,7 @@ usage_request = sa.Table(
     sa.Column("sku", sa.Text, nullable=False),
     sa.Column("slot_count", sa.Integer, nullable=False),
     sa.Column("labels", JSONB, nullable=False),
-    sa.Index("usage_request_by_project", "project"),
+    sa.Index("usage_request_by_project", "project", "position"),
     schema="read",
 )
 usage_price = sa.Table(
@@ -60,7 +60,11 @@ usage_lease = sa.Table(
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("starts_at", TIME),
     sa.Column("ends_at", TIME, nullable=False),
-    sa.Index("usage_lease_of_allocation", "allocation_id"),
+    sa.Index(
+        "usage_lease_of_allocation",
+        "allocation_id",
+        postgresql_include=["position", "kind", "starts_at", "ends_at"],
+    ),
     schema="read",
 )
 usage_reservation = sa.Table(

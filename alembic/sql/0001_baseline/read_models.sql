@@ -255,7 +255,7 @@ create table usage_request (
   primary key (position),
   unique (allocation_id)
 );
-create index usage_request_by_project on usage_request (project);
+create index usage_request_by_project on usage_request (project, position);
 
 create table usage_price (
   position bigint not null,
@@ -274,7 +274,7 @@ create table usage_lease (
   ends_at timestamptz not null,
   primary key (position)
 );
-create index usage_lease_of_allocation on usage_lease (allocation_id);
+create index usage_lease_of_allocation on usage_lease (allocation_id) include (position, kind, starts_at, ends_at);
 
 -- The reservations of each project from a time on, and by how much the slots that it holds of a SKU change.
 create table usage_reservation (

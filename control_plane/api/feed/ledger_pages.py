@@ -17,12 +17,16 @@ from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.connection import ledger_connection
 from events.ledger.cursors import Cursor, last_up_to
-from events.ledger.search import EventFilter, Found, find, find_at, find_newest
+from events.ledger.search import EventFilter, Found, find, find_listed, find_newest
 from events.ledger.store import read_range
 from events.values import Position, allocation_of
 from read_models import allocations, checkpoints, projects
 
 PAGE: Final = 200
+LISTED: Final = 2_000
+"""Number of listed positions that one query compares with a filter: more than the events of a page, because a filter by
+type or actor can select few of the events of a project.
+"""
 READERS: Final = 2
 WINDOWS: Final = 50
 """Maximum number of ledger ranges that are scanned for one page of a list, however few events match."""
@@ -90,41 +94,12 @@ class Past:
 async def _newest(
     conn: AsyncConnection, pick: EventFilter, begin: Position, before: Position, limit: int
 ) -> Found:
-    if not pick.streams and (pick.correlations or pick.projects):
-        listed = await _listed_up_to(conn, "allocations" if pick.correlations else "project_events")
+    if projection := _listing(pick):
+        listed = await _listed_up_to(conn, projection)
         if before <= listed + 1:
-            return await _newest_listed(conn, pick, begin, before, limit)
+            return await _find_listed(conn, pick, begin, Position(before - 1), limit, descending=True)
         begin = max(begin, listed)
     return await find_newest(conn, pick, after=begin, before=before, limit=limit)
-
-
-async def _listed_up_to(conn: AsyncConnection, projection: str) -> Position:
-    checkpoint = await checkpoints.find(conn, projection)
-    return checkpoint.position if checkpoint else Position(0)
-
-
-async def _newest_listed(
-    conn: AsyncConnection, pick: EventFilter, begin: Position, before: Position, limit: int
-) -> Found:
-    """Return the last matching events of some projects or timelines. Read models have the positions of these events."""
-    listed: set[Position] = set()
-    if pick.correlations:
-        for correlation in pick.correlations:
-            found = allocations.positions(
-                conn, allocation_of(correlation), after=begin, before=before, limit=limit
-            )
-            listed.update(await found)
-    else:
-        upto = Position(before - 1)
-        listed.update(
-            await projects.positions(
-                conn, pick.projects, after=begin, upto=upto, limit=limit, descending=True
-            )
-        )
-    positions = sorted(listed, reverse=True)[:limit]
-    events = await find_at(conn, pick, positions)
-    reached = positions[-1] if len(positions) == limit else Position(begin + 1)
-    return Found(tuple(reversed(events)), reached)
 
 
 async def _page(
@@ -133,44 +108,63 @@ async def _page(
     if pick.everything:
         events = await read_range(await ledger_connection(conn), after, upto, limit=limit)
         return Found(events, events[-1].position if len(events) == limit else upto)
-    if pick.correlations and not pick.streams:
-        found = await _from_timelines(conn, pick, after, upto, limit)
-        if found.reached > after:
-            return found
-    elif pick.projects and not pick.streams:
-        found = await _from_projects(conn, pick, after, upto, limit)
-        if found.reached > after:
-            return found
+    if projection := _listing(pick):
+        reached = min(upto, await _listed_up_to(conn, projection))
+        if reached > after:
+            return await _find_listed(conn, pick, after, reached, limit)
     return await find(conn, pick, after=after, upto=upto, limit=limit)
 
 
-async def _from_projects(
-    conn: AsyncConnection, pick: EventFilter, after: Position, upto: Position, limit: int
-) -> Found:
-    """Return the matching events of some projects, up to the checkpoint of the projector that lists them."""
-    checkpoint = await checkpoints.find(conn, "project_events")
-    reached = min(upto, checkpoint.position if checkpoint else Position(0))
-    if reached <= after:
-        return Found((), after)
-    positions = await projects.positions(conn, pick.projects, after=after, upto=reached, limit=limit)
-    events = await find_at(conn, pick, positions)
-    return Found(events, positions[-1] if len(positions) == limit else reached)
-
-
-async def _from_timelines(
-    conn: AsyncConnection, pick: EventFilter, after: Position, upto: Position, limit: int
-) -> Found:
-    """Return the matching events of the allocations' timelines, up to the checkpoint of their projector.
-
-    The timelines are read after the checkpoint, so they are complete up to it.
+def _listing(pick: EventFilter) -> str | None:
+    """Return the projection whose tables list the positions of the events that match, possibly among others; None if
+    there is none, or if the events are found by their streams.
     """
-    checkpoint = await checkpoints.find(conn, "allocations")
-    reached = min(upto, checkpoint.position if checkpoint else Position(0))
-    if reached <= after:
-        return Found((), after)
-    listed: set[Position] = set()
+    if pick.streams:
+        return None
+    return "allocations" if pick.correlations else "project_events" if pick.projects else None
+
+
+async def _listed_up_to(conn: AsyncConnection, projection: str) -> Position:
+    """Return the checkpoint of a projection. Its tables must be read later: then they are complete up to it."""
+    checkpoint = await checkpoints.find(conn, projection)
+    return checkpoint.position if checkpoint else Position(0)
+
+
+async def _find_listed(
+    conn: AsyncConnection,
+    pick: EventFilter,
+    after: Position,
+    upto: Position,
+    limit: int,
+    *,
+    descending: bool = False,
+) -> Found:
+    """Return the matching events of a range whose positions are listed, in order or, with `descending`, newest first.
+    `reached` is the last position that the search has covered: with `descending` the lowest.
+    """
+    positions = await _listed(conn, pick, after, upto, descending=descending)
+    end = Position(after + 1) if descending else upto
+    if not positions:
+        return Found((), end)
+    found = await find_listed(conn, pick, positions, limit)
+    is_cut = len(found.events) == limit or len(positions) == LISTED
+    return found if is_cut else found._replace(reached=end)
+
+
+async def _listed(
+    conn: AsyncConnection, pick: EventFilter, after: Position, upto: Position, *, descending: bool
+) -> list[Position]:
+    """Return the next `LISTED` positions of events of the correlations or projects of a filter; with `descending`, the
+    last ones in the range, newest first.
+    """
+    if not pick.correlations:
+        return await projects.positions(
+            conn, pick.projects, after=after, upto=upto, limit=LISTED, descending=descending
+        )
+    listed = set[Position]()
     for correlation in pick.correlations:
-        listed.update(await allocations.positions(conn, allocation_of(correlation), after=after, limit=limit))
-    positions = sorted(position for position in listed if after < position <= reached)[:limit]
-    events = await find_at(conn, pick, positions)
-    return Found(events, positions[-1] if len(positions) == limit else reached)
+        found = await allocations.positions(
+            conn, allocation_of(correlation), after=after, upto=upto, limit=LISTED, descending=descending
+        )
+        listed.update(found)
+    return sorted(listed, reverse=descending)[:LISTED]

@@ -13,7 +13,7 @@ from control_plane.api.views.causes import causes_of
 from control_plane.api.views.views import EventView, event_view
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
-from events.ledger.search import EventFilter, find_at
+from events.ledger.search import EventFilter, find_listed
 from events.values import Position
 
 router = APIRouter(prefix="/v1/events", tags=["events"], responses=PROBLEMS, route_class=AuthenticatedRoute)
@@ -45,7 +45,7 @@ async def show_causes(
     feed, own, place = feed_of(request), limited(EventFilter(), principal), Position(position)
     final = await feed.up_to_date()
     async with plane_of(request).engine.connect() as conn:
-        found = await find_at(conn, own, [place]) if place <= final else ()
+        found = (await find_listed(conn, own, [place], 1)).events if place <= final else ()
     if not found:
         reason = f"no event of your projects has the position {position}"
         raise UnknownName(Objection("unknown_event", reason, parameter="position"))

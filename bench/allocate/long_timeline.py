@@ -1,0 +1,115 @@
+"""The history of one allocation with 20,000 events, opened in Chromium as an operator opens it.
+
+The slice of the allocation stops by itself and becomes ready again, thousands of times. Chromium opens the page of the
+allocation, its whole timeline, and the timeline with every event shown singly. A page counts as usable when it is
+loaded with its scripts, the newest event is visible, and the link to the next page can be followed.
+"""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+import psycopg
+from playwright.sync_api import Browser, Page
+
+from control_plane.decisions import allocation as life
+from control_plane.decisions.allocation_states import Active, evolve, slot_ids
+from control_plane.histories import allocation_facts
+from deploy.screenshots.chromium import running_chromium
+from events.allocations import AllocationFact, SliceInterrupted, SliceReady
+from events.envelope import Cause
+from events.facts import Reason
+from events.ledger.append import Change, append
+from events.ledger.store import read_stream
+from events.values import AllocationId, Ipv4Address, Position, SlotId, StreamId, correlation_of
+
+EVENTS: Final = 20_000
+OPENINGS: Final = 5
+"""Number of times that a round opens each page."""
+_PER_COMMIT: Final = 1000
+_PAGES: Final = (
+    "/ui/allocations/{allocation}",
+    "/ui/allocations/{allocation}/timeline",
+    "/ui/allocations/{allocation}/timeline?level=routine",
+)
+_FURTHER: Final = {"": "The whole timeline", "/timeline": "Next page"}
+"""Name of the link to older events: on the page of the allocation, and on its timeline."""
+_DEADLINE: Final = timedelta(minutes=10)
+_NEWEST: Final = (
+    "select stream_id from ledger.event where type = 'allocation.requested' order by position desc limit 1"
+)
+_OUTAGE: Final = Reason("slice_stopped", "the virtual machine of the slice stopped")
+
+
+class LongHistory(NamedTuple):
+    """An allocation with `EVENTS` events or a few more, and the position of the last one."""
+
+    allocation: AllocationId
+    last: Position
+
+
+async def record_long_history(dsn: str) -> LongHistory:
+    """Append events to the newest allocation until it has `EVENTS`. It must be active, with one slot."""
+    last = Position(0)
+    async with await psycopg.AsyncConnection.connect(dsn) as conn:
+        newest = await (await conn.execute(_NEWEST)).fetchone()
+        assert newest is not None, "the ledger must have an allocation"
+        stream = StreamId(newest[0])
+        recorded = allocation_facts(await read_stream(conn, stream))
+        state = None
+        for event in recorded:
+            state = evolve(state, event.fact)
+        assert isinstance(state, Active), "the allocation must be active"
+        name, [slot], project = state.request.allocation_id, slot_ids(state.slots), state.request.project
+        version, cycle = len(recorded), _cycle(name, slot)
+        while version < EVENTS:
+            facts: list[AllocationFact] = []
+            while len(facts) < _PER_COMMIT:
+                new = next(cycle)
+                made = (
+                    life.interrupt_slice(state, new)
+                    if isinstance(new, SliceInterrupted)
+                    else life.slice_ready(state, new, datetime.now(UTC))
+                )
+                for each in made:
+                    state = evolve(state, each)
+                facts += made
+            cause = Cause("node:bench", "report", correlation_of(name), datetime.now(UTC), project)
+            async with conn.transaction():
+                [*_, end] = await append(conn, [Change(stream, version, tuple(facts))], cause)
+            version, last = version + len(facts), end.position
+    return LongHistory(name, last)
+
+
+def _cycle(name: AllocationId, slot: SlotId) -> Iterator[SliceInterrupted | SliceReady]:
+    while True:
+        yield SliceInterrupted(name, slot, _OUTAGE, datetime.now(UTC) + _DEADLINE)
+        yield SliceReady(name, slot, Ipv4Address("10.100.1.10"), 22, "SSH-2.0-dropbear_2022.83")
+
+
+def open_timelines(address: str, key: str, allocation: AllocationId) -> list[float]:
+    """Return the milliseconds until each page was usable in Chromium. Raises `ChromiumNotFound`."""
+    with running_chromium() as browser:
+        page = _logged_in(browser, address, key)
+        paths = [each.format(allocation=allocation) for each in _PAGES]
+        for each in paths:
+            _open(page, f"{address}{each}")
+        return [_open(page, f"{address}{each}") for _ in range(OPENINGS) for each in paths]
+
+
+def _logged_in(browser: Browser, address: str, key: str) -> Page:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{address}/ui/login")
+    page.get_by_label("API key or token").fill(key)
+    page.get_by_role("button", name="Log in", exact=True).click()
+    page.get_by_role("heading", name="Overview").wait_for()
+    return page
+
+
+def _open(page: Page, url: str) -> float:
+    began = time.perf_counter()
+    page.goto(url, wait_until="load")
+    page.locator("table.events tbody tr").first.wait_for()
+    page.get_by_role("link", name=_FURTHER[url.partition("/timeline")[1]]).click(trial=True)
+    return (time.perf_counter() - began) * 1000
