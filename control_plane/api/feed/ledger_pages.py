@@ -116,8 +116,8 @@ async def _page(
 
 
 def _listing(pick: EventFilter) -> str | None:
-    """Return the projection whose tables list the positions of the events that match, possibly among others; None if
-    there is none, or if the events are found by their streams.
+    """Return the projection with the tables that list the positions of the matching events, possibly among others; None
+    if there is none, or if the events are found by their streams.
     """
     if pick.streams:
         return None
@@ -139,7 +139,7 @@ async def _find_listed(
     *,
     descending: bool = False,
 ) -> Found:
-    """Return the matching events of a range whose positions are listed, in order or, with `descending`, newest first.
+    """Return the matching events among the listed ones of a range, in order or, with `descending`, newest first.
     `reached` is the last position that the search has covered: with `descending` the lowest.
     """
     positions = await _listed(conn, pick, after, upto, descending=descending)
