@@ -24,6 +24,7 @@ pytest_plugins = [
     "tests.plugins.affected",
     "tests.plugins.random_order",
     "tests.plugins.tally",
+    "tests.plugins.rotation",
     "tests.servers.postgres",
     "tests.servers.redis",
     "tests.servers.plane",

@@ -47,9 +47,9 @@ VERBS: Final = {
         runs_in_root=False,
     ),
     "test": Verb(
-        "test [NAME] [--affected [BASE]] [--random-order [SEED]] [PYTEST ARGS]",
-        "run all tests, those of tests/NAME, or those that most directly depend on the changes since BASE "
-        "(default: main)",
+        "test [NAME] [--all] [--affected [BASE]] [--random-order [SEED]] [PYTEST ARGS]",
+        "run the fast tests and one in five of the slow ones (--all: all), those of tests/NAME, or those that "
+        "most directly depend on the changes since BASE (default: main)",
         "pytest",
     ),
     "torture": Verb(
@@ -110,14 +110,20 @@ WHOLE_SUITE: Final = ("-n", "4", "--dist", "loadfile", "--durations", "10")
 """Default arguments of pytest. Four workers for two cores, because most tests wait. All tests of a file run in the
 same worker, because they share servers.
 """
+ALL: Final = "--all"
+SAMPLE: Final = ("--slow-share", "5")
+"""Arguments of pytest that select the slow tests of a run of the whole suite, unless it runs all tests (`ALL`)."""
 
 
 def command(name: str, arguments: Sequence[str]) -> list[str]:
     """Return the command line that runs the verb `name` of `./dev` with `arguments`."""
     verb = VERBS[name]
     given = [_test_folder(argument) for argument in arguments] if name == "test" else list(arguments)
-    if name == "test" and _names_no_tests(given):
-        given = [*WHOLE_SUITE, *given]
+    if name == "test":
+        sample = () if ALL in given else SAMPLE
+        given = [each for each in given if each != ALL]
+        if _names_no_tests(given):
+            given = [*WHOLE_SUITE, *sample, *given]
     return [str(ENVIRONMENT / "bin" / "python"), "-m", verb.module, *verb.defaults, *given]
 
 

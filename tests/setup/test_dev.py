@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.setup.verbs import command
 from tests.checks.files import ROOT
 from tests.interrupting import interrupted
 from tests.torture import PROMISES
@@ -42,6 +43,27 @@ def test_unknown_dev_verb_is_refused_with_the_list_of_verbs() -> None:
     completed = dev("dance")
     assert completed.returncode == 2
     assert "./dev up" in completed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_whole", "is_sample"),
+    [
+        ([], True, True),
+        (["--random-order", "7"], True, True),
+        (["--all"], True, False),
+        (["--all", "--random-order"], True, False),
+        (["queue"], False, False),
+        (["--all", "queue"], False, False),
+        (["--affected"], False, False),
+    ],
+)
+def test_dev_test_runs_a_share_of_the_slow_tests_unless_all_or_named_tests_are_requested(
+    arguments: list[str], is_whole: bool, is_sample: bool
+) -> None:
+    built = command("test", arguments)
+    assert ("--dist" in built) == is_whole
+    assert ("--slow-share" in built) == is_sample
+    assert "--all" not in built
 
 
 def test_dev_torture_refuses_an_unknown_promise_with_the_list_of_known_promises() -> None:
