@@ -21,7 +21,7 @@ from bench.access.served import admin_key, api
 from bench.allocate.allocate import publish
 from bench.allocate.console_echo import ECHOES, echoes
 from bench.allocate.listing import ALLOCATIONS, PROJECTS, SSH_KEY, TEAMS, project, record_allocations
-from bench.allocate.long_timeline import EVENTS, open_timelines, record_long_history
+from bench.allocate.long_timeline import EVENTS, open_pages, record_long_history
 from bench.harness.measure import (
     Bench,
     Measurement,
@@ -179,8 +179,8 @@ async def _running() -> AsyncIterator[TakeRound]:
                     found[kind] += [await browser.open(each) for each in pages]
                 found["page"].append(await browser.preview())
                 progress((number + 1) / REQUESTS)
-            found["timeline"] = await asyncio.to_thread(open_timelines, address, key, long.allocation)
-            return dict(found)
+            opened_pages = await asyncio.to_thread(open_pages, address, key, long.allocation)
+            return {**found, **opened_pages._asdict()}
 
         yield take
 
@@ -191,6 +191,7 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
         pooled_median("console.page_p50_ms", rounds, "page", "ms"),
         percentile("console.history_p95_ms", rounds, "history", "ms", 95),
         percentile("console.timeline_ms", rounds, "timeline", "ms", 95),
+        percentile("console.long_allocation_ms", rounds, "allocation", "ms", 95),
         percentile("console.echo_ms", rounds, "echo", "ms", 95),
         pooled_median("console.echo_p50_ms", rounds, "echo", "ms"),
     )

@@ -28,16 +28,17 @@ EVENTS: Final = 20_000
 OPENINGS: Final = 5
 """Number of times that a round opens each page."""
 _PER_COMMIT: Final = 1000
-_PAGES: Final = (
-    "/ui/allocations/{allocation}",
+_ALLOCATION: Final = "/ui/allocations/{allocation}"
+_TIMELINES: Final = (
     "/ui/allocations/{allocation}/timeline",
     "/ui/allocations/{allocation}/timeline?level=routine",
 )
 _FURTHER: Final = {"": "The whole timeline", "/timeline": "Next page"}
 """Name of the link to older events: on the page of the allocation, and on its timeline."""
 _DEADLINE: Final = timedelta(minutes=10)
-_NEWEST: Final = (
-    "select stream_id from ledger.event where type = 'allocation.requested' order by position desc limit 1"
+_CHOSEN: Final = (
+    "select stream_id from ledger.event where type = 'allocation.requested'"
+    " order by position desc offset 5000 limit 1"
 )
 _OUTAGE: Final = Reason("slice_stopped", "the virtual machine of the slice stopped")
 
@@ -50,12 +51,14 @@ class LongHistory(NamedTuple):
 
 
 async def record_long_history(dsn: str) -> LongHistory:
-    """Append events to the newest allocation until it has `EVENTS`. It must be active, with one slot."""
+    """Append events to an active allocation with one slot until it has `EVENTS`. It is not one of the newest ones,
+    which lists show first.
+    """
     last = Position(0)
     async with await psycopg.AsyncConnection.connect(dsn) as conn:
-        newest = await (await conn.execute(_NEWEST)).fetchone()
-        assert newest is not None, "the ledger must have an allocation"
-        stream = StreamId(newest[0])
+        chosen = await (await conn.execute(_CHOSEN)).fetchone()
+        assert chosen is not None, "the ledger must have an allocation"
+        stream = StreamId(chosen[0])
         recorded = allocation_facts(await read_stream(conn, stream))
         state = None
         for event in recorded:
@@ -88,14 +91,29 @@ def _cycle(name: AllocationId, slot: SlotId) -> Iterator[SliceInterrupted | Slic
         yield SliceReady(name, slot, Ipv4Address("10.100.1.10"), 22, "SSH-2.0-dropbear_2022.83")
 
 
-def open_timelines(address: str, key: str, allocation: AllocationId) -> list[float]:
-    """Return the milliseconds until each page was usable in Chromium. Raises `ChromiumNotFound`."""
+class Opened(NamedTuple):
+    """Milliseconds until pages were usable in Chromium."""
+
+    timeline: list[float]
+    allocation: list[float]
+
+
+def open_pages(address: str, key: str, allocation: AllocationId) -> Opened:
+    """Open the timelines of an allocation, and its page, which shows its state after all events. Raises
+    `ChromiumNotFound`.
+    """
     with running_chromium() as browser:
         page = _logged_in(browser, address, key)
-        paths = [each.format(allocation=allocation) for each in _PAGES]
-        for each in paths:
-            _open(page, f"{address}{each}")
-        return [_open(page, f"{address}{each}") for _ in range(OPENINGS) for each in paths]
+        own, *timelines = [
+            f"{address}{each}".format(allocation=allocation) for each in (_ALLOCATION, *_TIMELINES)
+        ]
+        for each in (own, *timelines):
+            _open(page, each)
+        opened = Opened([], [])
+        for _ in range(OPENINGS):
+            opened.timeline.extend(_open(page, each) for each in timelines)
+            opened.allocation.append(_open(page, own))
+        return opened
 
 
 def _logged_in(browser: Browser, address: str, key: str) -> Page:

@@ -17,7 +17,7 @@ from events.ledger.search import EventFilter, find_listed
 from events.values import Position
 
 router = APIRouter(prefix="/v1/events", tags=["events"], responses=PROBLEMS, route_class=AuthenticatedRoute)
-MOST: Final = 500
+MOST: Final = 200
 """Number of related events that are read before an event, and after it."""
 _LARGEST: Final = 2**63 - 1
 
@@ -27,7 +27,7 @@ class CausesView(BaseModel):
 
     `causes` begins with the direct cause. `effects` are in ledger order, and the `causation_id` of each names the event
     that caused it. `others` are the other events with the correlation id, such as those of the same request. `complete`
-    is false if there are more than 500 related events before or after the event: the nearest are returned.
+    is false if there are more than 200 related events before or after the event: the nearest are returned.
     """
 
     event: EventView
