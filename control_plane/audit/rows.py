@@ -99,9 +99,9 @@ def event_of(row: bytes) -> Event:
     raise BadRow(_NOT_AN_EVENT)
 
 
-def sealed_columns_of(row: bytes) -> tuple[int, bytes, int, bytes, int]:
-    """Return position, stream, version, type and epoch of an event. Raises `BadRow` if its first columns are not those
-    of an event.
+def sealed_columns_of(row: bytes) -> tuple[int, bytes, int, bytes, int, int, int]:
+    """Return position, stream, version, type and epoch of an event, and where its type and its epoch end in the row,
+    for `sealed_event_of`. Raises `BadRow` if its first columns are not those of an event.
 
     Call it only if the SHA-256 of the row is the sealed leaf: then no byte was changed since the event was sealed, so
     this function reads no other columns and does not check them. It finds the epoch from the end of the row, because
@@ -116,10 +116,21 @@ def sealed_columns_of(row: bytes) -> tuple[int, bytes, int, bytes, int]:
         if (count, c1, c2, t1, c3, t2) == _FIRST_COLUMNS and stream >= 0 <= type_:
             at = end + 24
             found = int.from_bytes(row[epoch : epoch + 4], "big", signed=True)
-            return position, row[52:end], version, row[at : at + type_], found
+            return position, row[52:end], version, row[at : at + type_], found, at + type_, epoch + 4
     except (error, ValueError):
         pass
     raise BadRow(_NOT_AN_EVENT)
+
+
+def sealed_event_of(row: bytes, columns: tuple[int, bytes, int, bytes, int, int, int]) -> Event:
+    """Return all columns of an event that a verification reads, from the result of `sealed_columns_of` for its row.
+    Raises `UnicodeDecodeError`.
+    """
+    position, stream, version, event_type, epoch, type_end, epoch_end = columns
+    # Each column begins with 8 bytes for its type and its length; behind the data is the empty column of the leaf.
+    schema_version = int.from_bytes(row[type_end + 8 : type_end + 10], "big", signed=True)
+    data = row[epoch_end + 8 : -8]
+    return Event(position, stream.decode(), version, event_type.decode(), schema_version, epoch, data)
 
 
 def dead_of(row: bytes) -> Dead:

@@ -59,6 +59,7 @@ from control_plane.audit.rows import (
     event_leaf,
     event_of,
     sealed_columns_of,
+    sealed_event_of,
 )
 from events.catalog import CATALOG, UnknownFact, UnreadableFact, decode
 from events.claims import CLAIMING, claims_of
@@ -444,12 +445,13 @@ class _Verification:
             if type(line) is not EventLine or not event_leaf(line.row) == line.leaf == sealed[index]:
                 break
             try:
-                found, stream, version, event_type, its_epoch = sealed_columns_of(line.row)
+                columns = sealed_columns_of(line.row)
+                found, stream, version, event_type, its_epoch, _, _ = columns
                 if found != position + 1 or its_epoch != epoch:
                     break
                 name = stream.decode()
                 if event_type in _CLAIMING_TYPES or versions.get(name, 0) + 1 != version:
-                    self._record(event_of(line.row))
+                    self._record(sealed_event_of(line.row, columns))
                 else:
                     versions[name] = version
             except (BadRow, UnicodeDecodeError):

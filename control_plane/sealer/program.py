@@ -160,6 +160,7 @@ async def _seal(
                 if await sealer.seal(final) is not None:
                     for event in sealed:
                         event.set()
+                await sealer.refresh_state()
             if waiting < SEAL_POSITIONS:
                 await rest(POLL_SECONDS)
 

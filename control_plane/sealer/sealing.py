@@ -37,6 +37,9 @@ select string_agg(leaf, '' order by position) as leaves, count(*) as number,
 """  # noqa: S608, no input
 _EPOCH: Final = "select ledger.current_epoch()"
 STATE_SECONDS: Final = 1.0
+"""Age from which `Sealer.refresh_state` reads the digests of the parts again."""
+OLDEST_STATE_SECONDS: Final = 3.0
+"""Age from which a head with new positions waits for the digests."""
 
 
 class LedgerIncomplete(Exception):
@@ -79,7 +82,7 @@ class Sealer:
         self._conn, self._signer, self._clock = conn, signer, clock
         self._frontier, self.last = frontier, last
         self._state: dict[Part, str] = {}
-        self._state_read = -STATE_SECONDS
+        self._state_read = -OLDEST_STATE_SECONDS
 
     @classmethod
     async def load(
@@ -130,17 +133,28 @@ class Sealer:
             raise LedgerIncomplete(self.position + len(rows) + 1)
         return [row.leaf for row in rows]
 
-    async def _digests(self, upto: Position, *, fresh: bool) -> dict[Part, str]:
-        """Return the digests of all parts. Unless `fresh`, those that do not depend on the sealed positions may be
-        `STATE_SECONDS` old: at a high rate of events, reading them for each head would slow down the appends.
+    async def refresh_state(self) -> None:
+        """Read the digests of the parts that do not depend on sealed positions, if they are `STATE_SECONDS` old. To be
+        called after a head, so that the positions of the next head do not wait for them.
         """
-        now = time.monotonic()
-        if fresh or now >= self._state_read + STATE_SECONDS:
-            parts = [each for each in Part if each is not Part.KEYS]
-            self._state = await part_digests(self._conn, parts)
-            self._state_read = now
+        if time.monotonic() >= self._state_read + STATE_SECONDS:
+            async with self._conn.transaction():
+                await self._read_state()
+
+    async def _digests(self, upto: Position, *, fresh: bool) -> dict[Part, str]:
+        """Return the digests of all parts. Unless `fresh`, those that do not depend on the sealed positions may be as
+        old as the head before: at a high rate of events, reading them for each head would delay it.
+        """
+        if fresh or time.monotonic() >= self._state_read + OLDEST_STATE_SECONDS:
+            await self._read_state()
         found = self._state | await part_digests(self._conn, [Part.KEYS], self.position, upto)
         return {each: found[each] for each in Part}
+
+    async def _read_state(self) -> None:
+        """Read the digests in the current transaction."""
+        began = time.monotonic()
+        self._state = await part_digests(self._conn, [each for each in Part if each is not Part.KEYS])
+        self._state_read = began
 
     async def _head(self, frontier: Frontier, state: dict[Part, str]) -> Head:
         last = self.last

@@ -137,20 +137,26 @@ async def test_proofs_from_the_stored_tree_verify_for_every_position_and_pair_of
         assert verifies_consistency(size, root, last, sizes[last], proof)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 3600.0])
+@pytest.mark.parametrize(
+    "maximum",
+    [(limit, each) for limit in ("STATE_SECONDS", "OLDEST_STATE_SECONDS") for each in (0.0, 3600.0)],
+)
 async def test_head_of_new_positions_has_digests_of_the_state_up_to_a_maximum_age(
     conn: psycopg.AsyncConnection,
     database: Database,
     admin: psycopg.AsyncConnection,
     monkeypatch: pytest.MonkeyPatch,
-    seconds: float,
+    maximum: tuple[str, float],
 ) -> None:
-    monkeypatch.setattr(sealing, "STATE_SECONDS", seconds)
+    limit, seconds = maximum
+    monkeypatch.setattr(sealing, limit, seconds)
     await committed(conn, on("a", 0))
     async with sealer(database) as one:
         first = await one.seal(position(1))
         await admin.execute(SESSION)
         await committed(conn, on("b", 0))
+        if limit == "STATE_SECONDS":
+            await one.refresh_state()
         second = await one.seal(position(2))
         # Without new positions, the state is always read.
         third = await one.seal(position(2))
