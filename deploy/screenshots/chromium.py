@@ -13,7 +13,7 @@ class ChromiumNotFound(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "needs Debian's package chromium, which ./dev does not install; apt-get install chromium"
+            "Debian's package chromium is not installed; ./dev installs it as root on Debian 12, otherwise install it"
         )
 
 

@@ -1,4 +1,5 @@
-"""Debian packages for real nodes, installed as root without starting a server or installing a kernel.
+"""Debian packages for real nodes and for tests in a browser, installed as root without the start of a server and
+without a kernel.
 
 Order: find missing packages by one file each (20 stat calls, cheap enough for every run), simulate the installation
 with apt, refuse if it includes a kernel, deny service starts, install, and disable the installed servers at boot. The
@@ -41,7 +42,10 @@ NODE_PACKAGES: Final[Mapping[str, str]] = {
     "python3-venv": "/usr/lib/python3.11/ensurepip/__init__.py",
 }
 
-# Packages in the list above, or among their dependencies, that include a server started at boot.
+# Needed by the verbs that open pages of the web console in a browser.
+BROWSER_PACKAGES: Final[Mapping[str, str]] = {"chromium": "/usr/bin/chromium"}
+
+# Packages in the lists above, or among their dependencies, that include a server started at boot.
 _SERVERS: Final = {"libvirt-daemon-system", "openvswitch-switch", "postgresql-common", "redis-server"}
 APT_MARK: Final = "apt-began"
 _APT: Final = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
@@ -72,9 +76,12 @@ def _is_debian_12() -> bool:
     return "ID=debian" in release and 'VERSION_ID="12"' in release
 
 
-def missing_packages() -> list[str]:
-    """Return the packages of `NODE_PACKAGES` that are not installed."""
-    return [package for package, witness in NODE_PACKAGES.items() if not Path(witness).exists()]
+def missing_packages(*, with_browser: bool = False) -> list[str]:
+    """Return the packages of `NODE_PACKAGES` that are not installed, and with a browser also those of
+    `BROWSER_PACKAGES`.
+    """
+    needed = {**NODE_PACKAGES, **BROWSER_PACKAGES} if with_browser else NODE_PACKAGES
+    return [package for package, witness in needed.items() if not Path(witness).exists()]
 
 
 def was_interrupted(folder: Path) -> bool:

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, _interrupt)
     try:
         raise_interrupts()
-        set_up()
+        set_up(with_browser=VERBS[arguments[0]].opens_pages)
         if arguments[0] == "test":
             focus.ensure()
         end_at_once()
@@ -52,20 +52,22 @@ def main(arguments: Sequence[str]) -> int:
     return _exec_verb(arguments[0], arguments[1:])
 
 
-def set_up() -> None:
-    """Install what this machine lacks, so that every verb can run. Raises `SetupFailed`."""
+def set_up(*, with_browser: bool) -> None:
+    """Install what this machine lacks, so that every verb can run; the browser only if it is requested. Raises
+    `SetupFailed`.
+    """
     extent = environment.Extent.BASE
     if debian.can_install():
         extent = environment.Extent.NODE
-        _install_packages()
+        _install_packages(with_browser=with_browser)
     if not environment.is_ready(extent):
         environment.ensure(extent)
     environment.write_programs()
     browser_packages.ensure()
 
 
-def _install_packages() -> None:
-    missing = debian.missing_packages()
+def _install_packages(*, with_browser: bool) -> None:
+    missing = debian.missing_packages(with_browser=with_browser)
     if not missing and not debian.was_interrupted(ENVIRONMENTS):
         return
     ENVIRONMENTS.mkdir(exist_ok=True)

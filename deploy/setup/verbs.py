@@ -11,7 +11,8 @@ from deploy.setup.repository import ENVIRONMENT, ROOT
 class Verb:
     """One verb of `./dev`: the Python module `module` runs with `defaults` and the user's arguments.
 
-    `runs_in_root` is true if the arguments are paths relative to the repository.
+    `runs_in_root` is true if the arguments are paths relative to the repository, and `opens_pages` if it opens pages of
+    the web console in Chromium.
     """
 
     usage: str
@@ -19,6 +20,7 @@ class Verb:
     module: str
     defaults: tuple[str, ...] = ()
     runs_in_root: bool = True
+    opens_pages: bool = False
 
 
 VERBS: Final = {
@@ -45,17 +47,20 @@ VERBS: Final = {
         "make pictures of every page of the web console of a running `up --demo`, in Chromium",
         "deploy.screenshots",
         runs_in_root=False,
+        opens_pages=True,
     ),
     "test": Verb(
         "test [NAME] [--all] [--affected [BASE]] [--random-order [SEED]] [PYTEST ARGS]",
         "run the fast tests and one in five of the slow ones (--all: all), those of tests/NAME, or those that "
         "most directly depend on the changes since BASE (default: main)",
         "pytest",
+        opens_pages=True,
     ),
     "torture": Verb(
         "torture [--seed N] [--only P11 ...]",
         "run the fault tests of the product's promises with all their cases",
         "tests.torture",
+        opens_pages=True,
     ),
     "check": Verb(
         "check [NAME ...] [--without NAME ...]",
@@ -67,6 +72,7 @@ VERBS: Final = {
         "bench NAME [--json] [--resume]",
         "run a benchmark; print a table, or one JSON object per line; --help lists the names",
         "bench",
+        opens_pages=True,
     ),
     "events": Verb(
         "events",

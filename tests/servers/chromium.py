@@ -6,14 +6,15 @@ import pytest
 from playwright.sync_api import Browser
 
 from deploy.screenshots.chromium import ChromiumNotFound, program, running_chromium
+from tests.plugins.requirements import missing_server
 
 
 def require_chromium() -> None:
-    """Skip the test if Chromium is not installed."""
+    """Skip or fail the test if Chromium is not installed, as with every server."""
     try:
         program()
-    except ChromiumNotFound as missing:
-        pytest.skip(str(missing))
+    except ChromiumNotFound:
+        missing_server("Debian's package chromium (`./dev test` as root installs it)")
 
 
 @pytest.fixture
