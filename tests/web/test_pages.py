@@ -235,7 +235,11 @@ def test_each_role_sees_only_what_the_api_returns_to_it(
             **dict.fromkeys(fleet, 403),
             "/history?kind=node&name=n1": 403,
         },
-        "other": {own: 404, f"{own}/placement": 404, f"{own}/timeline": 404, **dict.fromkeys(fleet, 403)},
+        "other": {
+            own: 404,
+            **{f"{own}/{each}": 404 for each in ("placement", "timeline", "console", "display", "terminal")},
+            **dict.fromkeys(fleet, 403),
+        },
         "limited": {own: 403, "/allocations": 403, "/": 200, "/projects": 200, "/tasks": 403},
     }
     for name, statuses in expected.items():

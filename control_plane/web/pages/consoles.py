@@ -45,7 +45,7 @@ def allowed_terminal(allocation: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def show_serial_console(visit: Visit) -> Response:
-    return _page(visit, "serial", "terminal")
+    return await _page(visit, "serial", "terminal")
 
 
 async def show_terminal(visit: Visit) -> Response:
@@ -68,14 +68,16 @@ async def show_terminal(visit: Visit) -> Response:
 
 
 async def show_display(visit: Visit) -> Response:
-    response = _page(visit, "graphics", "display")
+    response = await _page(visit, "graphics", "display")
     # noVNC decodes compressed parts of a display, and shows the cursor of the guest, as images in `data:` addresses.
     response.headers["Content-Security-Policy"] = DISPLAY_POLICY
     return response
 
 
-def _page(visit: Visit, kind: str, command: str) -> Response:
+async def _page(visit: Visit, kind: str, command: str) -> Response:
     name, slot = visit.request.path_params["allocation"], visit.query("slot") or "0"
+    if visit.allows("allocations:read"):
+        await visit.get("allocations", name)  # an unknown one, or one of another project, has no page
     shown = command_of(
         visit.request, "Open", cli=("consoles", command, name, "--slot", slot), method="POST",
         path=("allocations", name, "console-sessions"), body={"slot": _number(slot), "kind": kind},
