@@ -23,7 +23,7 @@ from events.values import InvalidValue, ProjectId, StreamId, project_id
 MOST: Final = 50
 """Maximum number of values of one parameter."""
 _STREAM: Final = re.compile(r"[a-z]+-[a-z0-9][a-z0-9._/-]{0,199}")
-_ACTOR: Final = re.compile(r"[a-z]+(?::[^\x00-\x20\x7f]{1,299})?")
+_ACTOR: Final = re.compile(r"[a-z]+(?:-[a-z]+)*(?::[^\x00-\x20\x7f]{1,299})?")
 """An actor, such as `node:lab-a` or `user:corp/alice`. The longest consists of the name of an identity provider (31
 characters) and a subject (255).
 """

@@ -91,6 +91,8 @@ def test_event_filters_return_only_matching_events(running_plane: RunningPlane) 
         )
         assert [event.data for event in received] == matching
     assert running_plane.client().get("/events?project=unused").json()["items"] == []
+    for actor in ("service-account:trainer-2cde", "user:corp/alice", "system:ssh-gateway", "bench"):
+        assert running_plane.client().get("/events", params={"actor": actor}).json()["items"] == []
 
 
 def test_watch_with_a_filter_returns_only_matching_new_events(running_plane: RunningPlane) -> None:
