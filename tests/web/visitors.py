@@ -1,8 +1,10 @@
 """A user of the console in Chromium."""
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page
 
 
 @dataclass
@@ -17,11 +19,26 @@ class Visitor:
     def open(self, path: str) -> None:
         self.page.goto(f"{self.url}/ui{path}")
 
+    def log_in(self, key: str) -> None:
+        """Enter an API key into the form of the login, which the page shows, and send the form."""
+        self.page.locator("#key:focus").wait_for()
+        self.page.keyboard.type(key)
+        self.page.keyboard.press("Enter")
+
+    def new_page(self) -> Page:
+        """Open another tab, and record its faults too."""
+        page = self.context.new_page()
+        self._watch(page)
+        return page
+
     def watch(self) -> None:
         """Record the faults of the page from now on."""
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("console", lambda shown: self._note(shown.type, shown.text))
-        self.page.on("request", lambda sent: self._note_foreign(sent.url))
+        self._watch(self.page)
+
+    def _watch(self, page: Page) -> None:
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", lambda shown: self._note(shown.type, shown.text))
+        page.on("request", lambda sent: self._note_foreign(sent.url))
 
     def _note(self, kind: str, text: str) -> None:
         if kind == "error":
@@ -30,3 +47,15 @@ class Visitor:
     def _note_foreign(self, url: str) -> None:
         if not url.startswith(f"{self.url}/ui"):
             self.faults.append(f"request to {url}")
+
+
+@contextmanager
+def visiting(browser: Browser, url: str, key: str) -> Iterator[Visitor]:
+    """Log in with an API key in a browser context of its own, which is closed when the `with` block ends."""
+    with closing(browser.new_context(viewport={"width": 1280, "height": 800})) as context:
+        made = Visitor(context, context.new_page(), url)
+        made.watch()
+        made.open("/")
+        made.log_in(key)
+        made.page.get_by_role("heading", name="Overview").wait_for()
+        yield made
