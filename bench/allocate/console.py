@@ -150,10 +150,10 @@ async def _running() -> AsyncIterator[TakeRound]:
         async with plane(settings, pool=1) as made:
             key = await admin_key(made)
             await publish(made)
+            recorded = await record_allocations(server.app_dsn)
+            last = await record_long_history(made.engine, server.app_dsn, recorded.oldest_active)
         Fleet(NODES, FULL).write(server.admin_dsn)
-        await record_allocations(server.app_dsn)
-        long = await record_long_history(server.app_dsn)
-        await project(server, redis.url, folder, long.last, _TABLES)
+        await project(server, redis.url, folder, last, _TABLES)
         # Pages that need the newest events wait for the projector.
         environment = {"SLICEPLANE_DATABASE_URL": sqlalchemy_url(server), "SLICEPLANE_REDIS_URL": redis.url}
         program = installed_program(SERVER, Program.PROJECTOR)
@@ -179,7 +179,7 @@ async def _running() -> AsyncIterator[TakeRound]:
                     found[kind] += [await browser.open(each) for each in pages]
                 found["page"].append(await browser.preview())
                 progress((number + 1) / REQUESTS)
-            opened_pages = await asyncio.to_thread(open_pages, address, key, long.allocation)
+            opened_pages = await asyncio.to_thread(open_pages, address, key, recorded.oldest_active)
             return {**found, **opened_pages._asdict()}
 
         yield take

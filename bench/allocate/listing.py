@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import httpx
 import msgspec
@@ -54,6 +54,7 @@ from events.facts import Reason
 from events.ledger.append import Change, append
 from events.slots import SlotNetwork
 from events.values import (
+    AllocationId,
     ImageName,
     Ipv4Address,
     Ipv4Subnet,
@@ -123,11 +124,18 @@ def _state(facts: Sequence[AllocationFact]) -> Allocation:
     return state
 
 
-async def record_allocations(dsn: str) -> Position:
-    """Append the events of all allocations, and return the last position. A commit has allocations of one project."""
+class RecordedAllocations(NamedTuple):
+    """The last position of the ledger, and the oldest allocation that is still active."""
+
+    last: Position
+    oldest_active: AllocationId
+
+
+async def record_allocations(dsn: str) -> RecordedAllocations:
+    """Append the events of all allocations. A commit has allocations of one project."""
     whole = _life()
     active = whole[: 1 + next(n for n, each in enumerate(whole) if type(each).__name__ == "LeaseGranted")]
-    last = Position(0)
+    last, oldest = Position(0), None
     async with await psycopg.AsyncConnection.connect(dsn) as conn:
         for first in range(0, ALLOCATIONS, _PER_COMMIT):
             project = ProjectId(f"project-{first // _PER_COMMIT % PROJECTS}")
@@ -138,9 +146,13 @@ async def record_allocations(dsn: str) -> Position:
                     conn, changes, Cause("key:bench", "bench", new_uuid(), _BEGAN, project)
                 )
             last = newest.position
+            request = changes[0].facts[0]
+            if template is active and oldest is None and isinstance(request, AllocationRequested):
+                oldest = request.allocation_id
             if first % _PROGRESS_STEP == 0:
                 show(f"\r{first:,} of {ALLOCATIONS:,} allocations are recorded ")
-    return last
+    assert oldest is not None, "some allocations must be active"
+    return RecordedAllocations(last, oldest)
 
 
 def _change(template: Sequence[AllocationFact], project: ProjectId, number: int) -> Change:
@@ -225,7 +237,8 @@ async def _running() -> AsyncIterator[TakeRound]:
         settings = Settings(database_url=SecretStr(sqlalchemy_url(server)), redis_url=SecretStr(redis.url))
         async with plane(settings, pool=1) as made:
             key = await admin_key(made)
-        await project(server, redis.url, folder, await record_allocations(server.app_dsn))
+        recorded = await record_allocations(server.app_dsn)
+        await project(server, redis.url, folder, recorded.last)
         own = folder / "api"
         own.mkdir()
         port = opened.enter_context(api(server, redis, own, _NO_LIMIT))

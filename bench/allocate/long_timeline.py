@@ -12,17 +12,17 @@ from typing import Final, NamedTuple
 
 import psycopg
 from playwright.sync_api import Browser, Page
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Active, evolve, slot_ids
-from control_plane.histories import allocation_facts
+from control_plane.histories import allocation_history
 from deploy.screenshots.chromium import running_chromium
 from events.allocations import AllocationFact, SliceInterrupted, SliceReady
 from events.envelope import Cause
 from events.facts import Reason
 from events.ledger.append import Change, append
-from events.ledger.store import read_stream
-from events.values import AllocationId, Ipv4Address, Position, SlotId, StreamId, correlation_of
+from events.values import AllocationId, Ipv4Address, Position, SlotId, correlation_of, stream_of_allocation
 
 EVENTS: Final = 20_000
 OPENINGS: Final = 5
@@ -36,35 +36,20 @@ _TIMELINES: Final = (
 _FURTHER: Final = {"": "The whole timeline", "/timeline": "Next page"}
 """Name of the link to older events: on the page of the allocation, and on its timeline."""
 _DEADLINE: Final = timedelta(minutes=10)
-_CHOSEN: Final = (
-    "select stream_id from ledger.event where type = 'allocation.requested'"
-    " order by position desc offset 5000 limit 1"
-)
 _OUTAGE: Final = Reason("slice_stopped", "the virtual machine of the slice stopped")
 
 
-class LongHistory(NamedTuple):
-    """An allocation with `EVENTS` events or a few more, and the position of the last one."""
-
-    allocation: AllocationId
-    last: Position
-
-
-async def record_long_history(dsn: str) -> LongHistory:
-    """Append events to an active allocation with one slot until it has `EVENTS`. It is not one of the newest ones,
-    which lists show first.
-    """
-    last = Position(0)
+async def record_long_history(engine: AsyncEngine, dsn: str, name: AllocationId) -> Position:
+    """Append events to an active allocation with one slot until it has `EVENTS`. Return the last position."""
+    stream, last = stream_of_allocation(name), Position(0)
+    async with engine.connect() as reading:
+        recorded = await allocation_history(reading, name)
     async with await psycopg.AsyncConnection.connect(dsn) as conn:
-        chosen = await (await conn.execute(_CHOSEN)).fetchone()
-        assert chosen is not None, "the ledger must have an allocation"
-        stream = StreamId(chosen[0])
-        recorded = allocation_facts(await read_stream(conn, stream))
         state = None
         for event in recorded:
             state = evolve(state, event.fact)
         assert isinstance(state, Active), "the allocation must be active"
-        name, [slot], project = state.request.allocation_id, slot_ids(state.slots), state.request.project
+        [slot], project = slot_ids(state.slots), state.request.project
         version, cycle = len(recorded), _cycle(name, slot)
         while version < EVENTS:
             facts: list[AllocationFact] = []
@@ -82,7 +67,7 @@ async def record_long_history(dsn: str) -> LongHistory:
             async with conn.transaction():
                 [*_, end] = await append(conn, [Change(stream, version, tuple(facts))], cause)
             version, last = version + len(facts), end.position
-    return LongHistory(name, last)
+    return last
 
 
 def _cycle(name: AllocationId, slot: SlotId) -> Iterator[SliceInterrupted | SliceReady]:
