@@ -151,7 +151,7 @@ async def record_allocations(dsn: str) -> RecordedAllocations:
                 oldest = request.allocation_id
             if first % _PROGRESS_STEP == 0:
                 show(f"\r{first:,} of {ALLOCATIONS:,} allocations are recorded ")
-    assert oldest is not None, "some allocations must be active"
+    assert oldest is not None, "at least one recorded allocation must be active"
     return RecordedAllocations(last, oldest)
 
 

@@ -48,7 +48,7 @@ async def record_long_history(engine: AsyncEngine, dsn: str, name: AllocationId)
         state = None
         for event in recorded:
             state = evolve(state, event.fact)
-        assert isinstance(state, Active), "the allocation must be active"
+        assert isinstance(state, Active), "a long history can be recorded only for an active allocation"
         [slot], project = slot_ids(state.slots), state.request.project
         version, cycle = len(recorded), _cycle(name, slot)
         while version < EVENTS:

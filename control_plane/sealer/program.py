@@ -6,8 +6,8 @@ it never seals a position that may still change, and positions that were never w
 reader. Appends never wait for it: a sealer that is stopped only leaves a longer tail unsealed.
 
 A head is sealed `SEAL_SECONDS` after the last head if any position waits, and at once if `SEAL_POSITIONS` positions
-wait, which are many: a head costs more than the positions in it. While the ledger is idle, the digests of the other
-parts are compared every `STATE_SECONDS`.
+wait, which are many: a head costs more than the positions in it. The digests of the other parts are read between
+heads. While the ledger is idle, they are compared every `STATE_SECONDS`.
 
 Each sink has a task of its own, which reads the heads from the database and retries until the sink accepts them. It
 records in `work.head_sink` which head the sink has stored, and why it stores none. If a

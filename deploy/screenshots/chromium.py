@@ -13,7 +13,7 @@ class ChromiumNotFound(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "Debian's package chromium is not installed; ./dev installs it as root on Debian 12, otherwise install it"
+            "Chromium is not installed. As root on Debian 12, ./dev installs it; elsewhere, install it yourself"
         )
 
 

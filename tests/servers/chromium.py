@@ -10,7 +10,7 @@ from tests.plugins.requirements import missing_server
 
 
 def require_chromium() -> None:
-    """Skip or fail the test if Chromium is not installed, as with every server."""
+    """Skip the test if Chromium is not installed. With CI=true, the test fails instead."""
     try:
         program()
     except ChromiumNotFound:

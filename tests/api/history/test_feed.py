@@ -9,7 +9,7 @@ from typing import Final
 
 import psycopg
 import pytest
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane.api.feed.feed import GATHER_SECONDS, Feed
 from control_plane.api.feed.ring import Ring, ledger_range
@@ -30,7 +30,6 @@ from events.ledger.tail import Tail
 from events.values import Position, StreamId, correlation_of
 from read_models import allocations, checkpoints
 from tests.ledger.given import ALLOCATION, because, committed, on, plain, takes
-from tests.servers.plane import settings_for
 from tests.servers.postgres import Connect, Database
 
 pytestmark = pytest.mark.timeout(60)
@@ -56,14 +55,6 @@ UNLIMITED: Final = held(accepted)
 
 def filter_of_stream(stream: str) -> EventFilter:
     return EventFilter(streams=frozenset({StreamId(stream)}))
-
-
-@pytest.fixture
-async def engine(database: Database) -> AsyncIterator[AsyncEngine]:
-    settings = settings_for(database, "redis://nowhere", 0, 0)
-    made = create_async_engine(settings.database_url.get_secret_value())
-    yield made
-    await made.dispose()
 
 
 @asynccontextmanager

@@ -1,14 +1,14 @@
 """Pages of filtered events, in both orders, wherever the read models end that list the positions of events."""
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
 import psycopg
 import pytest
 from msgspec import structs
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_plane.api.feed import ledger_pages
 from control_plane.api.feed.ledger_pages import Past
@@ -26,8 +26,7 @@ from events.values import (
 )
 from read_models import allocations, checkpoints, projects
 from tests.ledger.given import because, on, plain, takes
-from tests.servers.plane import settings_for
-from tests.servers.postgres import Connect, Database
+from tests.servers.postgres import Connect
 
 pytestmark = pytest.mark.timeout(60)
 EVENTS: Final = 80
@@ -36,14 +35,6 @@ PROJECTS: Final = [ProjectId(name) for name in ("red", "blue")]
 STREAMS: Final = [*map(stream_of_allocation, ALLOCATIONS), StreamId("slot-n1/0"), StreamId("slot-n1/1")]
 TYPES: Final = ("allocation.activated", "slot.claimed")
 ACTORS: Final = ("caller:alice", "caller:bob")
-
-
-@pytest.fixture
-async def engine(database: Database) -> AsyncIterator[AsyncEngine]:
-    settings = settings_for(database, "redis://nowhere", 0, 0)
-    made = create_async_engine(settings.database_url.get_secret_value())
-    yield made
-    await made.dispose()
 
 
 async def recorded_events(conn: psycopg.AsyncConnection, chance: random.Random) -> list[Recorded[Fact]]:

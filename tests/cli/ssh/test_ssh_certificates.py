@@ -61,7 +61,7 @@ def test_certificate_is_written_beside_the_key_or_to_the_named_file(
     assert sent(active) == [{"public_key": OWN_KEY}]
 
 
-def test_certificate_for_a_private_key_for_several_keys_or_into_a_missing_folder_is_refused(
+def test_ssh_certificate_command_refuses_private_keys_several_keys_and_a_missing_output_folder(
     active: ScriptedPlane, sliceplane: Run, home: Path
 ) -> None:
     key = home / "key"
