@@ -183,7 +183,9 @@ async def _verify_rate(verifier: VerifierSettings) -> float:
 
 
 async def _lags(site: _Site, writer: BenchProcess) -> list[float]:
+    await _append_rate(writer, WARM_UP)
     with site.sealing():
+        # The sealer has started when it has sealed these events: the lag of a running sealer is measured.
         await site.all_sealed()
         upto: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         watching = asyncio.create_task(site.watch_heads(upto))
