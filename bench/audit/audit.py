@@ -143,7 +143,7 @@ async def _running() -> AsyncIterator[TakeRound]:
         await History(server.app_dsn).grow(EVENTS, lambda _done: None)
         with site.sealing():
             await site.all_sealed()
-        export = folder / "export.gz"
+        export = folder / "export.zst"
         await _export(server, export)
         # The file of the sealer gets further heads, which are not in the export.
         kept = Path(shutil.copy(folder / "heads.jws", folder / "kept.jws"))

@@ -3,11 +3,11 @@
 The snapshot shows every transaction as a whole, so the versions of streams and the claims agree with the events in it.
 """
 
-import zlib
 from collections.abc import AsyncIterator
 from typing import Final, LiteralString, NamedTuple
 
 import psycopg
+from zstandard import ZstdCompressor
 
 from control_plane.audit.heads import Part
 from control_plane.audit.lines import (
@@ -23,6 +23,7 @@ from control_plane.audit.lines import (
     KeyLine,
     Line,
     PartLine,
+    SealedLine,
     StrayKeyLine,
     StreamLine,
 )
@@ -30,9 +31,8 @@ from control_plane.audit.parts import part_rows
 from control_plane.database import LONG_PAUSES
 from events.ledger.connection import fetch_rows, fetch_value
 from events.ledger.tables import dead_position, event
+from events.ledger.tree import HASH_BYTES
 
-_GZIP: Final = 31
-"""The window of zlib that writes a gzip header and trailer, with the largest window."""
 _CHUNK_BYTES: Final = 1 << 18
 _ROWS: Final = 2000
 _BEGIN: Final = -(2**63)
@@ -91,17 +91,17 @@ async def compressed_export(conn: psycopg.AsyncConnection) -> AsyncIterator[byte
     """Yield the export in pieces. `conn` is in a transaction with isolation level repeatable read, which has read
     nothing yet.
     """
-    gzip = zlib.compressobj(wbits=_GZIP)
+    frame = ZstdCompressor(write_checksum=True).compressobj()
     piece, lines = bytearray(), 0
     async for line in _lines(conn):
         piece += ENCODER.encode(line) + b"\n"
         lines += 1
         if len(piece) >= _CHUNK_BYTES:
-            yield gzip.compress(piece)
+            yield frame.compress(piece)
             piece.clear()
     drawn = await fetch_value(conn, "select ledger.drawn()")
     piece += ENCODER.encode(EndLine(drawn, lines)) + b"\n"
-    yield gzip.compress(piece) + gzip.flush()
+    yield frame.compress(piece) + frame.flush()
 
 
 async def _lines(conn: psycopg.AsyncConnection) -> AsyncIterator[Line]:
@@ -122,10 +122,10 @@ async def _history(conn: psycopg.AsyncConnection) -> AsyncIterator[Line]:
             for key in await part_rows(conn, Part.KEYS, size, head.size):
                 yield KeyLine(key.name, key.digest)
             async for row in _rows(conn, after, head.size):
-                yield row
+                yield _line_of(row, size, head.leaves)
             number, size, after = head.number, head.size, max(after, head.size)
     async for row in _rows(conn, after, _END):
-        yield row
+        yield _line_of(row, size, b"")
 
 
 async def _tables(conn: psycopg.AsyncConnection) -> AsyncIterator[Line]:
@@ -143,7 +143,15 @@ async def _tables(conn: psycopg.AsyncConnection) -> AsyncIterator[Line]:
         yield checkpoint
 
 
-async def _rows(conn: psycopg.AsyncConnection, after: int, upto: int) -> AsyncIterator[Line]:
+def _line_of(row: _Row, begin: int, leaves: bytes) -> Line:
+    """Return the line of a row; `leaves` are those of a head for the positions after `begin`."""
+    at = (row.position - begin - 1) * HASH_BYTES
+    if row.is_event and at >= 0 and leaves[at : at + HASH_BYTES] == row.leaf:
+        return SealedLine(row.row)
+    return (EventLine if row.is_event else DeadLine)(row.row, row.leaf)
+
+
+async def _rows(conn: psycopg.AsyncConnection, after: int, upto: int) -> AsyncIterator[_Row]:
     """Yield the rows of a range of positions, events and dead positions, in the order of positions."""
     while True:
         found = await fetch_rows(conn, _Row, _RANGE, {"after": after, "upto": upto})
@@ -151,7 +159,7 @@ async def _rows(conn: psycopg.AsyncConnection, after: int, upto: int) -> AsyncIt
         is_last = len(found) <= _ROWS
         page = found if is_last else [row for row in found if row.position < found[-1].position]
         for row in page:
-            yield (EventLine if row.is_event else DeadLine)(row.row, row.leaf)
+            yield row
         if is_last:
             return
         after = page[-1].position

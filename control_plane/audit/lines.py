@@ -1,4 +1,4 @@
-"""The format of an export of the ledger: gzip (RFC 1952) of lines, each a JSON array with its kind as the first item.
+"""The format of an export of the ledger: Zstandard (RFC 8878) of lines, each a JSON array with its kind as the first item.
 
 An export begins with `export` and ends with `end`. Between them are, for each head in the order of the numbers, its
 line, then the idempotency keys that it covers, then the rows of the positions that it adds; then the rows that are not
@@ -39,15 +39,23 @@ class KeyLine(_Line, frozen=True, tag="key"):
     digest: str
 
 
+class SealedLine(_Line, frozen=True, tag="sealed"):
+    """A row of `ledger.event` as PostgreSQL sends it, with a null leaf (`events.ledger.merkle`). Its stored leaf is the
+    one that the head before it stores for its position.
+    """
+
+    row: bytes
+
+
 class EventLine(_Line, frozen=True, tag="event"):
-    """A row of `ledger.event` as PostgreSQL sends it, with a null leaf (`events.ledger.merkle`), and the leaf."""
+    """Any other row of `ledger.event`, in the same form, and its stored leaf."""
 
     row: bytes
     leaf: bytes
 
 
 class DeadLine(_Line, frozen=True, tag="dead"):
-    """A row of `ledger.dead_position`, in the form of an event."""
+    """A row of `ledger.dead_position`, in the same form, and its stored leaf."""
 
     row: bytes
     leaf: bytes
@@ -101,6 +109,7 @@ Line = (
     ExportLine
     | HeadLine
     | KeyLine
+    | SealedLine
     | EventLine
     | DeadLine
     | PartLine

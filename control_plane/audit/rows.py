@@ -21,11 +21,13 @@ _DEAD: Final = Struct(">iIiqIi8xIi")
 _TO_LEAF: Final = Struct(">IiiIi")
 _NULL: Final = -1
 _EVENT_COLUMNS: Final = 17
-_FIRST_COLUMNS: Final = (_EVENT_COLUMNS, _INT8_8, _UUID_16, _TEXT, _INT8_8, _TEXT)
+_TO_TYPE_AFTER: Final = [Struct(f">12xq32x{length}s8xq4xi") for length in range(256)]
+"""The columns of an event up to the length of its type, by the length of its stream."""
 _EPOCH_COLUMN: Final = _INT4_4.to_bytes(8, "big")
 _NOT_AN_EVENT: Final = "a row is not that of an event: a column is missing or has another type"
-_EVENT_PREFIX: Final = b"\x00" + VERSION + EVENT
-_DEAD_PREFIX: Final = b"\x00" + VERSION + DEAD
+# A copy of a hash that has read the first bytes of a leaf takes less time than a new hash.
+_EVENT_HASH: Final = sha256(b"\x00" + VERSION + EVENT)
+_DEAD_HASH: Final = sha256(b"\x00" + VERSION + DEAD)
 
 
 class BadRow(ValueError):
@@ -53,12 +55,16 @@ class Dead(NamedTuple):
 
 def event_leaf(row: bytes) -> bytes:
     """Return the leaf of an event, from all its columns."""
-    return sha256(_EVENT_PREFIX + row).digest()
+    leaf = _EVENT_HASH.copy()
+    leaf.update(row)
+    return leaf.digest()
 
 
 def dead_leaf(row: bytes) -> bytes:
     """Return the leaf of a dead position, from all its columns."""
-    return sha256(_DEAD_PREFIX + row).digest()
+    leaf = _DEAD_HASH.copy()
+    leaf.update(row)
+    return leaf.digest()
 
 
 def event_of(row: bytes) -> Event:
@@ -99,38 +105,29 @@ def event_of(row: bytes) -> Event:
     raise BadRow(_NOT_AN_EVENT)
 
 
-def sealed_columns_of(row: bytes) -> tuple[int, bytes, int, bytes, int, int, int]:
-    """Return position, stream, version, type and epoch of an event, and where its type and its epoch end in the row,
-    for `sealed_event_of`. Raises `BadRow` if its first columns are not those of an event.
+def sealed_columns_of(row: bytes) -> tuple[int, bytes, int, bytes, bytes, int, int]:
+    """Return position, stream, version, type and epoch (4 bytes) of an event, and where its type and its epoch end in
+    the row, for `sealed_data_of`. Raises `BadRow` if the row is too short or has no column like that of the epoch.
 
-    Call it only if the SHA-256 of the row is the sealed leaf: then no byte was changed since the event was sealed, so
-    this function reads no other columns and does not check them. It finds the epoch from the end of the row, because
-    no other column after it has its type, and the data behind it contain no zero byte. The texts stay bytes, and the
-    result is a plain tuple, because a verification calls this function for every event.
+    Call it only if the SHA-256 of the row is the sealed leaf: then no byte was changed since the event was sealed. This
+    function does not check that the columns are those of an event, so the caller compares each result with the one that
+    must follow. Of a stream with a name of more than 255 bytes it returns other bytes. It finds the epoch from the end
+    of the row, because no other column after it has its type, and the data behind it contain no zero byte. It returns
+    bytes and a plain tuple, because a verification calls it for every event.
     """
     try:
-        count, c1, position, c2, t1, stream = _TO_STREAM.unpack_from(row)
-        end = 52 + stream
-        c3, version, t2, type_ = _TO_TYPE.unpack_from(row, end)
-        epoch = row.rindex(_EPOCH_COLUMN) + 8
-        if (count, c1, c2, t1, c3, t2) == _FIRST_COLUMNS and stream >= 0 <= type_:
-            at = end + 24
-            found = int.from_bytes(row[epoch : epoch + 4], "big", signed=True)
-            return position, row[52:end], version, row[at : at + type_], found, at + type_, epoch + 4
-    except (error, ValueError):
-        pass
-    raise BadRow(_NOT_AN_EVENT)
+        length = row[51]  # the last byte of the length of the stream
+        position, stream, version, type_ = _TO_TYPE_AFTER[length].unpack_from(row)
+        epoch, at = row.rindex(_EPOCH_COLUMN) + 8, 76 + length
+        return position, stream, version, row[at : at + type_], row[epoch : epoch + 4], at + type_, epoch + 4
+    except (error, IndexError, ValueError):
+        raise BadRow(_NOT_AN_EVENT) from None
 
 
-def sealed_event_of(row: bytes, columns: tuple[int, bytes, int, bytes, int, int, int]) -> Event:
-    """Return all columns of an event that a verification reads, from the result of `sealed_columns_of` for its row.
-    Raises `UnicodeDecodeError`.
-    """
-    position, stream, version, event_type, epoch, type_end, epoch_end = columns
+def sealed_data_of(row: bytes, type_end: int, epoch_end: int) -> tuple[int, bytes]:
+    """Return version of the schema and data of an event, from where its type and its epoch end in the row."""
     # Each column begins with 8 bytes for its type and its length; behind the data is the empty column of the leaf.
-    schema_version = int.from_bytes(row[type_end + 8 : type_end + 10], "big", signed=True)
-    data = row[epoch_end + 8 : -8]
-    return Event(position, stream.decode(), version, event_type.decode(), schema_version, epoch, data)
+    return int.from_bytes(row[type_end + 8 : type_end + 10], "big", signed=True), row[epoch_end + 8 : -8]
 
 
 def dead_of(row: bytes) -> Dead:

@@ -12,7 +12,6 @@ Events after the newest head are not sealed. Their stored leaves reveal a change
 again after it.
 """
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,7 @@ from typing import Final, assert_never
 
 import msgspec
 from joserfc.jwk import OKPKey
+from zstandard import ZstdDecompressor, ZstdError
 
 from control_plane.audit.heads import (
     BadHead,
@@ -47,6 +47,7 @@ from control_plane.audit.lines import (
     KeyLine,
     Line,
     PartLine,
+    SealedLine,
     StrayKeyLine,
     StreamLine,
 )
@@ -59,7 +60,7 @@ from control_plane.audit.rows import (
     event_leaf,
     event_of,
     sealed_columns_of,
-    sealed_event_of,
+    sealed_data_of,
 )
 from events.catalog import CATALOG, UnknownFact, UnreadableFact, decode
 from events.claims import CLAIMING, claims_of
@@ -68,10 +69,12 @@ from events.ledger.tree import HASH_BYTES, Frontier
 UNSEALED_SECONDS: Final = 10.0
 """Time within which a change of sessions may not be sealed yet. The sealer seals such a change within 3 s."""
 _NO_LEVEL: Final = 64
-_PIECE_BYTES: Final = 1 << 16
-"""Compressed bytes that are read at once. Gzip compresses at most to about a thousandth, so memory stays bounded."""
-_GZIP: Final = 31
-"""The window of zlib that reads a gzip header and trailer, with the largest window."""
+_INPUT_BYTES: Final = 1 << 12
+"""Compressed bytes that are decompressed at once. Four bytes can become 128 KiB, so memory stays bounded."""
+_PIECE_BYTES: Final = 1 << 18
+_LINE_BYTES: Final = 1 << 26
+_WINDOW_BYTES: Final = 1 << 27
+"""The largest window of a compressed export, as the program zstd accepts it by default."""
 _CLAIMING_TYPES: Final = frozenset(
     name.encode() for name, shape in CATALOG.items() if issubclass(shape.fact, CLAIMING)
 )
@@ -162,12 +165,17 @@ def verify_export(
         )
     verification = _Verification(keys, _kept_heads(texts, keys, verdict), verdict, unsealed_seconds)
     try:
-        beginning = b""
+        pending = bytearray()
         for piece in _decompressed(path):
-            complete, newline, beginning = (beginning + piece).rpartition(b"\n")
-            verification.read(complete + newline)
-        verification.read(beginning)
-    except (EOFError, zlib.error) as error:
+            pending += piece
+            if len(pending) >= _PIECE_BYTES and (complete := pending.rfind(b"\n") + 1):
+                verification.read(pending[:complete])
+                del pending[:complete]
+            if len(pending) > _LINE_BYTES:
+                verdict.add(Kind.EXPORT, f"a line of the export is longer than {_LINE_BYTES} bytes")
+                return verdict
+        verification.read(pending)
+    except (EOFError, ZstdError) as error:
         # The rest of the export is missing, so nothing can be concluded from what it would contain.
         verdict.add(Kind.EXPORT, f"the export is truncated or damaged: {error}; export again")
         return verdict
@@ -176,22 +184,19 @@ def verify_export(
 
 
 def _decompressed(path: Path) -> Iterator[bytes]:
-    """Yield the content of a gzip file in pieces. Raises `OSError`, and `EOFError` or `zlib.error` for a damaged file.
-
-    The pieces are larger than those of the module `gzip`, so that a verification has fewer steps.
+    """Yield the content of a Zstandard file in pieces. Raises `OSError`, and `EOFError` or `ZstdError` for a damaged
+    file.
     """
-    member = zlib.decompressobj(_GZIP)
+    decompressor = ZstdDecompressor(max_window_size=_WINDOW_BYTES)
+    frame = decompressor.decompressobj()
     with path.open("rb") as file:
-        while compressed := file.read(_PIECE_BYTES):
+        while compressed := file.read(_INPUT_BYTES):
             while compressed:
-                if member.eof:
-                    # Another member may follow, and zeros that fill the file to a size.
-                    if not (compressed := compressed.lstrip(b"\0")):
-                        break
-                    member = zlib.decompressobj(_GZIP)
-                yield member.decompress(compressed)
-                compressed = member.unused_data
-    if not member.eof:
+                if frame.eof:
+                    frame = decompressor.decompressobj()
+                yield frame.decompress(compressed)
+                compressed = frame.unused_data
+    if not frame.eof:
         raise EOFError("the compressed file ends before its last block")
 
 
@@ -250,14 +255,16 @@ class _Verification:
         self._keys, self._kept, self._verdict, self._tolerance = keys, kept, verdict, unsealed_seconds
         self._texts: dict[int, str] = {}
         self._head: SignedHead | None = None
+        self._skipped_head = False
         self._frontier: Frontier | None = Frontier()
         self._range = _Sealed()
         self._key_rows: list[PartRow] = []
         self._part_rows: dict[Part, list[PartRow]] = {part: [] for part in Part}
         self._position = 0
         self._epoch = 0
-        self._versions: dict[str, int] = {}
-        self._streams: dict[str, int] = {}
+        # Names of streams as UTF-8: events have them so.
+        self._versions: dict[bytes, int] = {}
+        self._streams: dict[bytes, int] = {}
         self._claims: dict[tuple[str, str], str] = {}
         self._claim_rows: dict[tuple[str, str], str] = {}
         self._checkpoints: list[CheckpointLine] = []
@@ -266,7 +273,7 @@ class _Verification:
         self._open: Head | None = None
         self._unsealed: list[bytes] = []
 
-    def read(self, raw: bytes) -> None:
+    def read(self, raw: bytes | bytearray) -> None:
         """Read complete lines."""
         try:
             lines = DECODER.decode_lines(raw)
@@ -281,7 +288,7 @@ class _Verification:
                 self._take(lines[at])
                 at += 1
 
-    def _read_line(self, raw: bytes) -> None:
+    def _read_line(self, raw: bytes | bytearray) -> None:
         try:
             line = DECODER.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -295,8 +302,10 @@ class _Verification:
             self._verdict.add(Kind.EXPORT, f"line {self._lines + 1} of the export is out of order")
         self._lines += not isinstance(line, EndLine)
         match line:
+            case SealedLine():
+                self._event(line.row, None)
             case EventLine():
-                self._event(line)
+                self._event(line.row, line.leaf)
             case DeadLine():
                 self._dead(line)
             case HeadLine():
@@ -318,7 +327,7 @@ class _Verification:
             case PartLine():
                 self._part(line)
             case StreamLine():
-                self._streams[line.stream] = line.version
+                self._streams[line.stream.encode()] = line.version
             case ClaimLine():
                 self._claim_rows[line.kind, line.value] = line.stream
             case StrayKeyLine():
@@ -339,6 +348,7 @@ class _Verification:
             signed = verify_head(line.text, self._keys)
         except BadHead as bad:
             verdict.add(Kind.HEAD_SIGNATURE, f"{_named(line.text)} is not valid: {bad}")
+            self._skipped_head = True
             return
         head = signed.head
         self._texts[head.number] = signed.text
@@ -356,6 +366,7 @@ class _Verification:
             verdict.add(
                 Kind.FORK, f"head {head.number} has fewer positions or a lower epoch than head {due - 1}"
             )
+            self._skipped_head = True
             return
         self._head = verdict.head = signed
         self._open = head
@@ -436,63 +447,72 @@ class _Verification:
 
         Nearly all lines of an export are read here, so this method calls little for each event.
         """
-        sealed, position, epoch, versions = self._range.leaves, self._position, self._epoch, self._versions
+        sealed, position, versions = self._range.leaves, self._position, self._versions
+        epoch = self._epoch.to_bytes(4, "big", signed=True)
         first = position - self._range.begin
         if self._lines == 0 or self._end is not None or first < 0:
             return 0
         for at, index in zip(range(begin, len(lines)), range(first, len(sealed)), strict=False):
             line = lines[at]
-            if type(line) is not EventLine or not event_leaf(line.row) == line.leaf == sealed[index]:
+            if type(line) is not SealedLine:
+                break
+            row = line.row
+            if event_leaf(row) != sealed[index]:
                 break
             try:
-                columns = sealed_columns_of(line.row)
-                found, stream, version, event_type, its_epoch, _, _ = columns
-                if found != position + 1 or its_epoch != epoch:
+                found, stream, version, event_type, its_epoch, type_end, epoch_end = sealed_columns_of(row)
+                if found != position + 1 or its_epoch != epoch or versions.get(stream, 0) + 1 != version:
                     break
-                name = stream.decode()
-                if event_type in _CLAIMING_TYPES or versions.get(name, 0) + 1 != version:
-                    self._record(sealed_event_of(line.row, columns))
-                else:
-                    versions[name] = version
+                if event_type in _CLAIMING_TYPES:
+                    schema_version, data = sealed_data_of(row, type_end, epoch_end)
+                    self._claim(found, stream.decode(), event_type.decode(), schema_version, data)
             except (BadRow, UnicodeDecodeError):
                 break
             position = found
+            versions[stream] = version
         count = position - self._position
         self._position = position
         self._lines += count
         self._verdict.rows += count
         return count
 
-    def _event(self, line: EventLine) -> None:
+    def _event(self, row: bytes, stored: bytes | None) -> None:
+        """Read an event with its stored leaf, None if this is the one that the head stores."""
         self._verdict.rows += 1
-        leaf = event_leaf(line.row)
+        leaf = event_leaf(row)
         try:
-            event = event_of(line.row)
+            event = event_of(row)
         except BadRow as bad:
             self._verdict.add(Kind.ROW_CHANGED, f"after position {self._position}: {bad}")
             return
         if self._follows(event, leaf):
             expected = self._range.expected(event.position)
+            if stored is None:
+                stored = leaf if expected is None else expected
+                if event.position > self._sealed and not self._skipped_head:
+                    what = "the export states that the event is sealed, but no head of it covers the position"
+                    self._verdict.add(Kind.EXPORT, what, event.position)
             if expected is not None and leaf != expected:
-                how = "was not" if line.leaf == expected else "was changed too, and does not match them"
-                if line.leaf == leaf:
+                how = "was not" if stored == expected else "was changed too, and does not match them"
+                if stored == leaf:
                     how = "was computed again"
                 what = f"columns of the event ({event.type}) were changed; its stored leaf {how}"
                 self._verdict.add(Kind.ROW_CHANGED, what, event.position)
-            elif line.leaf != leaf:
+            elif stored != leaf:
                 self._stored_leaf(event.position, sealed=expected is not None)
         self._record(event)
 
     def _record(self, event: Event) -> None:
         """Record the version and the claims of an event."""
-        due = self._versions.get(event.stream, 0) + 1
+        stream = event.stream.encode()
+        due = self._versions.get(stream, 0) + 1
         if event.version != due:
             what = f"the event has version {event.version} of stream {event.stream}, where {due} follows"
             self._verdict.add(Kind.STREAM_VERSION, what, event.position)
             due = max(event.version, due)
-        self._versions[event.stream] = due
+        self._versions[stream] = due
         if event.type.encode() in _CLAIMING_TYPES:
-            self._claim(event)
+            self._claim(event.position, event.stream, event.type, event.schema_version, event.data)
 
     def _dead(self, line: DeadLine) -> None:
         self._verdict.rows += 1
@@ -548,16 +568,16 @@ class _Verification:
             self._verdict.add(Kind.ROW_REMOVED, f"the sealed row was removed{which}", first)
             self._position = last
 
-    def _claim(self, event: Event) -> None:
+    def _claim(self, position: int, stream: str, event_type: str, schema_version: int, data: bytes) -> None:
         try:
-            takes, frees = claims_of(decode(event.type, event.schema_version, event.data.decode()))
+            takes, frees = claims_of(decode(event_type, schema_version, data.decode()))
         except (UnknownFact, UnreadableFact, UnicodeDecodeError) as error:
-            self._verdict.add(Kind.CLAIM, f"the event ({event.type}) cannot be read: {error}", event.position)
+            self._verdict.add(Kind.CLAIM, f"the event ({event_type}) cannot be read: {error}", position)
             return
         for claim in frees:
             self._claims.pop(claim, None)
         for claim in takes:
-            self._claims[claim] = event.stream
+            self._claims[claim] = stream
 
     # The other tables
 
@@ -630,7 +650,7 @@ class _Verification:
             if stored != found:
                 self._verdict.add(
                     Kind.STREAM_HEAD,
-                    f"the events of stream {stream} end at version {found or 0}; the stored version is {stored or 0}",
+                    f"the events of stream {stream.decode()} end at version {found or 0}; the stored version is {stored or 0}",
                 )
         for claim in sorted({*self._claims, *self._claim_rows}):
             row, holder = self._claim_rows.get(claim), self._claims.get(claim)

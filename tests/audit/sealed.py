@@ -1,11 +1,12 @@
 """A sealed ledger for tests: events, positions that were drawn and never written, and signed heads."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
 
 import psycopg
+from zstandard import ZstdCompressor, ZstdDecompressor
 
 from control_plane.audit.heads import SignedHead
 from control_plane.sealer.sealing import Sealer, utc_now
@@ -23,6 +24,16 @@ SESSION: Final = (
 )
 """Statement that adds a session of a node, of which heads have a digest."""
 Clock = Callable[[], datetime]
+
+
+def compressed(lines: Iterable[bytes]) -> bytes:
+    """Return an export of these lines."""
+    return ZstdCompressor(write_checksum=True).compress(b"".join(lines))
+
+
+def decompressed(export: bytes) -> list[bytes]:
+    """Return the lines of an export."""
+    return ZstdDecompressor().decompressobj().decompress(export).splitlines(keepends=True)
 
 
 async def drawn_and_rolled_back(conn: psycopg.AsyncConnection, count: int = 1) -> None:

@@ -141,7 +141,7 @@ def test_erased_data_is_in_no_table_and_every_proof_stays_valid(
     assert MARKER not in stored[0]
     await_sealed(plane)
     key = plane.sealing.sealing_key_file.with_suffix(".pub.pem")
-    kept, file = tmp_path / "heads", tmp_path / "ledger.gz"
+    kept, file = tmp_path / "heads", tmp_path / "ledger.zst"
     assert sliceplane(plane, "audit", "head", "--keep", kept, "--key", key)[0] == 0
     assert sliceplane(plane, "audit", "export", file)[0] == 0
     shown = admin.get(f"/allocations/{life.allocation}").json()
@@ -152,7 +152,7 @@ def test_erased_data_is_in_no_table_and_every_proof_stays_valid(
     projected(plane)
     assert MARKER not in dump(plane, postgres_programs)
     await_sealed(plane)
-    after = tmp_path / "after.gz"
+    after = tmp_path / "after.zst"
     assert sliceplane(plane, "audit", "export", after)[0] == 0
     for export in (file, after):
         code, output = sliceplane(plane, "audit", "verify", export, "--key", key, "--head", kept)

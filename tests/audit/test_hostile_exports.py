@@ -1,12 +1,12 @@
 """Exports, heads and keys that are wrong, cut, reordered or forged: a clear verdict, never a crash, never a pass."""
 
 import asyncio
-import gzip
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +14,7 @@ from control_plane.audit.heads import BadHead, SignedHead, sign_head, trusted_ke
 from control_plane.audit.verify import Kind, Verdict, verify_export
 from deploy.embedded.postgres import PostgresServer
 from tasks.signing import Signer, new_private_key
-from tests.audit.sealed import SIGNER
+from tests.audit.sealed import SIGNER, compressed, decompressed
 from tests.audit.test_manipulations import KEYS, Sealed, _make
 from tests.servers.postgres import cloned
 
@@ -29,7 +29,7 @@ def good(
     """A sealed ledger, and the lines of its export."""
     with cloned(postgres_server) as database:
         sealed = Sealed(database, asyncio.run(_make(database)), tmp_path_factory.mktemp("hostile"))
-        yield sealed, gzip.decompress(asyncio.run(sealed._export(()))).splitlines(keepends=True)
+        yield sealed, decompressed(asyncio.run(sealed._export(())))
 
 
 def verdict_of(sealed: Sealed, content: bytes, kept: Sequence[str] = ()) -> Verdict:
@@ -44,12 +44,12 @@ def kinds(verdict: Verdict) -> set[Kind]:
 
 def test_good_export_passes(good: tuple[Sealed, Lines]) -> None:
     sealed, lines = good
-    assert verdict_of(sealed, gzip.compress(b"".join(lines))).differences == []
+    assert verdict_of(sealed, compressed(lines)).differences == []
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"hello", gzip.compress(b""), gzip.compress(b"hello\n"), gzip.compress(b"[]\n" * 9)],
+    [b"", b"hello", compressed([]), compressed([b"hello\n"]), compressed([b"[]\n"] * 9)],
     # A compressed text contains the time, so that test processes would give the cases different names.
     ids=["empty", "text", "empty archive", "archive of a text", "archive of lists"],
 )
@@ -60,12 +60,12 @@ def test_file_that_is_not_an_export_never_passes(good: tuple[Sealed, Lines], con
 def test_export_truncated_at_any_line_fails_the_verification(good: tuple[Sealed, Lines]) -> None:
     sealed, lines = good
     for end in range(len(lines)):
-        assert Kind.EXPORT in kinds(verdict_of(sealed, gzip.compress(b"".join(lines[:end])))), end
+        assert Kind.EXPORT in kinds(verdict_of(sealed, compressed(lines[:end]))), end
 
 
 def test_compressed_file_that_was_truncated_never_passes(good: tuple[Sealed, Lines]) -> None:
     sealed, lines = good
-    content = gzip.compress(b"".join(lines))
+    content = compressed(lines)
     for end in range(0, len(content), 97):
         # What is missing behind the damage is not reported as removed.
         assert kinds(verdict_of(sealed, content[:end])) == {Kind.EXPORT}, end
@@ -73,24 +73,47 @@ def test_compressed_file_that_was_truncated_never_passes(good: tuple[Sealed, Lin
 
 def test_compressed_file_with_a_damaged_checksum_never_passes(good: tuple[Sealed, Lines]) -> None:
     sealed, lines = good
-    content = gzip.compress(b"".join(lines))
-    wrong = content[:-8] + bytes([content[-8] ^ 1]) + content[-7:]
+    content = compressed(lines)
+    wrong = content[:-4] + bytes([content[-4] ^ 1]) + content[-3:]
     assert Kind.EXPORT in kinds(verdict_of(sealed, wrong))
 
 
-def test_export_in_several_gzip_members_padded_with_zeros_passes(good: tuple[Sealed, Lines]) -> None:
+def test_export_in_several_frames_passes_and_with_other_bytes_behind_them_fails(
+    good: tuple[Sealed, Lines],
+) -> None:
     sealed, lines = good
-    members = [gzip.compress(b"".join(part)) for part in (lines[:5], lines[5:])]
-    assert verdict_of(sealed, b"".join([*members, b"\0" * 512])).differences == []
-    assert Kind.EXPORT in kinds(verdict_of(sealed, b"".join([*members, b"more"])))
+    frames = [compressed(lines[:5]), compressed(lines[5:])]
+    assert verdict_of(sealed, b"".join(frames)).differences == []
+    assert kinds(verdict_of(sealed, b"".join([*frames, b"more"]))) == {Kind.EXPORT}
+    assert kinds(verdict_of(sealed, b"".join([*frames, b"\0" * 512]))) == {Kind.EXPORT}
+
+
+def test_window_that_needs_more_memory_than_allowed_is_refused(good: tuple[Sealed, Lines]) -> None:
+    """A file of a few bytes could make an auditor's program allocate gigabytes otherwise."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=28, write_content_size=False)
+    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    content = stream.compress(b"".join(good[1])) + stream.flush()
+    assert kinds(verdict_of(good[0], content)) == {Kind.EXPORT}
+
+
+def test_line_that_would_fill_the_memory_is_refused(good: tuple[Sealed, Lines]) -> None:
+    assert kinds(verdict_of(good[0], compressed([b"[" * (1 << 27)]))) == {Kind.EXPORT}
+
+
+def test_unsealed_event_that_is_exported_as_sealed_is_found(good: tuple[Sealed, Lines]) -> None:
+    sealed, lines = good
+    claimed = [
+        b'["sealed",' + line.split(b",")[1] + b"]\n" if line.startswith(b'["event"') else line
+        for line in lines
+    ]
+    assert claimed != lines
+    assert kinds(verdict_of(sealed, compressed(claimed))) == {Kind.EXPORT}
 
 
 def test_export_without_one_of_its_lines_never_passes(good: tuple[Sealed, Lines]) -> None:
     sealed, lines = good
     for place in range(len(lines)):
-        assert kinds(verdict_of(sealed, gzip.compress(b"".join(lines[:place] + lines[place + 1 :])))), lines[
-            place
-        ]
+        assert kinds(verdict_of(sealed, compressed(lines[:place] + lines[place + 1 :]))), lines[place]
 
 
 def test_export_with_two_rows_or_heads_in_another_order_never_passes(good: tuple[Sealed, Lines]) -> None:
@@ -98,12 +121,12 @@ def test_export_with_two_rows_or_heads_in_another_order_never_passes(good: tuple
     tagged = [
         (number, line)
         for number, line in enumerate(lines)
-        if line.startswith((b'["event', b'["dead', b'["head'))
+        if line.startswith((b'["sealed', b'["event', b'["dead', b'["head'))
     ]
     for (first, one), (second, other) in pairwise(tagged):
         swapped = [*lines]
         swapped[first], swapped[second] = other, one
-        assert kinds(verdict_of(sealed, gzip.compress(b"".join(swapped)))), (first, second)
+        assert kinds(verdict_of(sealed, compressed(swapped))), (first, second)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -117,7 +140,7 @@ def test_export_with_one_changed_byte_never_passes_and_never_crashes(
     byte = data.draw(st.integers(0, 255).filter(lambda each: each != content[place]))
     changed = content[:place] + bytes([byte]) + content[place + 1 :]
 
-    assert kinds(verdict_of(sealed, gzip.compress(changed))) or is_equivalent(content, changed)
+    assert kinds(verdict_of(sealed, compressed([changed]))) or is_equivalent(content, changed)
 
 
 def is_equivalent(content: bytes, changed: bytes) -> bool:
@@ -151,7 +174,7 @@ def with_heads(lines: Lines, change: Callable[[SignedHead], str]) -> bytes:
         if tag == "head":
             rest[0] = change(verify_head(rest[0], KEYS))
         changed.append(msgspec.json.encode([tag, *rest]) + b"\n")
-    return gzip.compress(b"".join(changed))
+    return compressed(changed)
 
 
 def test_export_with_heads_that_another_key_signed_never_passes(good: tuple[Sealed, Lines]) -> None:
@@ -178,7 +201,7 @@ def test_fork_shown_to_two_auditors_is_seen_as_soon_as_they_compare_their_heads(
     sealed, lines = good
     other = sign_head(SIGNER, msgspec.structs.replace(sealed.heads[1].head, root="00" * 32))
 
-    verdict = verdict_of(sealed, gzip.compress(b"".join(lines)), [other.text])
+    verdict = verdict_of(sealed, compressed(lines), [other.text])
 
     assert Kind.FORK in kinds(verdict)
     assert any("two kept heads have the number 2" in each.what for each in verdict.differences)
@@ -189,7 +212,7 @@ def test_wrong_key_never_passes_and_a_retired_key_verifies_only_its_own_heads(
 ) -> None:
     sealed, lines = good
     path = sealed.folder / "export"
-    path.write_bytes(gzip.compress(b"".join(lines)))
+    path.write_bytes(compressed(lines))
     kept = [sealed.heads[1].text]
 
     wrong = verify_export(path, trusted_keys([OTHER.public]), kept)
@@ -202,7 +225,7 @@ def test_wrong_key_never_passes_and_a_retired_key_verifies_only_its_own_heads(
 @pytest.mark.parametrize("text", ["x", "a.b.c", "ä", "." * 20, "{}"])
 def test_kept_text_that_is_not_a_head_never_passes(good: tuple[Sealed, Lines], text: str) -> None:
     sealed, lines = good
-    verdict = verdict_of(sealed, gzip.compress(b"".join(lines)), [text])
+    verdict = verdict_of(sealed, compressed(lines), [text])
 
     assert kinds(verdict) == {Kind.HEAD_SIGNATURE}
 
@@ -211,7 +234,7 @@ def test_interrupted_line_of_a_file_of_heads_is_ignored(good: tuple[Sealed, Line
     sealed, lines = good
     text = sealed.heads[0].text
     for end in (3, 40, len(text) - 1):
-        assert verdict_of(sealed, gzip.compress(b"".join(lines)), [text[:end], text, ""]).differences == []
+        assert verdict_of(sealed, compressed(lines), [text[:end], text, ""]).differences == []
 
 
 def test_signed_text_of_another_type_is_not_a_head() -> None:

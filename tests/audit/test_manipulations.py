@@ -174,7 +174,7 @@ class Sealed:
 
     def verify(self, *does: str, kept: tuple[str, ...] | None = None) -> Verdict:
         """Change the database, export it, undo the change, and verify the export with the newest kept head."""
-        path = self.folder / "export.gz"
+        path = self.folder / "export.zst"
         path.write_bytes(asyncio.run(self._export(does)))
         return verify_export(path, KEYS, [self.heads[-1].text] if kept is None else kept, unsealed_seconds=0)
 
@@ -278,7 +278,7 @@ def test_kept_head_proves_every_head_before_it(sealed: Sealed) -> None:
 
 
 def test_session_that_changed_a_moment_before_the_export_is_noted_as_not_sealed(sealed: Sealed) -> None:
-    path = sealed.folder / "later.gz"
+    path = sealed.folder / "later.zst"
     path.write_bytes(asyncio.run(sealed._export(("update work.node_session set number = 4",))))
 
     verdict = verify_export(path, KEYS, [sealed.heads[1].text], unsealed_seconds=3600)

@@ -1,6 +1,5 @@
 """Heads, proofs, export and offline verification of a running control plane, over the API and the command line."""
 
-import gzip
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from deploy.embedded.postgres import PostgresServer
 from tasks.signing import Signer, new_private_key
 from tests.api.access.principals import issue
 from tests.api.node import register_node
+from tests.audit.sealed import compressed, decompressed
 from tests.cli.control_plane import document, page, problem, running_plane
 from tests.cli.outcome import Outcome
 from tests.servers.plane import ADMIN_KEY, RunningPlane, running
@@ -138,7 +138,7 @@ def test_caller_without_the_scope_reads_neither_heads_nor_the_export(plane: Runn
 def test_auditor_keeps_heads_and_verifies_an_export_with_them(
     plane: RunningPlane, sliceplane: Run, key_file: Path, tmp_path: Path
 ) -> None:
-    kept, file = tmp_path / "heads", tmp_path / "ledger.gz"
+    kept, file = tmp_path / "heads", tmp_path / "ledger.zst"
     first = await_sealed(plane)
     assert sliceplane("audit", "head", "--keep", kept, "--key", key_file).code == 0
     register_node(plane, "n3")
@@ -163,7 +163,7 @@ def test_auditor_keeps_heads_and_verifies_an_export_with_them(
 def test_export_that_is_older_than_a_kept_head_must_be_repeated(
     plane: RunningPlane, sliceplane: Run, key_file: Path, tmp_path: Path
 ) -> None:
-    kept, file = tmp_path / "heads", tmp_path / "ledger.gz"
+    kept, file = tmp_path / "heads", tmp_path / "ledger.zst"
     await_sealed(plane)
     assert sliceplane("audit", "export", file).code == 0
     register_node(plane, "n7")
@@ -179,7 +179,7 @@ def test_export_that_is_older_than_a_kept_head_must_be_repeated(
 def test_wrong_key_is_named_as_a_possible_cause_and_not_as_a_change(
     plane: RunningPlane, sliceplane: Run, key_file: Path, tmp_path: Path
 ) -> None:
-    kept, file, wrong = tmp_path / "heads", tmp_path / "ledger.gz", tmp_path / "wrong.pem"
+    kept, file, wrong = tmp_path / "heads", tmp_path / "ledger.zst", tmp_path / "wrong.pem"
     await_sealed(plane)
     assert sliceplane("audit", "head", "--keep", kept, "--key", key_file).code == 0
     assert sliceplane("audit", "export", file).code == 0
@@ -211,11 +211,11 @@ def test_verdict_about_a_changed_export_names_the_position_and_ends_with_code_1(
     plane: RunningPlane, sliceplane: Run, key_file: Path, tmp_path: Path
 ) -> None:
     await_sealed(plane)
-    file = tmp_path / "ledger.gz"
+    file = tmp_path / "ledger.zst"
     assert sliceplane("audit", "export", file).code == 0
-    lines = gzip.decompress(file.read_bytes()).splitlines(keepends=True)
-    removed = next(number for number, line in enumerate(lines) if line.startswith(b'["event"'))
-    file.write_bytes(gzip.compress(b"".join(lines[:removed] + lines[removed + 1 :])))
+    lines = decompressed(file.read_bytes())
+    removed = next(number for number, line in enumerate(lines) if line.startswith(b'["sealed"'))
+    file.write_bytes(compressed(lines[:removed] + lines[removed + 1 :]))
 
     done = sliceplane("audit", "verify", file, "--key", key_file)
 

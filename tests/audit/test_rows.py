@@ -17,7 +17,7 @@ from control_plane.audit.rows import (
     event_leaf,
     event_of,
     sealed_columns_of,
-    sealed_event_of,
+    sealed_data_of,
 )
 from events.ledger.merkle import DeadRow, EventRow, encoding_of, leaf_of
 
@@ -49,9 +49,9 @@ def test_event_is_read_from_its_encoding_and_has_the_same_leaf(row: EventRow) ->
     )
     columns = sealed_columns_of(encoded)
     assert columns[:5] == (
-        row.position, row.stream_id.encode(), row.version, row.type.encode(), row.epoch,
+        row.position, row.stream_id.encode(), row.version, row.type.encode(), row.epoch.to_bytes(4, "big", signed=True),
     )  # fmt: skip
-    assert sealed_event_of(encoded, columns) == event_of(encoded)
+    assert sealed_data_of(encoded, *columns[5:]) == (row.schema_version, row.data.encode())
     assert event_leaf(encoded) == leaf_of(row)
     with pytest.raises(BadRow):
         dead_of(encoded)

@@ -77,7 +77,7 @@ def assert_consistent(database: Database, folder: Path, positions: int, seconds:
         lambda: heads.exists() and len(heads.read_text().split()) >= sealed(database)[1],
         "all heads are in the file",
     )
-    path = folder / "export.gz"
+    path = folder / "export.zst"
     path.write_bytes(asyncio.run(export(database)))
     public = (folder / "sealing-key.pub.pem").read_text()
 

@@ -26,7 +26,7 @@ from events.ledger.connection import ledger_connection
 from events.ledger.tables import tree_head
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"], responses=PROBLEMS, route_class=AuthenticatedRoute)
-MEDIA_TYPE: Final = "application/gzip"
+MEDIA_TYPE: Final = "application/zstd"
 _LARGEST: Final = 2**63 - 1
 _EXPORTED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
@@ -179,8 +179,9 @@ async def prove_consistency(
     "/export", response_class=StreamingResponse, responses=_EXPORTED, openapi_extra=access(Scope.AUDIT_READ)
 )
 async def export(request: Request) -> StreamingResponse:
-    """Return the whole ledger for an offline verification, from one snapshot, as gzip lines. Stored responses and
-    credentials are not included. A truncated export lacks its last line.
+    """Return the whole ledger for an offline verification, from one snapshot. The export is a file of lines that is
+    compressed with Zstandard. Stored responses and credentials are not included. A truncated export lacks its last
+    line.
     """
     return StreamingResponse(_exported(plane_of(request).engine), media_type=MEDIA_TYPE)
 
