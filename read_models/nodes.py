@@ -258,15 +258,15 @@ async def page(
     *,
     after: NodeId | None,
     limit: int,
-    removed: bool = False,
+    beginning: str | None = None,
     descending: bool = False,
 ) -> list[NodeRow]:
-    """Return one page of registered nodes, ordered by name. With `removed`, removed nodes are included, for lists of a
-    past state of the ledger.
+    """Return one page of all nodes, ordered by name, for lists of a past state of the ledger: removed nodes are
+    included. With `beginning`, only nodes whose ids begin with this text are returned.
     """
     query = sa.select(node)
-    if not removed:
-        query = query.where(node.c.state != REMOVED)
+    if beginning is not None:
+        query = query.where(node.c.node_id.startswith(beginning, autoescape=True))
     place = None if after is None else (after,)
     query = keyset(query, [node.c.node_id], place, limit, descending=descending)
     return [NodeRow(row) for row in (await conn.execute(query)).mappings()]

@@ -4,7 +4,7 @@ transaction that appends the slot's events to the ledger.
 `version` is the version of the slot's stream: the holder of the row's lock can append at this version.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, assert_never
 
@@ -356,15 +356,18 @@ async def page(
     after: tuple[NodeId, SlotIndex] | None,
     limit: int,
     descending: bool = False,
-    node: NodeId | None = None,
+    nodes: Collection[NodeId] = (),
     state: str | None = None,
     sku: str | None = None,
 ) -> list[SlotRow]:
-    """Return one page of slots, ordered by node and index. Each filter that is not None selects: slots of this node,
+    """Return one page of slots, ordered by node and index. Each filter that is given selects: slots of these nodes,
     slots in this state, and slots that are offered under this SKU.
     """
-    wanted = {slot.c.node_id: node, slot.c.state: state}
-    query = sa.select(slot).where(*(column == value for column, value in wanted.items() if value is not None))
+    query = sa.select(slot)
+    if nodes:
+        query = query.where(slot.c.node_id.in_(nodes))
+    if state is not None:
+        query = query.where(slot.c.state == state)
     if sku is not None:
         query = query.where(slot.c.skus.contains([sku]))
     query = keyset(query, [slot.c.node_id, slot.c.slot_index], after, limit, descending=descending)

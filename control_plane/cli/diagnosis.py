@@ -120,7 +120,7 @@ def fleet(status: Status) -> Iterator[Finding]:
     count = f"{sum(nodes.values())} nodes"
     if unreachable := nodes.get("unreachable", 0):
         what = f"{unreachable} of {count} unreachable"
-        yield Finding("nodes", Verdict.WARNING, what, "find them: sliceplane nodes list")
+        yield Finding("nodes", Verdict.WARNING, what, "find them: sliceplane nodes list --state unreachable")
     else:
         yield Finding("nodes", Verdict.OK, f"{count}, none unreachable")
     if status.drift is not None and status.drift.open:

@@ -73,6 +73,10 @@ _ALLOCATIONS: Final = "/v1/allocations"
 _EVENTS: Final = "/v1/events"
 
 
+def _truth(value: bool | None) -> str | None:  # noqa: FBT001 (the only argument)
+    return None if value is None else str(value).lower()
+
+
 def create_allocation(body: bodies.CreateAllocation) -> Call[Allocation]:
     """Create an allocation. It is placed when the call returns; `wait_for` waits until its slices are ready."""
     return Call("POST", _ALLOCATIONS, Allocation, body=body)
@@ -188,9 +192,27 @@ def remove_ingress(allocation_name: str, ingress: str) -> Call[Allocation]:
     return Call("DELETE", ingress_path(allocation_name, ingress), Allocation)
 
 
-def nodes(*, at: str | None = None) -> ListCall[Node]:
-    """List nodes by name."""
-    return ListCall("/v1/nodes", Node, {"at": at})
+def nodes(
+    *,
+    states: Sequence[str] | None = None,
+    name_prefix: str | None = None,
+    cordoned: bool | None = None,
+    excluded: bool | None = None,
+    drift: bool | None = None,
+    at: str | None = None,
+) -> ListCall[Node]:
+    """List nodes by name. A node is listed if it matches every filter: one of `states`, an id that begins with
+    `name_prefix`, and whether it is cordoned, is excluded from placement, and has open drift.
+    """
+    filters = {
+        "state": states,
+        "name": name_prefix,
+        "cordoned": _truth(cordoned),
+        "excluded": _truth(excluded),
+        "drift": _truth(drift),
+        "at": at,
+    }
+    return ListCall("/v1/nodes", Node, filters)
 
 
 def node(name: str, *, at: str | None = None) -> Call[Node]:

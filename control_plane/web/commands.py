@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from control_plane.web.calls import path_of
+from control_plane.web.calls import Query, path_of, url_of
 
 
 class Command(NamedTuple):
@@ -27,15 +27,18 @@ def command_of(
     *,
     cli: Sequence[str],
     path: Sequence[str],
+    query: Query | None = None,
     method: str = "GET",
     body: Mapping[str, Any] | None = None,
 ) -> Command:
     """Return the command of a request to the server address that the browser uses."""
     line = shlex.join(["sliceplane", *cli]) if cli else ""
-    return Command(title, line, _curl(request, method, path, body))
+    return Command(title, line, _curl(request, method, path, query or {}, body))
 
 
-def _curl(request: Request, method: str, path: Sequence[str], body: Mapping[str, Any] | None) -> str:
+def _curl(
+    request: Request, method: str, path: Sequence[str], query: Query, body: Mapping[str, Any] | None
+) -> str:
     words = ["curl --silent --show-error --fail-with-body"]
     if path[-1] == "watch":
         words.append("--no-buffer")
@@ -45,4 +48,4 @@ def _curl(request: Request, method: str, path: Sequence[str], body: Mapping[str,
     if body is not None:
         words.append(f"--header 'Content-Type: application/json' --data-raw {shlex.quote(json.dumps(body))}")
     server = f"{request.url.scheme}://{request.url.netloc}"
-    return " ".join([*words, shlex.quote(f"{server}{path_of(*path)}")])
+    return " ".join([*words, shlex.quote(f"{server}{url_of(path_of(*path), query)}")])

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions.placing.choice import CORDONED
 from control_plane.work import tables
+from control_plane.work.live_nodes import WITH_HEARTBEAT
 from events.values import NodeId, SlotId, node_of
 from read_models import nodes, slots
 from read_models.compiled import CompiledQuery, rows_together
@@ -141,10 +142,9 @@ async def hosts_blocked(
     node, (access, *sound) = nodes.node, HOST
     needs = (access, *heartbeat(unreachable_after), *sound, kind(simulated_allowed=simulated_allowed))
     reason = first_reason(needs)
-    with_heartbeat = node.outerjoin(tables.node_seen, tables.node_seen.c.node_id == node.c.node_id)
     query = (
         sa.select(node.c.node_id, reason.label("code"))
-        .select_from(with_heartbeat)
+        .select_from(WITH_HEARTBEAT)
         .where(node.c.node_id.in_(names))
     )
     found = await conn.execute(query)

@@ -76,7 +76,7 @@ def test_doctor_reports_warnings_with_what_to_do_and_ends_with_code_0(
     for line in (
         "warning  projector   lag 12.0 s",
         "warning  nodes       1 of 4 nodes unreachable",
-        "> find them: sliceplane nodes list",
+        "> find them: sliceplane nodes list --state unreachable",
         "warning  drift       2 open, 1 blocking placement",
         "> list it: sliceplane nodes drift",
         "warning  tasks       1 failed, 4 parked",

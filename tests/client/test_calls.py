@@ -78,7 +78,8 @@ def document() -> dict[str, Any]:
 
 def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     for name, found in vars(calls).items():
-        if inspect.isfunction(found) and found.__module__ == calls.__name__ and name != "event_filters":
+        is_own = inspect.isfunction(found) and found.__module__ == calls.__name__
+        if is_own and name != "event_filters" and not name.startswith("_"):
             yield name, found
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from control_plane.api.requests.event_filters import _ACTOR
+from control_plane.api.filters.events import _ACTOR
 from control_plane.decisions.access import Role
 from control_plane.decisions.issuers import PERMITTED, Issuer
 from control_plane.decisions.refusals import Forbidden

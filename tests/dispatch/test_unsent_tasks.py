@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import redis
 
-from control_plane.api.requests.task_filters import WantedTasks
+from control_plane.api.filters.tasks import WantedTasks
 from control_plane.api.views import task_views
 from control_plane.dispatcher.task_sender import TaskSender
 from control_plane.queues.relay import Outcome, Outgoing, Rejected, Relay

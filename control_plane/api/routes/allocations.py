@@ -9,8 +9,9 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from control_plane.api.catalogue.naming_route import NamingRoute
+from control_plane.api.filters.allocations import Wanted
+from control_plane.api.filters.scanning import filtered
 from control_plane.api.requests.access import Caller, access, caller_of
-from control_plane.api.requests.allocation_filters import Wanted, filtered
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import CreateAllocation, RenewLease, ReportFault, WaitForCapacity
 from control_plane.api.requests.commands import DryRun, dry, execute, execute_creation, try_out
@@ -63,6 +64,7 @@ from events.values import (
     ImageName,
     InvalidValue,
     NodeId,
+    Position,
     ProjectId,
     SkuName,
     SlotId,
@@ -230,7 +232,8 @@ async def list_allocations(
             async def then(found: Sequence[allocations.Requested]) -> list[AllocationView]:
                 return await allocations_then(conn, [each.allocation_id for each in found], place.position)
 
-            listed = await filtered(partial(page, conn, upto=place.position), then, wanted, after, limit)
+            upto = partial(page, conn, upto=place.position)
+            listed = await filtered(upto, _id_and_place, then, wanted.condition, after=after, limit=limit)
         set_headers(response, place)
         return listed
     async with plane_of(request).engine.connect() as conn:
@@ -240,10 +243,16 @@ async def list_allocations(
             by_stream = await histories(conn, streams)
             return [view_of_history(refuse_unreadable(by_stream[stream]), principal) for stream in streams]
 
-        listed = await filtered(partial(page, conn), now, wanted, after, limit)
+        listed = await filtered(
+            partial(page, conn), _id_and_place, now, wanted.condition, after=after, limit=limit
+        )
         views = await with_queue(conn, listed.items)
         listed.items = await with_conditions(conn, views, plane_of(request).settings.unreachable_after)
     return listed
+
+
+def _id_and_place(requested: allocations.Requested) -> tuple[str, Position]:
+    return requested.allocation_id, requested.position
 
 
 def _project(raw: str) -> ProjectId:

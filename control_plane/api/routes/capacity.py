@@ -188,7 +188,7 @@ async def list_node_capacity(
     after, descending = None if cursor is None else _cursor(cursor), order == "desc"
 
     async def page(conn: AsyncConnection, upto: Position | None) -> list[NodeCapacity]:
-        rows = await nodes.page(conn, after=after, limit=limit, removed=True, descending=descending)
+        rows = await nodes.page(conn, after=after, limit=limit, descending=descending)
         names = [row.node_id for row in rows]
         found = await capacity.by_node(conn, names, upto)
         return [

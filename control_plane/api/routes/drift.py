@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import UTC
 from hashlib import sha256
-from typing import Annotated, Final
+from typing import Annotated
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
@@ -19,16 +19,13 @@ from control_plane.api.views.past_views import details_then
 from control_plane.api.views.views import DriftView, NodeDetail, in_detail, past_node_view
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.work.live_nodes import DRIFTING
 from events.values import InvalidValue, NodeId, SlotId, index_of, node_id
 from read_models import nodes, slots
 from read_models.nodes import NodeRow
 from read_models.pages import keyset
 
 router = APIRouter(prefix="/v1", tags=["drift"], responses=PROBLEMS, route_class=AuthenticatedRoute)
-_DRIFTING: Final = sa.union(
-    *(sa.select(table.c.node_id).where(table.c.drift.is_not(None)) for table in (nodes.node, slots.slot))
-).subquery("drifting")
-"""Subquery of the names of all nodes with open drift."""
 NodeLimit = Annotated[int, Query(ge=1, le=100)]
 
 
@@ -48,7 +45,7 @@ async def list_drift(
     after, descending = None if cursor is None else _node_cursor(cursor), order == "desc"
     if at is not None:
         async with travel_of(request).to(at) as (conn, [place]):
-            rows = await nodes.page(conn, after=after, limit=limit, removed=True, descending=descending)
+            rows = await nodes.page(conn, after=after, limit=limit, descending=descending)
             names = [row.node_id for row in rows]
             hosts = await details_then(conn, names, place.position)
         set_headers(response, place)
@@ -98,7 +95,7 @@ def _cursor(drift: DriftView) -> str:
 async def _drifting(
     conn: AsyncConnection, after: NodeId | None, limit: int, *, descending: bool
 ) -> list[NodeId]:
-    name, place = _DRIFTING.c.node_id, None if after is None else (after,)
+    name, place = DRIFTING.c.node_id, None if after is None else (after,)
     query = keyset(sa.select(name), [name], place, limit, descending=descending)
     return [NodeId(name) for name in await conn.scalars(query)]
 

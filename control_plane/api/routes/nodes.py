@@ -1,14 +1,18 @@
 """`/v1/nodes`: nodes."""
 
 import secrets
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.api.filters.nodes import Wanted
+from control_plane.api.filters.scanning import filtered
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.as_of import At, set_headers, travel_of
 from control_plane.api.requests.bodies import (
@@ -24,9 +28,9 @@ from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of, users_of
 from control_plane.api.views.past_views import details_then, nodes_then
 from control_plane.api.views.views import (
+    Live,
     NodeDetail,
     NodeView,
-    Seen,
     in_detail,
     node_view,
     past_node_view,
@@ -37,8 +41,8 @@ from control_plane.commands.identity import revoke_node
 from control_plane.commands.nodes import configure_node, register_node, remove_node, reopen_enrolment
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
-from control_plane.handle import Command, database_time
-from control_plane.work import tables
+from control_plane.handle import Command
+from control_plane.work.live_nodes import live_nodes
 from control_plane.work.placeable import hosts_blocked
 from events.nodes import NodeNetwork
 from events.values import (
@@ -50,10 +54,10 @@ from events.values import (
 )
 from read_models import nodes, slots
 from read_models.nodes import NodeRow
+from read_models.pages import keyset
 from tasks.failpoints import failpoint
 
 router = APIRouter(prefix="/v1", tags=["nodes"], responses=PROBLEMS, route_class=AuthenticatedRoute)
-MAX_PATH: Final = 64
 
 
 class RegisteredNode(BaseModel):
@@ -188,27 +192,39 @@ async def list_nodes(
     request: Request,
     response: Response,
     *,
+    wanted: Wanted,
     at: At = None,
     cursor: Cursor = None,
     limit: Limit = 100,
     order: Order = "asc",
 ) -> Page[NodeView]:
-    """List nodes by name. In views of the past a page omits nodes that were registered later, and may be short."""
+    """List nodes by name. A node is listed if it matches every filter. In views of the past a page omits nodes that
+    were registered later and nodes that do not match, and may be short or empty without being the last.
+    """
     after, descending = None if cursor is None else _node_cursor(cursor), order == "desc"
     if at is not None:
+        wanted.refuse_live_states()
+        views_then = nodes_then if wanted.drift is None else details_then
         async with travel_of(request).to(at) as (conn, [place]):
-            rows = await nodes.page(conn, after=after, limit=limit, removed=True, descending=descending)
-            views = await nodes_then(conn, [row.node_id for row in rows], place.position)
+
+            async def then(rows: Sequence[NodeRow]) -> Sequence[NodeView]:
+                return await views_then(conn, [row.node_id for row in rows], place.position)
+
+            page = partial(nodes.page, conn, beginning=wanted.name, descending=descending)
+            listed = await filtered(page, _id_and_name, then, wanted.condition, after=after, limit=limit)
         set_headers(response, place)
-        return _node_page(views, rows, limit)
+        return listed
+    unreachable_after = plane_of(request).settings.unreachable_after
+    query = live_nodes(unreachable_after).where(*wanted.conditions(unreachable_after))
+    place_after = None if after is None else (after,)
+    query = keyset(query, [nodes.node.c.node_id], place_after, limit, descending=descending)
     async with plane_of(request).engine.connect() as conn:
-        rows = await nodes.page(conn, after=after, limit=limit, descending=descending)
-        views = await _node_views(request, conn, rows)
-    return _node_page(views, rows, limit)
+        views = [view for _, view in await _present(request, conn, query)]
+    return Page(items=views, next_cursor=views[-1].id if len(views) == limit else None)
 
 
-def _node_page(views: list[NodeView], rows: list[NodeRow], limit: int) -> Page[NodeView]:
-    return Page(items=views, next_cursor=rows[-1].node_id if len(rows) == limit else None)
+def _id_and_name(row: NodeRow) -> tuple[str, NodeId]:
+    return row.node_id, row.node_id
 
 
 def _node_cursor(cursor: str) -> NodeId:
@@ -218,20 +234,16 @@ def _node_cursor(cursor: str) -> NodeId:
         raise invalid_cursor(cursor) from None
 
 
-async def _node_views(request: Request, conn: AsyncConnection, rows: list[NodeRow]) -> list[NodeView]:
-    names, unreachable_after = [row.node_id for row in rows], plane_of(request).settings.unreachable_after
-    unreachable_before = await database_time(conn) - unreachable_after
-    seen = tables.node_seen
-    query = sa.select(seen).where(seen.c.node_id.in_(names))
-    heartbeats = {
-        row.node_id: Seen(row.seen_at, row.resynced, row.spooled_reports) for row in await conn.execute(query)
-    }
-    allowed, principal = plane_of(request).settings.place_on_simulated_nodes, caller_of(request)
-    blocked = await hosts_blocked(conn, names, unreachable_after, simulated_allowed=allowed)
-    return [
-        node_view(row, heartbeats.get(row.node_id), unreachable_before, blocked.get(row.node_id), principal)
-        for row in rows
-    ]
+async def _present(
+    request: Request, conn: AsyncConnection, query: sa.Select[Any]
+) -> list[tuple[NodeRow, NodeView]]:
+    """Return the rows and the views of the nodes that a query of `live_nodes` finds."""
+    rows = [*(await conn.execute(query)).mappings()]
+    settings, principal = plane_of(request).settings, caller_of(request)
+    names, allowed = [NodeId(row["node_id"]) for row in rows], settings.place_on_simulated_nodes
+    blocked = await hosts_blocked(conn, names, settings.unreachable_after, simulated_allowed=allowed)
+    found = [(NodeRow(row), Live(row["live_state"], row["seen_at"], row["spooled_reports"])) for row in rows]
+    return [(row, node_view(row, live, blocked.get(row.node_id), principal)) for row, live in found]
 
 
 def node_named(raw: str) -> NodeId:
@@ -259,11 +271,12 @@ async def show_node(request: Request, response: Response, node: str, at: At = No
 
 async def node_shown(request: Request, name: NodeId) -> NodeDetail:
     """Return the present view of a node, with its ETag. Raises `UnknownName`."""
+    query = live_nodes(plane_of(request).settings.unreachable_after).where(nodes.node.c.node_id == name)
     async with plane_of(request).engine.connect() as conn:
-        row = await nodes.find(conn, name)
-        if row is None:
+        found = await _present(request, conn, query)
+        if not found:
             raise UnknownName(Objection("unknown_node", f"no node is named {name!r}"))
-        [view], own = await _node_views(request, conn, [row]), await slots.of_node(conn, name)
+        [(row, view)], own = found, await slots.of_node(conn, name)
     [shown] = in_detail([(view, row)], own)
     set_version(request, row.version)
     return shown

@@ -1,8 +1,8 @@
 """`/v1/slots`, `/v1/nodes/{node}/slots`: the slots of nodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -18,7 +18,7 @@ from control_plane.api.requests.conditional import IF_MATCH, TAGGED, set_version
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, invalid_cursor
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
-from control_plane.api.routes.nodes import MAX_PATH, node_named
+from control_plane.api.routes.nodes import node_named
 from control_plane.api.views.allowed_actions import actions_on_slot
 from control_plane.api.views.past_views import slots_then
 from control_plane.api.views.views import (
@@ -48,6 +48,12 @@ from read_models import catalogue, slots
 from read_models.slots import SlotRow
 
 router = APIRouter(prefix="/v1", tags=["nodes"], responses=PROBLEMS, route_class=AuthenticatedRoute)
+_MOST_NODES: Final = 50
+Nodes = Annotated[
+    # A list on every request. The schema also permits one string, as that of earlier releases.
+    list[str] | str | None,
+    Query(description=f"Only slots of these nodes, at most {_MOST_NODES}."),
+]
 
 
 @router.get("/slots", openapi_extra=access(Scope.FLEET_READ))
@@ -55,7 +61,7 @@ async def list_slots(
     request: Request,
     response: Response,
     *,
-    node: Annotated[str | None, Query(max_length=MAX_PATH, description="Only slots of this node.")] = None,
+    node: Nodes = None,
     state: Annotated[
         SlotStateName | None, Query(description="Only slots in this state; not together with `at`.")
     ] = None,
@@ -73,7 +79,7 @@ async def list_slots(
         after=_slot_cursor(cursor),
         limit=limit,
         descending=order == "desc",
-        node=None if node is None else node_named(node),
+        nodes=_nodes(node or ()),
         sku=sku,
     )
     if at is not None:
@@ -89,6 +95,13 @@ async def list_slots(
         rows = await page(conn, state=state)
         views = await _slot_views(request, conn, rows)
     return _slot_page(views, rows, limit)
+
+
+def _nodes(raw: Sequence[str]) -> list[NodeId]:
+    if len(raw) > _MOST_NODES:
+        reason = f"the list must have at most {_MOST_NODES} nodes, not {len(raw)}; use several requests"
+        raise Malformed(Objection("too_long", reason, parameter="node"))
+    return [*map(node_named, raw)]
 
 
 async def _slot_views(request: Request, conn: AsyncConnection, rows: list[SlotRow]) -> list[SlotView]:

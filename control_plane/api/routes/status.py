@@ -9,6 +9,7 @@ service.
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -24,19 +25,11 @@ from control_plane.api.requests.state import plane_of
 from control_plane.api.views.task_views import SHOWN
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.work.live_nodes import live_nodes
 from control_plane.work.tables import head_sink, parked, task
 
 router = APIRouter(tags=["health"], route_class=AuthenticatedRoute)
 _ENDED_BADLY: Final = ("failed", "poisoned", "refused", "expired")
-# The same states as in a node's view (`api.views.NodeView`).
-_NODES: Final = sa.text("""
-select case when node.state <> 'enrolled' then node.state
-            when coalesce(seen.seen_at < clock_timestamp() - cast(:unreachable_after as interval), true) then 'unreachable'
-            when not seen.resynced or seen.spooled_reports > 0 then 'resyncing'
-            else 'enrolled' end as state, count(*) as number
-  from read.node as node left join work.node_seen as seen using (node_id)
- where node.state <> 'removed' group by 1 order by 1
-""")
 _DRIFT: Final = sa.text("""
 select count(*) as open, count(*) filter (where (each -> 'blocks')::bool) as blocking
   from (select node_id, drift from read.node where drift is not null
@@ -137,7 +130,7 @@ async def status(request: Request) -> StatusView:
     async with plane.engine.connect() as conn:
         return StatusView(
             **dict(_readiness(found)),
-            nodes=await _nodes(conn, plane.settings.unreachable_after.total_seconds()),
+            nodes=await _nodes(conn, plane.settings.unreachable_after),
             slots={row.state: row.number for row in await conn.execute(_SLOTS)},
             drift=await _drift(conn),
             tasks=await _tasks(conn),
@@ -168,9 +161,10 @@ def _check(found: Check) -> CheckView:
     return CheckView(status=words[fields.pop("ok")], **fields)
 
 
-async def _nodes(conn: AsyncConnection, unreachable_after: float) -> dict[str, int]:
-    found = await conn.execute(_NODES, {"unreachable_after": f"{unreachable_after} seconds"})
-    return {row.state: row.number for row in found}
+async def _nodes(conn: AsyncConnection, unreachable_after: timedelta) -> dict[str, int]:
+    found = live_nodes(unreachable_after).subquery()
+    query = sa.select(found.c.live_state, sa.func.count().label("number")).group_by(found.c.live_state)
+    return {row.live_state: row.number for row in await conn.execute(query.order_by(found.c.live_state))}
 
 
 async def _drift(conn: AsyncConnection) -> DriftCount:

@@ -15,14 +15,14 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
+from control_plane.api.filters.events import After, LastEventId, held
+from control_plane.api.filters.tasks import Wanted
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, caller_of
 from control_plane.api.requests.bodies import RequestTask
 from control_plane.api.requests.commands import execute
-from control_plane.api.requests.event_filters import After, LastEventId, held
 from control_plane.api.requests.pages import Cursor, Limit, Order, Page, cursor_of, identified_place_of
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import origin_of, plane_of
-from control_plane.api.requests.task_filters import Wanted
 from control_plane.api.routes.ledger.watch import STREAMED, event_stream
 from control_plane.api.routes.progress import Subject, watch_both
 from control_plane.api.views.task_views import (

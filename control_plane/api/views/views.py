@@ -183,12 +183,12 @@ class NodeDetail(NodeView):
     """Drift that concerns one slot or one of its ingress rules, slot by slot."""
 
 
-class Seen(NamedTuple):
-    """A node's last heartbeat."""
+class Live(NamedTuple):
+    """What is not derived from events alone: a node's present state, and its last heartbeat if it sent one."""
 
-    at: datetime
-    resynced: bool
-    spooled_reports: int
+    state: str
+    seen_at: datetime | None
+    spooled_reports: int | None
 
 
 class DeviceEvidenceView(BaseModel):
@@ -370,20 +370,11 @@ def reason_view(reason: Reason | None) -> ReasonView | None:
     return None if reason is None else ReasonView(code=reason.code, message=reason.message)
 
 
-def node_view(
-    node: NodeRow,
-    seen: Seen | None,
-    unreachable_before: datetime,
-    blocked_by: str | None,
-    principal: Principal,
-) -> NodeView:
-    """Return the present view of a node: unreachable if its last heartbeat is older than `unreachable_before`."""
-    state = _node_state(seen, unreachable_before) if node.state == "enrolled" else node.state
+def node_view(node: NodeRow, live: Live, blocked_by: str | None, principal: Principal) -> NodeView:
+    """Return the present view of a node."""
     actions = actions_on_node(principal, node)
-    live: dict[str, object] = {"state": state, "blocked_by": blocked_by, "allowed_actions": actions}
-    if seen is not None:
-        live |= {"seen_at": seen.at, "spooled_reports": seen.spooled_reports}
-    return past_node_view(node).model_copy(update=live)
+    present = {**live._asdict(), "blocked_by": blocked_by, "allowed_actions": actions}
+    return past_node_view(node).model_copy(update=present)
 
 
 def past_node_view(node: NodeRow) -> NodeView:
@@ -467,12 +458,6 @@ def _address_view(address: PublicAddress) -> PublicAddressView:
     return PublicAddressView(
         address=address.address, use=address.use, first_port=ports[0], last_port=ports[1]
     )
-
-
-def _node_state(seen: Seen | None, unreachable_before: datetime) -> str:
-    if seen is None or seen.at < unreachable_before:
-        return "unreachable"
-    return "enrolled" if seen.resynced and seen.spooled_reports == 0 else "resyncing"
 
 
 def slot_view(

@@ -28,10 +28,51 @@ def _release_after(given: str) -> int:
 
 
 @commands.command("list")
-def list_nodes(context: typer.Context, *, at: At = None, output: Output = Format.TABLE) -> None:
-    """List all nodes with their state and last heartbeat."""
+def list_nodes(
+    context: typer.Context,
+    *,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="Only nodes in this state, such as unreachable; repeatable.", show_default=False),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Only nodes whose ids begin with this text.", show_default=False),
+    ] = None,
+    cordoned: Annotated[
+        bool | None,
+        typer.Option(
+            "--cordoned/--not-cordoned",
+            help="Only nodes that are cordoned, or that are not.",
+            show_default=False,
+        ),
+    ] = None,
+    excluded: Annotated[
+        bool | None,
+        typer.Option(
+            "--excluded/--not-excluded",
+            help="Only nodes that are excluded from placement after failed bring-ups, or that are not.",
+            show_default=False,
+        ),
+    ] = None,
+    drift: Annotated[
+        bool | None,
+        typer.Option(
+            "--drift/--no-drift",
+            help="Only nodes with open drift, also of a slot, or without any.",
+            show_default=False,
+        ),
+    ] = None,
+    at: At = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """List nodes with their state and last heartbeat: all, or those that match every filter."""
+    call = calls.nodes(
+        states=state, name_prefix=name, cordoned=cordoned, excluded=excluded, drift=drift, at=at
+    )
+    filtered = bool(state) or (name, cordoned, excluded, drift) != (None,) * 4
     with session(context, output) as current:
-        current.show_list(calls.nodes(at=at), lambda found: tables.nodes(found, then=at is not None))
+        current.show_list(call, lambda found: tables.nodes(found, then=at is not None, filtered=filtered))
 
 
 @commands.command()

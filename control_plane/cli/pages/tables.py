@@ -62,15 +62,21 @@ def _slot_state(item: Slot) -> Text:
     return Text.assemble(state, (", drift", "red")) if other_drift else state
 
 
-def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
-    """Return the table of nodes. If `then` is true, it shows a past state and omits heartbeats, which are unknown."""
+def nodes(items: Iterable[Node], *, then: bool = False, filtered: bool = False) -> RenderableType:
+    """Return the table of nodes. If `then` is true, it shows a past state and omits heartbeats, which are unknown.
+    `filtered` is whether the list has filters, so that there can be further nodes.
+    """
     rows = table("ID", "STATE", "SUBNET", "KIND", "AGENT", "HEARTBEAT", "MISSING")
     for item in items:
         kind = {True: "simulated", False: "host", None: "-"}[item.simulated]
         heartbeat = "-" if then else words.since(item.seen_at)
         state, missing = words.node_state(item.state, item.blocked_by), ", ".join(item.missing or ())
         rows.add_row(item.id, state, item.subnet, kind, item.agent_version or "-", heartbeat, missing)
-    return rows if rows.row_count else nothing("no nodes", "register a node: sliceplane nodes register NODE")
+    if rows.row_count:
+        return rows
+    if filtered:
+        return nothing("no nodes match the filters", "list all nodes: sliceplane nodes list")
+    return nothing("no nodes", "register a node: sliceplane nodes register NODE")
 
 
 def drift(items: Iterable[Drift], now: datetime | None = None) -> RenderableType:

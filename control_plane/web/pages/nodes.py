@@ -1,12 +1,14 @@
 """Pages of nodes: the list with the slots of each node, one node, and one slot."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from control_plane.web.actions import by_scope
 from control_plane.web.bulk import offered
+from control_plane.web.commands import Command, command_of
 from control_plane.web.pages.bulk_actions import NODES
 from control_plane.web.pages.fleet_actions import NODE_ACTIONS, SLOT_ACTIONS
 from control_plane.web.timeline import read_seal, timeline_of
@@ -16,29 +18,54 @@ _NODES: Final = 25
 _SLOTS: Final = 250
 """Enough for nodes with ten slots. The slots take most of the time of the page, about 0.3 ms each."""
 _SLOTS_OF_NODE: Final = 500
-_LAST_INDEX: Final = 63
+_NO_SLOTS: Final[Mapping[str, Any]] = {"items": [], "next_cursor": None}
+STATES_THEN: Final = ("registered", "enrolled", "revoked")
+"""States of nodes in views of the past, which have no heartbeats."""
+STATES: Final = (*STATES_THEN, "resyncing", "unreachable")
+_FLAGS: Final = {
+    "cordoned": ("--not-cordoned", "--cordoned"),
+    "excluded": ("--not-excluded", "--excluded"),
+    "drift": ("--no-drift", "--drift"),
+}
+"""Filters that are true or false, each with the options of the command line for both."""
+FILTERS: Final = ("state", "name", *_FLAGS)
 
 
 async def show_list(visit: Visit) -> Response:
-    cursor, at = visit.query("cursor"), visit.at
-    # The list of slots is ordered by node: it continues behind the slots of the last node of the previous page.
-    behind = None if cursor is None else f"{cursor}/{_LAST_INDEX}"
-    nodes, slots = await both(
-        visit.get("nodes", cursor=cursor, limit=_NODES, at=at),
-        visit.get("slots", cursor=behind, limit=_SLOTS, at=at),
-    )
+    chosen, at = {name: visit.query(name) for name in FILTERS}, visit.at
+    listed = await visit.get("nodes", cursor=visit.query("cursor"), limit=_NODES, at=at, **chosen)
+    names = [each["id"] for each in listed["items"]]
+    slots = await visit.get("slots", node=names, limit=_SLOTS, at=at) if names else _NO_SLOTS
     by_node: defaultdict[str, list[Any]] = defaultdict(list)
     for slot in slots["items"]:
         by_node[slot["node_id"]].append(slot)
     last = slots["items"][-1]["node_id"] if slots["next_cursor"] else None
     return visit.render(
         "nodes.html",
-        nodes=nodes["items"],
-        next_cursor=nodes["next_cursor"],
+        nodes=listed["items"],
+        next_cursor=listed["next_cursor"],
         slots=by_node,
         cut_at=last,
+        chosen=chosen,
+        filtered=any(chosen.values()),
+        states=STATES if at is None else STATES_THEN,
+        command=_command(visit, chosen),
         bulk=offered(NODES),
         selecting=by_scope(visit, "select", scope="fleet:write")["select"],
+    )
+
+
+def _command(visit: Visit, chosen: Mapping[str, str | None]) -> Command:
+    """Return the command that lists all nodes with the filters and at the time of the page."""
+    options = [f"--{name}={chosen[name]}" for name in ("state", "name") if chosen[name]]
+    options += [_FLAGS[name][chosen[name] == "true"] for name in _FLAGS if chosen[name]]
+    options += [] if visit.at is None else [f"--at={visit.at}"]
+    return command_of(
+        visit.request,
+        "As a command",
+        cli=("nodes", "list", *options),
+        path=("nodes",),
+        query={**chosen, "at": visit.at},
     )
 
 

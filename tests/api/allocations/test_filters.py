@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from control_plane.api.requests.allocation_filters import MOST_READ, WantedAllocations, filtered
+from control_plane.api.filters.allocations import WantedAllocations
+from control_plane.api.filters.scanning import MOST_READ, filtered
 from control_plane.api.views.allocation_views import AllocationView
 from events.values import AllocationId, Position
 from read_models.allocations import Requested
@@ -21,6 +22,10 @@ async def read(*, after: Position | None, limit: int) -> list[Requested]:
     begin = 1 if after is None else after + 1
     places = range(begin, min(begin + limit, TOTAL + 1))
     return [Requested(Position(each), AllocationId(str(each))) for each in places]
+
+
+def identify(request: Requested) -> tuple[str, Position]:
+    return request.allocation_id, request.position
 
 
 async def view(requests: Sequence[Requested]) -> list[AllocationView]:
@@ -42,7 +47,7 @@ async def test_walk_of_a_filtered_list_has_each_match_once_and_reads_a_bounded_n
     wanted = WantedAllocations(frozenset(() if state is None else (state,)), frozenset())
     found, after, requests = list[int](), None, 0
     while True:
-        page = await filtered(read, view, wanted, after, limit)
+        page = await filtered(read, identify, view, wanted.condition, after=after, limit=limit)
         requests += 1
         found += [int(each.id) for each in page.items]
         assert len(page.items) <= limit

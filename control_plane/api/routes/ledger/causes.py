@@ -5,8 +5,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel
 
+from control_plane.api.filters.events import limited
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access
-from control_plane.api.requests.event_filters import limited
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of, plane_of
 from control_plane.api.views.causes import causes_of

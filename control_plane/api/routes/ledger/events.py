@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
+from control_plane.api.filters.events import After, LastEventId, Picked, held, limited
 from control_plane.api.requests.access import AuthenticatedRoute, Caller, access, credential_of
 from control_plane.api.requests.as_of import From, To, range_of, refuse_reversed_range, travel_of
-from control_plane.api.requests.event_filters import After, LastEventId, Picked, held, limited
 from control_plane.api.requests.pages import Limit, Order, Page, event_page, page_of_newest
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
+from control_plane.api.filters.events import After, LastEventId, held
 from control_plane.api.requests.access import AuthenticatedRoute, access, caller_of, credential_of
-from control_plane.api.requests.event_filters import After, LastEventId, held
 from control_plane.api.requests.pages import Limit, Order, Page, event_page, page_of_newest
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of, plane_of
