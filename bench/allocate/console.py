@@ -57,6 +57,8 @@ _PAGES: Final = (
     "/ui/projects",
     "/ui/nodes",
     "/ui/nodes?cursor={node}",
+    "/ui/nodes?state=unreachable",
+    "/ui/nodes?state=enrolled&drift=false&cordoned=false&cursor={node}",
     "/ui/nodes/{node}",
     "/ui/nodes/{node}/slots/{index}",
 )

@@ -13,6 +13,7 @@ _FIXED: Final = {
     "overview": "/",
     "nodes": "/nodes",
     "nodes-unreachable": "/nodes?state=unreachable",
+    "nodes-none": "/nodes?name=absent&cordoned=true",
     "allocations": "/allocations",
     "allocations-none": "/allocations?label=none%3Dnone",
     "new-allocation": "/allocations/new",

@@ -1,0 +1,166 @@
+"""The list of nodes in the web console: its filters, which are in its address, and the pages that lead to it."""
+
+import shlex
+
+import pytest
+
+from tests.api.node import admit, register_node
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+from tests.web.browsing import Browser, Page, logged_in
+from tests.web.visitors import Visitor
+
+CUT = 25
+"""Number of nodes of one page."""
+
+
+@pytest.fixture(scope="module")
+def plane(shared_plane: RunningPlane) -> RunningPlane:
+    """A control plane with an enrolled, cordoned node with drift, an unreachable one, and many registered ones."""
+    for name in ("rack-1", "rack-2"):
+        admit(shared_plane, name, slots=2)
+    for number in range(CUT + 1):
+        register_node(shared_plane, f"spare-{number:02}")
+    with shared_plane.client() as client:
+        assert client.post("/nodes/rack-1/cordon", json={"reason": "a fan is loud"}).is_success
+    shared_plane.rows(
+        "update work.node_seen set seen_at = now() + case node_id when 'rack-2' then interval '-1 day'"
+        " else interval '1 day' end returning 1"
+    )
+    drift = '[{"kind": "port.absent", "desired": "a", "observed": "b", "since": "2026-11-25T00:00:00Z", "blocks": true}]'
+    shared_plane.rows(
+        "update read.slot set drift = %(drift)s where slot_id = 'rack-1/1' returning 1", drift=drift
+    )
+    return shared_plane
+
+
+@pytest.fixture
+def admin(plane: RunningPlane) -> Browser:
+    return logged_in(plane)
+
+
+def names(page: Page) -> list[str]:
+    """Return the names of the listed nodes."""
+    return [str(found["value"]) for tag, found in page.tags if found.get("name") == "item"]
+
+
+def chosen(page: Page) -> list[str]:
+    """Return the values of the filters that the form shows as chosen."""
+    return [
+        str(found["value"])
+        for tag, found in page.tags
+        if (tag == "option" and "selected" in found and "value" in found)
+        or (tag == "input" and found.get("name") == "name" and "type" not in found)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("state=unreachable", ["rack-2"]),
+        ("state=enrolled", ["rack-1"]),
+        ("name=rack-", ["rack-1", "rack-2"]),
+        ("cordoned=true", ["rack-1"]),
+        ("drift=true", ["rack-1"]),
+        ("name=rack&drift=false", ["rack-2"]),
+        ("state=&name=rack&cordoned=&excluded=false&drift=", ["rack-1", "rack-2"]),
+        ("state=unreachable&cordoned=true", []),
+    ],
+)
+def test_list_has_the_nodes_that_match_the_filters_of_its_address(
+    admin: Browser, query: str, expected: list[str]
+) -> None:
+    page = admin.open(f"/nodes?{query}")
+    assert (page.status, names(page)) == (200, expected)
+    slots = [each for each in page.attributes("a", "href") if "#slot-" in each]
+    assert slots == [f"/ui/nodes/{name}#slot-{index}" for name in expected for index in (0, 1)]
+
+
+def test_form_shows_the_filters_of_the_page(admin: Browser) -> None:
+    page = admin.open("/nodes?state=enrolled&name=rack-&cordoned=true&drift=false")
+    assert chosen(page) == ["rack-", "true", "false"]
+    states = [found for tag, found in page.tags if tag == "option" and "value" not in found]
+    assert ["selected" in each for each in states] == [False, True, False, False, False]
+
+
+def test_next_page_keeps_the_filters(admin: Browser) -> None:
+    first = admin.open("/nodes?name=spare-&drift=false")
+    assert names(first) == [f"spare-{number:02}" for number in range(CUT)]
+    [following] = [found["href"] for tag, found in first.tags if tag == "a" and found.get("rel") == "next"]
+    second = admin.open(str(following).removeprefix("/ui"))
+    assert names(second) == [f"spare-{CUT}"]
+    assert "/ui/nodes?name=spare-&drift=false" in second.attributes("a", "href"), (
+        "the first page has them too"
+    )
+
+
+def test_list_in_which_no_node_matches_leads_to_all_nodes(admin: Browser) -> None:
+    page = admin.open("/nodes?name=absent")
+    assert "No node matches the filters. Show all nodes" in page.text
+    assert names(admin.open("/nodes")) == [
+        "rack-1",
+        "rack-2",
+        *(f"spare-{number:02}" for number in range(23)),
+    ]
+    assert page.attributes("a", "href").count("/ui/nodes") == 3, "the menu, the form and the empty list"
+
+
+def test_page_shows_its_list_as_commands_with_the_filters(admin: Browser, plane: RunningPlane) -> None:
+    page = admin.open(
+        "/nodes?state=enrolled&name=rack-&cordoned=true&excluded=false&drift=true&at=position:7"
+    )
+    cli, curl = page.attributes("button", "data-copy")
+    filters = ("--state=enrolled", "--name=rack-", "--cordoned", "--not-excluded", "--drift")
+    assert shlex.split(cli) == ["sliceplane", "nodes", "list", *filters, "--at=position:7"]
+    query = "state=enrolled&name=rack-&cordoned=true&excluded=false&drift=true&at=position%3A7"
+    assert shlex.split(curl)[-1] == f"{plane.url}/v1/nodes?{query}"
+
+
+def test_list_of_the_past_keeps_its_time_and_offers_the_recorded_states(
+    admin: Browser, plane: RunningPlane
+) -> None:
+    position = plane.last_position()
+    page = admin.open(f"/nodes?name=spare-0&drift=false&at=position:{position}")
+    assert "spare-09" in page.text
+    assert "rack-1" not in page.text
+    assert "unreachable" not in page.text
+    kept = [(found["name"], found["value"]) for tag, found in page.tags if found.get("type") == "hidden"]
+    assert ("at", f"position:{position}") in kept, "the form of the filters keeps the time"
+    assert {("name", "spare-0"), ("drift", "false")} <= {*kept}, "the form of the time keeps the filters"
+    assert f"/ui/nodes?at=position%3A{position}" in page.attributes("a", "href")
+    assert admin.open(f"/nodes?state=unreachable&at=position:{position}").status == 422
+
+
+def test_invalid_filters_are_shown_with_every_reason(admin: Browser) -> None:
+    page = admin.open("/nodes?state=gone&name=Rack&drift=perhaps")
+    assert page.status == 422
+    for reason in ("unknown value 'gone'", "'Rack' is not a valid beginning", "not 'perhaps'"):
+        assert reason in page.text
+
+
+def test_counts_of_the_overview_lead_to_the_nodes_that_they_count(admin: Browser) -> None:
+    until(lambda: "open drift 1" in admin.open("/").text, "the overview counts the drift")
+    targets = admin.open("/").attributes("a", "href")
+    assert names(admin.open("/nodes?state=unreachable")) == ["rack-2"]
+    assert {"/ui/nodes?state=unreachable", "/ui/nodes?state=registered", "/ui/nodes?drift=true"} <= {*targets}
+
+
+def test_filters_are_chosen_and_cleared_by_keyboard(visitor: Visitor, running_plane: RunningPlane) -> None:
+    for name in ("rack-1", "spare-1"):
+        register_node(running_plane, name)
+    page = visitor.page
+    visitor.open("/nodes")
+    page.get_by_label("Name begins with").focus()
+    page.keyboard.type("rack")
+    page.keyboard.press("Tab")
+    page.keyboard.type("n")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/ui/nodes?state=&name=rack&cordoned=false&excluded=&drift=")
+    assert page.locator("tbody tr").count() == 1
+    page.get_by_role("link", name="Clear").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/ui/nodes")
+    assert page.locator("tbody tr").count() == 2
