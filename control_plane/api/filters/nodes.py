@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from fastapi import Depends, Query
 from pydantic import AfterValidator
 
+from control_plane.api.filters.scanning import MOST_READ
 from control_plane.api.views.views import NodeDetail, NodeView
 from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.work.live_nodes import DRIFTS, state
@@ -23,6 +24,8 @@ from read_models.nodes import node
 RecordedState = Literal["registered", "enrolled", "revoked"]
 """States that follow from events. A list of the past has no others, because heartbeats are not events."""
 State = Literal[RecordedState, "resyncing", "unreachable"]
+MOST_READ_WITH_SLOTS: Final = 100
+"""Maximum number of nodes of the past that one request with a filter by drift reads, because it reads their slots."""
 _PREFIX: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
@@ -101,6 +104,11 @@ class WantedNodes:
             and self.excluded in (None, view.excluded is not None)
             and (self.drift is None or self.drift == _drifts(view))
         )
+
+    @property
+    def most_read(self) -> int:
+        """Maximum number of nodes of the past that one request reads."""
+        return MOST_READ if self.drift is None else MOST_READ_WITH_SLOTS
 
     def refuse_live_states(self) -> None:
         """Check that a list of the past is filtered by recorded states only. Raises `Malformed`."""

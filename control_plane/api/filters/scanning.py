@@ -1,7 +1,7 @@
 """Pages of lists with filters on values that are computed and are not columns, such as the state of an allocation.
 
-Rows are read in the order of the list, and those whose views do not match are omitted. One request reads at most
-`MOST_READ` rows, so that a filter that matches few of them cannot occupy the server; the cursor of its page continues
+Rows are read in the order of the list, and those whose views do not match are omitted. One request reads a bounded
+number of rows, so that a filter that matches few of them cannot occupy the server; the cursor of its page continues
 there.
 """
 
@@ -13,7 +13,7 @@ from control_plane.api.views.allocation_views import AllocationView
 from control_plane.api.views.views import NodeView
 
 MOST_READ: Final = 500
-"""Maximum number of rows that one request with such a filter reads."""
+"""Maximum number of rows that one request with such a filter reads, if a view needs nothing but its own history."""
 _CHUNK: Final = 100
 Row = TypeVar("Row")
 Key = TypeVar("Key")
@@ -36,14 +36,16 @@ async def filtered(
     *,
     after: Key | None,
     limit: int,
+    most_read: int = MOST_READ,
 ) -> Page[View]:
-    """Return a page of the views that match; of all views if `matches` is None.
+    """Return a page of the views that match, found among at most `most_read` rows; a page of all views if `matches` is
+    None.
 
     `identify` returns the id of the resource of a row, and its sort key. `view` returns the views of rows in their
     order; it may omit resources.
     """
     items: list[View] = []
-    left = MOST_READ
+    left = most_read
     while True:
         size = limit if matches is None else min(max(limit, _CHUNK), left)
         rows = await read(after=after, limit=size)

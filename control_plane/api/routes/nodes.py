@@ -211,7 +211,15 @@ async def list_nodes(
                 return await views_then(conn, [row.node_id for row in rows], place.position)
 
             page = partial(nodes.page, conn, beginning=wanted.name, descending=descending)
-            listed = await filtered(page, _id_and_name, then, wanted.condition, after=after, limit=limit)
+            listed = await filtered(
+                page,
+                _id_and_name,
+                then,
+                wanted.condition,
+                after=after,
+                limit=limit,
+                most_read=wanted.most_read,
+            )
         set_headers(response, place)
         return listed
     unreachable_after = plane_of(request).settings.unreachable_after

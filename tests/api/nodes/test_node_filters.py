@@ -9,7 +9,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from control_plane.api.filters import scanning
+from control_plane.api.filters import nodes as node_filters
 from tests.api.broken_nodes import Node
 from tests.api.node import BEAT, SLOT, admit, batch, register_node, survey
 from tests.api.nodes.test_drift import drift
@@ -198,7 +198,7 @@ def test_pages_of_a_filtered_list_have_each_node_once_in_both_orders(
 def test_filtered_list_of_the_past_continues_behind_the_nodes_that_one_request_reads(
     client: httpx.Client, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanning, "MOST_READ", 2)
+    monkeypatch.setattr(node_filters, "MOST_READ_WITH_SLOTS", 2)
     parameters: Filters = {"at": f"position:{fleet.position}", "drift": "true", "limit": 2}
     first = client.get("/nodes", params=parameters).json()
     assert ([each["id"] for each in first["items"]], first["next_cursor"]) == ([], "lab-1")
