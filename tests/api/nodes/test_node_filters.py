@@ -35,6 +35,7 @@ THEN: Final = (
     Facts("lab-2", drift=True),
     Facts("lab-3"),
     Facts("lab-4", "registered"),
+    Facts("old-rack-1", "registered"),
     Facts("rack-1", excluded=True),
     Facts("rack-10", cordoned=True, drift=True),
     Facts("rack-2", drift=True),
@@ -44,6 +45,7 @@ NOW: Final = (
     Facts("lab-1", "registered"),
     Facts("lab-2", "revoked"),
     Facts("lab-3", "resyncing"),
+    Facts("old-rack-1", "registered"),
     Facts("rack-1", cordoned=True, excluded=True),
     Facts("rack-10"),
     Facts("rack-2", "unreachable", drift=True),
@@ -77,7 +79,7 @@ def fleet(shared_plane: RunningPlane) -> Fleet:
     plane, reason = shared_plane, {"reason": "a test"}
     # First, because the failed slices are placed on the only node with free slots.
     fail_bring_ups(plane, Node(plane, "rack-1"), 3)
-    for name in ("lab-1", "lab-4", "gone"):
+    for name in ("lab-1", "lab-4", "old-rack-1", "gone"):
         register_node(plane, name)
     of_all, of_slot = drift("uplink.lost"), drift("port.absent", 1)
     lab_2, rack_2, rack_10 = (Described(plane, name) for name in ("lab-2", "rack-2", "rack-10"))
