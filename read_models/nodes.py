@@ -262,7 +262,7 @@ async def page(
     descending: bool = False,
 ) -> list[NodeRow]:
     """Return one page of all nodes, ordered by name, for lists of a past state of the ledger: removed nodes are
-    included. With `beginning`, only nodes whose ids begin with this text are returned.
+    included. With `beginning`, only nodes with an id that begins with this text are returned.
     """
     query = sa.select(node)
     if beginning is not None:

@@ -1,7 +1,7 @@
 """Filters of the list of nodes: by state, name, cordon, exclusion and open drift.
 
 A list of the present is filtered by the database. A list of the past reads the nodes with the wanted names and omits
-those whose views do not match (`scanning`).
+those with views that do not match (`scanning`).
 """
 
 import re
@@ -47,7 +47,7 @@ States = Annotated[
 ]
 Name = Annotated[
     str | None,
-    Query(max_length=64, description="List only nodes whose ids begin with this text."),
+    Query(max_length=64, description="List only nodes with an id that begins with this text."),
     AfterValidator(_prefix),
 ]
 Cordoned = Annotated[

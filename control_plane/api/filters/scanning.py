@@ -1,6 +1,6 @@
 """Pages of lists with filters on values that are computed and are not columns, such as the state of an allocation.
 
-Rows are read in the order of the list, and those whose views do not match are omitted. One request reads a bounded
+Rows are read in the order of the list, and those with views that do not match are omitted. One request reads a bounded
 number of rows, so that a filter that matches few of them cannot occupy the server; the cursor of its page continues
 there.
 """

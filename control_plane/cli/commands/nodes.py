@@ -37,7 +37,9 @@ def list_nodes(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Only nodes whose ids begin with this text.", show_default=False),
+        typer.Option(
+            metavar="TEXT", help="Only nodes with an id that begins with this text.", show_default=False
+        ),
     ] = None,
     cordoned: Annotated[
         bool | None,
