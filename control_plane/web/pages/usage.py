@@ -105,7 +105,7 @@ async def show_project(visit: Visit) -> Response:
         "project.html",
         project=project,
         limits=_limits_of(project),
-        actions={each: PROJECT_ACTIONS[each] for each in ("reserve", "limits")},
+        actions={each: PROJECT_ACTIONS[each] for each in ("reserve", "limits", "erase")},
     )
 
 
