@@ -156,6 +156,8 @@ async def _items(visit: Visit, bulk: Bulk, action: Action, ids: Sequence[str]) -
         try:
             view = await bulk.resource.view(visit, names)
         except Refusal as refusal:
+            if refusal.status == HTTPStatus.FORBIDDEN:
+                raise  # the caller may not read any item
             return Item(each, page, None, {}, refusal.problem["reasons"][0])
         allowed = view["allowed_actions"][action.allowed_by]
         reason = None if allowed["allowed"] else {"message": allowed["reason"], "code": allowed["code"]}
