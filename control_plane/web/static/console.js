@@ -148,8 +148,7 @@ function keepPreview(shown, form) {
     try {
       const body = new URLSearchParams(new FormData(form));
       const response = await fetch(shown.dataset.preview, { method: "POST", body, signal });
-      // Without a session, the response is the login page: this page then leads there too.
-      if (response.redirected) { location.reload(); return; }
+      if (response.redirected) { leadToLogin(response); return; }
       if (!response.ok) throw new Error(response.statusText);
       const part = new DOMParser().parseFromString(await response.text(), "text/html");
       if (!signal.aborted) shown.replaceChildren(...document.adoptNode(part.body).childNodes);
@@ -159,6 +158,14 @@ function keepPreview(shown, form) {
   };
 
   form.addEventListener("input", () => { clearTimeout(due); due = setTimeout(load, PREVIEW_MS); });
+}
+
+// Leads to the login page, which is the response to a request without a session. The login page says that the session
+// has ended, and returns to this page.
+function leadToLogin(response) {
+  const login = new URL(response.url);
+  login.searchParams.set("next", location.pathname + location.search);
+  location.replace(login);
 }
 
 // A reader that selects text or has the focus in a part would lose it.
@@ -172,8 +179,7 @@ function isUsed(root) {
 // Replaces the parts of a page by the present ones of the server. Returns whether it could.
 async function replaceParts(root) {
   const response = await fetch(location.pathname + location.search).catch(() => null);
-  // Without a session, the response is the login page: this page then leads there too.
-  if (response && response.redirected) location.reload();
+  if (response && response.redirected) leadToLogin(response);
   if (!response || !response.ok || response.redirected) return false;
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   for (const part of root.querySelectorAll("[data-part]")) {
@@ -229,7 +235,8 @@ function follow(root) {
       try {
         const url = `${root.dataset.live}?after=${encodeURIComponent(after())}`;
         const response = await fetch(url, { signal: mine.signal });
-        if (response.redirected || response.status === 401) { location.reload(); return; }
+        if (response.redirected) { leadToLogin(response); return; }
+        if (response.status === 401) { location.reload(); return; }
         if (!response.ok) throw new Error(response.statusText);
         show("Live");
         const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
