@@ -100,13 +100,14 @@ def _secured(scope: Scope, send: Send) -> Send:
 
 def _application(api: Api, providers: Mapping[str, CodeLogin]) -> Starlette:
     handlers = {Refusal: _refused, HTTPException: _missing, Exception: _broken}
-    application = Starlette(routes=[*_routes()], exception_handlers=handlers)  # type: ignore[arg-type]  # Starlette's type does not bind a handler to its exception
+    application = Starlette(routes=[*routes()], exception_handlers=handlers)  # type: ignore[arg-type]  # Starlette's type does not bind a handler to its exception
     application.state.api = api
     application.state.providers = providers
     return application
 
 
-def _routes() -> Sequence[BaseRoute]:
+def routes() -> Sequence[BaseRoute]:
+    """Return the routes of the pages, of the forms, and of the files that pages need."""
     return [
         Route(ROOT, lambda _request: RedirectResponse(f"{ROOT}/")),
         Mount(f"{ROOT}/static", StaticFiles(directory=STATIC)),

@@ -4,6 +4,7 @@ The kinds follow the contexts of the XSS Prevention Cheat Sheet of OWASP: conten
 templates, encodings and characters.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 RUN: Final = "document.title='run'"
@@ -146,3 +147,9 @@ _ENCODINGS: Final = (
 HOSTILE_TEXTS: Final = (
     *_TAGS, *_HANDLERS, *_ATTRIBUTES, *_URLS, *_SCRIPTS_AND_STYLES, *_TEMPLATES, *_ENCODINGS,
 )  # fmt: skip
+
+
+def not_shown(shown: str, texts: Sequence[str]) -> list[str]:
+    """Return the texts that a page does not show, apart from white space."""
+    words = " ".join(shown.split())
+    return [each for each in texts if " ".join(each.split()) not in words]

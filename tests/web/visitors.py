@@ -3,8 +3,14 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from playwright.sync_api import Browser, BrowserContext, Page
+
+_FOREIGN: Final = (
+    "img, iframe, object, embed, base, math, marquee, dialog, template, script:not([src$='console.js'])"
+)
+"""Elements that no page of the console has."""
 
 
 @dataclass
@@ -18,6 +24,17 @@ class Visitor:
 
     def open(self, path: str) -> None:
         self.page.goto(f"{self.url}/ui{path}")
+
+    def text_of(self, path: str) -> str:
+        """Open a page, check that no text on it has opened or closed an element or run as a script, and return what it
+        shows.
+        """
+        self.open(path)
+        # The end of the page is where the server put it.
+        self.page.locator("body > footer").wait_for()
+        assert self.page.title().endswith("· Sliceplane"), path
+        assert self.page.locator(_FOREIGN).count() == 0, path
+        return self.page.locator("main").inner_text()
 
     def log_in(self, key: str) -> None:
         """Enter an API key into the form of the login, which the page shows, and send the form."""

@@ -1,4 +1,4 @@
-"""The back button, reloads and two tabs, in Chromium."""
+"""Deep links, the back button, reloads, two tabs and expired sessions, in Chromium."""
 
 import re
 
@@ -9,8 +9,26 @@ from tests.api.reporting import RunningAllocation
 from tests.servers.plane import ADMIN_KEY, RunningPlane
 from tests.web.visitors import Visitor
 
+_EXPIRE = "update read.session set expires_at = now() where ended is null returning 1"
 _INTERRUPTED = {"code": "host_rebooted", "message": "the host rebooted"}
 _RELOADS = 5
+
+
+def test_deep_link_leads_through_the_login_to_the_page_with_its_filters_and_its_time(
+    visitor: Visitor, running_plane: RunningPlane
+) -> None:
+    running = RunningAllocation(running_plane, admit(running_plane, "n1"))
+    own = f"/allocations/{running.id}"
+    for path in (
+        "/events?type=node.registered&level=important",
+        f"{own}/timeline?level=routine",
+        f"{own}?at=position%3A{running_plane.last_position()}",
+    ):
+        visitor.context.clear_cookies()
+        visitor.open(path)
+        assert "/ui/login?next=" in visitor.page.url
+        visitor.log_in(ADMIN_KEY)
+        visitor.page.wait_for_url(f"**/ui{path}")
 
 
 def test_back_button_and_reload_after_an_action_repeat_nothing_and_show_the_present(
@@ -110,3 +128,29 @@ def _release(page: Page, name: str) -> None:
     page.get_by_label("to confirm").fill(name[-6:])
     page.get_by_role("button", name="Release").click()
     page.get_by_text("The release was requested.").wait_for()
+
+
+def test_form_of_an_expired_session_changes_nothing_and_leads_to_the_login(
+    visitor: Visitor, running_plane: RunningPlane
+) -> None:
+    admit(running_plane, "n1")
+    page = visitor.page
+    visitor.open("/nodes/n1/cordon")
+    page.get_by_label("Reason").fill("too late")
+    assert running_plane.rows(_EXPIRE)
+    position = running_plane.last_position()
+    page.get_by_role("button", name="Cordon").click()
+    page.get_by_text("ended or expired").wait_for()
+    assert running_plane.last_position() == position
+
+
+def test_preview_in_an_expired_session_leads_to_the_login_and_back_to_the_form(
+    visitor: Visitor, running_plane: RunningPlane
+) -> None:
+    page = visitor.page
+    visitor.open("/allocations/new")
+    assert running_plane.rows(_EXPIRE)
+    page.get_by_label("Lease, in hours").fill("2")
+    page.get_by_text("ended or expired").wait_for()
+    visitor.log_in(ADMIN_KEY)
+    page.wait_for_url("**/ui/allocations/new")
