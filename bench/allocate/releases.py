@@ -15,6 +15,7 @@ import sqlalchemy as sa
 import uvloop
 from pydantic import SecretStr
 
+from bench.placement.fleet import HOLDER
 from control_plane.decisions.fleet.slots import begin_release, free
 from control_plane.handle import Decision, Transaction
 from control_plane.origin import Origin
@@ -38,7 +39,7 @@ _EXCESS: Final = sa.text(
     "select count(*) filter (where state <> 'free') - (count(*) * :share)::int from read.slot"
 )
 _OLDEST: Final = sa.text(
-    "select slot_id, allocation_id from read.slot where state = 'claimed' and allocation_id is not null"
+    "select slot_id, allocation_id from read.slot where state = 'claimed' and allocation_id <> :holder"
     " order by allocation_id limit :count"
 )
 
@@ -88,7 +89,7 @@ async def _run(releases: Releases) -> None:
                 excess = await conn.scalar(_EXCESS, {"share": releases.share}) or 0
                 count = min(MOST, max(0, excess))
                 found = (
-                    [_Held(*each) for each in await conn.execute(_OLDEST, {"count": count})] if count else []
+                    [_Held(*each) for each in await conn.execute(_OLDEST, {"count": count, "holder": HOLDER})] if count else []
                 )
             if found:
                 await _release(made, found)

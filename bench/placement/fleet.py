@@ -26,7 +26,7 @@ OFFERS: Final = (
     Offer(None, 0, "ethernet", numa_nodes=1),
 )
 """Hardware of the nodes in turn; only slots with the first one suit the constrained SKU."""
-_HOLDER: Final = allocation_of(UUID(int=0))
+HOLDER: Final = allocation_of(UUID(int=0))
 """Holder of all slots that are in use. It has no events."""
 _LATER: Final = timedelta(days=3650)
 _NODES: Final = """
@@ -72,7 +72,7 @@ class Fleet:
             "nodes": self.nodes,
             "seen_at": datetime.now(UTC) + _LATER,
             "full": self.full,
-            "holder": _HOLDER,
+            "holder": HOLDER,
             "vcpus": VCPUS,
             "memory": MEMORY_MIB,
             "offers": [encoded(each) for each in OFFERS],
