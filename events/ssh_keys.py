@@ -9,6 +9,7 @@ not validated again (`tasks.fields`), because a key that an earlier release reco
 
 import base64
 import textwrap
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -32,6 +33,7 @@ which are not keys."""
 MAX_LENGTH: Final = 8192
 
 
+@lru_cache(maxsize=256)  # a caller sends the same keys with each of its requests
 def ssh_public_key(raw: str) -> SshPublicKey:
     """Validate and return an OpenSSH public key line. A comment may follow the key; control characters are refused.
 

@@ -85,6 +85,7 @@ _ROUTES = APIRouter(
     ]
 )
 for _router in (
+    allocations.creations,  # first, because the routers are searched in this order
     capabilities.router,
     projects.router,
     projects.reservations,

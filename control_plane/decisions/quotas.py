@@ -1,7 +1,8 @@
 """Decisions about quotas and the price cap of a request (ALC-13): whether a project or a caller may have more."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from control_plane.decisions.refusals import Conflict, Objection, refuse_if
@@ -76,7 +77,8 @@ def refuse_over(objections: Sequence[Objection], exceeded: Sequence[ExceededLimi
     refuse_if(objections)
 
 
-def amount_limits(limits: Limits) -> dict[str, int | str]:
+@lru_cache(maxsize=1024)
+def amount_limits(limits: Limits) -> Mapping[str, int | str]:
     """Return the limits that are set for amounts in use, by name."""
     found = {name: getattr(limits, name, None) for name in QuotaUse._fields}
     return {name: limit for name, limit in found.items() if limit is not None}

@@ -116,8 +116,12 @@ class AuthenticatedRoute(APIRoute):
     requests without valid credentials could occupy the processor, and would not be counted.
     """
 
+    def handler_after_authentication(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the function that handles a request with verified credentials: that of FastAPI."""
+        return super().get_route_handler()
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+        handle = self.handler_after_authentication()
 
         async def authenticated(request: Request) -> Response:
             announce_deprecation(request)

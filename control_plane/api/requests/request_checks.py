@@ -67,6 +67,11 @@ async def storable(request: Request) -> None:
         raise Malformed(*found)
 
 
+def is_storable(body: Any) -> bool:
+    """Return whether the database can and may store every value of a request body that was parsed from JSON."""
+    return next(_of_body(body, secrets=False), None) is None
+
+
 def _require_json(request: Request) -> None:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != _JSON:

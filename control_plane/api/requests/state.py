@@ -2,6 +2,7 @@
 and the origin and idempotency key of the requested command.
 """
 
+import re
 from hashlib import sha256
 from typing import Final, cast
 from uuid import UUID
@@ -24,6 +25,7 @@ from events.ledger.append import CommandKey
 from events.values import ProjectId, new_uuid
 
 MAX_KEY: Final = 255
+_PLAIN_PATH: Final = re.compile("[/A-Za-z0-9._-]+")
 _MISPLACED: Final = (
     "the value contains an API key, a token or a private key; send a key in the Authorization header only, and revoke"
     " the one that was sent"
@@ -61,6 +63,13 @@ def feed_of(request: Request) -> Feed:
     return cast(Feed, request.app.state.feed)
 
 
+def route_of(request: Request) -> str:
+    """Return method and path of a request, as origins and idempotency keys name it."""
+    # Starlette composes and splits the whole URL to escape a path, which few paths need.
+    path = request.scope["path"]
+    return f"{request.method} {path if _PLAIN_PATH.fullmatch(path) else request.url.path}"
+
+
 def origin_of(
     request: Request,
     principal: Principal,
@@ -71,7 +80,7 @@ def origin_of(
     """Return the origin of a caller's command: actor, request with its source, correlation id and trace context."""
     return Origin(
         actor=principal.actor,
-        reason=f"{request.method} {request.url.path} {sent(request)}",
+        reason=f"{route_of(request)} {sent(request)}",
         correlation_id=correlation_id or new_uuid(),
         project=project,
         trace_context=trace_of(request),
@@ -109,4 +118,4 @@ async def key_of(request: Request, principal: Principal) -> CommandKey | None:
         raise Malformed(Objection(*SECRET_IN_REQUEST, parameter="Idempotency-Key"))
     projects = "" if principal.projects is None else ",".join(sorted(principal.projects))
     digest = sha256(sha256(projects.encode()).digest() + await request.body()).digest()
-    return CommandKey(principal.actor, f"{request.method} {request.url.path}", raw, digest)
+    return CommandKey(principal.actor, route_of(request), raw, digest)

@@ -9,6 +9,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from control_plane.api.catalogue.naming_route import NamingRoute
+from control_plane.api.creation_route import CreationRoute
 from control_plane.api.filters.allocations import Wanted
 from control_plane.api.filters.scanning import filtered
 from control_plane.api.requests.access import Caller, access, caller_of
@@ -83,6 +84,9 @@ Argument = TypeVar("Argument")
 router = APIRouter(
     prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS, route_class=NamingRoute
 )
+creations = APIRouter(
+    prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS, route_class=CreationRoute
+)
 placements = APIRouter(
     prefix="/v1/placements", tags=["allocations"], responses=PROBLEMS, route_class=NamingRoute
 )
@@ -96,7 +100,7 @@ class _Created(msgspec.Struct):
     version: int
 
 
-@router.post(
+@creations.post(
     "",
     status_code=202,
     response_model=AllocationView,
