@@ -26,6 +26,7 @@ from events.ledger.append_wire import (
     projects_of,
     recorded,
     wire_command,
+    wire_commands,
     wire_key,
 )
 from events.ledger.connection import fetch_row, fetch_value
@@ -61,7 +62,8 @@ _APPEND_TOGETHER: Final = (
     "select ledger.append(command -> 'events', command -> 'lock_order', command -> 'claims', command -> 'key')"
     " from jsonb_array_elements(%s::jsonb) command"
 )
-_APPEND_TOGETHER_ENCRYPTED: Final = _APPEND_TOGETHER + " where keys.refuse_destroyed(%s::text[])"
+_APPEND_MANY: Final = "select ledger.append_many(%s::jsonb, %s::jsonb, %s::jsonb)"
+_KEYS_EXIST: Final = " where keys.refuse_destroyed(%s::text[])"
 _TAKE_KEY: Final = "select ledger.take_key(%s::jsonb)"
 _TAKE_NEW_KEYS: Final = "select ledger.take_new_keys(%s::jsonb)"
 _FREE_KEYS: Final = "select ledger.free_keys(%s::jsonb)"
@@ -161,17 +163,21 @@ async def append_together(conn: psycopg.AsyncConnection, commands: Sequence[Ledg
     """Record the facts of several commands in their order, with one call to the server. Raises the same errors as
     `append`; then none of them is recorded.
 
-    Each command is one append. The transaction must already hold every row that the checks of the commands after the
-    first can wait for, because it then holds the fence.
+    The transaction must have taken the idempotency keys of the commands. It must already hold every row that the checks
+    of the commands after the first can wait for: if one of them frees a claim, it holds the fence during these checks.
     """
     keys = await _keys(conn, commands)
-    wire = encoded([wire_command(each, keys) for each in commands])
+    each_wire = [wire_command(each, keys) for each in commands]
+    arguments: list[object]
+    if (wire := wire_commands(each_wire)) is None:
+        statement, arguments = _APPEND_TOGETHER, [encoded(each_wire)]
+    else:
+        parts = (wire.events, wire.claims, wire.keys)
+        statement, arguments = _APPEND_MANY, [None if each is None else encoded(each) for each in parts]
+    if keys:
+        statement, arguments = statement + _KEYS_EXIST, [*arguments, [each.key_id for each in keys.values()]]
     try:
-        if keys:
-            ids = [each.key_id for each in keys.values()]
-            await conn.execute(_APPEND_TOGETHER_ENCRYPTED, [wire, ids], prepare=True)
-        else:
-            await conn.execute(_APPEND_TOGETHER, [wire], prepare=True)
+        await conn.execute(statement, arguments, prepare=True)
     except psycopg.Error as error:
         raise _failure(conn, error, keys) from error
 

@@ -92,6 +92,21 @@ class WireCommand(msgspec.Struct, omit_defaults=True):
     key: WireKey | None = None
 
 
+class _KeyOfMany(WireKey):
+    """The idempotency key of one of several commands, with the numbers of its first and its last event, from 1."""
+
+    first: int | None
+    last: int | None
+
+
+class WireCommands(msgspec.Struct):
+    """The arguments of the SQL function `ledger.append_many`."""
+
+    events: list[_Event]
+    claims: list[_Claim] | None
+    keys: list[_KeyOfMany] | None
+
+
 class Stamp(NamedTuple):
     """Values that the ledger assigned to the events of a command; `positions` is None if it had no facts."""
 
@@ -150,6 +165,22 @@ def wire_command(command: LedgerCommand, keys: Mapping[ProjectId, ProjectKey]) -
         _net_claims(changes) or None,
         None if key is None else wire_key(key, _answer(command, key, keys)),
     )
+
+
+def wire_commands(commands: Sequence[WireCommand]) -> WireCommands | None:
+    """Return several commands in the form of one append; None if one of them frees a claim, or if they are less than
+    two: the ledger then appends them one by one.
+    """
+    claims = [claim for each in commands for claim in each.claims or ()]
+    if len(commands) < 2 or any(each.frees is not None for each in claims):  # noqa: PLR2004
+        return None
+    events, keys = list[_Event](), list[_KeyOfMany]()
+    for command in commands:
+        first, last = (len(events) + 1, len(events) + len(command.events)) if command.events else (None, None)
+        events += command.events
+        if (key := command.key) is not None:
+            keys.append(_KeyOfMany(key.principal, key.route, key.key, key.body_hash, key.answer, first, last))
+    return WireCommands(events, claims or None, keys or None)
 
 
 def recorded(command: LedgerCommand, wire: WireCommand, stamp: Stamp) -> tuple[Recorded[Fact], ...]:

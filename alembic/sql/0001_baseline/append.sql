@@ -1,4 +1,4 @@
--- The only function that writes events to the ledger.
+-- The only function that writes events to the ledger, and its form for several commands.
 --
 -- Order: key, heads (by stream), claims (by kind and value), fence, positions, events. Every check that can refuse comes before
 -- the fence, so that a refused command consumes no position and no reader waits for it. All transactions take locks in this
@@ -154,4 +154,122 @@ begin
      where k.principal = key ->> 'principal' and k.route = key ->> 'route' and k.key = key ->> 'key';
   end if;
   epoch := e.epoch;
+end $$;
+
+-- The same for several commands of one transaction that take claims and free none: one statement for all rows of a table takes a
+-- third of the time of `append` for each command. The order of checks, locks and positions is that of `append`, except that the
+-- heads of new streams come before those of the other streams, so that an append of other streams can deadlock with it; one of
+-- them then runs again.
+--
+-- events: as in `append`, of all commands; the versions of each stream ascend by one
+-- claims: [{kind, value, takes}]; null for none
+-- keys:   [{principal, route, key, body_hash (hex), answer, first, last}], which this transaction has taken; first and last are the
+--         numbers of the command's events, from 1; null for none
+--
+-- Refusals: those of `append`, of the first command that is refused.
+create function ledger.append_many(events jsonb, claims jsonb default null, keys jsonb default null)
+returns void language plpgsql volatile security definer as $$
+#variable_conflict use_variable
+declare
+  streams     text[];
+  firsts      bigint[];
+  lasts       bigint[];
+  consecutive boolean;
+  created     text[];
+  number      bigint;
+  known       jsonb;
+  positions   bigint[];
+  recorded_at timestamptz;
+  epoch       integer;
+begin
+  -- As in `append`, where the comments explain these statements.
+  if pg_catalog.current_setting('search_path') operator(pg_catalog.<>) 'pg_catalog, pg_temp'
+     or pg_catalog.current_setting('synchronous_commit') operator(pg_catalog.<>) 'on'
+     or pg_catalog.pg_client_encoding() operator(pg_catalog.<>) 'UTF8' then
+    perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+            pg_catalog.set_config('synchronous_commit', 'on', true);
+    if pg_client_encoding() <> 'UTF8' then
+      raise exception 'the client encoding must be UTF8, from which Merkle leaves are computed' using errcode = 'SP006', detail = '{}';
+    end if;
+  end if;
+
+  -- One statement for each key and each head: a plan for many rows that was made while a table was small would read all of it.
+  if keys is not null then
+    for i in 0 .. jsonb_array_length(keys) - 1 loop
+      known := keys -> i;
+      perform from ledger.command_key k
+        where k.principal = known ->> 'principal' and k.route = known ->> 'route' and k.key = known ->> 'key'
+          and k.body_hash = decode(known ->> 'body_hash', 'hex') and k.answer is null;
+      if not found then
+        raise exception 'the transaction has not taken one of the idempotency keys' using errcode = 'SP006', detail = '{}';
+      end if;
+    end loop;
+  end if;
+
+  select array_agg(s.stream_id order by s.stream_id), array_agg(s.first order by s.stream_id),
+         array_agg(s.last order by s.stream_id), bool_and(s.events = s.last - s.first + 1)
+    into streams, firsts, lasts, consecutive
+    from (select e.stream_id collate "C" as stream_id, min(e.version) as first, max(e.version) as last, count(*) as events
+            from jsonb_to_recordset(events) as e (stream_id text, version bigint) group by 1) s;
+  if consecutive is not true then
+    raise exception 'the versions of each stream must ascend by one' using errcode = 'SP006', detail = '{}';
+  end if;
+  with made as (
+    insert into ledger.head select s.stream_id, s.last from unnest(streams, firsts, lasts) s (stream_id, first, last)
+     where s.first = 1 order by s.stream_id collate "C"
+    on conflict do nothing returning stream_id)
+  select coalesce(array_agg(made.stream_id), '{}') into created from made;
+  for i in 1 .. cardinality(streams) loop
+    if firsts[i] = 1 then
+      continue when streams[i] = any(created);
+    else
+      update ledger.head h set version = lasts[i] where h.stream_id = streams[i] and h.version = firsts[i] - 1;
+      continue when found;
+    end if;
+    raise exception 'the stream is not at the expected version' using errcode = 'SP001', detail = jsonb_build_object(
+      'stream', streams[i], 'expected', firsts[i] - 1,
+      'actual', coalesce((select h.version from ledger.head h where h.stream_id = streams[i]), 0));
+  end loop;
+
+  if claims is not null then
+    insert into ledger.claim
+    select c.kind, c.value, c.takes from jsonb_to_recordset(claims) as c (kind text, value text, takes text)
+     order by c.kind collate "C", c.value collate "C"
+    on conflict do nothing;
+    get diagnostics number = row_count;
+    if number <> jsonb_array_length(claims) then
+      select jsonb_build_object('kind', c.kind, 'value', c.value, 'stream', c.stream_id) into known
+        from jsonb_to_recordset(claims) as g (kind text, value text, takes text)
+        join ledger.claim c on c.kind = g.kind and c.value = g.value
+       order by c.stream_id <> g.takes desc limit 1;
+      raise exception 'the claim is held by another stream' using errcode = 'SP002', detail = known;
+    end if;
+  end if;
+
+  recorded_at := case when pg_advisory_xact_lock_shared(21328, 1) is not null then clock_timestamp() end;
+  positions := array(select nextval('ledger.position_seq') from generate_series(1, jsonb_array_length(events)));
+  epoch := ledger.current_epoch();
+  insert into ledger.event
+  select e.position, e.event_id, e.stream_id, e.version, e.type, e.schema_version, e.project, e.actor, e.reason,
+         e.correlation_id, e.causation_id, e.trace_context, e.observed_at, recorded_at, epoch, e.data,
+         sha256('\x000101'::bytea || record_send(row(
+           e.position, e.event_id, e.stream_id, e.version, e.type, e.schema_version, e.project, e.actor, e.reason,
+           e.correlation_id, e.causation_id, e.trace_context, e.observed_at, recorded_at, epoch, e.data, null)::ledger.event))
+    from (select positions[g.place] as position, g.*
+            from rows from (jsonb_to_recordset(events) as (
+                   event_id uuid, stream_id text, version bigint, type text, schema_version smallint, project text, actor text,
+                   reason text, correlation_id uuid, causation_id uuid, trace_context text, observed_at timestamptz, data text))
+                 with ordinality as g (event_id, stream_id, version, type, schema_version, project, actor, reason,
+                                       correlation_id, causation_id, trace_context, observed_at, data, place)
+          offset 0) e;
+
+  if keys is not null then
+    for i in 0 .. jsonb_array_length(keys) - 1 loop
+      known := keys -> i;
+      update ledger.command_key k
+         set answer = known ->> 'answer', first_position = positions[(known ->> 'first')::integer],
+             last_position = positions[(known ->> 'last')::integer]
+       where k.principal = known ->> 'principal' and k.route = known ->> 'route' and k.key = known ->> 'key';
+    end loop;
+  end if;
 end $$;

@@ -1,0 +1,178 @@
+"""Tests of several commands that are appended by one call: the result is that of one append for each of them."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+import psycopg
+import pytest
+
+from events.allocations import AllocationFailed
+from events.claims import Claim
+from events.envelope import Cause
+from events.facts import Reason
+from events.ledger.append import CommandKey, LedgerCommand, append, append_together, take_new_keys
+from events.ledger.errors import ClaimHeld, MalformedAppend, VersionConflict
+from events.ledger.merkle import EventRow, leaf_of
+from events.values import ProjectId, new_uuid
+from tests.ledger.given import ALLOCATION, because, committed, frees, on, plain, takes
+
+KEY = CommandKey("caller:alice", "POST /v1/allocations", "k-1", b"body one")
+ANY, AT = new_uuid(), datetime(2026, 1, 1, tzinfo=UTC)
+"""Values that replace those that each append has of its own."""
+UNUSUAL = Cause(
+    "ünï '; --",
+    '{"a": "\U0001f600"}\x01\n',
+    new_uuid(),
+    datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+    ProjectId(""),
+    new_uuid(),
+    "",
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The rows of the ledger that an append writes."""
+
+    events: list[EventRow]
+    leaves: list[bytes]
+    heads: list[tuple[object, ...]]
+    claims: list[tuple[object, ...]]
+
+
+async def stored(conn: psycopg.AsyncConnection) -> Stored:
+    async def rows(query: bytes) -> list[tuple[object, ...]]:
+        return await (await conn.execute(query)).fetchall()
+
+    events = await rows(b"select * from ledger.event order by position")
+    return Stored(
+        [EventRow(*row[:-1]) for row in events],  # type: ignore[arg-type]  # the columns of the table
+        [row[-1] for row in events],  # type: ignore[misc]
+        await rows(b"select * from ledger.head order by stream_id"),
+        await rows(b"select * from ledger.claim order by kind, value"),
+    )
+
+
+def commands(cause: Cause) -> list[LedgerCommand]:
+    """Return commands with new and existing streams, claims, several events of a stream, and no event."""
+    failed = AllocationFailed(ALLOCATION, Reason("é", '\x00"\\ \u2028 \U0001f600'))
+    return [
+        LedgerCommand([on("allocation-b", 0, plain(), failed), on("slot-n1/0", 2, takes("n1/0"))], cause),
+        LedgerCommand(
+            [on("slot-n1/1", 0, takes("n1/1"))],
+            msgspec.structs.replace(cause, project=None, trace_context=None),
+        ),
+        LedgerCommand([on("allocation-b", 2, plain()), on("allocation-a", 0)], because()),
+    ]
+
+
+async def test_commands_appended_together_leave_the_rows_that_one_append_of_each_leaves(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    found = []
+    await committed(conn, on("slot-n1/0", 0, plain(), plain()))
+    for together in (True, False):
+        async with conn.transaction(force_rollback=True):
+            given = commands(UNUSUAL)
+            if together:
+                await append_together(conn, given)
+            else:
+                for each in given:
+                    await append(conn, each.changes, each.cause)
+            found.append(await stored(conn))
+
+    assert found[0].heads == found[1].heads
+    assert found[0].claims == found[1].claims
+    many, single = (
+        [each._replace(position=0, event_id=ANY, correlation_id=ANY, recorded_at=AT) for each in rows.events]
+        for rows in found
+    )
+    assert many == single
+    assert found[0].leaves == [leaf_of(each) for each in found[0].events]
+    positions = [each.position for each in found[0].events]
+    assert positions == sorted(positions)
+    assert len({each.recorded_at for each in found[0].events[2:]}) == 1
+
+
+async def test_commands_that_free_claims_are_appended_together(conn: psycopg.AsyncConnection) -> None:
+    await committed(conn, on("slot-n1/0", 0, takes("n1/0")))
+    given = [
+        LedgerCommand([on("slot-n1/0", 1, frees("n1/0"))], because()),
+        LedgerCommand([on("slot-n1/1", 0, takes("n1/1"))], because()),
+    ]
+    await append_together(conn, given)
+
+    held = await (await conn.execute("select value from ledger.claim order by value")).fetchall()
+    assert held == [("n1/1",)]
+
+
+async def test_claim_that_another_stream_holds_refuses_all_commands(conn: psycopg.AsyncConnection) -> None:
+    await committed(conn, on("slot-other", 0, takes("n1/1")))
+    given = [
+        LedgerCommand([on("slot-n1/0", 0, takes("n1/0"))], because()),
+        LedgerCommand([on("slot-n1/1", 0, takes("n1/1"))], because()),
+    ]
+    with pytest.raises(ClaimHeld) as refused:
+        await append_together(conn, given)
+
+    assert refused.value.claim == Claim("slot", "n1/1")
+    await conn.rollback()
+    assert len((await stored(conn)).events) == 1
+
+
+async def test_claim_that_two_commands_take_refuses_both(conn: psycopg.AsyncConnection) -> None:
+    given = [LedgerCommand([on(f"slot-{each}", 0, takes("n1/0"))], because()) for each in "ab"]
+    with pytest.raises(ClaimHeld):
+        await append_together(conn, given)
+
+
+@pytest.mark.parametrize("version", [0, 2], ids=["stream-exists", "events-are-missing"])
+async def test_stream_at_another_version_refuses_all_commands_and_draws_no_position(
+    conn: psycopg.AsyncConnection, version: int
+) -> None:
+    await committed(conn, on("slot-a", 0))
+    given = [LedgerCommand([on("slot-b", 0)], because()), LedgerCommand([on("slot-a", version)], because())]
+    with pytest.raises(VersionConflict) as conflict:
+        await append_together(conn, given)
+
+    assert (conflict.value.stream, conflict.value.expected, conflict.value.actual) == ("slot-a", version, 1)
+    await conn.rollback()
+    assert [each.position for each in (await stored(conn)).events] == [1]
+    drawn = await (await conn.execute("select last_value from ledger.position_seq")).fetchone()
+    assert drawn == (1,)
+
+
+async def test_two_commands_that_append_the_same_version_of_a_stream_are_refused(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    with pytest.raises(MalformedAppend):
+        await append_together(conn, [LedgerCommand([on("slot-a", 0)], because()) for _ in range(2)])
+
+
+async def test_idempotency_key_that_the_transaction_has_not_taken_refuses_all_commands(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    given = [
+        LedgerCommand([on("slot-a", 0)], because()),
+        LedgerCommand([on("slot-b", 0)], because(), KEY, "answer"),
+    ]
+    with pytest.raises(MalformedAppend):
+        await append_together(conn, given)
+    await conn.rollback()
+    await take_new_keys(conn, [KEY])
+    await append_together(conn, given)
+    await conn.commit()
+    with pytest.raises(MalformedAppend):  # its response is stored
+        await append_together(conn, given)
+
+
+async def test_commands_of_a_session_with_other_settings_are_committed_synchronously(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    await conn.execute("set search_path = public")
+    await conn.execute("set synchronous_commit = off")
+    await append_together(conn, [LedgerCommand([on(f"slot-{each}", 0)], because()) for each in "ab"])
+
+    shown = await (await conn.execute("select current_setting('synchronous_commit')")).fetchone()
+    assert shown == ("on",)
