@@ -5,7 +5,7 @@ finds the compiled text in its cache, and prepares the columns of the result. Co
 second therefore keep the text of their queries.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, LiteralString
 
 import psycopg
@@ -26,7 +26,7 @@ class CompiledQuery:
     expression are those of its construction. A parameter must not need a conversion by SQLAlchemy, as JSON does.
     """
 
-    def __init__(self, query: "sa.SelectBase") -> None:
+    def __init__(self, query: "sa.SelectBase | sa.Insert | sa.Delete") -> None:
         compiled = query.compile(dialect=_DIALECT)
         self._text: LiteralString = compiled.string
         self._values = dict(compiled.params)
@@ -53,6 +53,16 @@ async def rows_together(
     async with driver.pipeline():
         cursors = [await query._sent(driver, values) for query, values in queries]  # noqa: SLF001 (same module)
     return [await cursor.fetchall() for cursor in cursors]
+
+
+async def run_together(
+    conn: AsyncConnection, statements: Iterable[CompiledQuery], values: Mapping[str, object]
+) -> None:
+    """Run several statements without results in one round trip, each with the same values."""
+    driver = await ledger_connection(conn)
+    async with driver.pipeline():
+        for each in statements:
+            await each._sent(driver, values)  # noqa: SLF001 (same module)
 
 
 class CompiledQueries:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.work.placeable import all_hold, of_slot
@@ -24,6 +24,7 @@ from events.slots import SlotFact
 from events.values import NodeId, node_of
 from read_models import slots
 from read_models.checkpoints import checkpoint
+from read_models.compiled import CompiledQuery, run_together
 
 FOLLOWER = "slot_counts"
 """Name of the checkpoint of the follower that keeps the table up to date."""
@@ -40,13 +41,8 @@ async def changed_nodes(batch: Sequence[Recorded[Fact]], _now: datetime) -> froz
 
 async def count_again(conn: AsyncConnection, changed: frozenset[NodeId]) -> None:
     """Count the slots of these nodes, and store the numbers."""
-    if not changed:
-        return
-    counted = _counted(slots.slot, slots.slot.c.node_id.in_(changed)).subquery()
-    on_node = sa.cast(sa.func.sum(counted.c.free).over(partition_by=counted.c.node_id), sa.Integer)
-    rows = sa.select(*counted.c, on_node)
-    await conn.execute(sa.delete(slot_counts).where(slot_counts.c.node_id.in_(changed)))
-    await conn.execute(insert(slot_counts).from_select([*slot_counts.c], rows))
+    if changed:
+        await run_together(conn, [_FORGET, _COUNT], {"nodes": sorted(changed)})
 
 
 def counts_now() -> sa.Subquery:
@@ -102,3 +98,18 @@ def _counted(slot: sa.FromClause, which: sa.ColumnElement[bool]) -> sa.Select[tu
         .where(which)
         .group_by(slot.c.node_id, slot.c["class"])
     )
+
+
+def _count() -> sa.Insert:
+    """Return the statement that inserts the numbers of the nodes `nodes`."""
+    counted = _counted(slots.slot, _among_nodes(slots.slot)).subquery()
+    on_node = sa.cast(sa.func.sum(counted.c.free).over(partition_by=counted.c.node_id), sa.Integer)
+    return sa.insert(slot_counts).from_select([*slot_counts.c], sa.select(*counted.c, on_node))
+
+
+def _among_nodes(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    return table.c.node_id == sa.any_(sa.bindparam("nodes", type_=ARRAY(sa.Text)))
+
+
+_FORGET: Final = CompiledQuery(sa.delete(slot_counts).where(_among_nodes(slot_counts)))
+_COUNT: Final = CompiledQuery(_count())
