@@ -58,11 +58,11 @@ _APPEND_ENCRYPTED: Final = (
     " from (select ledger.append(%s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb) as stamp"
     " where keys.refuse_destroyed(%s::text[]) offset 0) called"
 )
-_APPEND_TOGETHER: Final = (
+_APPEND_ONE: Final = (
     "select ledger.append(command -> 'events', command -> 'lock_order', command -> 'claims', command -> 'key')"
-    " from jsonb_array_elements(%s::jsonb) command"
+    " from (select %s::jsonb as command) given"
 )
-_APPEND_MANY: Final = "select ledger.append_many(%s::jsonb, %s::jsonb, %s::jsonb)"
+_APPEND_MANY: Final = "select ledger.append_many(%s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb)"
 _KEYS_EXIST: Final = " where keys.refuse_destroyed(%s::text[])"
 _TAKE_KEY: Final = "select ledger.take_key(%s::jsonb)"
 _TAKE_NEW_KEYS: Final = "select ledger.take_new_keys(%s::jsonb)"
@@ -163,16 +163,15 @@ async def append_together(conn: psycopg.AsyncConnection, commands: Sequence[Ledg
     """Record the facts of several commands in their order, with one call to the server. Raises the same errors as
     `append`; then none of them is recorded.
 
-    The transaction must have taken the idempotency keys of the commands. It must already hold every row that the checks
-    of the commands after the first can wait for: if one of them frees a claim, it holds the fence during these checks.
+    The transaction must have taken the idempotency keys of the commands.
     """
     keys = await _keys(conn, commands)
     each_wire = [wire_command(each, keys) for each in commands]
     arguments: list[object]
     if (wire := wire_commands(each_wire)) is None:
-        statement, arguments = _APPEND_TOGETHER, [encoded(each_wire)]
+        statement, arguments = _APPEND_ONE, [encoded(each_wire[0])]
     else:
-        parts = (wire.events, wire.claims, wire.keys)
+        parts = (wire.events, wire.takes, wire.frees, wire.keys)
         statement, arguments = _APPEND_MANY, [None if each is None else encoded(each) for each in parts]
     if keys:
         statement, arguments = statement + _KEYS_EXIST, [*arguments, [each.key_id for each in keys.values()]]

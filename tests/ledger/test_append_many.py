@@ -11,8 +11,17 @@ from events.allocations import AllocationFailed
 from events.claims import Claim
 from events.envelope import Cause
 from events.facts import Reason
-from events.ledger.append import CommandKey, LedgerCommand, append, append_together, take_new_keys
-from events.ledger.errors import ClaimHeld, MalformedAppend, VersionConflict
+from events.ledger.append import (
+    CommandKey,
+    LedgerCommand,
+    StoredAnswer,
+    append,
+    append_together,
+    take_key,
+    take_new_keys,
+)
+from events.ledger.append_wire import MANY
+from events.ledger.errors import ClaimHeld, ClaimNotHeld, MalformedAppend, VersionConflict
 from events.ledger.merkle import EventRow, leaf_of
 from events.values import ProjectId, new_uuid
 from tests.ledger.given import ALLOCATION, because, committed, frees, on, plain, takes
@@ -64,6 +73,7 @@ def commands(cause: Cause) -> list[LedgerCommand]:
             msgspec.structs.replace(cause, project=None, trace_context=None),
         ),
         LedgerCommand([on("allocation-b", 2, plain()), on("allocation-a", 0)], because()),
+        LedgerCommand([on("slot-n1/2", 1, frees("n1/2")), on("slot-n1/3", 0, takes("n1/3"))], because()),
     ]
 
 
@@ -71,7 +81,7 @@ async def test_commands_appended_together_leave_the_rows_that_one_append_of_each
     conn: psycopg.AsyncConnection,
 ) -> None:
     found = []
-    await committed(conn, on("slot-n1/0", 0, plain(), plain()))
+    await committed(conn, on("slot-n1/0", 0, plain(), plain()), on("slot-n1/2", 0, takes("n1/2")))
     for together in (True, False):
         async with conn.transaction(force_rollback=True):
             given = commands(UNUSUAL)
@@ -92,19 +102,49 @@ async def test_commands_appended_together_leave_the_rows_that_one_append_of_each
     assert found[0].leaves == [leaf_of(each) for each in found[0].events]
     positions = [each.position for each in found[0].events]
     assert positions == sorted(positions)
-    assert len({each.recorded_at for each in found[0].events[2:]}) == 1
+    assert len({each.recorded_at for each in found[0].events[3:]}) == 1
 
 
-async def test_commands_that_free_claims_are_appended_together(conn: psycopg.AsyncConnection) -> None:
-    await committed(conn, on("slot-n1/0", 0, takes("n1/0")))
-    given = [
-        LedgerCommand([on("slot-n1/0", 1, frees("n1/0"))], because()),
-        LedgerCommand([on("slot-n1/1", 0, takes("n1/1"))], because()),
+async def test_one_command_with_many_events_leaves_the_rows_that_its_append_leaves(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    await committed(conn, on("slot-n1/0", 0, takes("n1/0")), on("slot-n1/1", 0, takes("n1/1")))
+    moved = [on("slot-n1/0", 1, frees("n1/0")), on("slot-other", 0, takes("n1/0"))]
+    command = LedgerCommand(
+        [*moved, on("allocation-a", 0, *[plain()] * MANY), on("slot-n1/1", 1, frees("n1/1"))], because()
+    )
+    await append_together(conn, [command])
+
+    rows = await stored(conn)
+    assert rows.leaves == [leaf_of(each) for each in rows.events]
+    assert rows.claims == [("slot", "n1/0", "slot-other")]
+    assert rows.heads == [
+        ("allocation-a", MANY),
+        ("slot-n1/0", 2),
+        ("slot-n1/1", 2),
+        ("slot-other", 1),
     ]
-    await append_together(conn, given)
 
-    held = await (await conn.execute("select value from ledger.claim order by value")).fetchall()
-    assert held == [("n1/1",)]
+
+async def test_commands_without_events_store_their_responses(conn: psycopg.AsyncConnection) -> None:
+    other = KEY._replace(key="k-2")
+    await take_new_keys(conn, [KEY, other])
+    await append_together(conn, [LedgerCommand([], because(), each, each.key) for each in (KEY, other)])
+    await conn.commit()
+
+    assert await take_key(conn, other) == StoredAnswer("k-2")
+
+
+async def test_claim_that_another_stream_holds_is_not_freed(conn: psycopg.AsyncConnection) -> None:
+    await committed(conn, on("slot-other", 0, takes("n1/1")))
+    given = [
+        LedgerCommand([on("slot-n1/1", 0, frees("n1/1"))], because()),
+        LedgerCommand([on("slot-n1/0", 0)], because()),
+    ]
+    with pytest.raises(ClaimNotHeld) as refused:
+        await append_together(conn, given)
+
+    assert refused.value.claim == Claim("slot", "n1/1")
 
 
 async def test_claim_that_another_stream_holds_refuses_all_commands(conn: psycopg.AsyncConnection) -> None:

@@ -156,18 +156,20 @@ begin
   epoch := e.epoch;
 end $$;
 
--- The same for several commands of one transaction that take claims and free none: one statement for all rows of a table takes a
--- third of the time of `append` for each command. The order of checks, locks and positions is that of `append`, except that the
--- heads of new streams come before those of the other streams, so that an append of other streams can deadlock with it; one of
--- them then runs again.
+-- The same for many events of one transaction, of one or of several commands: one statement for all rows of a table takes a third of
+-- the time of `append`. The order of checks, locks and positions is that of `append`, with two exceptions: the heads of new
+-- streams come before those of the other streams, and claims without a holder before those that have one. So it can deadlock with
+-- another append of the same streams or claims; one of them then runs again.
 --
 -- events: as in `append`, of all commands; the versions of each stream ascend by one
--- claims: [{kind, value, takes}]; null for none
+-- takes:  [{kind, value, takes}], the claims without a holder; null for none
+-- frees:  [{kind, value, frees, takes?}], ascending, the claims that a stream frees; null for none
 -- keys:   [{principal, route, key, body_hash (hex), answer, first, last}], which this transaction has taken; first and last are the
 --         numbers of the command's events, from 1; null for none
 --
 -- Refusals: those of `append`, of the first command that is refused.
-create function ledger.append_many(events jsonb, claims jsonb default null, keys jsonb default null)
+create function ledger.append_many(
+  events jsonb, takes jsonb default null, frees jsonb default null, keys jsonb default null)
 returns void language plpgsql volatile security definer as $$
 #variable_conflict use_variable
 declare
@@ -211,7 +213,7 @@ begin
     into streams, firsts, lasts, consecutive
     from (select e.stream_id collate "C" as stream_id, min(e.version) as first, max(e.version) as last, count(*) as events
             from jsonb_to_recordset(events) as e (stream_id text, version bigint) group by 1) s;
-  if consecutive is not true then
+  if not coalesce(consecutive, jsonb_array_length(events) = 0) then
     raise exception 'the versions of each stream must ascend by one' using errcode = 'SP006', detail = '{}';
   end if;
   with made as (
@@ -219,7 +221,7 @@ begin
      where s.first = 1 order by s.stream_id collate "C"
     on conflict do nothing returning stream_id)
   select coalesce(array_agg(made.stream_id), '{}') into created from made;
-  for i in 1 .. cardinality(streams) loop
+  for i in 1 .. coalesce(cardinality(streams), 0) loop
     if firsts[i] = 1 then
       continue when streams[i] = any(created);
     else
@@ -231,19 +233,35 @@ begin
       'actual', coalesce((select h.version from ledger.head h where h.stream_id = streams[i]), 0));
   end loop;
 
-  if claims is not null then
+  if takes is not null then
     insert into ledger.claim
-    select c.kind, c.value, c.takes from jsonb_to_recordset(claims) as c (kind text, value text, takes text)
+    select c.kind, c.value, c.takes from jsonb_to_recordset(takes) as c (kind text, value text, takes text)
      order by c.kind collate "C", c.value collate "C"
     on conflict do nothing;
     get diagnostics number = row_count;
-    if number <> jsonb_array_length(claims) then
+    if number <> jsonb_array_length(takes) then
       select jsonb_build_object('kind', c.kind, 'value', c.value, 'stream', c.stream_id) into known
-        from jsonb_to_recordset(claims) as g (kind text, value text, takes text)
+        from jsonb_to_recordset(takes) as g (kind text, value text, takes text)
         join ledger.claim c on c.kind = g.kind and c.value = g.value
        order by c.stream_id <> g.takes desc limit 1;
       raise exception 'the claim is held by another stream' using errcode = 'SP002', detail = known;
     end if;
+  end if;
+  if frees is not null then
+    for i in 0 .. jsonb_array_length(frees) - 1 loop
+      known := frees -> i;
+      if known ? 'takes' then
+        update ledger.claim c set stream_id = known ->> 'takes'
+         where c.kind = known ->> 'kind' and c.value = known ->> 'value' and c.stream_id = known ->> 'frees';
+      else
+        delete from ledger.claim c
+         where c.kind = known ->> 'kind' and c.value = known ->> 'value' and c.stream_id = known ->> 'frees';
+      end if;
+      if not found then
+        raise exception 'the claim is not held by the stream that frees it' using errcode = 'SP003', detail = jsonb_build_object(
+          'kind', known ->> 'kind', 'value', known ->> 'value', 'stream', known ->> 'frees');
+      end if;
+    end loop;
   end if;
 
   recorded_at := case when pg_advisory_xact_lock_shared(21328, 1) is not null then clock_timestamp() end;
