@@ -171,8 +171,10 @@ def _documented_app() -> FastAPI:
         title="Sliceplane",
         version="0.1.0",
         description=DESCRIPTION,
+        # FastAPI would look for OpenTelemetry's providers at each request; traces are propagated by `_RequestId`.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    app.router.routes.extend(_ROUTES.routes)
+    app.router.routes[:0] = _ROUTES.routes  # before the documentation, because routes are searched in this order
     app.openapi = extended(app.openapi)  # type: ignore[method-assign]  # FastAPI documents this way to extend its document
     return app
 
