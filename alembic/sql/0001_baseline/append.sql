@@ -240,10 +240,11 @@ begin
     on conflict do nothing;
     get diagnostics number = row_count;
     if number <> jsonb_array_length(takes) then
-      select jsonb_build_object('kind', c.kind, 'value', c.value, 'stream', c.stream_id) into known
+      -- Its holder may have freed it since.
+      select jsonb_build_object('kind', g.kind, 'value', g.value, 'stream', c.stream_id) into known
         from jsonb_to_recordset(takes) as g (kind text, value text, takes text)
-        join ledger.claim c on c.kind = g.kind and c.value = g.value
-       order by c.stream_id <> g.takes desc limit 1;
+        left join ledger.claim c on c.kind = g.kind and c.value = g.value
+       order by c.stream_id is distinct from g.takes desc limit 1;
       raise exception 'the claim is held by another stream' using errcode = 'SP002', detail = known;
     end if;
   end if;
