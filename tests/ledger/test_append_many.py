@@ -57,7 +57,7 @@ async def stored(conn: psycopg.AsyncConnection) -> Stored:
     events = await rows(b"select * from ledger.event order by position")
     return Stored(
         [EventRow(*row[:-1]) for row in events],  # type: ignore[arg-type]  # the columns of the table
-        [row[-1] for row in events],  # type: ignore[misc]
+        [row[-1] for row in events],  # type: ignore[misc]  # the last column is the leaf
         await rows(b"select * from ledger.head order by stream_id"),
         await rows(b"select * from ledger.claim order by kind, value"),
     )
