@@ -174,7 +174,8 @@ def _documented_app() -> FastAPI:
         # FastAPI would look for OpenTelemetry's providers at each request; traces are propagated by `_RequestId`.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    app.router.routes[:0] = _ROUTES.routes  # before the documentation, because routes are searched in this order
+    # Before the documentation, because routes are searched in this order.
+    app.router.routes[:0] = _ROUTES.routes
     app.openapi = extended(app.openapi)  # type: ignore[method-assign]  # FastAPI documents this way to extend its document
     return app
 
