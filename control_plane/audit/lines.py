@@ -1,4 +1,5 @@
-"""The format of an export of the ledger: Zstandard (RFC 8878) of lines, each a JSON array with its kind as the first item.
+"""The format of an export of the ledger: a file of lines that is compressed with Zstandard (RFC 8878). Each line is a
+JSON array with its kind as the first item.
 
 An export begins with `export` and ends with `end`. Between them are, for each head in the order of the numbers, its
 line, then the idempotency keys that it covers, then the rows of the positions that it adds; then the rows that are not
