@@ -160,7 +160,7 @@ function keepPreview(shown, form) {
   form.addEventListener("input", () => { clearTimeout(due); due = setTimeout(load, PREVIEW_MS); });
 }
 
-// Leads to the login page, which is the response to a request without a session. The login page says that the session
+// Leads to the login page, which is the response to a request without a session. The login page states that the session
 // has ended, and returns to this page.
 function leadToLogin(response) {
   const login = new URL(response.url);
