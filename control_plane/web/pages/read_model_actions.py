@@ -63,7 +63,8 @@ VERIFICATION_ACTIONS: Final = {
 
 
 async def _load(visit: Visit, _names: Names) -> View:
-    await visit.get("verifications", limit=1)  # a caller that may not read the list gets the refusal of the API
+    # A caller that may not read the list gets the refusal of the API.
+    await visit.get("verifications", limit=1)
     return {"allowed_actions": by_scope(visit, *VERIFICATION_ACTIONS, scope="fleet:write")}
 
 
