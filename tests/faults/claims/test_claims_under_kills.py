@@ -35,7 +35,7 @@ GRANTS_PER_KILL: Final = 20
 """Largest number of completed grants between two kills. The number is random, and at least one, so that the callers
 progress however slowly killed programs start.
 """
-DEADLINE_SECONDS: Final = 5400.0 if matrix.is_full() else 120.0
+DEADLINE_SECONDS: Final = 5400.0 if matrix.is_full() else 300.0
 PAUSE_SECONDS: Final = 0.05
 LONGEST_WAIT_SECONDS: Final = 5.0
 """A refused caller tries again after at most this time, so that the other callers release their slots meanwhile."""
