@@ -115,12 +115,13 @@ def test_connection_to_open_vswitch_is_closed_after_its_request_timed_out(
 
     with _Line(tmp_path / "db.sock", host.sockets / "db.sock") as line:
         database = Ovsdb(tmp_path / "db.sock", deadline=1.0)
-        # The delayed request and the next, which takes as long, both end after the deadline.
+        # The delayed request and the next, which takes as long, both end after the deadline. On a busy machine, already
+        # the first one does.
         line.seconds = 0.6
         with pytest.raises(HostUnreadable, match="list bridges"):
             database.change("list bridges", ("list_br", {}))
         line.seconds = 0.0
-        assert line.carried == 2
+        assert line.carried in (1, 2)
         eventually(lambda: line.open == 0)
         database.change("list bridges", ("list_br", {}))
         database.close()
