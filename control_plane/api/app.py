@@ -85,7 +85,7 @@ _ROUTES = APIRouter(
     ]
 )
 for _router in (
-    allocations.creations,  # first, because the routers are searched in this order
+    allocations.creations,  # first: routes are compared in this order, and this one is the most frequent
     capabilities.router,
     projects.router,
     projects.reservations,

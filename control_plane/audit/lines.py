@@ -41,22 +41,24 @@ class KeyLine(_Line, frozen=True, tag="key"):
 
 
 class SealedLine(_Line, frozen=True, tag="sealed"):
-    """A row of `ledger.event` as PostgreSQL sends it, with a null leaf (`events.ledger.merkle`). Its stored leaf is the
-    one that the head before it stores for its position.
+    """A row of `ledger.event` as PostgreSQL sends it, with a null leaf (`events.ledger.merkle`). Its stored leaf is
+    not repeated, because it is equal to the one in the last `HeadLine` before it.
     """
 
     row: bytes
 
 
 class EventLine(_Line, frozen=True, tag="event"):
-    """Any other row of `ledger.event`, in the same form, and its stored leaf."""
+    """A row of `ledger.event`, in the form of `SealedLine`, that is not sealed yet or has another leaf than the sealed
+    one.
+    """
 
     row: bytes
     leaf: bytes
 
 
 class DeadLine(_Line, frozen=True, tag="dead"):
-    """A row of `ledger.dead_position`, in the same form, and its stored leaf."""
+    """A row of `ledger.dead_position` as PostgreSQL sends it, with a null leaf, and its stored leaf."""
 
     row: bytes
     leaf: bytes

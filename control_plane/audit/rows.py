@@ -22,7 +22,7 @@ _TO_LEAF: Final = Struct(">IiiIi")
 _NULL: Final = -1
 _EVENT_COLUMNS: Final = 17
 _TO_TYPE_AFTER: Final = [Struct(f">12xq32x{length}s8xq4xi") for length in range(256)]
-"""The columns of an event up to the length of its type, by the length of its stream."""
+"""Readers of the first columns of an event, up to the length of its type. The index is the length of its stream."""
 _EPOCH_COLUMN: Final = _INT4_4.to_bytes(8, "big")
 _NOT_AN_EVENT: Final = "a row is not that of an event: a column is missing or has another type"
 # A copy of a hash that has read the first bytes of a leaf takes less time than a new hash.
@@ -110,10 +110,11 @@ def sealed_columns_of(row: bytes) -> tuple[int, bytes, int, bytes, bytes, int, i
     the row, for `sealed_data_of`. Raises `BadRow` if the row is too short or has no column like that of the epoch.
 
     Call it only if the SHA-256 of the row is the sealed leaf: then no byte was changed since the event was sealed. This
-    function does not check that the columns are those of an event, so the caller compares each result with the one that
-    must follow. Of a stream with a name of more than 255 bytes it returns other bytes. It finds the epoch from the end
-    of the row, because no other column after it has its type, and the data behind it contain no zero byte. It returns
-    bytes and a plain tuple, because a verification calls it for every event.
+    function does not check that the columns are those of an event, so the caller compares position, version and epoch
+    with the expected ones, and else reads the row with `event_of`. If the name of the stream is longer than 255 bytes,
+    the result is wrong. It finds the epoch from the end of the row, because no other column after it has its type, and
+    the data behind it contain no zero byte. It returns bytes and a plain tuple, because a verification calls it for
+    every event.
     """
     try:
         length = row[51]  # the last byte of the length of the stream

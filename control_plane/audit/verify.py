@@ -70,9 +70,11 @@ UNSEALED_SECONDS: Final = 10.0
 """Time within which a change of sessions may not be sealed yet. The sealer seals such a change within 3 s."""
 _NO_LEVEL: Final = 64
 _INPUT_BYTES: Final = 1 << 12
-"""Compressed bytes that are decompressed at once. Four bytes can become 128 KiB, so memory stays bounded."""
+"""Compressed bytes per call of the decompressor. A block of 4 bytes can become 128 KiB, and thus a call 128 MiB."""
 _PIECE_BYTES: Final = 1 << 18
+"""Decompressed bytes that are collected before their complete lines are read."""
 _LINE_BYTES: Final = 1 << 26
+"""The longest line that is accepted."""
 _WINDOW_BYTES: Final = 1 << 27
 """The largest window of a compressed export, as the program zstd accepts it by default."""
 _CLAIMING_TYPES: Final = frozenset(
@@ -172,7 +174,10 @@ def verify_export(
                 verification.read(pending[:complete])
                 del pending[:complete]
             if len(pending) > _LINE_BYTES:
-                verdict.add(Kind.EXPORT, f"a line of the export is longer than {_LINE_BYTES} bytes")
+                verdict.add(
+                    Kind.EXPORT,
+                    f"a line is longer than {_LINE_BYTES} bytes: the file is damaged or not an export; export again",
+                )
                 return verdict
         verification.read(pending)
     except (EOFError, ZstdError) as error:
@@ -262,7 +267,7 @@ class _Verification:
         self._part_rows: dict[Part, list[PartRow]] = {part: [] for part in Part}
         self._position = 0
         self._epoch = 0
-        # Names of streams as UTF-8: events have them so.
+        # Names of streams as UTF-8, as in the rows of events.
         self._versions: dict[bytes, int] = {}
         self._streams: dict[bytes, int] = {}
         self._claims: dict[tuple[str, str], str] = {}
@@ -477,7 +482,7 @@ class _Verification:
         return count
 
     def _event(self, row: bytes, stored: bytes | None) -> None:
-        """Read an event with its stored leaf, None if this is the one that the head stores."""
+        """Read an event. `stored` is its stored leaf, None for a `sealed` line, which has the leaf of the head."""
         self._verdict.rows += 1
         leaf = event_leaf(row)
         try:
@@ -490,7 +495,7 @@ class _Verification:
             if stored is None:
                 stored = leaf if expected is None else expected
                 if event.position > self._sealed and not self._skipped_head:
-                    what = "the export states that the event is sealed, but no head of it covers the position"
+                    what = "the export has the event as a `sealed` line, but none of its heads covers the position"
                     self._verdict.add(Kind.EXPORT, what, event.position)
             if expected is not None and leaf != expected:
                 how = "was not" if stored == expected else "was changed too, and does not match them"

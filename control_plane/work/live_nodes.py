@@ -1,7 +1,7 @@
 """Nodes as they are now, as SQL: their rows with what follows from their heartbeats, which are not events.
 
-The views of nodes, the filters of their list and the counts of the status use these expressions, so that a count is the
-length of the list with the filter of the same name.
+The views of nodes, the filters of their list, and the counts of nodes by state in the status use these expressions, so
+that each count is the length of the list with this state.
 """
 
 from datetime import timedelta
@@ -36,8 +36,8 @@ def state(unreachable_after: timedelta) -> sa.ColumnElement[str]:
 
 
 def live_nodes(unreachable_after: timedelta) -> sa.Select[Any]:
-    """Return a query for the registered nodes: the columns of `read_models.nodes`, `live_state`, and `seen_at` and
-    `spooled_reports` of the last heartbeat.
+    """Return a query for all nodes that are not removed: the columns of `read_models.nodes`, `live_state`, and
+    `seen_at` and `spooled_reports` of the last heartbeat.
     """
     return (
         sa.select(

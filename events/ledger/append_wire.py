@@ -117,7 +117,7 @@ class Stamp(NamedTuple):
 
 
 MANY: Final = 16
-"""Number of events from which on one call of `ledger.append_many` takes less time than one of `ledger.append`."""
+"""Smallest number of events for which `ledger.append_many` takes less time than `ledger.append`."""
 _ENCODER: Final = msgspec.json.Encoder()
 _PersonalFact: TypeAlias = AllocationRequested | ProjectCreated | ProjectDescribed | ProjectArchived
 """The facts with an entry in `PERSONAL_FIELDS`."""

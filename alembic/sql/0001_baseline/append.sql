@@ -1,8 +1,8 @@
--- The only function that writes events to the ledger, and its form for several commands.
+-- The two functions that write events to the ledger: `append` for one command, `append_many` for commands that share a transaction.
 --
 -- Order: key, heads (by stream), claims (by kind and value), fence, positions, events. Every check that can refuse comes before
--- the fence, so that a refused command consumes no position and no reader waits for it. All transactions take locks in this
--- one order, so that two appends never deadlock.
+-- the fence, so that a refused command consumes no position and no reader waits for it. `append` takes locks in this one
+-- order, so that two calls of it never deadlock; `append_many` takes them in another order, which its comment states.
 -- Everything belongs to the caller's transaction; a rollback leaves only a gap where positions were drawn.
 --
 -- events:     [{a column of ledger.event: its value}], in the order in which positions are drawn; their versions ascend
@@ -167,7 +167,7 @@ end $$;
 -- keys:   [{principal, route, key, body_hash (hex), answer, first, last}], which this transaction has taken; first and last are the
 --         numbers of the command's events, from 1; null for none
 --
--- Refusals: those of `append`, of the first command that is refused.
+-- Refusals: SP001, SP002, SP003 and SP006, as in `append`. If several commands are refused, one reason is reported.
 create function ledger.append_many(
   events jsonb, takes jsonb default null, frees jsonb default null, keys jsonb default null)
 returns void language plpgsql volatile security definer as $$

@@ -44,7 +44,7 @@ class WantedAllocations:
 
     @property
     def condition(self) -> Callable[[AllocationView], bool] | None:
-        """The condition on an allocation with the wanted labels; None if there is no further one."""
+        """The condition for the filter by state, None if it is not set; the query applies the labels."""
         return (lambda view: view.state in self.states) if self.states else None
 
 

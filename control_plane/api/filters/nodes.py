@@ -51,17 +51,20 @@ Name = Annotated[
     AfterValidator(_prefix),
 ]
 Cordoned = Annotated[
-    bool | None, Query(description="List only nodes that are cordoned, or only nodes that are not.")
+    bool | None,
+    Query(description="true: list only nodes that are cordoned. false: list only nodes that are not."),
 ]
 Excluded = Annotated[
     bool | None,
     Query(
-        description="List only nodes that are excluded from placement after failed bring-ups, or only others."
+        description="true: list only nodes that are excluded from placement after failed bring-ups. false: list only others."
     ),
 ]
 Drift = Annotated[
     bool | None,
-    Query(description="List only nodes with open drift, their own or that of a slot, or only nodes without."),
+    Query(
+        description="true: list only nodes with open drift, of the node or of one of its slots. false: list only nodes without."
+    ),
 ]
 
 
@@ -91,8 +94,8 @@ class WantedNodes:
 
     @property
     def condition(self) -> Callable[[NodeView], bool] | None:
-        """The condition on a node of the past with the wanted name; None if there is no further one. With a filter by
-        drift, the views must be of the type `NodeDetail`.
+        """The condition for all filters except `name`, which the query of a list of the past applies; None if no other
+        filter is set. With a filter by drift, the views must be of the type `NodeDetail`.
         """
         unfiltered = (self.cordoned, self.excluded, self.drift) == (None, None, None) and not self.states
         return None if unfiltered else self._matches

@@ -117,7 +117,7 @@ class AuthenticatedRoute(APIRoute):
     """
 
     def handler_after_authentication(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the function that handles a request with verified credentials: that of FastAPI."""
+        """Return the function that handles a request with verified credentials. By default, this is FastAPI's own."""
         return super().get_route_handler()
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -61,7 +61,7 @@ def list_nodes(
         bool | None,
         typer.Option(
             "--drift/--no-drift",
-            help="Only nodes with open drift, also of a slot, or without any.",
+            help="Only nodes with open drift, of the node or of one of its slots, or without.",
             show_default=False,
         ),
     ] = None,
