@@ -1,7 +1,7 @@
 """Read rows of the ledger from the bytes that PostgreSQL sends for them (`events.ledger.merkle`), and hash them."""
 
 from hashlib import sha256
-from struct import Struct, error
+from struct import Struct, error, pack
 from typing import Final, NamedTuple
 
 from events.ledger.merkle import DEAD, EVENT, VERSION
@@ -21,8 +21,17 @@ _DEAD: Final = Struct(">iIiqIi8xIi")
 _TO_LEAF: Final = Struct(">IiiIi")
 _NULL: Final = -1
 _EVENT_COLUMNS: Final = 17
-_TO_TYPE_AFTER: Final = [Struct(f">12xq32x{length}s8xq4xi") for length in range(256)]
+_TO_TYPE_AFTER: Final = [Struct(f">12sq8s16x8s{length}s8sq4si") for length in range(256)]
 """Readers of the first columns of an event, up to the length of its type. The index is the length of its stream."""
+_TO_TYPE_FIXED: Final = [
+    (pack(">iII", _EVENT_COLUMNS, _INT8, 8), pack(">II", _UUID, 16), pack(">II", _TEXT, length), pack(">II", _INT8, 8),
+     pack(">I", _TEXT))
+    for length in range(256)
+]  # fmt: skip
+"""The types and lengths that `_TO_TYPE_AFTER` reads in these columns."""
+_TO_DATA_LENGTH: Final = Struct(">4s4si")
+_TEXT_COLUMN: Final = pack(">I", _TEXT)
+_LEAF_COLUMN: Final = pack(">Ii", _BYTEA, _NULL)
 _EPOCH_COLUMN: Final = _INT4_4.to_bytes(8, "big")
 _NOT_AN_EVENT: Final = "a row is not that of an event: a column is missing or has another type"
 # A copy of a hash that has read the first bytes of a leaf takes less time than a new hash.
@@ -105,30 +114,39 @@ def event_of(row: bytes) -> Event:
     raise BadRow(_NOT_AN_EVENT)
 
 
-def sealed_columns_of(row: bytes) -> tuple[int, bytes, int, bytes, bytes, int, int]:
-    """Return position, stream, version, type and epoch (4 bytes) of an event, and where its type and its epoch end in
-    the row, for `sealed_data_of`. Raises `BadRow` if the row is too short or has no column like that of the epoch.
+def sealed_columns_of(row: bytes) -> tuple[int, bytes, int, bytes, bytes]:
+    """Return position, stream, version, type and epoch (4 bytes) of an event. Raises `BadRow` if the row is not that of
+    an event, or if the name of its stream has more than 255 bytes.
 
-    Call it only if the SHA-256 of the row is the sealed leaf: then no byte was changed since the event was sealed. This
-    function does not check that the columns are those of an event, so the caller compares position, version and epoch
-    with the expected ones, and else reads the row with `event_of`. If the name of the stream is longer than 255 bytes,
-    the result is wrong. It finds the epoch from the end of the row, because no other column after it has its type, and
-    the data behind it contain no zero byte. It returns bytes and a plain tuple, because a verification calls it for
-    every event.
+    This function reads no other columns and does not check them, and it does not decode texts. Call it only if the
+    SHA-256 of the row is the sealed leaf: then no byte was changed since the event was sealed. It finds the epoch from
+    the end of the row, because no other column after it has its type, and the data behind it contain no zero byte. It
+    returns a plain tuple, because a verification calls it for every event.
     """
     try:
         length = row[51]  # the last byte of the length of the stream
-        position, stream, version, type_ = _TO_TYPE_AFTER[length].unpack_from(row)
-        epoch, at = row.rindex(_EPOCH_COLUMN) + 8, 76 + length
-        return position, stream, version, row[at : at + type_], row[epoch : epoch + 4], at + type_, epoch + 4
+        c1, position, c2, c3, stream, c4, version, c5, type_ = _TO_TYPE_AFTER[length].unpack_from(row)
+        at = row.rindex(_EPOCH_COLUMN) + 8
+        epoch, t1, data = _TO_DATA_LENGTH.unpack_from(row, at)
+        if (
+            (c1, c2, c3, c4, c5) == _TO_TYPE_FIXED[length]
+            and type_ >= 0
+            and t1 == _TEXT_COLUMN
+            and at + data + 20 == len(row)
+            and row.endswith(_LEAF_COLUMN)
+        ):
+            return position, stream, version, row[76 + length : 76 + length + type_], epoch
     except (error, IndexError, ValueError):
-        raise BadRow(_NOT_AN_EVENT) from None
+        pass
+    raise BadRow(_NOT_AN_EVENT)
 
 
-def sealed_data_of(row: bytes, type_end: int, epoch_end: int) -> tuple[int, bytes]:
-    """Return version of the schema and data of an event, from where its type and its epoch end in the row."""
+def sealed_data_of(row: bytes, stream: bytes, event_type: bytes) -> tuple[int, bytes]:
+    """Return version of the schema and data of an event, from the results of `sealed_columns_of`."""
     # Each column begins with 8 bytes for its type and its length; behind the data is the empty column of the leaf.
-    return int.from_bytes(row[type_end + 8 : type_end + 10], "big", signed=True), row[epoch_end + 8 : -8]
+    type_end = 76 + len(stream) + len(event_type)
+    data = row.rindex(_EPOCH_COLUMN) + 20
+    return int.from_bytes(row[type_end + 8 : type_end + 10], "big", signed=True), row[data:-8]
 
 
 def dead_of(row: bytes) -> Dead:

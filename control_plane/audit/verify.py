@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -73,7 +75,7 @@ _INPUT_BYTES: Final = 1 << 12
 """Compressed bytes per call of the decompressor. A block of 4 bytes can become 128 KiB, and thus a call 128 MiB."""
 _PIECE_BYTES: Final = 1 << 18
 """Decompressed bytes that are collected before their complete lines are read."""
-_LINE_BYTES: Final = 1 << 26
+_LINE_BYTES: Final = 1 << 30
 """The longest line that is accepted."""
 _WINDOW_BYTES: Final = 1 << 27
 """The largest window of a compressed export, as the program zstd accepts it by default."""
@@ -167,12 +169,15 @@ def verify_export(
         )
     verification = _Verification(keys, _kept_heads(texts, keys, verdict), verdict, unsealed_seconds)
     try:
-        pending = bytearray()
+        pending, complete = bytearray(), 0
         for piece in _decompressed(path):
+            if (newline := piece.rfind(b"\n")) >= 0:
+                complete = len(pending) + newline + 1
             pending += piece
-            if len(pending) >= _PIECE_BYTES and (complete := pending.rfind(b"\n") + 1):
+            if len(pending) >= _PIECE_BYTES and complete:
                 verification.read(pending[:complete])
                 del pending[:complete]
+                complete = 0
             if len(pending) > _LINE_BYTES:
                 verdict.add(
                     Kind.EXPORT,
@@ -234,19 +239,27 @@ def _kept_heads(texts: Iterable[str], keys: Mapping[str, OKPKey], verdict: Verdi
 class _Sealed:
     """The positions that the newest head adds: after `begin`, up to `end`.
 
-    `leaves` are those that the head stores, if the root proves them, else empty: then the leaves of the rows are
-    collected in `computed` and compared with the root at the end.
+    `stored` are the leaves that the head stores, and `leaves` the same if the root proves them, else empty: then the
+    leaves of the rows are collected in `computed` and compared with the root at the end.
     """
 
     begin: int = 0
     end: int = 0
+    stored: Sequence[bytes] = ()
     leaves: Sequence[bytes] = ()
     computed: list[bytes] = field(default_factory=list)
 
     def expected(self, position: int) -> bytes | None:
         """Return the sealed leaf of a position, None if it is not known."""
+        return self._at(self.leaves, position)
+
+    def stored_at(self, position: int) -> bytes | None:
+        """Return the leaf of a position that the head stores, None if it stores none."""
+        return self._at(self.stored, position)
+
+    def _at(self, leaves: Sequence[bytes], position: int) -> bytes | None:
         index = position - self.begin - 1
-        return self.leaves[index] if 0 <= index < len(self.leaves) else None
+        return leaves[index] if 0 <= index < len(leaves) else None
 
 
 class _Verification:
@@ -276,24 +289,25 @@ class _Verification:
         self._lines = 0
         self._end: EndLine | None = None
         self._open: Head | None = None
-        self._unsealed: list[bytes] = []
+        self._unsealed: list[tuple[int, bytes]] = []
 
     def read(self, raw: bytes | bytearray) -> None:
         """Read complete lines."""
         try:
             lines = DECODER.decode_lines(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            for each in raw.splitlines():
+            for each in BytesIO(raw):
                 self._read_line(each)
             return
         at = 0
         while at < len(lines):
-            at += self._events_as_sealed(lines, at)
-            if at < len(lines):
+            if type(lines[at]) is SealedLine and (count := self._events_as_sealed(lines, at)):
+                at += count
+            else:
                 self._take(lines[at])
                 at += 1
 
-    def _read_line(self, raw: bytes | bytearray) -> None:
+    def _read_line(self, raw: bytes) -> None:
         try:
             line = DECODER.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -376,9 +390,11 @@ class _Verification:
         self._head = verdict.head = signed
         self._open = head
         begin = self._sealed
-        self._range = _Sealed(begin, head.size, computed=self._unsealed[: head.size - begin])
-        self._unsealed = self._unsealed[head.size - begin :]
+        early = [row for row in self._unsealed if row[0] <= head.size]
+        self._unsealed = self._unsealed[len(early) :]
+        self._range = _Sealed(begin, head.size, computed=[leaf for _, leaf in early])
         self._prove_leaves(head, line.leaves, is_next=head.number == due)
+        self._compare_early(head, early)
         if last is not None:
             self._compare_unchanging(last.head, head)
 
@@ -391,9 +407,10 @@ class _Verification:
         """Take the leaves that a head stores as the sealed ones, if they give the signed root. If heads before it are
         missing (`is_next` is false), they do not.
         """
+        leaves = [stored[at : at + HASH_BYTES] for at in range(0, len(stored), HASH_BYTES)]
+        self._range.stored = leaves
         if self._frontier is None:
             return
-        leaves = [stored[at : at + HASH_BYTES] for at in range(0, len(stored), HASH_BYTES)]
         extended = self._frontier.copy()
         extended.extend(leaves, _NO_LEVEL)
         if extended.size == head.size and extended.root.hex() == head.root:
@@ -404,6 +421,15 @@ class _Verification:
         elif is_next:
             what = f"the leaves stored with head {head.number} do not have its root"
             self._verdict.add(Kind.HEAD_LEAVES, what)
+
+    def _compare_early(self, head: Head, early: Sequence[tuple[int, bytes]]) -> None:
+        """Compare rows that were read before the head which covers them. The export of a ledger has them behind it."""
+        if early and not self._skipped_head:
+            what = f"rows are before head {head.number}, which covers them: the size that is stored with a head is not"
+            self._verdict.add(Kind.EXPORT, f"{what} the signed one, or lines are out of order", early[0][0])
+        for position, leaf in early:
+            if self._range.expected(position) not in (None, leaf):
+                self._verdict.add(Kind.ROW_CHANGED, "columns of the row are not as sealed", position)
 
     def _compare_unchanging(self, last: Head, head: Head) -> None:
         since = self._kept[0].head.number if self._kept else head.number
@@ -457,19 +483,20 @@ class _Verification:
         first = position - self._range.begin
         if self._lines == 0 or self._end is not None or first < 0:
             return 0
-        for at, index in zip(range(begin, len(lines)), range(first, len(sealed)), strict=False):
-            line = lines[at]
+        for line, leaf in zip(islice(lines, begin, None), islice(sealed, first, None), strict=False):
             if type(line) is not SealedLine:
                 break
             row = line.row
-            if event_leaf(row) != sealed[index]:
+            if event_leaf(row) != leaf:
                 break
             try:
-                found, stream, version, event_type, its_epoch, type_end, epoch_end = sealed_columns_of(row)
+                found, stream, version, event_type, its_epoch = sealed_columns_of(row)
                 if found != position + 1 or its_epoch != epoch or versions.get(stream, 0) + 1 != version:
                     break
+                if version == 1:
+                    stream.decode()  # no later event of the stream has another name
                 if event_type in _CLAIMING_TYPES:
-                    schema_version, data = sealed_data_of(row, type_end, epoch_end)
+                    schema_version, data = sealed_data_of(row, stream, event_type)
                     self._claim(found, stream.decode(), event_type.decode(), schema_version, data)
             except (BadRow, UnicodeDecodeError):
                 break
@@ -493,7 +520,7 @@ class _Verification:
         if self._follows(event, leaf):
             expected = self._range.expected(event.position)
             if stored is None:
-                stored = leaf if expected is None else expected
+                stored = self._range.stored_at(event.position) or leaf
                 if event.position > self._sealed and not self._skipped_head:
                     what = "the export has the event as a `sealed` line, but none of its heads covers the position"
                     self._verdict.add(Kind.EXPORT, what, event.position)
@@ -558,7 +585,7 @@ class _Verification:
         self._missing(last + 1, min(position - 1, self._sealed))
         self._position = position
         if position > self._sealed:
-            self._unsealed.append(leaf)
+            self._unsealed.append((position, leaf))
         elif not self._range.leaves:
             self._range.computed.append(leaf)
         if row.epoch < self._epoch:

@@ -10,6 +10,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from control_plane.audit import verify
 from control_plane.audit.heads import BadHead, SignedHead, sign_head, trusted_keys, verify_head
 from control_plane.audit.verify import Kind, Verdict, verify_export
 from deploy.embedded.postgres import PostgresServer
@@ -96,7 +97,10 @@ def test_window_that_needs_more_memory_than_allowed_is_refused(good: tuple[Seale
     assert kinds(verdict_of(good[0], content)) == {Kind.EXPORT}
 
 
-def test_line_that_would_fill_the_memory_is_refused(good: tuple[Sealed, Lines]) -> None:
+def test_line_that_would_fill_the_memory_is_refused(
+    good: tuple[Sealed, Lines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "_LINE_BYTES", 1 << 26)
     assert kinds(verdict_of(good[0], compressed([b"[" * (1 << 27)]))) == {Kind.EXPORT}
 
 

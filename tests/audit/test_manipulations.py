@@ -120,6 +120,7 @@ CASES = (
     case("first head removed", {(K.HEAD_CHAIN, None), (K.KEYS, None)}, "delete from ledger.tree_head where number = 1"),
     case("signature of a head changed", {(K.HEAD_SIGNATURE, None), (K.HEAD_CHAIN, None)}, HEAD.format("signed = overlay(signed placing 'AAAA' from length(signed) - 20)")),
     case("head replaced by no head", {(K.HEAD_SIGNATURE, None), (K.HEAD_CHAIN, None)}, HEAD.format("signed = 'nothing'")),
+    case("size of a head changed to that of the next one, and an event of the next one with a new leaf", {(K.EXPORT, 7), (K.ROW_CHANGED, 8), (K.KEYS, None)}, HEAD.format("size = 11"), "update ledger.event set actor = 'x' where position = 8", NEW_LEAF.format(8)),
     case("size of a head changed", {(K.ROW_REMOVED, 4), (K.ROW_ADDED, 4), (K.ROW_ADDED, 5), (K.ROW_ADDED, 6), (K.KEYS, None)}, HEAD.format("size = 3")),
     case("leaves of a head changed", {(K.HEAD_LEAVES, None)}, HEAD.format("leaves = sha256('') || substr(leaves, 33)")),
     case("leaves of a head removed", {(K.HEAD_LEAVES, None)}, HEAD.format("leaves = ''")),
