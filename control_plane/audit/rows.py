@@ -21,16 +21,13 @@ _DEAD: Final = Struct(">iIiqIi8xIi")
 _TO_LEAF: Final = Struct(">IiiIi")
 _NULL: Final = -1
 _EVENT_COLUMNS: Final = 17
-_TO_TYPE_AFTER: Final = [Struct(f">12sq8s16x8s{length}s8sq4si") for length in range(256)]
+_TO_TYPE_AFTER: Final = [Struct(f">iQqQ16xQ{length}sQqIi") for length in range(256)]
 """Readers of the first columns of an event, up to the length of its type. The index is the length of its stream."""
 _TO_TYPE_FIXED: Final = [
-    (pack(">iII", _EVENT_COLUMNS, _INT8, 8), pack(">II", _UUID, 16), pack(">II", _TEXT, length), pack(">II", _INT8, 8),
-     pack(">I", _TEXT))
-    for length in range(256)
-]  # fmt: skip
+    (_EVENT_COLUMNS, _INT8_8, _UUID_16, _TEXT << 32 | length, _INT8_8, _TEXT) for length in range(256)
+]
 """The types and lengths that `_TO_TYPE_AFTER` reads in these columns."""
-_TO_DATA_LENGTH: Final = Struct(">4s4si")
-_TEXT_COLUMN: Final = pack(">I", _TEXT)
+_TO_DATA_LENGTH: Final = Struct(">4sIi")
 _LEAF_COLUMN: Final = pack(">Ii", _BYTEA, _NULL)
 _EPOCH_COLUMN: Final = _INT4_4.to_bytes(8, "big")
 _NOT_AN_EVENT: Final = "a row is not that of an event: a column is missing or has another type"
@@ -125,13 +122,13 @@ def sealed_columns_of(row: bytes) -> tuple[int, bytes, int, bytes, bytes]:
     """
     try:
         length = row[51]  # the last byte of the length of the stream
-        c1, position, c2, c3, stream, c4, version, c5, type_ = _TO_TYPE_AFTER[length].unpack_from(row)
+        count, c1, position, c2, c3, stream, c4, version, c5, type_ = _TO_TYPE_AFTER[length].unpack_from(row)
         at = row.rindex(_EPOCH_COLUMN) + 8
         epoch, t1, data = _TO_DATA_LENGTH.unpack_from(row, at)
         if (
-            (c1, c2, c3, c4, c5) == _TO_TYPE_FIXED[length]
+            (count, c1, c2, c3, c4, c5) == _TO_TYPE_FIXED[length]
             and type_ >= 0
-            and t1 == _TEXT_COLUMN
+            and t1 == _TEXT
             and at + data + 20 == len(row)
             and row.endswith(_LEAF_COLUMN)
         ):
