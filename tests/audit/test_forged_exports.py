@@ -1,4 +1,4 @@
-"""Exports of rows that somebody who controls the database had sealed, or that precede their head: none passes."""
+"""Exports with rows before their head, or with rows that were sealed although they are not events."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
