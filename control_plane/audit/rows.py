@@ -22,7 +22,8 @@ _TO_LEAF: Final = Struct(">IiiIi")
 _NULL: Final = -1
 _EVENT_COLUMNS: Final = 17
 _TO_TYPE_AFTER: Final = [Struct(f">iQqQ16xQ{length}sQqIi") for length in range(256)]
-"""Readers of the first columns of an event, up to the length of its type. The index is the length of its stream."""
+"""Structs that unpack the first columns of an event, up to the length of its type. The index is the length of the name
+of its stream, in bytes."""
 _TO_TYPE_FIXED: Final = [
     (_EVENT_COLUMNS, _INT8_8, _UUID_16, _TEXT << 32 | length, _INT8_8, _TEXT) for length in range(256)
 ]

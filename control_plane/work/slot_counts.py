@@ -101,7 +101,7 @@ def _counted(slot: sa.FromClause, which: sa.ColumnElement[bool]) -> sa.Select[tu
 
 
 def _count() -> sa.Insert:
-    """Return the statement that inserts the numbers of the nodes `nodes`."""
+    """Return the statement that counts the slots of the nodes in its parameter `nodes`, and stores the numbers."""
     counted = _counted(slots.slot, _among_nodes(slots.slot)).subquery()
     on_node = sa.cast(sa.func.sum(counted.c.free).over(partition_by=counted.c.node_id), sa.Integer)
     return sa.insert(slot_counts).from_select([*slot_counts.c], sa.select(*counted.c, on_node))

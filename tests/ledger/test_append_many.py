@@ -105,7 +105,7 @@ async def test_commands_appended_together_leave_the_rows_that_one_append_of_each
     assert len({each.recorded_at for each in found[0].events[3:]}) == 1
 
 
-async def test_one_command_with_many_events_leaves_the_rows_that_its_append_leaves(
+async def test_append_many_of_one_command_writes_the_same_rows_as_append(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await committed(conn, on("slot-n1/0", 0, takes("n1/0")), on("slot-n1/1", 0, takes("n1/1")))

@@ -40,7 +40,7 @@ def admin(plane: RunningPlane) -> Browser:
 
 
 def names(page: Page) -> list[str]:
-    """Return the names of the listed nodes."""
+    """Return the names of the nodes in the table of a page."""
     return [str(found["value"]) for tag, found in page.tags if found.get("name") == "item"]
 
 
@@ -94,7 +94,7 @@ def test_next_page_keeps_the_filters(admin: Browser) -> None:
     )
 
 
-def test_list_in_which_no_node_matches_leads_to_all_nodes(admin: Browser) -> None:
+def test_list_without_matching_nodes_links_to_the_list_of_all_nodes(admin: Browser) -> None:
     page = admin.open("/nodes?name=absent")
     assert "No node matches the filters. Show all nodes" in page.text
     assert names(admin.open("/nodes")) == [

@@ -25,7 +25,7 @@ RecordedState = Literal["registered", "enrolled", "revoked"]
 """States that follow from events. A list of the past has no others, because heartbeats are not events."""
 State = Literal[RecordedState, "resyncing", "unreachable"]
 MOST_READ_WITH_SLOTS: Final = 100
-"""Maximum number of nodes of the past that one request with a filter by drift reads, because it reads their slots."""
+"""Maximum number of nodes that one request with `at` and a filter by drift reads, because it reads their slots too."""
 _PREFIX: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
@@ -110,7 +110,7 @@ class WantedNodes:
 
     @property
     def most_read(self) -> int:
-        """Maximum number of nodes of the past that one request reads."""
+        """Maximum number of nodes that one request with `at` reads."""
         return MOST_READ if self.drift is None else MOST_READ_WITH_SLOTS
 
     def refuse_live_states(self) -> None:

@@ -68,7 +68,7 @@ async def storable(request: Request) -> None:
 
 
 def is_storable(body: Any) -> bool:
-    """Return whether the database can and may store every value of a request body that was parsed from JSON."""
+    """Return whether a request body, parsed from JSON, has only values that the database can store, and no secret."""
     return next(_of_body(body, secrets=False), None) is None
 
 

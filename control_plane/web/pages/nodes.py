@@ -20,7 +20,7 @@ _SLOTS: Final = 250
 _SLOTS_OF_NODE: Final = 500
 _NO_SLOTS: Final[Mapping[str, Any]] = {"items": [], "next_cursor": None}
 STATES_THEN: Final = ("registered", "enrolled", "revoked")
-"""States of nodes in views of the past, which have no heartbeats."""
+"""States that a node can have in a view of the past. The other states depend on heartbeats, which are not recorded."""
 STATES: Final = (*STATES_THEN, "resyncing", "unreachable")
 _FLAGS: Final = {
     "cordoned": ("--not-cordoned", "--cordoned"),

@@ -55,7 +55,7 @@ NOW: Final = (
 
 
 class Fleet(NamedTuple):
-    """A control plane with the nodes `NOW`, which were the nodes `THEN` at a position."""
+    """A control plane with nodes that have the properties `NOW`, and had the properties `THEN` at `position`."""
 
     plane: RunningPlane
     position: int

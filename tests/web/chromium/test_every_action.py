@@ -149,7 +149,7 @@ def test_admin_takes_every_action_that_only_an_admin_may_take(chromium: Browser,
         assert admin.faults == []
 
 
-def test_caller_creates_an_allocation_with_the_form_to_which_the_list_leads(
+def test_caller_opens_the_form_from_the_list_and_creates_an_allocation(
     chromium: Browser, world: World
 ) -> None:
     key = issue(world.plane, "creator", projects=["default"])
