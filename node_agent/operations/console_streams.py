@@ -20,6 +20,9 @@ MOST: Final = 16
 MOST_SSH: Final = 64
 """Maximum number of open SSH connections of a node. Counted separately, so that callers cannot keep admins from the
 consoles."""
+CLOSING_SECONDS: Final = 2.0
+"""How long a new console waits for a place. The control plane records the end of a session before the node has closed
+its console, and a caller may open the next session in between."""
 log = structlog.get_logger(__name__)
 
 
@@ -27,35 +30,52 @@ class OpenConsoles:
     """The open consoles of a node. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._open: dict[UUID, tuple[StreamRequest, Console | None, StreamSocket | None]] = {}
         self._closing = False
 
     def reserve(self, request: StreamRequest) -> str | None:
-        """Reserve a place for a console, and return None; or return the reason why there is no place for it."""
-        with self._lock:
+        """Reserve a place for a console, and return None; or return the reason why there is no place for it. Waits up to
+        `CLOSING_SECONDS` for a place.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closing or self._obstacle(request) is None, timeout=CLOSING_SECONDS
+            )
             if self._closing:
                 return "the agent of the node is stopping"
-            is_ssh, most = request.kind == "ssh", MOST_SSH if request.kind == "ssh" else MOST
-            if sum((each.kind == "ssh") == is_ssh for each, _, _ in self._open.values()) >= most:
-                noun = "SSH connections" if is_ssh else "consoles"
-                return f"the node has {most} open {noun}, which is the maximum"
-            others = (each for each, _, _ in self._open.values() if each.kind == request.kind == "graphics")
-            if not request.shared and any(each.slot_id == request.slot_id for each in others):
-                return "the display is open in another session; open it as shared to watch it as well"
-            self._open[request.stream_id] = request, None, None
+            if (obstacle := self._obstacle(request)) is None:
+                self._open[request.stream_id] = request, None, None
+            return obstacle
+
+    def _obstacle(self, request: StreamRequest) -> str | None:
+        """Return why there is no place for a console now, None if there is one."""
+        is_ssh, most = request.kind == "ssh", MOST_SSH if request.kind == "ssh" else MOST
+        if sum((each.kind == "ssh") == is_ssh for each, _, _ in self._open.values()) >= most:
+            noun = "SSH connections" if is_ssh else "consoles"
+            return f"the node has {most} open {noun}, which is the maximum"
+        if is_ssh or request.shared:
             return None
+        of_slot = {each.kind for each, _, _ in self._open.values() if each.slot_id == request.slot_id}
+        match request.kind:
+            case "graphics" if "graphics" in of_slot:
+                return "the display is open in another session; open it as shared to watch it as well"
+            case "serial_console" if "serial_console" in of_slot:
+                return "the serial port is open in another session"
+            case _:
+                return None
 
     def free(self, request: StreamRequest) -> None:
         """Free a place that was reserved."""
-        with self._lock:
+        with self._changed:
             self._open.pop(request.stream_id, None)
+            self._changed.notify_all()
 
     def serve(self, request: StreamRequest, console: Console, socket: StreamSocket) -> None:
         """Pass input and output on, in threads of their own, until one side ends; then close both sides. The place of
         the console is reserved.
         """
-        with self._lock:
+        with self._changed:
             self._open[request.stream_id] = request, console, socket
         threading.Thread(
             target=self._output, args=(console, socket), name="console-output", daemon=True
@@ -66,8 +86,9 @@ class OpenConsoles:
 
     def close(self) -> None:
         """Close all consoles, and accept no more."""
-        with self._lock:
+        with self._changed:
             self._closing, every = True, list(self._open.values())
+            self._changed.notify_all()
         for _, console, socket in every:
             if console is not None:
                 console.close()
