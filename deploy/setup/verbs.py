@@ -51,7 +51,7 @@ VERBS: Final = {
     ),
     "test": Verb(
         "test [NAME] [--all] [--affected [BASE]] [--random-order [SEED]] [PYTEST ARGS]",
-        "run the fast tests and one in five of the slow ones (--all: all), those of tests/NAME, or those that "
+        "run the fast tests and one in ten of the slow ones (--all: all), those of tests/NAME, or those that "
         "most directly depend on the changes since BASE (default: main)",
         "pytest",
         opens_pages=True,
@@ -117,7 +117,7 @@ WHOLE_SUITE: Final = ("-n", "4", "--dist", "loadfile", "--durations", "10")
 same worker, because they share servers.
 """
 ALL: Final = "--all"
-SAMPLE: Final = ("--slow-share", "5")
+SAMPLE: Final = ("--slow-share", "10")
 """Arguments of pytest that select the slow tests of a run of the whole suite, unless it runs all tests (`ALL`)."""
 
 

@@ -1,5 +1,5 @@
-"""Pytest plugin for runs with a share of the slow tests: `--slow-share 5` runs one fifth of them, chosen by the seed of
-the run, and every other test.
+"""Pytest plugin for runs with a share of the slow tests: `--slow-share 10` runs one tenth of them, chosen by the seed of
+the run, and every other test. A test that is repeated on the packaged PostgreSQL counts as slow there.
 
 `./dev test` and `.ci/run` use it for the whole suite, so that they end in minutes; consecutive runs choose other tests.
 `./dev test --all` runs every test, and so does a run of named tests. Of each folder and of each promise
@@ -22,6 +22,7 @@ from typing import Final
 import pytest
 
 from tests import matrix
+from tests.plugins.distribution import ON_PACKAGED_POSTGRES
 from tests.torture import PROMISES
 
 LIST: Final = Path("tests/slow_tests.txt")
@@ -71,7 +72,8 @@ def not_chosen(
     chance = random.Random(f"slow tests {seed}")
     by_folder = defaultdict[str, list[str]](list)
     for each in sorted(tests):
-        if function_of(each) in slow and each not in sampled:
+        is_slow = function_of(each) in slow or ON_PACKAGED_POSTGRES in each
+        if is_slow and each not in sampled:
             by_folder[each.partition("::")[0].rpartition("/")[0]].append(each)
     left_out: set[str] = set()
     for _, found in sorted(by_folder.items()):

@@ -33,6 +33,13 @@ def test_cases_that_a_fault_matrix_has_chosen_are_not_chosen_again() -> None:
     assert chosen(seed=1, sampled={*_SLOW}) == {*_TESTS}
 
 
+def test_tests_on_the_packaged_server_are_chosen_like_slow_tests_even_if_they_are_fast() -> None:
+    packaged = [f"tests/a/test_fast.py::test_{number}[packaged-postgres]" for number in range(20)]
+    found = chosen(seed=1, tests=[*_FAST, *packaged])
+    assert found >= {*_FAST}
+    assert len(found & {*packaged}) == 4
+
+
 def test_at_least_one_test_of_each_promise_runs() -> None:
     folder = "tests/faults/claims"
     assert folder in PROMISES["P10"]
