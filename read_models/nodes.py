@@ -258,15 +258,15 @@ async def page(
     *,
     after: NodeId | None,
     limit: int,
-    beginning: str | None = None,
+    name_prefix: str | None = None,
     descending: bool = False,
 ) -> list[NodeRow]:
     """Return one page of all nodes, ordered by name, for lists of a past state of the ledger: removed nodes are
-    included. With `beginning`, only nodes with an id that begins with this text are returned.
+    included. With `name_prefix`, only nodes with an id that begins with this text are returned.
     """
     query = sa.select(node)
-    if beginning is not None:
-        query = query.where(node.c.node_id.startswith(beginning, autoescape=True))
+    if name_prefix is not None:
+        query = query.where(node.c.node_id.startswith(name_prefix, autoescape=True))
     place = None if after is None else (after,)
     query = keyset(query, [node.c.node_id], place, limit, descending=descending)
     return [NodeRow(row) for row in (await conn.execute(query)).mappings()]

@@ -8,7 +8,8 @@
 -- events:     [{a column of ledger.event: its value}], in the order in which positions are drawn; their versions ascend
 --             by one in each stream. Their values of position, recorded_at, epoch and leaf are ignored.
 -- lock_order: [index into events], so that (stream_id, version) ascends; null for a single event
--- claims:     [{kind, value, frees?, takes?}], ascending; the streams that hold it before and after; null for none
+-- claims:     [{kind, value, frees?, takes?}], ascending; `frees` is the stream that holds the claim and gives it up, `takes` the one
+--             that holds it afterwards; null for none
 -- key:        {principal, route, key, body_hash (hex), answer?}; null for none
 --
 -- Refusals, with a JSON object as DETAIL:
@@ -162,8 +163,8 @@ end $$;
 -- another append of the same streams or claims; one of them then runs again.
 --
 -- events: as in `append`, of all commands; the versions of each stream ascend by one
--- takes:  [{kind, value, takes}], the claims without a holder; null for none
--- frees:  [{kind, value, frees, takes?}], ascending, the claims that a stream frees; null for none
+-- takes:  [{kind, value, takes}], claims that no stream holds; null for none
+-- frees:  [{kind, value, frees, takes?}], ascending, claims that a stream holds and gives up; `takes` is the next holder; null for none
 -- keys:   [{principal, route, key, body_hash (hex), answer, first, last}], which this transaction has taken; first and last are the
 --         numbers of the command's events, from 1; null for none
 --

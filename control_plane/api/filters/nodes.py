@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from fastapi import Depends, Query
 from pydantic import AfterValidator
 
-from control_plane.api.filters.scanning import MOST_READ
+from control_plane.api.filters.scanning import MAX_ROWS_READ
 from control_plane.api.views.views import NodeDetail, NodeView
 from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.work.live_nodes import DRIFTS, state
@@ -24,13 +24,13 @@ from read_models.nodes import node
 RecordedState = Literal["registered", "enrolled", "revoked"]
 """States that follow from events. A list of the past has no others, because heartbeats are not events."""
 State = Literal[RecordedState, "resyncing", "unreachable"]
-MOST_READ_WITH_SLOTS: Final = 100
+MAX_ROWS_READ_WITH_SLOTS: Final = 100
 """Maximum number of nodes that one request with `at` and a filter by drift reads, because it reads their slots too."""
-_PREFIX: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_NAME_PREFIX: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
-def _prefix(raw: str | None) -> str | None:
-    if raw is not None and not _PREFIX.fullmatch(raw):
+def _valid_name_prefix(raw: str | None) -> str | None:
+    if raw is not None and not _NAME_PREFIX.fullmatch(raw):
         valid = "use 1 to 31 characters of a-z, 0-9 and '-', starting with a letter"
         raise InvalidValue("beginning of a node id", raw[:64], valid)
     return raw
@@ -45,10 +45,10 @@ States = Annotated[
         description=f"List only nodes in these states; with `at` only {', '.join(get_args(RecordedState))}.",
     ),
 ]
-Name = Annotated[
+NamePrefix = Annotated[
     str | None,
     Query(max_length=64, description="List only nodes with an id that begins with this text."),
-    AfterValidator(_prefix),
+    AfterValidator(_valid_name_prefix),
 ]
 Cordoned = Annotated[
     bool | None,
@@ -73,7 +73,7 @@ class WantedNodes:
     """The filters of one list of nodes. A filter that is empty or None matches every node."""
 
     states: frozenset[str]
-    name: str | None
+    name_prefix: str | None
     cordoned: bool | None
     excluded: bool | None
     drift: bool | None
@@ -82,8 +82,8 @@ class WantedNodes:
         """Yield the filters as conditions on the rows of `live_nodes`."""
         if self.states:
             yield state(unreachable_after).in_(sorted(self.states))
-        if self.name is not None:
-            yield node.c.node_id.startswith(self.name, autoescape=True)
+        if self.name_prefix is not None:
+            yield node.c.node_id.startswith(self.name_prefix, autoescape=True)
         for wanted, condition in (
             (self.cordoned, node.c.cordoned.is_not(None)),
             (self.excluded, node.c.excluded.is_not(None)),
@@ -94,7 +94,7 @@ class WantedNodes:
 
     @property
     def condition(self) -> Callable[[NodeView], bool] | None:
-        """The condition for all filters except `name`, which the query of a list of the past applies; None if no other
+        """The condition for all filters except `name_prefix`, which the query of a list of the past applies; None if no other
         filter is set. With a filter by drift, the views must be of the type `NodeDetail`.
         """
         unfiltered = (self.cordoned, self.excluded, self.drift) == (None, None, None) and not self.states
@@ -109,9 +109,9 @@ class WantedNodes:
         )
 
     @property
-    def most_read(self) -> int:
+    def max_rows_read(self) -> int:
         """Maximum number of nodes that one request with `at` reads."""
-        return MOST_READ if self.drift is None else MOST_READ_WITH_SLOTS
+        return MAX_ROWS_READ if self.drift is None else MAX_ROWS_READ_WITH_SLOTS
 
     def refuse_live_states(self) -> None:
         """Check that a list of the past is filtered by recorded states only. Raises `Malformed`."""
@@ -136,7 +136,7 @@ def _drifts(view: NodeView) -> bool:
 
 def _wanted(
     states: States,
-    name: Name = None,
+    name: NamePrefix = None,
     cordoned: Cordoned = None,
     excluded: Excluded = None,
     drift: Drift = None,

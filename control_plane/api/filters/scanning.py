@@ -12,7 +12,7 @@ from control_plane.api.requests.pages import Page
 from control_plane.api.views.allocation_views import AllocationView
 from control_plane.api.views.views import NodeView
 
-MOST_READ: Final = 500
+MAX_ROWS_READ: Final = 500
 """Maximum number of rows that one request with such a filter reads, if a view needs nothing but its own history."""
 _CHUNK: Final = 100
 Row = TypeVar("Row")
@@ -36,16 +36,16 @@ async def filtered(
     *,
     after: Key | None,
     limit: int,
-    most_read: int = MOST_READ,
+    max_rows_read: int = MAX_ROWS_READ,
 ) -> Page[View]:
-    """Return a page of the views that match, found among at most `most_read` rows; a page of all views if `matches` is
+    """Return a page of the views that match, found among at most `max_rows_read` rows; a page of all views if `matches` is
     None.
 
     `identify` returns the id of the resource of a row, and its sort key. `view` returns the views of rows in their
     order; it may omit resources.
     """
     items: list[View] = []
-    left = most_read
+    left = max_rows_read
     while True:
         size = limit if matches is None else min(max(limit, _CHUNK), left)
         rows = await read(after=after, limit=size)

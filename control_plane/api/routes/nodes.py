@@ -210,7 +210,7 @@ async def list_nodes(
             async def then(rows: Sequence[NodeRow]) -> Sequence[NodeView]:
                 return await views_then(conn, [row.node_id for row in rows], place.position)
 
-            page = partial(nodes.page, conn, beginning=wanted.name, descending=descending)
+            page = partial(nodes.page, conn, name_prefix=wanted.name_prefix, descending=descending)
             listed = await filtered(
                 page,
                 _id_and_name,
@@ -218,7 +218,7 @@ async def list_nodes(
                 wanted.condition,
                 after=after,
                 limit=limit,
-                most_read=wanted.most_read,
+                max_rows_read=wanted.max_rows_read,
             )
         set_headers(response, place)
         return listed

@@ -48,11 +48,9 @@ from read_models import catalogue, slots
 from read_models.slots import SlotRow
 
 router = APIRouter(prefix="/v1", tags=["nodes"], responses=PROBLEMS, route_class=AuthenticatedRoute)
-_MOST_NODES: Final = 50
+_MAX_NODES: Final = 50
 Nodes = Annotated[
-    # A list on every request. The schema also permits one string, as that of earlier releases.
-    list[str] | str | None,
-    Query(description=f"Only slots of these nodes, at most {_MOST_NODES}."),
+    list[str], Query(default_factory=list, description=f"Only slots of these nodes, at most {_MAX_NODES}.")
 ]
 
 
@@ -61,7 +59,7 @@ async def list_slots(
     request: Request,
     response: Response,
     *,
-    node: Nodes = None,
+    node: Nodes,
     state: Annotated[
         SlotStateName | None, Query(description="Only slots in this state; not together with `at`.")
     ] = None,
@@ -79,7 +77,7 @@ async def list_slots(
         after=_slot_cursor(cursor),
         limit=limit,
         descending=order == "desc",
-        nodes=_nodes(node or ()),
+        nodes=_nodes(node),
         sku=sku,
     )
     if at is not None:
@@ -98,8 +96,8 @@ async def list_slots(
 
 
 def _nodes(raw: Sequence[str]) -> list[NodeId]:
-    if len(raw) > _MOST_NODES:
-        reason = f"the list must have at most {_MOST_NODES} nodes, not {len(raw)}; use several requests"
+    if len(raw) > _MAX_NODES:
+        reason = f"the list must have at most {_MAX_NODES} nodes, not {len(raw)}; use several requests"
         raise Malformed(Objection("too_long", reason, parameter="node"))
     return [*map(node_named, raw)]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from control_plane.api.filters.allocations import WantedAllocations
-from control_plane.api.filters.scanning import MOST_READ, filtered
+from control_plane.api.filters.scanning import MAX_ROWS_READ, filtered
 from control_plane.api.views.allocation_views import AllocationView
 from events.values import AllocationId, Position
 from read_models.allocations import Requested
@@ -14,7 +14,7 @@ from tests.api.node import admit, allocate
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
-TOTAL = 2 * MOST_READ + 30
+TOTAL = 2 * MAX_ROWS_READ + 30
 """Number of allocations at the positions 1 to `TOTAL`; each seventh one is active."""
 
 
@@ -54,11 +54,11 @@ async def test_walk_of_a_filtered_list_has_each_match_once_and_reads_a_bounded_n
         if page.next_cursor is None:
             break
         assert after is None or int(page.next_cursor) > after
-        assert int(page.next_cursor) - (after or 0) <= max(MOST_READ, limit)
+        assert int(page.next_cursor) - (after or 0) <= max(MAX_ROWS_READ, limit)
         after = Position(int(page.next_cursor))
     matching = {None: range(1, TOTAL + 1), "active": range(7, TOTAL + 1, 7), "failed": ()}[state]
     assert found == [*matching]
-    assert requests >= TOTAL // MOST_READ
+    assert requests >= TOTAL // MAX_ROWS_READ
 
 
 def test_list_has_the_allocations_in_the_given_states_with_all_given_labels(

@@ -200,7 +200,7 @@ def test_pages_of_a_filtered_list_have_each_node_once_in_both_orders(
 def test_filtered_list_of_the_past_continues_behind_the_nodes_that_one_request_reads(
     client: httpx.Client, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_filters, "MOST_READ_WITH_SLOTS", 2)
+    monkeypatch.setattr(node_filters, "MAX_ROWS_READ_WITH_SLOTS", 2)
     parameters: Filters = {"at": f"position:{fleet.position}", "drift": "true", "limit": 2}
     first = client.get("/nodes", params=parameters).json()
     assert ([each["id"] for each in first["items"]], first["next_cursor"]) == ([], "lab-1")

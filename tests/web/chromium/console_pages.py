@@ -25,7 +25,7 @@ class Page(NamedTuple):
 
 class Forms(NamedTuple):
     """The forms of the actions on a kind of resource, below the path `base`. `read` is the scope that shows a form, and
-    `write` the scope that enables it. `unread` is the status for a caller that may not read the resource.
+    `write` the scope that enables it. `refusal_of_read` is the status for a caller that may not read the resource.
     """
 
     base: str
@@ -33,7 +33,7 @@ class Forms(NamedTuple):
     read: str
     write: str
     owned: bool = False
-    unread: int = 403
+    refusal_of_read: int = 403
 
 
 PAGES: Final = (
@@ -89,7 +89,7 @@ FORMS: Final = (
     Forms("/access/keys/{key}", KEY, "access:read", "access:write"),
     Forms("/access/service-accounts/{account}", SERVICE_ACCOUNT, "access:read", "access:write"),
     # A caller reads its own sessions without a scope; one of another caller does not exist for it.
-    Forms("/access/sessions/{session}", SESSION_OF_CALLER, "access:read", "access:write", unread=404),
+    Forms("/access/sessions/{session}", SESSION_OF_CALLER, "access:read", "access:write", refusal_of_read=404),
     Forms("/access/console-sessions/{console}", CONSOLE, "fleet:write", "fleet:write"),
     Forms("/access/new", ACCESS, "access:read", "access:write"),
     Forms("/projections/{projection}", PROJECTION, "fleet:read", "fleet:write"),
@@ -115,7 +115,7 @@ TESTED_ELSEWHERE: Final = {
 """Routes that are not opened as each role, with the tests that use them."""
 
 
-def open_console(world: World) -> dict[str, str]:
+def open_console_session(world: World) -> dict[str, str]:
     """Request a console session, and record it as connected for a day: only a connected session is listed and cut."""
     names = {**world.console()}
     query = """

@@ -24,7 +24,7 @@ from tests.api.node import KEY as SSH_KEY
 from tests.api.requests.test_examples import World
 from tests.servers.plane import ADMIN_KEY, RunningPlane
 from tests.waiting import until
-from tests.web.chromium.console_pages import FORMS, open_console
+from tests.web.chromium.console_pages import FORMS, open_console_session
 from tests.web.visitors import Visitor, visiting
 
 Names = Mapping[str, str]
@@ -96,7 +96,7 @@ OF_ADMINS: Final = (
     Trial(SERVICE_ACCOUNT, "disable", World.account, "service_account.disabled", REASON),
     Trial(SERVICE_ACCOUNT, "enable", _disabled_account, "service_account.enabled"),
     Trial(SESSION_OF_CALLER, "end", World.session, "access.session_ended", REASON),
-    Trial(CONSOLE, "cut", open_console, "", REASON),
+    Trial(CONSOLE, "cut", open_console_session, "", REASON),
     Trial(ACCESS, "issue-key", _default, "access.key_issued", {"name": "robot", "role": "caller", "projects": "default"}),
     Trial(ACCESS, "issue-account-key", World.account, "access.key_issued", {"name": "job"}, "/access/service-accounts/{account}"),
     Trial(ACCESS, "create-service-account", _default, "service_account.created", {"id": "nightly", "role": "auditor"}, "/access/service-accounts"),

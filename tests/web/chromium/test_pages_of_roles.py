@@ -18,7 +18,7 @@ from control_plane.web.cookies import ROOT
 from tests.api.access.principals import create_project, issue
 from tests.api.requests.test_examples import World
 from tests.servers.plane import ADMIN_KEY, RunningPlane
-from tests.web.chromium.console_pages import FORMS, PAGES, TESTED_ELSEWHERE, open_console
+from tests.web.chromium.console_pages import FORMS, PAGES, TESTED_ELSEWHERE, open_console_session
 from tests.web.visitors import Visitor, visiting
 
 Names = dict[str, str]
@@ -68,7 +68,7 @@ def names(world: World) -> Names:
     found = {"allocation": own["id"], "ingress": ingress, "task": task, "position": str(position)}
     found |= {"address": own["slots"][0]["mac_address"], "projection": "allocations", "project": "default"}
     found |= {**world.key(), **world.session(), **world.account(), **world.verification(), **world.slot()}
-    return found | {"period": "open", **open_console(world)}
+    return found | {"period": "open", **open_console_session(world)}
 
 
 def test_every_route_of_the_console_is_visited_by_these_tests_or_named_with_another_test() -> None:
@@ -109,16 +109,16 @@ def _cases(world: World, key: str, names: Names, *, is_foreign: bool) -> list[Ca
     with world.plane.client(Authorization=f"Bearer {key}") as client:
         scopes = {"", *client.get("/whoami").json()["scopes"]}
 
-    def status(scope: str, *, owned: bool, unread: int = 403) -> int:
+    def status(scope: str, *, owned: bool, refusal_of_read: int = 403) -> int:
         if scope not in scopes:
-            return unread
+            return refusal_of_read
         return 404 if owned and is_foreign else 200
 
     pages = [Case(each.path.format(**names), status(each.scope, owned=each.owned)) for each in PAGES]
     forms = [
         Case(
             f"{each.base.format(**names)}/{action}",
-            status(each.read, owned=each.owned, unread=each.unread),
+            status(each.read, owned=each.owned, refusal_of_read=each.refusal_of_read),
             each.write in scopes,
         )
         for each in FORMS
