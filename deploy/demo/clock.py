@@ -1,9 +1,9 @@
 """The clock of the ledger while demo data are recorded: each event gets a time in the past.
 
-The SQL function `ledger.append` stamps events with the clock of the database, and no setting of the product changes
-that. For demo data, the superuser of a new database replaces the function by a copy that takes the time from the
-setting `sliceplane.demo_clock` of the transaction, and restores the original afterwards. The ledger must be empty, and
-the programs of the control plane must not run.
+The SQL functions that append stamp events with the clock of the database, and no setting of the product changes that.
+For demo data, the superuser of a new database replaces them by copies that take the time from the setting
+`sliceplane.demo_clock` of the transaction, and restores the originals afterwards. The ledger must be empty, and the
+programs of the control plane must not run.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,10 @@ from typing import Final
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-_FUNCTION: Final = "select pg_get_functiondef('ledger.append(jsonb, jsonb, jsonb, jsonb)'::regprocedure)"
+_FUNCTIONS: Final = """
+select pg_get_functiondef(oid) from pg_proc
+ where pronamespace = 'ledger'::regnamespace and proname in ('append', 'append_one', 'append_many')
+"""
 _TRUE_TIME: Final = "clock_timestamp()"
 _DEMO_TIME: Final = "current_setting('sliceplane.demo_clock')::timestamptz"
 _BETWEEN_COMMANDS: Final = timedelta(milliseconds=7)
@@ -41,17 +44,20 @@ def _require_empty(conn: psycopg.Connection) -> None:
 
 @contextmanager
 def ledger_clock_replaced(admin_dsn: str) -> Iterator[None]:
-    """Let `ledger.append` stamp events with `DemoClock` while the `with` block runs. Raises `LedgerNotEmpty`."""
+    """Let the functions that append stamp events with `DemoClock` while the `with` block runs. Raises
+    `LedgerNotEmpty`.
+    """
     with psycopg.connect(admin_dsn, autocommit=True) as conn:
         _require_empty(conn)
-        row = conn.execute(_FUNCTION).fetchone()
-        original = str(row[0]) if row is not None else ""
-        assert _TRUE_TIME in original, "ledger.append must stamp events with clock_timestamp()"
-        conn.execute(original.replace(_TRUE_TIME, _DEMO_TIME).encode())
+        originals = [str(text) for (text,) in conn.execute(_FUNCTIONS)]
+        for original in originals:
+            assert _TRUE_TIME in original, "the functions must stamp events with clock_timestamp()"
+            conn.execute(original.replace(_TRUE_TIME, _DEMO_TIME).encode())
         try:
             yield
         finally:
-            conn.execute(original.encode())
+            for original in originals:
+                conn.execute(original.encode())
 
 
 @dataclass

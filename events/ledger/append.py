@@ -1,18 +1,19 @@
-"""Append the facts of one command to the ledger, through the SQL function `ledger.append`.
+"""Append the facts of one command to the ledger, or those of several commands that share a transaction.
 
 Order within one transaction: `take_key` first, then all reads and locks of the command, `append` last. The caller
 owns the connection and the transaction and commits it. A refusal (`events.ledger.errors`) leaves the transaction
 aborted and stores nothing. A crash leaves at most a gap in the positions, which readers mark as dead.
 
-All checks and locks are in the SQL function `ledger.append` (`alembic/sql/0001_baseline/append.sql`). This module
-encodes the arguments, derives the claims that the facts take and free, and types the result.
+All checks and locks are in the SQL functions of `alembic/sql/0001_baseline/append.sql`. This module encodes the
+arguments, derives the claims that the facts take and free, and types the result.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Final, NamedTuple
 
 import psycopg
-from psycopg.rows import scalar_row
+from psycopg.rows import args_row, scalar_row
 
 from events.envelope import Cause, Recorded
 from events.facts import Fact
@@ -21,7 +22,9 @@ from events.ledger.append_wire import (
     CommandKey,
     LedgerCommand,
     Stamp,
+    WireCommand,
     encoded,
+    event_parameters,
     place_of_answer,
     projects_of,
     recorded,
@@ -33,7 +36,7 @@ from events.ledger.connection import fetch_row, fetch_value
 from events.ledger.errors import AnswerErased, KeyDestroyed, refusal
 from events.ledger.personal import ProjectKey, key_of, opened_answer
 from events.ledger.project_keys import cipher_by_id, database_of, keys_for, ring
-from events.values import ProjectId
+from events.values import Epoch, Position, ProjectId
 
 __all__ = [
     "Change",
@@ -59,6 +62,10 @@ _APPEND_ENCRYPTED: Final = (
     " where keys.refuse_destroyed(%s::text[]) offset 0) called"
 )
 _APPEND_ONE: Final = (
+    "select position, recorded_at, epoch from ledger.append_one("
+    "%s, %s, %s::bigint, %s, %s::smallint, %s, %s, %s, %s, %s, %s, %s, %s)"
+)
+_APPEND_COMMAND: Final = (
     "select ledger.append(command -> 'events', command -> 'lock_order', command -> 'claims', command -> 'key')"
     " from (select %s::jsonb as command) given"
 )
@@ -143,20 +150,35 @@ async def append(
     command = LedgerCommand(changes, cause, key, answer)
     keys = await _keys(conn, [command])
     wire = wire_command(command, keys)
-    other_arguments = [
-        None if each is None else encoded(each) for each in (wire.lock_order, wire.claims, wire.key)
-    ]
-    arguments = [encoded(wire.events), *other_arguments]
     try:
-        if keys:
-            checked = [*arguments, [each.key_id for each in keys.values()]]
-            stamp = await fetch_row(conn, Stamp, _APPEND_ENCRYPTED, checked, prepare=True)
-        else:
-            stamp = await fetch_row(conn, Stamp, _APPEND, arguments, prepare=True)
+        stamp = await _stamp(conn, wire, [each.key_id for each in keys.values()])
     except psycopg.Error as error:
         raise _failure(conn, error, keys) from error
-    assert stamp is not None
     return recorded(command, wire, stamp)
+
+
+async def _stamp(conn: psycopg.AsyncConnection, wire: WireCommand, key_ids: Sequence[str]) -> Stamp:
+    """Call the SQL function for one command. It is refused if one of the keys of projects was destroyed."""
+    if wire.is_single_event and not key_ids:
+        cursor = conn.cursor(row_factory=args_row(_stamp_of_one))
+        await cursor.execute(_APPEND_ONE, event_parameters(wire.events[0]), prepare=True)
+        stamp = await cursor.fetchone()
+        assert stamp is not None
+        return stamp
+    arguments: list[object] = [
+        None if each is None else encoded(each)
+        for each in (wire.events, wire.lock_order, wire.claims, wire.key)
+    ]
+    statement = _APPEND_ENCRYPTED if key_ids else _APPEND
+    stamp = await fetch_row(
+        conn, Stamp, statement, [*arguments, key_ids] if key_ids else arguments, prepare=True
+    )
+    assert stamp is not None
+    return stamp
+
+
+def _stamp_of_one(position: Position, recorded_at: datetime, epoch: Epoch) -> Stamp:
+    return Stamp([position], recorded_at, epoch)
 
 
 async def append_together(conn: psycopg.AsyncConnection, commands: Sequence[LedgerCommand]) -> None:
@@ -169,7 +191,7 @@ async def append_together(conn: psycopg.AsyncConnection, commands: Sequence[Ledg
     each_wire = [wire_command(each, keys) for each in commands]
     arguments: list[object]
     if (wire := wire_commands(each_wire)) is None:
-        statement, arguments = _APPEND_ONE, [encoded(each_wire[0])]
+        statement, arguments = _APPEND_COMMAND, [encoded(each_wire[0])]
     else:
         parts = (wire.events, wire.takes, wire.frees, wire.keys)
         statement, arguments = _APPEND_MANY, [None if each is None else encoded(each) for each in parts]

@@ -1,4 +1,4 @@
-"""Arguments and results of the SQL function `ledger.append`; `alembic/sql/0001_baseline/append.sql` documents them.
+"""Arguments and results of the SQL functions that append; `alembic/sql/0001_baseline/append.sql` documents them.
 
 A command's events are encoded as rows of `ledger.event` without the columns that the ledger fills itself, and next to
 them the claims that they take and free.
@@ -49,7 +49,9 @@ class LedgerCommand(NamedTuple):
 
 
 class _Event(msgspec.Struct, omit_defaults=True):
-    """The columns of `ledger.event` that the ledger does not fill itself."""
+    """The columns of `ledger.event` that the ledger does not fill itself, in the order of the parameters of
+    `ledger.append_one`.
+    """
 
     event_id: UUID
     stream_id: StreamId
@@ -91,6 +93,11 @@ class WireCommand(msgspec.Struct, omit_defaults=True):
     claims: list[_Claim] | None = None
     key: WireKey | None = None
 
+    @property
+    def is_single_event(self) -> bool:
+        """Whether `ledger.append_one` can append the command."""
+        return len(self.events) == 1 and self.claims is None and self.key is None
+
 
 class _KeyOfMany(WireKey):
     """The idempotency key of one of several commands, with the numbers of its first and its last event, from 1."""
@@ -126,6 +133,11 @@ _PersonalFact: TypeAlias = AllocationRequested | ProjectCreated | ProjectDescrib
 def encoded(wire: object) -> str:
     """Return the JSON of a wire object, such as `WireCommand`."""
     return _ENCODER.encode(wire).decode()
+
+
+def event_parameters(event: _Event) -> tuple[object, ...]:
+    """Return the columns of an event as the parameters of the SQL function `ledger.append_one`."""
+    return msgspec.structs.astuple(event)
 
 
 def place_of_answer(key: CommandKey) -> Place:

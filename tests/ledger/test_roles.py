@@ -107,6 +107,7 @@ OWN_SETTINGS: Final = "alter role sliceplane_app set idle_in_transaction_session
 MAY_CALL: Final = frozenset(
     {
         "append",
+        "append_one",
         "append_many",
         "take_key",
         "take_new_keys",

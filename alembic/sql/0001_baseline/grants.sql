@@ -6,7 +6,7 @@ grant select on all sequences in schema ledger to sliceplane_app;
 revoke all on ledger.gap from sliceplane_app;  -- only `note_gaps` and `note_dead` read it
 
 revoke all on all functions in schema ledger from public;
-grant execute on function ledger.append, ledger.append_many, ledger.take_key, ledger.take_new_keys, ledger.free_keys to sliceplane_app;
+grant execute on function ledger.append, ledger.append_one, ledger.append_many, ledger.take_key, ledger.take_new_keys, ledger.free_keys to sliceplane_app;
 grant execute on function ledger.current_epoch, ledger.drawn, ledger.fence to sliceplane_app;
 grant execute on function ledger.note_gaps, ledger.note_dead to sliceplane_app;
 grant execute on function ledger.begin_swap, ledger.end_swap, ledger.lead to sliceplane_app;
