@@ -4,8 +4,14 @@ The seed is an ISO 9660 image labelled CIDATA. `meta-data` has the hostname and 
 that of the allocation, and `vendor-data` has the settings of Sliceplane, which user-data may replace. The image
 contains only the arguments of `seed_image`, so that equal arguments give an equal guest. Each key is on a line of its
 own, because the lab's guest reads this layout with a shell script.
+
+cloud-init (22.4, `config/cc_ssh.py`) removes the options of the keys that it authorizes for root, such as
+`cert-authority`, so that a certificate authority becomes an ordinary key. A script in `vendor-data`, which runs at the
+end of the first boot, adds these keys with their options.
 """
 
+import re
+import shlex
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Final
@@ -14,7 +20,21 @@ import pycdlib
 
 LABEL: Final = "CIDATA"
 _NO_USER_DATA: Final = "#cloud-config\n{}\n"
-_VENDOR_DATA: Final = "#cloud-config\ndisable_root: false\nssh_pwauth: false\n"
+_CLOUD_CONFIG: Final = "#cloud-config\ndisable_root: false\nssh_pwauth: false\n"
+_KEY_TYPE: Final = re.compile(r"(?:ssh|ecdsa|sk)-\S+ ")
+_OPTIONS: Final = re.compile(r'(?:[^\s"\\]|"(?:[^"\\]|\\.)*")+ +')
+"""The options before a key in a line of `authorized_keys` (sshd(8))."""
+_SCRIPT: Final = """\
+#!/bin/sh
+set -eu
+file=/root/.ssh/authorized_keys
+# Adds a key with its options if cloud-init has authorized it without them.
+add() {
+    if grep -qxF -e "$1" "$file" && ! grep -qxF -e "$2" "$file"; then
+        printf '%s\\n' "$2" >> "$file"
+    fi
+}
+"""
 
 
 def seed_image(
@@ -36,7 +56,7 @@ def seed_image(
     texts = {
         "user-data": _NO_USER_DATA if user_data is None else user_data,
         "meta-data": _meta_data(hostname, authorized_keys, instance_id),
-        "vendor-data": _VENDOR_DATA,
+        "vendor-data": _vendor_data(authorized_keys),
     }
     for name, text in texts.items():
         content = text.encode()
@@ -52,6 +72,24 @@ def _meta_data(hostname: str, authorized_keys: Sequence[str], instance_id: str) 
     keys = "".join(f"  - {_quoted(key)}\n" for key in authorized_keys)
     listed = f"public-keys:\n{keys}" if keys else "public-keys: []\n"
     return f"instance-id: {instance_id}\nlocal-hostname: {hostname}\n{listed}"
+
+
+def _vendor_data(authorized_keys: Sequence[str]) -> str:
+    with_options = [each for each in authorized_keys if not _KEY_TYPE.match(each)]
+    if not with_options:
+        return _CLOUD_CONFIG
+    calls = [
+        f"add {shlex.quote(_OPTIONS.sub('', each, count=1))} {shlex.quote(each)}\n" for each in with_options
+    ]
+    parts = (("cloud-config", _CLOUD_CONFIG), ("x-shellscript", _SCRIPT + "".join(calls)))
+    # A fixed boundary: equal arguments give an equal seed. No line of a part begins with it.
+    boundary = "sliceplane-vendor-data"
+    texts = "".join(
+        f'--{boundary}\nContent-Type: text/{kind}; charset="utf-8"\n\n{text}\n' for kind, text in parts
+    )
+    return (
+        f'Content-Type: multipart/mixed; boundary="{boundary}"\nMIME-Version: 1.0\n\n{texts}--{boundary}--\n'
+    )
 
 
 def _quoted(text: str) -> str:

@@ -1,12 +1,20 @@
 """Tests of the boot files of the lab's guest: the initramfs archive, the kernel modules and the seed image."""
 
+import email
+import email.message
 import subprocess
+from io import BytesIO
 from pathlib import Path
+from typing import Final
 
+import pycdlib
 import pytest
 
 from node_agent.aspects.seed import seed_image
 from node_agent.lab.initramfs import modules, newc
+
+PLAIN: Final = "ssh-ed25519 AAAA sliceplane-gateway"
+"""A line of `authorized_keys` without options."""
 
 
 def test_initramfs_archive_contains_the_parent_folders_of_its_files() -> None:
@@ -67,6 +75,44 @@ def test_seed_image_contains_every_ssh_key_as_quoted_yaml() -> None:
 def test_seed_image_with_an_ssh_key_that_contains_a_newline_is_refused() -> None:
     with pytest.raises(ValueError, match="printable"):
         seed_image("web-1", ["ssh-ed25519 AAAA x\nruncmd: [reboot]"], "alc-1")
+
+
+def vendor_data(keys: list[str]) -> email.message.Message:
+    """Return the vendor-data of a seed image with these keys."""
+    iso = pycdlib.PyCdlib()
+    iso.open_fp(BytesIO(seed_image("web-1", keys, "alc-1")))
+    found = BytesIO()
+    iso.get_file_from_iso_fp(found, joliet_path="/vendor-data")
+    iso.close()
+    return email.message_from_bytes(found.getvalue())
+
+
+@pytest.mark.parametrize(
+    "of_root", [PLAIN, f'no-pty,command="exit 1" {PLAIN}'], ids=["permitted", "forbidden"]
+)
+def test_script_in_vendor_data_restores_the_options_of_a_key_that_cloud_init_permits_for_root(
+    of_root: str, tmp_path: Path
+) -> None:
+    authority = f'cert-authority,principals="alc-1" {PLAIN}'
+    config, script = vendor_data([PLAIN, authority]).get_payload()
+    assert isinstance(config, email.message.Message)
+    assert isinstance(script, email.message.Message)
+    assert (config.get_content_type(), script.get_content_type()) == (
+        "text/cloud-config",
+        "text/x-shellscript",
+    )
+    assert "disable_root: false" in str(config.get_payload())
+    keys = tmp_path / "authorized_keys"
+    keys.write_text(f"{of_root}\n")
+    text = str(script.get_payload()).replace("/root/.ssh/authorized_keys", str(keys))
+    for _ in range(2):
+        subprocess.run(["sh", "-c", text], check=True)
+    expected = [of_root, authority] if of_root == PLAIN else [of_root]
+    assert keys.read_text().splitlines() == expected
+
+
+def test_vendor_data_without_keys_with_options_is_a_cloud_config() -> None:
+    assert vendor_data([PLAIN]).get_payload() == "#cloud-config\ndisable_root: false\nssh_pwauth: false\n"
 
 
 def test_scripts_of_the_guest_image_are_valid_shell() -> None:
