@@ -94,7 +94,9 @@ def test_script_in_vendor_data_restores_the_options_of_a_key_that_cloud_init_per
     of_root: str, tmp_path: Path
 ) -> None:
     authority = f'cert-authority,principals="alc-1" {PLAIN}'
-    config, script = vendor_data([PLAIN, authority]).get_payload()
+    parts = vendor_data([PLAIN, authority]).get_payload()
+    assert isinstance(parts, list)
+    config, script = parts
     assert isinstance(config, email.message.Message)
     assert isinstance(script, email.message.Message)
     assert (config.get_content_type(), script.get_content_type()) == (
