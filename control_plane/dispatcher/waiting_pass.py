@@ -1,4 +1,5 @@
-"""Passes over the requests that wait for capacity: place those that fit now, and keep nodes for the first that do not.
+"""Passes over the requests that wait for capacity: place the requests that fit now, and keep nodes for the first
+requests that do not fit.
 
 The leader of the dispatcher begins a pass when it has read an event that may give a waiting request capacity, and every
 `PASS_SECONDS`: capacity can also come back without an event, such as with the heartbeat of a node. Nothing is lost if
@@ -46,6 +47,7 @@ from events.values import AllocationId
 
 log = structlog.get_logger()
 PASS_SECONDS: Final = 5.0
+"""Time in seconds from the end of a pass to the begin of the next one, if no event begins a pass earlier."""
 _GIVING: Final = (
     AllocationQueued,
     AllocationDequeued,
@@ -64,7 +66,7 @@ _GIVING: Final = (
     SlotReleased,
     SlotSkusChanged,
 )
-"""Types of facts after which a waiting request may be placed, or another one becomes the first."""
+"""Types of facts after which a pass may place a waiting request, or after which another request is the first one."""
 
 
 def may_give_capacity(batch: Iterable[Recorded[Fact]]) -> bool:
@@ -89,8 +91,8 @@ async def follow_capacity(handle: Handle, placing: Placing, changed: asyncio.Eve
 
 
 async def pass_over_queue(handle: Handle, placing: Placing) -> int:
-    """Make one pass over the waiting requests, and a second one if the first released a kept node, on which requests
-    may fit that it had tried already. Return the number of requests that were placed.
+    """Make a pass over the waiting requests. If the pass released a node that was kept, make a second one, because
+    requests that the first pass tried before the release may fit on this node. Return the number of placed requests.
     """
     placed, released = await _one_pass(handle, placing)
     if released:
@@ -100,7 +102,9 @@ async def pass_over_queue(handle: Handle, placing: Placing) -> int:
 
 
 async def _one_pass(handle: Handle, placing: Placing) -> tuple[int, bool]:
-    """Return the number of requests that the pass placed, and whether it released a kept node."""
+    """Make a pass over the waiting requests. Return the number of requests that the pass placed, and whether it
+    released a node that was kept.
+    """
     async with handle.engine.connect() as conn:
         queue = await queued_requests(conn)
     if not queue:
@@ -124,11 +128,15 @@ async def _one_pass(handle: Handle, placing: Placing) -> tuple[int, bool]:
 
 
 async def _tried(handle: Handle, queued: QueuedRequest, placing: Placing) -> Outcome:
-    """Try to place a request. One that cannot be tried because of a defect lets all later ones pass."""
+    """Try to place a waiting request. If the attempt fails because of a defect, log the defect and return
+    `Outcome.GONE`, so that all later requests are still tried.
+    """
     try:
         return await try_to_place(handle, queued, placing)
     except DATABASE_UNAVAILABLE:
         raise
     except Exception:  # a defect of one request must not stop the others
-        log.exception("waiting_request_not_tried", allocation=queued.request.allocation_id)
+        log.exception(
+            "placement_of_waiting_request_failed_unexpectedly", allocation=queued.request.allocation_id
+        )
         return Outcome.GONE

@@ -1,17 +1,19 @@
 """Keep one node from exhausting Redis: revoke a node that writes more data, has more connections or uses more processor
 time than its work can require.
 
-What a node writes under its own keys cannot be checked beforehand, and Redis' memory, time and connections are shared
-by all nodes. So each queue is measured every two minutes, a part of the queues each second, and all queues are measured
-at once when the data in Redis grew by `GROWN_BYTES`. Connections are counted every two minutes, and when their number
-or their memory grew. The limits exceed what a node can be sent or needs. Redis itself limits the memory of
-a single connection (`deploy.embedded.redis`). A command of a million words leaves no data behind and delays every
-client for seconds: the product's scripts refuse it, and the slow log names its sender. An endless stream of short
-commands is found by sampling commands while Redis is busy (`control_plane.queues.queue_time`).
+What a node writes under its own keys cannot be checked beforehand, and all nodes share the memory, the time and the
+connections of Redis. So each queue is measured every two minutes, a part of the queues each second, and all queues are
+measured at once when the data in Redis grew by `GROWN_BYTES`. Connections are counted every two minutes, and when their
+number or their memory grew. The limits exceed what a node needs, and what the control plane can send to it. Redis
+itself limits the memory of a single connection (`deploy.embedded.redis`). A command of a million words leaves no data
+behind and delays every client for seconds: the product's scripts refuse such a command, and the slow log names its
+sender. An endless stream of short commands is found by sampling commands while Redis is busy
+(`control_plane.queues.queue_time`).
 
-A flooding node is revoked as by an administrator: one event is recorded even if several processes find the flood, then
-the node's Redis user, connections and keys are removed. After a crash in between, `QueueUsers.follow_all` does the
-rest. Tasks of other nodes that Redis had no memory for are still due, and are sent again.
+A flooding node is revoked like by an administrator: one event is recorded even if several processes find the flood, and
+then the node's Redis user, connections and keys are removed. After a crash between these steps,
+`QueueUsers.follow_all` removes the rest. Tasks of other nodes for which Redis had no memory are still due, and are sent
+again.
 """
 
 from collections.abc import Sequence
@@ -45,7 +47,9 @@ from read_models import nodes
 
 log = structlog.get_logger()
 GROWN_BYTES: Final = 2 << 20
+"""Growth of the data in Redis, in bytes, after which all queues are measured at once."""
 GROWN_CONNECTIONS: Final = 64
+"""Growth of the number of connections after which the connections are counted by node at once."""
 ROUND: Final = 120
 """Number of calls of `QueueWatch.look` in which the queue of each node is measured once."""
 
@@ -86,9 +90,10 @@ class QueueWatch:
         self._time = TimeWatch(self.redis)
 
     async def look(self) -> None:
-        """Measure a part of all queues. Called once per second, this method measures every queue within `ROUND` calls.
+        """Measure a part of all queues, so that every queue is measured within `ROUND` calls. Call this method once per
+        second.
 
-        An unavailable Redis is queried again at the next call.
+        If Redis is unavailable, log it and return; the next call queries Redis again.
         """
         self._turn = (self._turn + 1) % ROUND
         try:
@@ -111,7 +116,7 @@ class QueueWatch:
             log.warning("redis_unavailable", error=error.reason)
 
     async def _enrolled(self) -> list[NodeId]:
-        """Return every node with a queue in Redis: the enrolled nodes."""
+        """Return the ids of all nodes that have a queue in Redis, which are the enrolled nodes."""
         async with self.engine.connect() as conn:
             return await nodes.enrolled(conn)
 
@@ -120,7 +125,7 @@ class QueueWatch:
             await self._judge(name, weight)
 
     async def _judge(self, name: NodeId, weight: Weight) -> None:
-        """Revoke a node with a flooded queue; log once when a queue exceeds half of the limit."""
+        """Revoke a node if its queue exceeds the limit `FLOOD`. Log once when the queue exceeds half of this limit."""
         if weight.exceeds(FLOOD):
             await self._revoke(
                 name,
@@ -131,7 +136,12 @@ class QueueWatch:
             self._swelling.discard(name)
         elif name not in self._swelling:
             self._swelling.add(name)
-            log.warning("task_queue_nearly_flooded", node=name, bytes=weight.bytes, entries=weight.entries)
+            log.warning(
+                "task_queue_exceeds_half_of_flood_limit",
+                node=name,
+                bytes=weight.bytes,
+                entries=weight.entries,
+            )
 
     async def _count(self) -> None:
         asked = await requires_password(self.redis)

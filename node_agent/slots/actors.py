@@ -1,4 +1,5 @@
-"""Dramatiq actors: one for each task type of the catalogue, with the time limit that the catalogue declares.
+"""Dramatiq actors: one for each task type of the catalogue, with the time limit that the catalogue declares, and one
+for requests to open a stream, such as a serial console.
 
 A task is trusted only by its signature, and is parsed completely before any part of it is executed. A task of a kind
 without an actor is refused with a report and never dropped silently.
@@ -20,10 +21,10 @@ from tasks.streams import ACTOR, MalformedRequest, StreamRequest, read_request
 
 log = structlog.get_logger(__name__)
 _STREAM_LIMIT: Final = timedelta(seconds=60)
-"""Maximum time for opening a requested stream; its thread is interrupted then."""
+"""Maximum time for opening a requested stream. After this time, the thread that opens the stream is interrupted."""
 _GRACE: Final = timedelta(seconds=30)
-"""Time after a task's own time limit until the task's thread is interrupted. Work checks its time limit between two
-steps, so the interruption affects only work that hangs within a step."""
+"""Time after a task's own time limit until the thread of the task is interrupted. A task checks its time limit between
+two steps, so the interruption affects only a task that hangs within a step."""
 
 
 def declare_actors(
@@ -35,8 +36,8 @@ def declare_actors(
     verify: Callable[[str], Unsealed],
     open_stream: Callable[[StreamRequest], None],
 ) -> None:
-    """Declare a Dramatiq actor on `queue` for each task type, and one for requests for streams. Each actor of a task
-    type passes its tasks to `take`, and the other one its requests to `open_stream`.
+    """Declare a Dramatiq actor on `queue` for each task type, and one for requests for streams. The actor of a task
+    type passes each of its tasks to `take`, and the actor for requests passes each request to `open_stream`.
 
     `verify` verifies the signature of a signed task and returns its content, or raises `BadCopy`.
     """
@@ -45,7 +46,7 @@ def declare_actors(
         limit = int((type_.bounds.time_limit + _GRACE).total_seconds() * 1000)
 
         def carry_out(payload: str) -> None:
-            # First, so that the expiry of a task that waits here is checked against the time at which it begins.
+            # Wait before the expiry is checked, so that it is compared with the time at which the task begins.
             gate.wait_until_open()
             task = read_for(type_.kind, verify(payload).task)
             with proved_by(payload):
@@ -61,8 +62,8 @@ def declare_actors(
         try:
             request = read_request(verify(payload).task)
         except (BadCopy, MalformedRequest) as refused:
-            # Not a task, so there is nothing to report: the control plane has stopped waiting for the stream.
-            log.warning("stream_request_refused", reason=str(refused))
+            # A request for a stream is not a task, so no report is sent: the control plane stops waiting after seconds.
+            log.warning("invalid_or_expired_stream_request_refused", reason=str(refused))
             return
         open_stream(request)
 

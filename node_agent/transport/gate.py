@@ -2,13 +2,13 @@
 
 The gate is closed in three cases:
 
-- The node does not have the control plane's time yet, and tasks expire.
+- The node does not have the control plane's time yet, so it cannot check whether a task has expired.
 - The node's spool of reports is full, so the outcome of a task could not be reported. Each heartbeat reports the number
   of spooled reports.
 - The control plane rejects the node. This stops only the execution of tasks: running slices continue.
 
-A task that waits at the gate remains unacknowledged in the queue: no part of it was executed, so nothing is lost. A
-task that waits long is requeued and fetched again, so that the wait does not use up the time limit of its work.
+A task that waits at the gate remains unacknowledged in the queue: no part of the task was executed, so nothing is lost.
+A task that waits long is requeued and fetched again, so that the wait does not use up the time limit of the task.
 """
 
 import threading
@@ -22,7 +22,9 @@ from node_agent.transport.broker import RequeueOrder
 from node_agent.transport.spool import Spool
 
 TIMEOUT_SECONDS: Final = 15.0
-"""Time that a task may wait at the gate: half of the grace period that actors have beyond a task's time limit."""
+"""Time in seconds that a task may wait at the gate: half of the grace period that actors have after the time limit of a
+task.
+"""
 log = structlog.get_logger(__name__)
 
 
@@ -40,22 +42,24 @@ class Gate:
         self._closing = False
 
     def stop_orders(self, reason: str) -> None:
-        """Close the gate for tasks, because the control plane rejects this node."""
+        """Close the gate for tasks because the control plane rejects this node. `reason` is the reason of the control
+        plane.
+        """
         with self._changed:
             if self._rejection is None:
-                log.error("orders_stopped_because_node_is_rejected", reason=reason)
+                log.error("orders_stopped_because_control_plane_rejects_node", reason=reason)
             self._rejection = reason
 
     def resume_orders(self) -> None:
-        """Reopen the gate for tasks, because the control plane accepts this node."""
+        """Open the gate for tasks again because the control plane accepts this node."""
         with self._changed:
             if self._rejection is not None:
-                log.info("orders_resumed_because_node_is_accepted")
+                log.info("orders_resumed_because_control_plane_accepts_node")
             self._rejection = None
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close the gate for tasks permanently, because the agent stops; waiting tasks are requeued."""
+        """Close the gate for tasks permanently because the agent stops. Tasks that wait at the gate are requeued."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -50,7 +50,7 @@ class _Record(Wire):
 
 
 class SealedHeads:
-    """The head that this node holds. Thread-safe.
+    """The newest head of the ledger that this node holds, and the check of each newer head. Thread-safe.
 
     `verify` returns the head in a text that is signed with a trusted key of the sealer, None if the node has no such
     key, and raises `BadSignature` or `UnreadableHead`. `report` sends a report to the control plane.
@@ -83,7 +83,7 @@ class SealedHeads:
         return self._record.held
 
     def receive(self, text: str) -> None:
-        """Take the head that came with an order, and check it in a thread of the timetable."""
+        """Take the signed head that came with an order, and check the head later in a thread of the timetable."""
         with self._lock:
             if text in (self._received, self._record.held):
                 return
@@ -113,7 +113,9 @@ class SealedHeads:
         return self._seconds
 
     def _take(self, text: str) -> None:
-        """Hold or refuse a head. Raises `ControlPlaneUnavailable`, `RequestRejected` and `OSError`."""
+        """Check a signed head, and hold it or refuse it. Raises `ControlPlaneUnavailable`, `RequestRejected` and
+        `OSError`.
+        """
         held = self._record.held
         try:
             head = self._verify(text)
@@ -133,7 +135,9 @@ class SealedHeads:
             log.info("sealed_head_held", number=head.number, size=head.size)
 
     def _objection(self, held: str, text: str) -> str | None:
-        """Return what shows that two signed heads belong to different histories, or None if they are consistent."""
+        """Return the reason why two signed heads belong to different histories of the ledger, or None if the heads are
+        consistent.
+        """
         found = difference(held, text)
         if not isinstance(found, SizesToProve):
             return found
@@ -172,11 +176,13 @@ class SealedHeads:
         except FileNotFoundError:
             return _Record()
         except (OSError, ValidationError, UnreadableHead):
-            log.exception("held_sealed_head_unreadable", path=str(self._file))
+            log.exception("stored_sealed_head_unreadable", path=str(self._file))
             return _Record()
         return record
 
 
 def _replaces(held: HeldHead, head: HeldHead, *, consistent: bool) -> bool:
-    """Return whether a new head replaces the held one. A late copy of an order may carry an older head."""
+    """Return whether a new head replaces the held head: a consistent head must have a higher number, because a late
+    copy of an order may carry an older head; a head that is not consistent must be of a later epoch.
+    """
     return head.number > held.number if consistent else head.epoch > held.epoch

@@ -206,7 +206,7 @@ async def test_node_with_a_flooded_queue_is_revoked_once_by_two_concurrent_queue
     assert admin.keys("ctl:n1:*") == []
 
 
-async def test_queue_that_is_nearly_flooded_is_logged_once(
+async def test_queue_above_half_of_the_flood_limit_is_logged_once(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     await enrol("n1")
@@ -216,7 +216,8 @@ async def test_queue_that_is_nearly_flooded_is_logged_once(
         for _ in range(2 * ROUND):
             await watch.look()
     about_queues = [each for each in lines if "flood" in each["event"]]
-    assert [(each["event"], each["node"]) for each in about_queues] == [("task_queue_nearly_flooded", "n1")]
+    logged = [(each["event"], each["node"]) for each in about_queues]
+    assert logged == [("task_queue_exceeds_half_of_flood_limit", "n1")]
     assert state(given, "n1") == ("enrolled", None)
     admin.delete(KEYS.messages)
     for _ in range(2 * ROUND):
@@ -224,7 +225,7 @@ async def test_queue_that_is_nearly_flooded_is_logged_once(
     fill(node, NEARLY_FLOODED.bytes)
     with capture_logs() as lines:
         await watch.look()
-    assert [each["event"] for each in lines] == ["task_queue_nearly_flooded"]
+    assert [each["event"] for each in lines] == ["task_queue_exceeds_half_of_flood_limit"]
 
 
 async def test_task_that_did_not_fit_into_a_flooded_redis_is_sent_after_the_flood(

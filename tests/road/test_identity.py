@@ -83,10 +83,10 @@ def test_agent_is_refused_and_its_node_shown_as_superseded_once_an_agent_on_a_co
     assert len(superseded(site)) == 1
     refused, accepted = (site.node.agent, copy)
     until(
-        lambda: "orders_stopped_because_node_is_rejected" in log_of(refused),
+        lambda: "orders_stopped_because_control_plane_rejects_node" in log_of(refused),
         "the refused agent takes no orders",
     )
-    assert "orders_stopped_because_node_is_rejected" not in log_of(accepted)
+    assert "orders_stopped_because_control_plane_rejects_node" not in log_of(accepted)
     assert len(site.node.snapshot().kinds["domain"]) == 1, "the refused agent removed a slice"
     site.plane.client().delete(f"/allocations/{slice_}")
     site.await_state(slice_, "released", 60)
@@ -120,7 +120,7 @@ def test_revoked_agent_takes_no_orders_keeps_its_slices_and_enrols_again_with_a_
     admin = site.plane.client()
     assert admin.post("/nodes/sim-a/revoke", json={"reason": "test"}).status_code == 200
     until(
-        lambda: "orders_stopped_because_node_is_rejected" in log_of(site.node.agent),
+        lambda: "orders_stopped_because_control_plane_rejects_node" in log_of(site.node.agent),
         "the agent takes no orders",
     )
     assert admin.post("/allocations", json={"sku": "lab.small"}).is_error

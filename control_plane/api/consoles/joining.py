@@ -1,10 +1,11 @@
-"""The two ends of a console session: that of the caller, in a process of the API or of the SSH gateway, and that of the
-node, in a process of the API.
+"""The two ends of a console session: the caller's end, in a process of the API or of the SSH gateway, and the node's
+end, in a process of the API.
 
-The end of the caller owns the session: it records that the session is connected before the first byte is passed on, and
-why it has ended. Every second it checks that the session may go on: the caller is still authorised, the allocation
-holds its slot, the node has a session, and no admin has cut the session. It also limits the session's duration, and the
-time without input of a person (`control_plane.api.consoles.viewer_messages` for a display).
+The caller's end owns the session: it records that the session is connected before it passes on the first byte, and it
+records why the session has ended. Every second, it checks that the session may go on: the caller is still authorised,
+the allocation holds its slot, the node has a session with the control plane, and no admin has cut the console session.
+It also limits the duration of the session, and the time without input of a person
+(`control_plane.api.consoles.viewer_messages` for a display).
 
 Each end reads from its connection only what the other end has room for, so a slow reader slows the sender down, through
 both processes, to the guest or to the keyboard.
@@ -55,7 +56,9 @@ _CUT: Final = {
 
 
 class CallerEnd:
-    """The end of a console session in the process with the caller's connection. The caller was authorised."""
+    """The caller's end of a console session, in the process with the caller's connection. The caller must have been
+    authorised before.
+    """
 
     def __init__(
         self, plane: Plane, keys: OrderKeys, caller: ConnectedCaller, console: ConsoleId, stream: UUID
@@ -105,7 +108,7 @@ class CallerEnd:
         return Reason("internal_error", "a part of the session ended without a reason")
 
     async def _request(self) -> NodeId:
-        """Request the node to open the console, and return the node. Raises `SessionOver`."""
+        """Request the node of the slice to open the console, and return the id of the node. Raises `SessionOver`."""
         async with self._plane.engine.begin() as conn:
             row = await consoles.locked(conn, self._console)
             now = await self._plane.handle.clock(conn)
@@ -124,7 +127,9 @@ class CallerEnd:
         return row.node_id
 
     async def _pass_on(self, end: StreamEnd) -> None:
-        """Wait for the node, record the connection, and pass bytes on until one side ends. Raises `SessionOver`."""
+        """Wait until the node has opened the console, record the connection, and pass bytes on until one of the two
+        ends ends the session. Raises `SessionOver`.
+        """
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 failure = await end.wait_until_opened()
@@ -185,7 +190,7 @@ async def _output(caller: ConnectedCaller, end: StreamEnd) -> None:
 
 
 async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
-    """Run the parts of a session until the first of them ends; raise its exception."""
+    """Run the parts of a session until the first of them ends. If it ends with an exception, raise this exception."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -198,7 +203,9 @@ async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
 
 
 async def join_node(plane: Plane, socket: WebSocket, stream: UUID, node: NodeId) -> None:
-    """Connect a node that opens a requested stream with the caller, until one of them ends the stream."""
+    """Connect the node at `socket`, which opens the requested stream `stream`, with the caller's end of the stream,
+    until one of the two ends the stream.
+    """
     try:
         async with stream_end(plane.redis, stream, "node") as end:
             opened = await _opened(socket)
@@ -212,11 +219,18 @@ async def join_node(plane: Plane, socket: WebSocket, stream: UUID, node: NodeId)
             finally:
                 await end.close("")
     except REDIS_UNAVAILABLE as error:
-        log.info("stream_ended_with_redis", stream_id=str(stream), node=node, error=str(error))
+        log.info(
+            "node_stream_ended_because_redis_is_unavailable",
+            stream_id=str(stream),
+            node=node,
+            error=str(error),
+        )
 
 
 async def _opened(socket: WebSocket) -> str:
-    """Return the failure in the first message of a node, as a code and a message, or an empty text."""
+    """Read the first message of a node. Return the failure in this message as a code and a text, separated by a space;
+    or an empty text if the node has opened the console.
+    """
     try:
         async with asyncio.timeout(_FIRST):
             found = ConsoleOpened.model_validate_json(await socket.receive_text())

@@ -1,8 +1,9 @@
-"""The node's operations on its queue: fetch, settle, requeue, heartbeat. Each is one Redis script and safe to repeat.
+"""The node's operations on its queue: fetch, settle, requeue, heartbeat. Each operation is one Redis script and can be
+repeated safely.
 
-A job sends heartbeats to Redis, because a worker that is busy with a long order is not dead. Heartbeats are sent three
-times within the worker timeout. Fetching counts as a heartbeat as well, and a worker that holds no order needs none: an
-idle node sends nothing between two fetches, and its job does not run.
+A job sends heartbeats to Redis, so that a worker that executes a long order does not count as dead. Heartbeats are sent
+three times within the worker timeout. A fetch counts as a heartbeat as well, and a worker that holds no order needs no
+heartbeats: an idle node sends nothing between two fetches, and its job does not run.
 """
 
 import threading
@@ -85,7 +86,7 @@ class NodeQueue:
         self._waiter.call("BLMOVE", waiting, waiting, "LEFT", "LEFT", _BLOCK_SECONDS)
 
     def settle(self, order_id: str) -> bool:
-        """Remove a finished order from the queue; return False if another worker holds the order by now.
+        """Remove a finished order from the queue. Return False if another worker holds the order by now.
 
         Raises `QueueUnavailable`.
         """
@@ -96,7 +97,7 @@ class NodeQueue:
         return settled
 
     def requeue(self, order_ids: Iterable[str]) -> None:
-        """Return orders that were not begun to the queue, oldest first. Raises `QueueUnavailable`."""
+        """Requeue orders of which the execution has not begun, the oldest first. Raises `QueueUnavailable`."""
         ids = list(order_ids)
         failpoint("queue.requeue.before")
         self._commands.run(REQUEUE, self.keys, self.worker_id, *ids)
@@ -125,7 +126,9 @@ class NodeQueue:
         try:
             self._commands.run(LEAVE, self.keys, self.worker_id)
         except QueueUnavailable as away:
-            log.info("worker_not_unregistered_from_task_queue", queue=self.keys.waiting, reason=away.reason)
+            log.info(
+                "worker_unregistration_from_task_queue_failed", queue=self.keys.waiting, reason=away.reason
+            )
         self._commands.close()
         self._waiter.close()
 
@@ -156,7 +159,8 @@ class NodeQueue:
         try:
             self._commands.run(BEAT, self.keys, self.worker_id)
         except QueueUnavailable:
-            # The next fetch or settle logs it. Retry sooner than a heartbeat, or a short outage would lose the orders.
+            # The next fetch or settle logs the outage. Retry sooner than the next heartbeat: otherwise a short outage
+            # would let the orders go to another worker.
             return self._backoff.next()
         self._backoff.reset()
         return self._between_beats
