@@ -1,7 +1,9 @@
-"""The operations of the REST API: each function returns the call of one operation, for `Client` and `AsyncClient`.
+"""The operations of the REST API. Each function returns the call of one operation, which `Client` or `AsyncClient`
+sends.
 
-`at` is a time (RFC 3339) or `position:N` in the past; the response then describes the state at that moment. Functions
-with names in their paths raise `InvalidName` if a name cannot be one segment of a path.
+The parameter `at` is a moment in the past, as a time (RFC 3339) or `position:N`; the response then describes the state
+at this moment. A function with a name in the path of its operation raises `InvalidName` if the name cannot be one
+segment of the path.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,34 +80,41 @@ def _truth(value: bool | None) -> str | None:  # noqa: FBT001 (the only argument
 
 
 def create_allocation(body: bodies.CreateAllocation) -> Call[Allocation]:
-    """Create an allocation. It is placed when the call returns; `wait_for` waits until its slices are ready."""
+    """Create an allocation. The response has its slots; with `wait_for_capacity` in the body, the request may wait for
+    capacity and have no slots yet. Use `wait_for` of the client to wait until the allocation is active.
+    """
     return Call("POST", _ALLOCATIONS, Allocation, body=body)
 
 
 def preview_placement(body: bodies.CreateAllocation) -> Call[PlacementPreview]:
-    """Show where an allocation would be placed now, and the reason of every node. Nothing is created."""
+    """Show where an allocation would be placed now, and why each node is or is not suitable. Nothing is created."""
     return Call("POST", "/v1/placements/preview", PlacementPreview, body=body)
 
 
 def placement(name: str) -> Call[Placement]:
-    """Explain why an allocation has its slots: the reason of every node just before the placement."""
+    """Explain why an allocation has its slots: why each node was or was not suitable just before the placement."""
     return Call("GET", allocation_path(name, "placement"), Placement)
 
 
 def serial_log(name: str, *, slot: int | None = None, tail: int | None = None) -> Call[SerialLog]:
-    """Return the newest serial output of a slice: of slot number `slot`, the last `tail` lines; by default of the first
-    slot, all that the control plane returns.
+    """Return the newest output of the serial port of a slice. `slot` is the number of its slot among those of the
+    allocation (default: 0, the first one), and `tail` the maximum number of lines (default: at most the last mebibyte
+    of the output).
     """
     return Call("GET", allocation_path(name, "serial-log"), SerialLog, {"slot": slot, "tail": tail})
 
 
 def request_console(name: str, body: bodies.NewConsole) -> Call[ConsoleTicket]:
-    """Request a session on the serial port or the display of a slice, and get its ticket. For admins only."""
+    """Request a session on the serial port or the display of a slice, and return the ticket of the session. Only admins
+    may use this call.
+    """
     return Call("POST", allocation_path(name, "console-sessions"), ConsoleTicket, body=body)
 
 
 def request_terminal(name: str, body: bodies.NewTerminal) -> Call[TerminalTicket]:
-    """Request a terminal in a slice, for a page of `body.origin`. The ticket in the answer is accepted once."""
+    """Request a terminal in a slice for a web page with the origin `body.origin`. The ticket in the response is
+    accepted once.
+    """
     return Call("POST", allocation_path(name, "terminal-sessions"), TerminalTicket, body=body)
 
 
@@ -132,8 +141,8 @@ def allocations(
     labels: Mapping[str, str] | None = None,
     at: str | None = None,
 ) -> ListCall[Allocation]:
-    """List allocations, the newest first; with `states`, only those in one of these states, and with `labels`, only
-    those with all of these labels.
+    """List allocations, the newest first. An allocation is listed if it matches every filter: it belongs to `project`,
+    is in one of `states`, and has all `labels`.
     """
     label = None if labels is None else [f"{name}={value}" for name, value in labels.items()]
     filters = {"project": project, "state": states, "label": label, "at": at}
@@ -146,7 +155,7 @@ def allocation(name: str, *, at: str | None = None) -> Call[Allocation]:
 
 
 def stop_allocation(name: str) -> Call[Allocation]:
-    """Stop the slices of an allocation, which keeps its slots and addresses."""
+    """Stop the slices of an allocation. The allocation keeps its slots and addresses."""
     return Call("POST", allocation_path(name, "stop"), Allocation)
 
 
@@ -156,7 +165,7 @@ def start_allocation(name: str) -> Call[Allocation]:
 
 
 def renew_lease(name: str, seconds: int) -> Call[Allocation]:
-    """Let the lease of an allocation end after `seconds` from now; a lease that ends later already is not changed."""
+    """Extend the lease of an allocation so that it ends `seconds` from now. A lease that ends later is not changed."""
     body = bodies.RenewLease(lease_seconds=seconds)
     return Call("POST", allocation_path(name, "lease"), Allocation, body=body)
 
@@ -167,18 +176,18 @@ def release_allocation(name: str) -> Call[Allocation]:
 
 
 def report_fault(name: str, fault: str) -> Call[Allocation]:
-    """Release an allocation and report a fault of its hardware, which excludes its slots from placement."""
+    """Release an allocation and report a fault of its hardware. Its slots are then excluded from placement."""
     body = bodies.ReportFault(fault=fault)
     return Call("POST", allocation_path(name, "fault"), Allocation, body=body)
 
 
 def allocation_events(name: str) -> ListCall[Event]:
-    """List the timeline of an allocation, oldest first."""
+    """List the events of an allocation, the oldest first."""
     return ListCall(allocation_path(name, "events"), Event)
 
 
 def watch_allocation(name: str, *, after: str | None = None) -> WatchCall[Event]:
-    """Follow the timeline of an allocation from its beginning, or after a cursor or `position:N`."""
+    """Follow the events of an allocation from the first one, or after `after`, a cursor or `position:N`."""
     return WatchCall(allocation_path(name, "watch"), Event, {"after": after})
 
 
@@ -201,8 +210,8 @@ def nodes(
     drift: bool | None = None,
     at: str | None = None,
 ) -> ListCall[Node]:
-    """List nodes by name. A node is listed if it matches every filter: one of `states`, an id that begins with
-    `name_prefix`, and whether it is cordoned, is excluded from placement, and has open drift.
+    """List nodes by name. A node is listed if it matches every filter: its state is one of `states`, its id begins with
+    `name_prefix`, and the node is (True) or is not (False) cordoned, excluded from placement, or subject to open drift.
     """
     filters = {
         "state": states,
@@ -221,7 +230,7 @@ def node(name: str, *, at: str | None = None) -> Call[Node]:
 
 
 def register_node(name: str) -> Call[RegisteredNode]:
-    """Register a node, and get its one-time enrolment token."""
+    """Register a node, and return its enrolment token, which is accepted once."""
     return Call("POST", "/v1/nodes", RegisteredNode, body=bodies.RegisterNode(id=name))
 
 
@@ -241,22 +250,24 @@ def readmit_node(name: str, reason: str) -> Call[Node]:
 
 
 def cordon_node(name: str, reason: str) -> Call[Node]:
-    """Close a node for new placements. Slices that run there stay."""
+    """Close a node for new placements. The slices on the node continue to run."""
     return Call("POST", node_path(name, "cordon"), Node, body=bodies.Because(reason=reason))
 
 
 def uncordon_node(name: str, reason: str) -> Call[Node]:
-    """Open a cordoned node for placements again, which cancels its drain."""
+    """Open a cordoned node for placements again. This cancels its drain."""
     return Call("POST", node_path(name, "uncordon"), Node, body=bodies.Because(reason=reason))
 
 
 def drain_node(name: str, body: bodies.DrainNode) -> Call[Node]:
-    """Cordon a node and empty it, or change the release time of its running drain."""
+    """Cordon a node and drain it: wait until its allocations end, or release them after a time in seconds. For a node
+    that is being drained, change this time.
+    """
     return Call("POST", node_path(name, "drain"), Node, body=body)
 
 
 def reopen_enrolment(name: str) -> Call[RegisteredNode]:
-    """Get a new enrolment token for a node, which invalidates the earlier one."""
+    """Return a new enrolment token for a node. This invalidates the earlier token."""
     return Call("POST", node_path(name, "enrolment"), RegisteredNode)
 
 
@@ -287,8 +298,9 @@ def slot(name: str, *, at: str | None = None) -> Call[Slot]:
 
 
 def approve_slot(name: str, skus: Sequence[str] = ()) -> Call[Slot]:
-    """Approve a discovered slot for use. With `skus`, it is offered under these; an approved slot can be offered under
-    others.
+    """Approve a discovered slot for use, or offer an approved slot under other SKUs. `skus` are the SKUs under which
+    the slot is offered. Without `skus`, a new slot gets the SKU that uses most of it, and an approved slot keeps its
+    SKUs.
     """
     body = bodies.ApproveSlot(skus=list(skus)) if skus else None
     return Call("POST", slot_path(name, "approve"), Slot, body=body)
@@ -333,7 +345,7 @@ def task(name: str) -> Call[Task]:
 
 
 def request_task(body: bodies.RequestTask) -> Call[Task]:
-    """Request an inspection or repair by a node."""
+    """Request a task of a node: an inspection or a repair."""
     return Call("POST", "/v1/tasks", Task, body=body)
 
 
@@ -353,8 +365,8 @@ def watch_task(name: str) -> WatchCall[Event]:
 
 
 def capacity(*, at: str | None = None, project: str | None = None) -> Call[CapacityReport]:
-    """Show how many more allocations of one slot fit for each SKU, with `project` beside the reservations of other
-    projects, and its slots by status.
+    """Show, for each SKU, its slots by status and how many more allocations of one slot could be placed now. With
+    `project`, slots that are reserved for other projects are not counted as available.
     """
     return Call("GET", "/v1/capacity", CapacityReport, {"at": at, "project": project})
 
@@ -371,8 +383,8 @@ def capacity_history(
     step: int | None = None,
     node_name: str | None = None,
 ) -> Call[CapacityHistory]:
-    """Show the slots of each SKU by status at equal steps of `step` seconds from `since` until `until`; both are times
-    (RFC 3339).
+    """Show the slots of each SKU by status at equal steps of `step` seconds from `since` until `until`, two times
+    (RFC 3339). With `node_name`, only the slots of this node are counted.
     """
     params: Params = {"from": since, "until": until, "step": step, "node": node_name}
     return Call("GET", "/v1/capacity/history", CapacityHistory, params)
@@ -388,8 +400,8 @@ def usage(
     label: str | None = None,
     group_by: str | None = None,
 ) -> Call[Usage]:
-    """Show the usage of slots from `since` to `to`, or what a billing period bills; both are times (RFC 3339), None:
-    from the beginning, until now.
+    """Show the usage of slots from `since` to `to`, or the usage that the billing period `period` bills. `since` and
+    `to` are times (RFC 3339); None: from the first usage, and until now.
 
     `label` has the form NAME=VALUE. `group_by` is `project`, `sku` or `label:NAME`.
     """
@@ -406,7 +418,9 @@ def usage_entries(
     sku: str | None = None,
     label: str | None = None,
 ) -> ListCall[UsageEntry]:
-    """List the entries that the total of `usage` with the same arguments is the sum of, each with its events."""
+    """List the usage entries of which `usage` with the same arguments returns the total, each with the events from
+    which it follows.
+    """
     which = usage_params(since=since, to=to, period=period, project=project, sku=sku, label=label)
     return ListCall("/v1/usage/entries", UsageEntry, which)
 
@@ -420,7 +434,9 @@ def unused_reservations(
     sku: str | None = None,
     label: str | None = None,
 ) -> ListCall[UnusedPart]:
-    """List the times of which the unused parts of reservations in `usage` with the same arguments are the sums."""
+    """List the unused parts of reservations of which `usage` with the same arguments returns the total, each with its
+    range of time.
+    """
     which = usage_params(since=since, to=to, period=period, project=project, sku=sku, label=label)
     return ListCall("/v1/usage/unused-reservations", UnusedPart, which)
 
@@ -431,7 +447,7 @@ def billing_periods() -> ListCall[Period]:
 
 
 def billing_period(name: str) -> Call[PeriodBill]:
-    """Show a billing period, or `open`, with the totals of its bill."""
+    """Show a billing period with the totals of its bill. The name `open` stands for the open period."""
     return Call("GET", period_path(name), PeriodBill)
 
 
@@ -441,7 +457,7 @@ def close_billing_period(name: str, body: bodies.ClosePeriod) -> Call[PeriodBill
 
 
 def parked() -> ListCall[Parked]:
-    """List the streams that the control plane cannot process."""
+    """List the parked streams: event streams that the control plane cannot process."""
     return ListCall("/v1/parked", Parked)
 
 
@@ -459,8 +475,8 @@ def event_filters(
     actors: Sequence[str] | None = None,
     correlations: Sequence[str] | None = None,
 ) -> Params:
-    """Return the parameters of `events` and `watch_events`: an event matches if it has, for each filter, one of its
-    values.
+    """Return the parameters `filters` of `events` and `watch_events`. An event is returned if it is after the cursor
+    `after` and has, for each other filter that is given, one of the values of the filter.
     """
     named = {
         "stream": streams,
@@ -475,7 +491,9 @@ def event_filters(
 def events(
     filters: Params | None = None, *, since: str | None = None, to: str | None = None
 ) -> ListCall[Event]:
-    """List events of the ledger in order, between two times or positions."""
+    """List events of the ledger in the order of their positions, between two times or positions. `filters` comes from
+    `event_filters`.
+    """
     return ListCall(_EVENTS, Event, {**(filters or {}), "from": since, "to": to})
 
 
@@ -485,12 +503,14 @@ def causes(position: int) -> Call[Causes]:
 
 
 def watch_events(filters: Params | None = None) -> WatchCall[Event]:
-    """Follow the ledger."""
+    """Follow the events of the ledger. `filters` comes from `event_filters`."""
     return WatchCall(f"{_EVENTS}/watch", Event, filters or {})
 
 
 def history(kind: str, name: str, *, at: str | None = None) -> Call[History]:
-    """Show a resource at a past moment, from the ledger alone. Slots, devices and ingress rules have two-part names."""
+    """Show a resource at a past moment, computed from the ledger alone. The name of a slot, device or ingress rule has
+    two parts, separated by a slash.
+    """
     return Call("GET", history_path(kind, name), History, {"at": at})
 
 
@@ -513,17 +533,23 @@ def heads() -> ListCall[Head]:
 
 
 def sinks() -> Call[Sinks]:
-    """Show which signed heads have left the database, and which sinks do not store them."""
+    """Show the sinks, which store signed heads outside the database: the newest head that each sink has stored, or the
+    error because of which it stores none.
+    """
     return Call("GET", "/v1/audit/sinks", Sinks)
 
 
 def inclusion(position: int, size: int | None = None) -> Call[InclusionProof]:
-    """Show the proof that the tree of a size, by default that of the newest head, includes a position."""
+    """Show the proof that the Merkle tree over the first `size` positions of the ledger includes a position. The
+    default of `size` is the size of the newest head.
+    """
     return Call("GET", f"/v1/audit/proofs/{position}", InclusionProof, {"size": size})
 
 
 def consistency(first: int, second: int | None = None) -> Call[ConsistencyProof]:
-    """Show the proof that the tree of the first size is a prefix of the tree of the second one."""
+    """Show the proof that the Merkle tree over the first `first` positions of the ledger is a prefix of the tree over
+    the first `second` positions. The default of `second` is the size of the newest head.
+    """
     return Call("GET", "/v1/audit/consistency", ConsistencyProof, {"first": first, "second": second})
 
 
@@ -553,7 +579,9 @@ def retry_projection(name: str) -> Call[Projection]:
 
 
 def verify() -> Call[Verification]:
-    """Compare all tables with the replayed ledger. The verification runs after the call has returned."""
+    """Start a verification, which compares all tables with a replay of the ledger. It runs after the call has
+    returned.
+    """
     return Call("POST", "/v1/verifications", Verification)
 
 
@@ -588,7 +616,7 @@ def describe_project(name: str, description: str) -> Call[Project]:
 
 
 def set_project_limits(name: str, body: bodies.SetProjectLimits) -> Call[Project]:
-    """Set all limits of a project."""
+    """Replace all limits of a project."""
     return Call("PUT", project_path(name, "limits"), Project, body=body)
 
 
@@ -598,7 +626,7 @@ def reservations() -> ListCall[Reservation]:
 
 
 def set_reservation(project: str, sku: str, body: bodies.SetReservation) -> Call[Project]:
-    """Keep slots of a SKU free for a project."""
+    """Reserve slots of a SKU for a project, or change the number of reserved slots."""
     return Call("PUT", reservation_path(project, sku), Project, body=body)
 
 
@@ -608,12 +636,14 @@ def remove_reservation(project: str, sku: str) -> Call[Project]:
 
 
 def archive_project(name: str, reason: str) -> Call[Project]:
-    """Archive a project after its allocations are released."""
+    """Archive a project. The call is refused while an allocation of the project holds a slot."""
     return Call("POST", project_path(name, "archive"), Project, body=bodies.Because(reason=reason))
 
 
 def erase_project(name: str, reason: str) -> Call[Project]:
-    """Erase the personal data of a project after its allocations are released."""
+    """Erase the personal data of a project permanently. The call is refused while an allocation of the project holds a
+    slot, or a request of the project waits for capacity.
+    """
     return Call("DELETE", project_path(name, "personal-data"), Project, body=bodies.Because(reason=reason))
 
 
@@ -629,8 +659,8 @@ def access_log(
     after: int | None = None,
     order: str | None = None,
 ) -> ListCall[AccessRow]:
-    """List the requests that the API has received, newest first, or with the order `asc` by their positions; `after` is
-    a position.
+    """List the requests in the access log of the API that match every filter, the newest first. With the order `asc`,
+    list them from the lowest position in the access log. Only requests after the position `after` are listed.
     """
     which: dict[str, str | int | None] = {
         "principal": principal,
@@ -662,13 +692,13 @@ def create_service_account(body: bodies.CreateServiceAccount) -> Call[ServiceAcc
 
 
 def disable_service_account(name: str, reason: str) -> Call[ServiceAccount]:
-    """Disable a service account: its keys are refused."""
+    """Disable a service account. Its keys are refused from then on."""
     path = service_account_path(name, "disable")
     return Call("POST", path, ServiceAccount, body=bodies.Because(reason=reason))
 
 
 def enable_service_account(name: str) -> Call[ServiceAccount]:
-    """Enable a service account: its keys are accepted again."""
+    """Enable a service account again. Its keys that are not revoked or expired are accepted from then on."""
     return Call("POST", service_account_path(name, "enable"), ServiceAccount)
 
 
@@ -683,7 +713,7 @@ def key(name: str) -> Call[Key]:
 
 
 def issue_key(body: bodies.IssueKey) -> Call[IssuedKey]:
-    """Issue an API key. Its secret is in the response only."""
+    """Issue an API key. Only this response contains the secret of the key."""
     return Call("POST", "/v1/keys", IssuedKey, body=body)
 
 
@@ -698,14 +728,14 @@ def revoke_key(name: str, reason: str) -> Call[Key]:
 
 
 def start_session(body: bodies.StartSession) -> Call[StartedSession]:
-    """Start a session with the API key or token of the client. Its secret is in the response only; a client uses it as
-    its API key.
+    """Start a session with the API key or token of the client. Only this response contains the secret of the session,
+    which a client uses like an API key.
     """
     return Call("POST", "/v1/sessions", StartedSession, body=body)
 
 
 def sessions(*, actor: str | None = None, state: str | None = None) -> ListCall[Session]:
-    """List the sessions that the caller may read, oldest first."""
+    """List the sessions that the caller may read, the oldest first."""
     return ListCall("/v1/sessions", Session, {"actor": actor, "state": state})
 
 
@@ -720,37 +750,39 @@ def end_session(name: str, reason: str) -> Call[Session]:
 
 
 def revoke_principal(body: bodies.RevokePrincipal) -> Call[RevokedPrincipal]:
-    """Refuse the present tokens of a caller, an API key, or every key of a service account."""
+    """Revoke the credentials of a caller: the tokens of a user, an API key, or all keys of a service account."""
     return Call("POST", "/v1/principals/revoke", RevokedPrincipal, body=body)
 
 
 def set_principal_limits(body: bodies.SetPrincipalLimits) -> Call[PrincipalQuota]:
-    """Set all limits of a caller."""
+    """Replace all limits of a caller."""
     return Call("PUT", "/v1/principals/limits", PrincipalQuota, body=body)
 
 
 def principal_limits(actor: str | None = None) -> Call[PrincipalQuota]:
-    """Show the limits of a caller, by default of the client's own, and what it uses of them."""
+    """Show the limits of a caller, and what the caller uses of them. The default is the caller of this request."""
     return Call("GET", "/v1/principals/limits", PrincipalQuota, {"actor": actor})
 
 
 def whoami() -> Call[Caller]:
-    """Show the role, projects and scopes of the caller, and the credential of the client."""
+    """Show the role, projects and scopes of the caller of this request, and the credential of the request."""
     return Call("GET", "/v1/whoami", Caller)
 
 
 def capabilities() -> Call[Capabilities]:
-    """Show the release of the control plane, and the identity providers with which users log in. Needs no
+    """Show the release of the control plane, and the identity providers with which users log in. The call needs no
     credentials.
     """
     return Call("GET", "/v1", Capabilities)
 
 
 def status() -> Call[Status]:
-    """Show the health checks, and counts of what needs attention."""
+    """Show the health checks, and the numbers of nodes, drift and tasks that need attention."""
     return Call("GET", "/v1/status", Status)
 
 
 def readiness() -> Call[Status]:
-    """Show the health checks, without credentials and also while one fails. Sent once, without retries."""
+    """Show the health checks, also while one of them fails. The call needs no credentials, and is sent once, without
+    retries.
+    """
     return Call("GET", "/readyz", Status, quick=True)
