@@ -69,7 +69,8 @@ def refusal_of(error: Mapping[str, Any], body: Any) -> Refused:
 def pointer(path: Sequence[str | int], body: Any, error: Mapping[str, Any]) -> str:
     """Return the JSON pointer (RFC 6901) of the value that an error concerns.
 
-    Pydantic's location also contains union tags, which do not exist in the body; they are left out.
+    `path` is the location in Pydantic's error. It also contains union tags, which do not exist in the body and are left
+    out of the pointer.
     """
     found = _resolved(list(path), body, error)
     parts = path if found is None else found
@@ -92,10 +93,11 @@ def _resolved(path: list[str | int], value: Any, error: Mapping[str, Any]) -> li
 
 
 def _reason(error: Mapping[str, Any], describe: Callable[[Any], str]) -> tuple[str, str]:
-    """Return the code and the message of one of Pydantic's own errors.
+    """Return the reason code and the message for an error of one of Pydantic's own error types, not for an error type
+    that a validator of the API defines.
 
-    `describe` formats a value of a wrong type or form. For a value in a body it must not quote the value, which may be
-    a secret in the wrong field.
+    `describe` formats a value that has a wrong type or does not match a pattern. It must not quote a value from a body,
+    because the value may be a secret in the wrong field.
     """
     kind, context = str(error["type"]), error.get("ctx", {})
     if kind in _LIMITS:
@@ -143,12 +145,12 @@ def _other_reason(kind: str, error: Mapping[str, Any], context: Mapping[str, Any
 
 
 def _quoted(value: Any) -> str:
-    """Return the value as quoted in an error message, shortened to `_SHOWN` characters."""
+    """Return a value as a quotation in an error message, shortened to `_SHOWN` characters."""
     return shortened(repr(value), _SHOWN)
 
 
 def _kind_of(value: Any) -> str:
-    """Return the name of the JSON type of a value."""
+    """Return the JSON type of a value in the words of an error message, such as `a string`."""
     match value:
         case None:
             return "null"

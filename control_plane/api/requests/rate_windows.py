@@ -1,11 +1,12 @@
 """Counters of requests in sliding windows: in Redis, which all API processes share, and in the memory of one process.
 
-A counter has two adjacent windows of fixed length. The requests of the current one count fully, those of the previous
-one in proportion to the part of it that the sliding window still covers. So a quota is regained continuously.
+A counter has two adjacent windows of fixed length. The requests of the current window count fully. Those of the
+previous window count in proportion to the part of this window that the sliding window still covers. So a quota is
+regained continuously.
 
-`SharedWindows` uses the scripts of the package `limits`, because its client would make several round trips for each
-request. All requests that arrive while Redis answers are sent together with the next round trip, so the windows use one
-connection of the process, however many requests are in progress.
+`SharedWindows` uses only the scripts of the package `limits`, because the Redis client of this package would make
+several round trips for each request. All requests that arrive while Redis answers are sent together with the next round
+trip, so the windows use one connection of the process, however many requests are in progress.
 """
 
 import asyncio
@@ -27,7 +28,9 @@ from redis.exceptions import NoScriptError
 from control_plane.queues.redis_nodes import Command, RedisUnavailable, answers
 
 REDIS_SECONDS: Final = 1.0
-"""Time in which Redis has to answer; a request is delayed at most twice as long when Redis stops answering."""
+"""Time in seconds within which Redis has to answer. When Redis stops answering, a request is delayed by at most twice
+this time.
+"""
 _BATCH: Final = 100
 """Maximum number of HTTP requests that are counted in Redis with one round trip."""
 
@@ -53,7 +56,9 @@ class Quota(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """One request, counted in a quota of a subject: a principal, a project or an address."""
+    """The charge of one request to a quota. `subject` is the principal, project, source address or other sender that
+    has the quota: each subject has its own counter of the quota.
+    """
 
     quota: Quota
     subject: str
@@ -92,7 +97,7 @@ class Window(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Result of a charge: whether its quota admits the request, and the counter afterwards."""
+    """Result of a charge: whether its quota admits the request, and the state of the counter afterwards."""
 
     charge: Charge
     admitted: bool
@@ -106,7 +111,7 @@ def is_admitted(spent: Sequence[Spent]) -> bool:
 
 @dataclass(slots=True)
 class _Counter:
-    """A counter in memory; `began` is the beginning of the current window."""
+    """A counter in memory. `began` is the time, in seconds, at which the current window began."""
 
     began: float
     previous: int = 0
@@ -114,7 +119,7 @@ class _Counter:
 
 
 class LocalWindows:
-    """Counters in the memory of this process, at most `most`: the least recently used counter is dropped first. Not
+    """At most `most` counters in the memory of this process; the least recently used counter is deleted first. Not
     thread-safe: used by one event loop.
     """
 
@@ -126,18 +131,20 @@ class LocalWindows:
         return charge.key in self._counters
 
     def forget(self, charge: Charge) -> None:
-        """Drop the counter of a charge, if it exists."""
+        """Delete the counter of the quota and the subject of a charge, if there is one."""
         self._counters.pop(charge.key, None)
 
     def spend(self, charge: Charge) -> Spent:
-        """Count a request if its quota admits it. Return whether it was admitted, and the counter afterwards."""
+        """Count a request if its quota admits it. Return whether the quota admits the request, and the state of the
+        counter afterwards.
+        """
         counter = self._counter(charge)
         admitted = self._window(counter, charge.quota).remaining(charge.quota) > 0
         counter.current += admitted
         return Spent(charge, admitted, self._window(counter, charge.quota))
 
     def read(self, charge: Charge) -> Window:
-        """Return the counter without counting a request."""
+        """Return the state of the counter of a charge without counting a request."""
         if charge in self:
             return self._window(self._counter(charge), charge.quota)
         return Window(0, 0, float(charge.quota.seconds))
@@ -163,8 +170,8 @@ class Turns:
     algorithm). After a pause, `undelayed` requests are admitted at once, and further ones at `rate` per second. If the
     quota of a subject admits more than half of that rate, its requests are admitted at twice the rate of the quota.
 
-    The times are in the memory of this process, for at most `most` subjects: the least recently used subject is dropped
-    first. Not thread-safe: used by one event loop.
+    The times are in the memory of this process, for at most `most` subjects; the time of the least recently used
+    subject is deleted first. Not thread-safe: used by one event loop.
     """
 
     def __init__(
@@ -174,7 +181,9 @@ class Turns:
         self._due = OrderedDict[str, float]()
 
     def take(self, charge: Charge) -> float:
-        """Reserve the next time at which a request of the subject is admitted; return the seconds until then."""
+        """Reserve the next time at which a request of the subject of a charge is admitted. Return the seconds until
+        this time.
+        """
         now, key, quota = self._now(), charge.key, charge.quota
         rate = max(self._rate, 2 * quota.limit / quota.seconds)
         due = max(now, self._due.get(key, 0.0))
@@ -214,7 +223,7 @@ class _Waiting(NamedTuple):
 
 
 class SharedWindows:
-    """Counters in Redis, shared by all API processes. If Redis loses its data, they begin at zero."""
+    """Counters in Redis, shared by all API processes. If Redis loses its data, the counters begin at zero again."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -288,7 +297,7 @@ class SharedWindows:
 
 
 def _keys(charge: Charge) -> tuple[str, str]:
-    """Return the Redis keys of a counter: that of its previous window and that of its current window."""
+    """Return the Redis keys of the counter of a charge: the key of the previous window and that of the current one."""
     key = f"sliceplane:requests:{charge.key}"
     return f"{key}/previous", key
 

@@ -1,10 +1,11 @@
-"""The actions that the caller may take on a resource, in the view of the resource.
+"""The actions that a caller may take on a resource, as a part of the API's view of the resource.
 
-Each action is decided as its route decides: first by the scope that the route requires (`against_scope`), then by the
-function `against_...` of `control_plane.decisions` from which the command raises its refusal. A view makes no query for
-this: what the row of the resource does not hold is left out, and only the request itself can be refused for it, such as
-capacity, free addresses, the version of an agent, the slots that allocations of a project hold, and the fields of the
-request. An action that changes nothing because it was taken before is allowed, as its route accepts it.
+An action is allowed under the same conditions under which its route accepts a request: first the scope that the route
+requires (`against_scope`), then the function `against_...` of `control_plane.decisions` from which the command raises
+its refusal. These decisions use only the row of the resource and make no query. Conditions that need other data are not
+checked here, so a request can still be refused because of them: capacity, free addresses, the version of an agent, the
+slots that allocations of a project hold, and the fields of the request. An action that was taken before and would
+change nothing is allowed, because its route accepts the request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,14 +63,17 @@ class ActionView(BaseModel):
 
 
 AllowedActions = dict[str, ActionView]
-"""Each action of a resource by its name, such as `stop`."""
+"""The views of all actions on a resource, by the name of the action, such as `stop`."""
 
 
 def _decided(
     principal: Principal, scope: Scope, against: Mapping[str, Sequence[Objection]]
 ) -> AllowedActions:
-    """Return the view of each action. If the principal lacks `scope`, which the routes of all these actions require,
-    each action is refused for that reason; else for the first of its own objections, if it has one.
+    """Return the view of each action. `against` has the objections to each action by its name, and `scope` is the scope
+    that the routes of all these actions require.
+
+    If the principal lacks the scope, no action is allowed, and this is the reason. Otherwise an action with objections
+    is not allowed, and the first objection is the reason.
     """
     denied = against_scope(principal, scope)
     return {name: _action(denied or objections) for name, objections in against.items()}
@@ -84,9 +88,11 @@ def _action(objections: Sequence[Objection]) -> ActionView:
 def actions_on_allocation(
     principal: Principal, state: Allocation, ingresses: IngressStates
 ) -> AllowedActions:
-    """Return the actions on an allocation. Not checked: whether the agents of its nodes support a stop and ingress
-    rules, whether a public address or port is free, whether the lease is over, the limits of its length, and whether
-    the deployment offers terminals.
+    """Return the actions on an allocation.
+
+    These conditions are not checked here, but a request is refused if one of them does not hold: the agents of the
+    nodes support a stop and ingress rules, a public address or port is free, the lease has not ended, its new length
+    is within the limits, and the deployment offers terminals.
     """
     opening = _NONE if isinstance(state, Requested) else against_opening_any(state, ingresses)
     against = {
@@ -102,13 +108,15 @@ def actions_on_allocation(
 
 
 def actions_on_ingress(principal: Principal) -> AllowedActions:
-    """Return the actions on an ingress rule. It can be closed in every state; closing it again changes nothing."""
+    """Return the actions on an ingress rule. A rule can be closed in every state; closing it again changes nothing."""
     return _decided(principal, Scope.ALLOCATIONS_WRITE, {"close": _NONE})
 
 
 def actions_on_project(principal: Principal, row: ProjectRow) -> AllowedActions:
-    """Return the actions on a project. Not checked: whether its allocations still hold slots, in which case it cannot
-    be archived or erased.
+    """Return the actions on a project.
+
+    These conditions are not checked here: the project cannot be archived or erased while its allocations hold slots,
+    and it cannot be erased while its requests wait for capacity.
     """
     changing = against_changing(row.project, row.archived)
     against = {"describe": changing, "set_limits": changing, "archive": _NONE, "erase": _NONE}
@@ -116,7 +124,7 @@ def actions_on_project(principal: Principal, row: ProjectRow) -> AllowedActions:
 
 
 def actions_on_entry(principal: Principal) -> AllowedActions:
-    """Return the actions on an entry of the catalogue. They do not depend on its state."""
+    """Return the actions on an entry of the catalogue. They do not depend on the state of the entry."""
     return _decided(principal, Scope.CATALOGUE_WRITE, {"publish": _NONE, "retire": _NONE})
 
 
@@ -128,20 +136,26 @@ def actions_on_key(principal: Principal, row: KeyRow, now: datetime) -> AllowedA
 
 
 def actions_on_service_account(principal: Principal) -> AllowedActions:
-    """Return the actions on a service account in any state."""
+    """Return the actions on a service account. They do not depend on the state of the account."""
     return _decided(principal, Scope.ACCESS_WRITE, {"disable": _NONE, "enable": _NONE})
 
 
 def actions_on_session(principal: Principal, actor: str) -> AllowedActions:
-    """Return the actions on a session of the caller `actor`, in any state. Each caller may end its own sessions."""
+    """Return the actions of a principal on a session that the caller `actor` started. The state of the session does not
+    matter.
+
+    A principal may end its own sessions; for a session of another caller, it needs the scope `access:write`.
+    """
     if principal.actor == actor:
         return {"end": _action(_NONE)}
     return _decided(principal, Scope.ACCESS_WRITE, {"end": _NONE})
 
 
 def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
-    """Return the actions on a registered node. Not checked: which public addresses a request names, which ones are in
-    use, and whether slots have addresses, in which case its bridge and layer-2 domain cannot change.
+    """Return the actions on a registered node.
+
+    These conditions are not checked here: the public addresses that a request names must be valid and include those
+    in use, and the bridge and the layer-2 domain of the node cannot change while its slots have addresses.
     """
     against = {
         "remove": against_removing(registration_of(row)),
@@ -158,9 +172,11 @@ def actions_on_node(principal: Principal, row: NodeRow) -> AllowedActions:
 
 
 def actions_on_slot(principal: Principal, row: SlotRow, skus: Sequence[Entry]) -> AllowedActions:
-    """Return the actions on a slot. `skus` are the SKUs of the catalogue, also those of the slot that are retired. Not
-    checked: which SKUs a request names, and whether every MAC derived for the slot is in use, in which case the slot
-    cannot be approved. An approved slot that awaits no approval can be approved under named SKUs only.
+    """Return the actions on a slot. `skus` are the SKUs of the catalogue, including retired SKUs of the slot.
+
+    The action `approve` is allowed if some request for an approval is accepted: an approved slot that awaits no
+    approval can be approved only under SKUs that the request names. These conditions are not checked here: the SKUs
+    that a request names fit the slot, and at least one MAC address derived for the slot is not in use.
     """
     slot = row.slot_id
     kept = row.skus if keeps_skus(row.state, hardware_facts(row)) else ()
@@ -175,8 +191,8 @@ def actions_on_slot(principal: Principal, row: SlotRow, skus: Sequence[Entry]) -
 
 
 def actions_on_task(principal: Principal, row: sa.Row[Any]) -> AllowedActions:
-    """Return the actions on the task of a row of `work.task`. Not checked: decisions about the task after the row was
-    written, and the state of the allocation of an order.
+    """Return the actions on the task in a row of `work.task`. Decisions about the task after the row was written, and
+    the state of the allocation of an order, are not checked here.
     """
     if row.task_id is not None:
         return actions_on_operation(principal, _state_name(row))
@@ -193,13 +209,13 @@ def _state_name(row: sa.Row[Any]) -> tasks.StateName:
 
 
 def actions_on_operation(principal: Principal, name: tasks.StateName) -> AllowedActions:
-    """Return the actions on a requested task in the state with this name."""
+    """Return the actions on a requested task in the state `name`."""
     against = {"retry": tasks.against_retrying(name), "cancel": tasks.against_cancelling(name)}
     return _decided(principal, Scope.TASKS_WRITE, against)
 
 
 def actions_on_projection(principal: Principal, name: str, stopped_at: frozenset[Position]) -> AllowedActions:
-    """Return the actions on a read model that has tables stopped at the events with these positions.
+    """Return the actions on the read model `name`. `stopped_at` are the positions of the events that stop its tables.
 
     The action `skip` skips one of these events.
     """
@@ -212,5 +228,5 @@ def actions_on_projection(principal: Principal, name: str, stopped_at: frozenset
 
 
 def actions_on_parked(principal: Principal) -> AllowedActions:
-    """Return the actions on a parked stream."""
+    """Return the actions on a parked stream, the events of which the dispatcher could not process."""
     return _decided(principal, Scope.FLEET_WRITE, {"retry": _NONE})

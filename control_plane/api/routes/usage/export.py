@@ -1,4 +1,4 @@
-"""`GET /v1/usage/export`: usage entries as CSV, or a bill in FOCUS, as a stream of bounded memory (PLT-9)."""
+"""`GET /v1/usage/export`: usage entries as CSV, or a bill in the format FOCUS, streamed with bounded memory (PLT-9)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ from read_models.usage.unused import unused_parts
 router = APIRouter(prefix="/v1", tags=["usage"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 MEDIA_TYPE: Final = "text/csv; charset=utf-8; header=present"
 AT_ONCE: Final = 2
-"""Number of exports that a process of the API sends at a time; further ones wait."""
+"""Maximum number of exports that a process of the API sends at a time; further exports wait."""
 _EXPORTED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "The export, with a header line (RFC 4180).",
@@ -51,8 +51,9 @@ async def export_usage(
         Query(alias="format", description="`csv`, or `focus`: FOCUS 1.0 as CSV, for a billing period."),
     ] = "csv",
 ) -> StreamingResponse:
-    """Export the entries of the usage, one line for each, in the projects of the caller. As CSV, the unused parts of
-    reservations follow, with the kind `unused_reservation`. An interrupted export ends without the end of the response.
+    """Export the usage entries of the caller's projects as CSV, with one line for each entry. In the format `csv`, the
+    lines of unused parts of reservations follow, with the kind `unused_reservation`. If an export is interrupted, the
+    connection is closed before the end of the response, which an HTTP client reports as an error.
     """
     plane = plane_of(request)
     async with plane.engine.connect() as conn:
@@ -70,8 +71,8 @@ async def export_usage(
 
 
 async def _in_turn(turn: asyncio.Semaphore, exported: AsyncIterator[str]) -> AsyncIterator[str]:
-    """Yield an export once fewer than `AT_ONCE` others are read: each holds a connection as long as its reader takes,
-    and the other requests need most of them.
+    """Yield the pieces of an export as soon as fewer than `AT_ONCE` other exports are being sent. An export uses a
+    database connection until its client has read it, and other requests need most of the connections.
     """
     async with turn:
         async for piece in exported:
