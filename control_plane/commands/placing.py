@@ -1,4 +1,4 @@
-"""The commands that create an allocation, and that show where it would be placed."""
+"""Commands that create an allocation, and that show where an allocation would be placed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -62,10 +62,10 @@ RenderNew = Callable[[tuple[AllocationFact, ...], datetime], str]
 def create_allocation(new: NewAllocation, origin: Origin, render: RenderNew) -> Command:
     """Create an allocation: choose and claim its slots and ingress rules.
 
-    Raises `UnknownName` if its project or one of its entries of the catalogue does not exist, and `Conflict` if an
+    Raises `UnknownName` if the project or a catalogue entry that the request names does not exist, and `Conflict` if an
     entry is retired, if the entries do not fit each other, if every SKU exceeds a quota or the price cap of the
-    request, or if there is no capacity. A request with `wait` is queued instead if its first SKU that is refused only
-    for the present state becomes available later.
+    request, or if there is no capacity. A request with `wait` waits for capacity instead of a refusal if at least one
+    of its SKUs is refused only because of the present state; the request waits for the first such SKU.
 
     `render` makes the caller's response from the allocation's first facts and their time.
     """
@@ -103,7 +103,9 @@ def create_allocation(new: NewAllocation, origin: Origin, render: RenderNew) -> 
 
 
 def _queued(new: NewAllocation, wait: WaitOptions, refusal: Conflict, now: datetime) -> AllocationQueued:
-    """Return the fact that a new allocation, which was refused so, waits for capacity from now on."""
+    """Return the fact that a new allocation waits for capacity from the time `now` on. `refusal` is the reason why the
+    allocation cannot be placed at this time.
+    """
     return AllocationQueued(
         new.request.allocation_id,
         new.request.project,
@@ -118,9 +120,10 @@ def _queued(new: NewAllocation, wait: WaitOptions, refusal: Conflict, now: datet
 def _first_to_wait(
     options: Sequence["Option"], refusals: Sequence[Conflict]
 ) -> "tuple[Option, Conflict] | None":
-    """Return the first option that is refused only for the present state, and its refusal; None if there is none.
+    """Return the first option that is refused only because of the present state, with its refusal; None if every option
+    is refused for another reason. `refusals` has the refusal of each option, in the same order.
 
-    Raises `NotAdmitted` if too many requests of the project wait already.
+    Raises `NotAdmitted` if too many requests of the project already wait for capacity.
     """
     for option, refusal in zip(options, refusals, strict=True):
         if may_wait(refusal):
@@ -135,10 +138,11 @@ def preview_placement(
     origin: Origin,
     render: Callable[[SkuName | None, Sequence[SlotId], Conflict | None, Sequence[Group]], str],
 ) -> Command:
-    """Search slots for an allocation like `create_allocation`, without creating it.
+    """Search slots for an allocation like `create_allocation`, without creating the allocation.
 
-    `render` makes the caller's response from the SKU and the slots that it would get, the refusal if it would be
-    refused, and the groups of all nodes. Raises `UnknownName` and `Conflict` for a request that no placement can help.
+    `render` makes the caller's response from the SKU and the slots that the allocation would get, the refusal if the
+    request would be refused, and all nodes in groups with the same reason why they are or are not suitable. Raises
+    `UnknownName` and `Conflict` for a request that is refused whatever slots are free.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -163,10 +167,12 @@ def preview_placement(
 
 
 class Option(NamedTuple):
-    """A SKU that a new allocation may get: the specification with this SKU, the slots that it needs, what each of them
-    counts towards quotas (`use`), the quotas that apply, the reservations that concern its slots (`claimable`), and
-    what the lease costs in their budget's month, as a weight (`cost`). `refusal` is why the SKU is not used wherever
-    there are free slots; None if it may be used.
+    """A SKU that a new allocation may get, with everything that follows from the choice of this SKU.
+
+    `specified` is the specification of the allocation, and `wanted` its request for slots. `use` is what each slot
+    counts towards `quotas`, the quotas that apply to the request. `claimable` has the reserved SKUs that the slots can
+    carry. `cost` is what the lease costs in the month of the budget, as a weight (price per hour multiplied by
+    slot-seconds). `refusal` is the reason why the allocation cannot get the SKU even if slots are free; None if it can.
     """
 
     specified: AllocationSpecified
@@ -179,11 +185,11 @@ class Option(NamedTuple):
 
     @property
     def amounts(self) -> QuotaUse:
-        """What the whole allocation counts towards quotas."""
+        """What all slots and ingress rules of the allocation count towards quotas."""
         return _amounts(self.use, self.wanted)
 
     def placed_in(self, found: FoundSlots, now: datetime, origin: Origin, render: RenderNew) -> Decision:
-        """Return the decision to create the allocation in these slots; its quotas are not checked."""
+        """Return the decision to create the allocation in the slots `found`, without a check of quotas."""
         name = self.wanted.request.allocation_id
         deadline = now + ready_within(self.specified.sku.content)
         placed = AllocationPlaced(allocation_id=name, slots=found.slots, deadline=deadline)
@@ -198,9 +204,11 @@ def _amounts(use: SlotUse, wanted: PlacementRequest) -> QuotaUse:
 
 
 async def _options(transaction: Transaction, new: NewAllocation, actor: str) -> tuple[list[Option], Ahead]:
-    """Return an option for each SKU of a new allocation of the caller `actor`, in the order of preference, and the
-    waiting requests ahead of it. Raises `UnknownName` or `Conflict` with every objection to its project, to its entries
-    of the catalogue and to the length of its lease.
+    """Return the options of a new allocation of the caller `actor`, one for each SKU in the order of preference, and
+    the requests that wait for capacity and are ahead of the new request. Lock the project like `hold_project`.
+
+    Raises `UnknownName` or `Conflict` with every objection to the project of the request, to the catalogue entries that
+    the request names, and to the length of its lease.
     """
     conn, most_waiting = transaction.conn, None if new.wait is None else new.wait.most_waiting
     against, quotas, any_waiting = await hold_project(conn, new.request.project, actor, most_waiting)
@@ -235,8 +243,10 @@ def option_of(
     quotas: Quotas,
     actor: str,
 ) -> Option:
-    """Return the option of a specification for a new allocation of the caller `actor`. `limited` is the request for its
-    slots, and the reservations that concern them.
+    """Return the option of a new allocation of the caller `actor` with the specification `specified`.
+
+    `limited` is the result of `restricted` for this specification: a request for slots that leaves reserved slots to
+    other projects, and the reserved SKUs that the slots can carry.
     """
     wanted, claimable = limited
     use = use_of(new.request.project, actor, specified)
@@ -256,11 +266,12 @@ def _searched(options: Sequence[Option]) -> bool:
 async def _find_slots_for_any(
     transaction: Transaction, options: Sequence[Option], ahead: Ahead
 ) -> tuple[Option, FoundSlots] | list[Conflict]:
-    """Return the first option for which a node has free slots, and these slots; else the refusals of all options. Slots
-    that a waiting request ahead could take are left out.
+    """Return the first option for which a node has free slots, and these slots; if there is none, the refusals of all
+    options. Slots that a waiting request ahead could take are left out.
 
-    The row locks taken for an option are released before the next one is tried: the transaction may wait for rows of
-    the next one, while others wait for those of the first.
+    If there are several options, the row locks that were taken for one option are released before the next option is
+    tried. Otherwise this transaction could wait for rows of the next option while other transactions wait for rows of
+    the earlier option.
     """
     refusals: list[Conflict] = []
     for each in options:
@@ -278,7 +289,9 @@ async def _find_slots_for_any(
 
 
 async def _groups_of_option(conn: AsyncConnection, option: Option, ahead: Ahead) -> Sequence[Group]:
-    """Return the groups of all nodes for an option, after slots were searched for it."""
+    """Return all nodes in groups with the same reason why they are or are not suitable for an option. Slots must have
+    been searched for the option before, so that `ahead` has the nodes of slots that a waiting request could take.
+    """
     kept = option.wanted.kept_nodes | ahead.contested_nodes
     groups = await groups_of(conn, replace(option.wanted, kept_nodes=kept))
     return groups if option.refusal is None else not_admitted(groups, option.refusal)
@@ -291,7 +304,9 @@ async def _with_outlook(
     options: Sequence[Option],
     ahead: Ahead,
 ) -> Conflict:
-    """Return the refusal of a request, with its outlook if no node is suitable."""
+    """Return the refusal of a request. If no node is suitable, the refusal has an outlook: a similar request that could
+    be placed now, and the earliest time at which the refused request may be placed.
+    """
     if not isinstance(refusal, Unplaced):
         return refusal
     conn, quotas, apart = transaction.conn, options[0].quotas, options[0].wanted.apart_nodes

@@ -46,8 +46,8 @@ async def compare_tables(conn: AsyncConnection, table: sa.Table, upto: Position 
 
 
 async def compare_checkpoints(conn: AsyncConnection) -> Difference | None:
-    """Return a checkpoint at a position that the ledger never assigned, if there is one. Such a checkpoint was edited,
-    and its follower would wait permanently.
+    """Return the first checkpoint, in the order of names, with a position that the ledger never assigned; None if there
+    is none. Such a checkpoint was edited, and its follower would wait permanently for an event at this position.
     """
     drawn = sa.text("(select last from ledger.fence())")
     query = sa.select(checkpoint.c.name, checkpoint.c.position).where(checkpoint.c.position > drawn)
@@ -82,7 +82,7 @@ def _idle(table: sa.Table) -> sa.Table:
 async def first_difference(
     conn: AsyncConnection, table: sa.Table, live: sa.Select[Any], replayed: sa.Select[Any], kind: str
 ) -> Difference | None:
-    """Return the first row, by the table's key, that differs between two queries."""
+    """Return the first row, in the order of the table's key, that differs between two queries; None if none differs."""
     left, right = live.subquery("live"), replayed.subquery("replayed")
     key = [column.name for column in table.primary_key.columns]
     columns = [column.name for column in table.columns]

@@ -1,10 +1,10 @@
-"""Search for contradictions between the ledger's own tables: the first row of each kind.
+"""Search for contradictions between the ledger's own tables. Only the first contradiction of each kind is returned.
 
 The search needs no replay, so it also works for a ledger that cannot be replayed. It runs in the database, within the
 caller's snapshot; only rows that differ are returned.
 
-It cannot find a change that also adjusts every dependent row; finding that requires signed tree heads (hashes over the
-whole ledger) that are stored elsewhere (LED-7).
+The search cannot find a change that also adjusts every dependent row. Such a change can be found only with signed tree
+heads (hashes over the whole ledger) that are stored outside the database (LED-7).
 """
 
 from typing import Final
@@ -124,9 +124,10 @@ async def _keys(conn: AsyncConnection) -> Difference | None:
 
 
 async def _checkpoints(conn: AsyncConnection) -> Difference | None:
-    """Return a checkpoint at an assigned position after the ledger's last event: the event at that position is missing.
+    """Return the event that is missing at the position of a checkpoint, or None. The ledger has assigned this position,
+    but its last row (an event or a dead position) is at an earlier position.
 
-    (`compare.compare_checkpoints` finds a checkpoint at a position that was never assigned.)
+    `compare.compare_checkpoints` finds a checkpoint at a position that the ledger never assigned.
     """
     drawn = sa.text("(select last from ledger.fence())")
     query = (

@@ -25,9 +25,11 @@ from tasks.scripts import NODE_COMMANDS, NODE_SCRIPTS
 
 log = structlog.get_logger()
 BUSY: Final = 0.05
-"""Share of a processor above which Redis' commands are sampled; a lower usage does not delay other nodes for long."""
+"""Share of one processor, from 0 to 1: commands are sampled only while Redis uses more than this share, because a lower
+usage does not delay other nodes for long."""
 KEPT: Final = 0.9
-"""Share of a node's accumulated usage that is carried over from one evaluation to the next, about a second later."""
+"""Share of a node's accumulated Redis time that is carried over from one evaluation to the next, about a second
+later."""
 FLOOD_SECONDS: Final = 1.0
 """Accumulated Redis time of a node, in seconds, above which it floods Redis. Because older time counts less, a
 constant usage of about 10 % reaches this limit. Agents use under 1 %.
@@ -49,7 +51,9 @@ _USUAL: Final = (b"10000", b"128")
 
 
 class Sample(NamedTuple):
-    """The share of a period in which Redis executed commands, and each node's share of that time."""
+    """Evaluation of the commands that Redis executed in a period. `busy` is the share of the period in which Redis
+    executed commands, and `shares` the share of this execution time that each node used. All shares are from 0 to 1.
+    """
 
     busy: float
     shares: Mapping[NodeId, float]
@@ -57,7 +61,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class TimeWatch:
-    """Measures the Redis time that each node uses. Call `look` regularly: it evaluates at most once per second."""
+    """Measures the Redis time that each node uses. Call `look` regularly; it evaluates at most once in 0.9 s."""
 
     redis: Redis
     _cpu: float = math.inf
@@ -67,7 +71,8 @@ class TimeWatch:
     _used: dict[NodeId, float] = field(default_factory=dict)
 
     async def look(self, cpu_seconds: float) -> Mapping[NodeId, str]:
-        """Return the nodes that use far more Redis time than their work needs, each with the reason.
+        """Return the nodes that flood Redis, each with the reason: a node uses far more Redis time than its work needs,
+        or it sends many denied commands.
 
         `cpu_seconds` is the processor time that Redis used since it started.
         """
@@ -95,9 +100,10 @@ class TimeWatch:
         return floods
 
     async def _denied(self) -> Mapping[NodeId, str]:
-        """Return the nodes with many denied commands since the previous check of Redis.
+        """Return the nodes with more than `DENIED` denied commands since the previous evaluation, each with the reason.
 
-        If Redis was not busy at that check, return none: the log of denied commands may then contain old entries.
+        If Redis was not busy at the previous evaluation, the log of denied commands was not emptied and may contain
+        older entries; in that case, return an empty mapping.
         """
         denied, _ = await answers(self.redis, [("ACL", "LOG", 128), ("ACL", "LOG", "RESET")])
         judging, self._judging = self._judging, True
@@ -139,7 +145,7 @@ class TimeWatch:
     async def _settings(self) -> tuple[bytes, bytes]:
         """Return the settings of Redis' slow log that are to be restored after a sample.
 
-        A threshold of 0 was left by a crash during a sample: the default replaces it.
+        A threshold of 0 microseconds remains after a crash during a sample; the default threshold replaces it.
         """
         [answer] = await answers(self.redis, [("CONFIG", "GET", "slowlog-*")])
         found = {} if isinstance(answer, ResponseError) else dict(_pairs(answer))
@@ -151,7 +157,7 @@ class TimeWatch:
         )
 
     async def _users(self) -> Mapping[bytes, NodeId]:
-        """Return the node of each connected client address."""
+        """Return the nodes that are connected to Redis, by the client address of each of their connections."""
         [listed] = await answers(self.redis, [("CLIENT", "LIST")])
         if isinstance(listed, ResponseError):
             raise RedisUnavailable(str(listed))
@@ -160,7 +166,7 @@ class TimeWatch:
 
 
 def sample_of(entries: Sequence[Sequence[Any]], users: Mapping[bytes, NodeId], seconds: float) -> Sample:
-    """Evaluate slow log entries of the last `seconds`; `users` maps client addresses to nodes."""
+    """Return the evaluation of slow log entries of the last `seconds`. `users` maps client addresses to nodes."""
     spent = Counter[NodeId | None]()
     for entry in entries:
         spent[_node(entry, users)] += int(entry[2]) + _OVERHEAD_USEC
@@ -183,7 +189,11 @@ def _node(entry: Sequence[Any], users: Mapping[bytes, NodeId]) -> NodeId | None:
 
 
 def denied_of(entries: Sequence[Mapping[bytes, Any]]) -> Mapping[NodeId, int]:
-    """Count the denied commands and keys of each node. Wrong passwords are not counted: any client can send one."""
+    """Return how often Redis denied each node a command or a key, from entries of the log of denied commands (ACL LOG).
+
+    Entries about wrong passwords are not counted, because any client can send a wrong password with the user name of a
+    node.
+    """
     found = Counter[NodeId]()
     for entry in entries:
         node = node_of_user(bytes(entry[b"username"]).decode(errors="replace"))
@@ -193,7 +203,9 @@ def denied_of(entries: Sequence[Mapping[bytes, Any]]) -> Mapping[NodeId, int]:
 
 
 def _pairs(flat: Any) -> dict[bytes, Any]:
-    """Return a flat list of names and values as a dictionary; some clients return a dictionary already."""
+    """Return an answer of Redis that consists of names and values as a dictionary. Depending on the Redis client, the
+    answer is a flat list or already a dictionary.
+    """
     if isinstance(flat, Mapping):
         return {_bytes(name): value for name, value in flat.items()}
     return dict(zip(flat[::2], flat[1::2], strict=True))

@@ -1,5 +1,5 @@
-"""Charts of the slots of each SKU by status over time: stacked areas, drawn as steps, because a number stays until it
-changes. The page shows the same numbers as a table.
+"""Charts of the slots of each SKU by status over time: stacked areas, drawn as steps, because a number of slots stays
+the same until an event changes it. The page shows the same numbers as a table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -7,20 +7,27 @@ from typing import Any, Final, NamedTuple
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
+"""Width and height of a chart, in the units of its SVG image."""
 STATUSES: Final = ("claimed", "quarantined", "blocked", "free")
-"""From the bottom of a chart to its top."""
+"""The statuses of slots, in the order of their areas from the bottom of a chart to its top."""
 
 
 class Area(NamedTuple):
-    """The area of a status: the corners of a polygon, in the form of the attribute `points` of SVG."""
+    """The area of one status in a chart. `points` are the corners of a polygon, in the format of the SVG attribute
+    `points`.
+    """
 
     status: str
     points: str
 
 
 class Chart(NamedTuple):
-    """The chart of a SKU. `most` is the largest number of slots, which is the top of the chart. `rows` are the numbers
-    at the points at which one of them changes, and `last` those of the last point.
+    """The chart of one SKU: its numbers of slots by status at several times.
+
+    `most` is the largest total number of slots at one of these times, at least 1; it is the top of the chart. `areas`
+    are the areas of the statuses from bottom to top, without statuses that no slot has. `rows` are the numbers by
+    status, each row with its time, at the first time and at each later one at which a number differs from that of the
+    time before. `last` are the numbers by status at the last time.
     """
 
     sku: str
@@ -31,7 +38,7 @@ class Chart(NamedTuple):
 
 
 def charts(history: Mapping[str, Any]) -> list[Chart]:
-    """Return the chart of each SKU that ever had a slot in a response of `/v1/capacity/history`."""
+    """Return the charts of a response of `GET /v1/capacity/history`, one for each SKU in the response."""
     points = history["points"]
     skus = sorted({each["sku"] for point in points for each in point["skus"]})
     times = [point["at"] for point in points]
@@ -62,7 +69,9 @@ def _chart(sku: str, times: Sequence[str], numbers: Sequence[Mapping[str, int]])
 
 
 def _steps(heights: Sequence[int], most: int) -> list[tuple[float, float]]:
-    """Return the corners of a line that keeps each height until the next point."""
+    """Return the corners of a line that keeps each number of slots in `heights` until the next one, as coordinates in
+    the SVG image. `most` is the number of slots at the top of the image.
+    """
     across = WIDTH / max(1, len(heights) - 1)
     found = list[tuple[float, float]]()
     for index, height in enumerate(heights):

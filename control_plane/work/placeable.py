@@ -1,8 +1,8 @@
 """Conditions for placing a new slice in a slot, each with the reason code that is reported if it does not hold.
 
-Placement checks all conditions, and the lists of the API report the first that fails. Both use this one definition, so
-that every slot listed as free can be used. In addition, placement checks the request itself: its image, its ingress
-rules, and that the agent supports these and the rate of its SKU.
+Placement checks all conditions, and the lists of the API report the first condition that does not hold. Both use the
+definitions in this module, so that every slot listed as free can be used. In addition, placement checks what a request
+needs of a node: the image, the ingress rules, and an agent that supports the ingress rules and the rate of the SKU.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ _BLOCKING: Final = "$[*] ? (@.blocks == true).kind"
 class Need(NamedTuple):
     """An SQL condition for placement, and the reason code that is reported if it does not hold.
 
-    `holds` is null while a column that it reads is null; a null counts as false.
+    The value of `holds` is null while a column in it is null; a null counts as false.
     """
 
     holds: sa.ColumnElement[bool]
@@ -43,10 +43,11 @@ def _code(excluded: sa.ColumnElement[object]) -> sa.ColumnElement[str]:
 
 
 def of_host(node: sa.FromClause) -> tuple[Need, ...]:
-    """Return the conditions on a node's row: it has access, lacks no capability, has no drift that concerns all of its
-    slots, is not cordoned, and is not excluded after failed bring-ups.
+    """Return the placement conditions that depend only on the row of a node: the node is enrolled and not revoked, its
+    host lacks no required capability, the node has no drift that blocks placement in all of its slots, it is not
+    cordoned, and it is not excluded from placement after failed starts of slices.
 
-    `node` is the table of nodes, or a query with its columns.
+    `node` is the table of nodes, or a query with the columns of this table.
     """
     return (
         Need(node.c.key_thumbprint.is_not(None), node.c.state),
@@ -58,8 +59,10 @@ def of_host(node: sa.FromClause) -> tuple[Need, ...]:
 
 
 def of_slot(slot: sa.FromClause) -> tuple[Need, ...]:
-    """Return the conditions on a slot's row, in addition to being free. `slot` is the table of slots, or a query with
-    its columns.
+    """Return the placement conditions that depend only on the row of a slot, except that the slot is free: the slot has
+    no drift that blocks placement, and it is not excluded from placement.
+
+    `slot` is the table of slots, or a query with the columns of this table.
     """
     return (
         Need(sa.not_(slot.c.blocked), _kind_of_blocking(slot.c.drift)),
@@ -68,14 +71,14 @@ def of_slot(slot: sa.FromClause) -> tuple[Need, ...]:
 
 
 HOST: Final = of_host(nodes.node)
-"""Conditions on the row of a node as it is now."""
+"""Placement conditions on the present row of a node, in the table of nodes."""
 SLOT: Final = of_slot(slots.slot)
-"""Conditions on the row of a slot as it is now."""
+"""Placement conditions on the present row of a slot, in the table of slots."""
 
 
 def heartbeat(unreachable_after: "timedelta | sa.ColumnElement[timedelta]") -> tuple[Need, ...]:
-    """Return the conditions on a node's last heartbeat: it is recent, and it states that the agent has compared all its
-    slots with the desired state.
+    """Return the conditions on the last heartbeat of a node: the heartbeat arrived within the last `unreachable_after`,
+    and it states that the agent has compared all slots of the node with their desired state.
     """
     seen = tables.node_seen
     on_time = seen.c.seen_at > sa.func.clock_timestamp() - unreachable_after
@@ -83,10 +86,10 @@ def heartbeat(unreachable_after: "timedelta | sa.ColumnElement[timedelta]") -> t
 
 
 def kind(node: sa.FromClause = nodes.node, *, simulated_allowed: bool) -> Need:
-    """Return the condition that a node is not simulated.
+    """Return the condition that a node is not simulated; with `simulated_allowed`, a condition that always holds.
 
-    A deployment can switch the condition off, and a request that names the node skips it. A simulated node accepts
-    every order but runs no guest, so its slices are of no use to callers.
+    A simulated node accepts every order but runs no guest, so its slices are of no use to callers. A deployment can
+    allow simulated nodes for all requests, and a request that names a node does not have to fulfil this condition.
     """
     real = node.c.simulated.is_not(sa.true())
     return Need(sa.true() if simulated_allowed else real, sa.literal("simulated"))
@@ -99,17 +102,20 @@ def all_hold(needs: Sequence[Need]) -> sa.ColumnElement[bool]:
 
 async def hold_open(conn: AsyncConnection, node: NodeId) -> bool:
     """Return whether slices may be placed on a node according to its row, and prevent a cordon of the node until the
-    transaction ends. Rows of slots must be locked before.
+    transaction ends. The transaction must lock rows of slots before this call.
 
-    The lock (FOR KEY SHARE) waits only for `close`. A stronger one would also wait for reports that lock the row to
-    count a failed bring-up (FOR NO KEY UPDATE). They do so after they placed the allocation on another node, so two of
-    them with exchanged nodes would wait for each other.
+    The lock on the row (FOR KEY SHARE) waits only for the lock of `close`. A stronger lock would also wait for the
+    transactions that process a report of a failed bring-up: such a transaction places the allocation on another node,
+    and then locks this row (FOR NO KEY UPDATE) to count the failure. Two such transactions with exchanged nodes would
+    wait for each other.
     """
     return bool(await hold_all_open(conn, [node]))
 
 
 async def hold_all_open(conn: AsyncConnection, names: Collection[NodeId]) -> frozenset[NodeId]:
-    """Return those of several nodes on which slices may be placed, and prevent a cordon of each, like `hold_open`."""
+    """Return the nodes among `names` on which slices may be placed, and prevent a cordon of each node in `names` until
+    the transaction ends, like `hold_open`.
+    """
     values = {"nodes": sorted(names)}
     # Read the row in a statement after the lock: only its snapshot surely contains a cordon that was committed before.
     _, rows = await rows_together(conn, (_HOLD, values), (_OPEN, values))
@@ -126,7 +132,9 @@ _OPEN: Final = CompiledQuery(_ROW.where(all_hold(HOST)))
 
 
 async def close(conn: AsyncConnection, node: NodeId) -> None:
-    """Wait for the placements on a node that are not committed, and let later ones wait until the transaction ends."""
+    """Wait until all other transactions that place slices on a node have ended, and block later placements on the node
+    until the transaction of `conn` ends.
+    """
     row = sa.select(sa.literal(1)).where(nodes.node.c.node_id == node)
     await conn.execute(row.with_for_update())
 
@@ -136,8 +144,8 @@ async def hosts_blocked(
 ) -> dict[NodeId, str]:
     """Return the nodes among `names` on which no new slice is placed now, each with the code of the first reason.
 
-    The reason `simulated` is returned only if there is no other one: it is the only one that does not apply to a
-    request that names the node.
+    The code `simulated` is returned only for a node to which no other reason applies, because it is the only code that
+    does not apply to a request that names the node.
     """
     node, (access, *sound) = nodes.node, HOST
     needs = (access, *heartbeat(unreachable_after), *sound, kind(simulated_allowed=simulated_allowed))
@@ -154,8 +162,8 @@ async def hosts_blocked(
 async def slots_blocked(
     conn: AsyncConnection, names: Collection[SlotId], unreachable_after: timedelta, *, simulated_allowed: bool
 ) -> dict[SlotId, str]:
-    """Return the slots among `names` in which no new slice could be placed now even if they were free, with reason
-    codes.
+    """Return the slots among `names` in which no new slice could be placed now even if they were free, each with the
+    code of the first reason. Reasons of the node come before those of the slot.
     """
     node_names = {node_of(name) for name in names}
     hosts = await hosts_blocked(conn, node_names, unreachable_after, simulated_allowed=simulated_allowed)

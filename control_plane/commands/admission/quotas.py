@@ -1,9 +1,9 @@
 """Quotas of a request: read the limits of its project and its caller, and check them (ALC-13).
 
 A request is checked twice. The first check is before placement and takes no lock, so that a request that exceeds a
-limit is refused without a search for slots. The second check decides. It is made with the rows of use already changed
-and the lock of each holder that has a limit, and the lock is held only from there to the commit. So requests of a
-project with limits take turns for their appends only, and a project without limits takes no such lock.
+limit is refused without a search for slots. The second check decides. When it runs, the transaction has already changed
+the rows of use, and it takes the lock of each holder of a limit (project or caller) until the commit. So requests of a
+project with limits take turns for their appends only, and requests without limits take no such lock.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -53,7 +53,8 @@ from read_models.projects import ProjectRow
 
 
 class Budget(NamedTuple):
-    """The budget of a project in a month, and what of it was committed as of the last commit. `now` is the time of the
+    """The budget of a project in a calendar month: `limit` is the budget as money, and `committed` the part of it that
+    leases commit, as a weight (`decisions.budgets`), as of the last committed transaction. `now` is the time of the
     request.
     """
 
@@ -64,12 +65,16 @@ class Budget(NamedTuple):
     committed: Decimal
 
     def exceeded(self, committed: Decimal, cost: Decimal) -> list[ExceededLimit]:
-        """Return this budget if a request that costs `cost` in the month does not fit into it."""
+        """Return this budget as an exceeded limit if a request does not fit into it, else an empty list. `committed` is
+        the weight that leases commit, and `cost` the weight of the request, both in the month.
+        """
         return exceeded_budget(self.project, self.limit, committed, cost)
 
 
 class Quota(NamedTuple):
-    """The limits of a project or a caller, and its use as of the last commit. `stream` is that of the holder."""
+    """The limits of a project or a caller (the holder), and what the holder uses of them as of the last committed
+    transaction. `stream` is the event stream of the holder.
+    """
 
     scope: Scope
     holder: str
@@ -83,20 +88,20 @@ _NO_LIMITS: Final = ProjectLimits()
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The limits of the project of a request, and the quotas that apply: those of its project and its caller, as far as
-    they have limits of amounts.
+    """The quotas that apply to a request: those of its project and its caller, as far as each of the two has limits of
+    amounts. `project_limits` are all limits of the project.
     """
 
     quotas: tuple[Quota, ...]
     project_limits: ProjectLimits = _NO_LIMITS
     reserved: Mapping[ProjectId, Mapping[SkuName, int]] = field(default_factory=dict)
-    """The reservations of all projects."""
+    """The reservations of all projects: the number of reserved slots by project and SKU."""
     budget: Budget | None = None
-    """Budget of the project; None if it has none, or if the request cannot cost anything."""
+    """Budget of the project; None if the project has no budget, or if the request cannot cost anything."""
 
     def cost_of_lease(self, use: SlotUse, request: AllocationRequested) -> Decimal:
-        """Return what the lease of a request costs in the month of the budget, as a weight, if it begins now; 0 without
-        a budget. `use` is what each of its slots counts.
+        """Return what the lease of a request costs in the month of the budget, as a weight, if the lease begins at the
+        time `now` of the budget; 0 without a budget. `use` is what each slot of the request counts towards quotas.
         """
         if (budget := self.budget) is None:
             return NOTHING
@@ -104,8 +109,8 @@ class Quotas:
         return weight_of(use.price_per_hour, request.slot_count, budget.now, end, budget.month)
 
     def exceeded(self, requested: QuotaUse, cost: Decimal = NOTHING) -> list[ExceededLimit]:
-        """Return the limits that a request would exceed, as of the last commit. `cost` is what it costs in the month of
-        the budget, as a weight.
+        """Return the limits that a request would exceed, as of the last committed transaction. `requested` are the
+        amounts of the request, and `cost` is what the request costs in the month of the budget, as a weight.
         """
         exceeded = [limit for each in self.quotas for limit in _exceeded(each, each.used, requested)]
         return exceeded + (self.budget.exceeded(self.budget.committed, cost) if self.budget else [])
@@ -113,13 +118,15 @@ class Quotas:
     def last_check(
         self, requested: QuotaUse, cost: Decimal = NOTHING, *, may_retry: bool = False
     ) -> LastCheck | None:
-        """Return the check that decides whether a request may have these amounts and cost; None if no limit applies. It
-        raises `NotAdmitted`; if the request `may_retry`, it raises `RetryWithoutLocks` instead.
+        """Return the check that decides whether a request may have the amounts `requested` and this cost; None if no
+        limit applies. If a limit is exceeded, the check raises `NotAdmitted`, or `RetryWithoutLocks` if `may_retry`.
         """
         return last_check([(self, requested, cost)], may_retry=may_retry)
 
     def after(self, requested: Mapping[StreamId, QuotaUse]) -> "Quotas":
-        """Return these quotas as if other requests already used these amounts of the holders."""
+        """Return these quotas as if other requests already used the amounts `requested`, by the streams of the
+        holders.
+        """
         quotas = (
             each._replace(used=each.used.plus(requested.get(each.stream, NOTHING_USED)))
             for each in self.quotas
@@ -133,8 +140,9 @@ UNLIMITED = Quotas(())
 def last_check(
     requests: Iterable[tuple[Quotas, QuotaUse, Decimal]], *, may_retry: bool = False
 ) -> LastCheck | None:
-    """Return the check that decides whether requests may have their amounts and costs, all of them or none; None if no
-    limit applies. It raises `NotAdmitted`, or `RetryWithoutLocks` if `may_retry`.
+    """Return the check that decides whether requests may have their amounts and costs, either all requests or none;
+    None if no limit applies. If a limit is exceeded, the check raises `NotAdmitted`, or `RetryWithoutLocks` if
+    `may_retry`.
     """
     limited: dict[StreamId, tuple[Quota, QuotaUse]] = {}
     costs: dict[StreamId, tuple[Budget, Decimal]] = {}
@@ -158,7 +166,7 @@ def last_check(
             for limit in _exceeded(quota, used[stream].minus(requested), requested)
         ]
         for budget, cost in costs.values():
-            # A statement of its own after the lock: it sees the commitments of each earlier holder of the lock.
+            # This statement follows that of the lock, so it reads the commitments of every earlier holder of the lock.
             exceeded += budget.exceeded(await _committed(conn, budget), cost)
         if exceeded:
             raise RetryWithoutLocks if may_retry else over_quota(exceeded)
@@ -175,7 +183,9 @@ def _limits_any(limits: Limits, requested: QuotaUse) -> bool:
 
 
 def _hold() -> sa.Select[Any]:
-    """Return the query that locks projects, in the order of their names, and reads the limits of a caller of each."""
+    """Return the query that locks the rows of projects in the order of their names, and reads for each project the
+    limits of one caller. The parameters `projects` and `actors` are lists of equal length.
+    """
     texts = ARRAY(sa.Text)
     given = sa.bindparam("projects", type_=texts), sa.bindparam("actors", type_=texts)
     wanted = sa.func.unnest(*given).table_valued("project", "actor", name="wanted").render_derived()
@@ -198,8 +208,8 @@ _HOLD: Final = CompiledQuery(_hold())
 
 
 class HeldProject(NamedTuple):
-    """Objections to the use of a project for an allocation, and the quotas that apply to the request. `any_waiting` is
-    whether requests of any project wait for capacity.
+    """The result of `hold_project`: the objections to the use of a project for an allocation, and the quotas that apply
+    to the request. `any_waiting` is True if a request of any project waits for capacity.
     """
 
     objections: list[Objection]
@@ -210,12 +220,13 @@ class HeldProject(NamedTuple):
 async def hold_project(
     conn: AsyncConnection, project: ProjectId, actor: str | None, most_waiting: int | None = None
 ) -> HeldProject:
-    """Return the objections to the use of a project for an allocation, and the quotas that apply to requests of the
-    caller `actor` in it (None: only those of the project). `most_waiting` is the limit of waiting requests if the
-    project has none; None: no limit of them applies.
+    """Lock a project, and return the objections to its use for an allocation and the quotas that apply to a request.
 
-    Until the transaction ends, no other transaction can archive the project or change its limits. Rows of projects
-    are locked before rows of slots.
+    `actor` is the caller of the request; if it is None, only the quotas of the project are returned. `most_waiting` is
+    the maximum number of waiting requests of a project that has no such limit of its own; None: no maximum.
+
+    Until the transaction ends, no other transaction can archive the project or change its limits. Each transaction
+    locks rows of projects before rows of slots.
     """
     return (await hold_projects(conn, [(project, actor)], most_waiting))[project, actor]
 
@@ -225,7 +236,9 @@ async def hold_projects(
     wanted: Collection[tuple[ProjectId, str | None]],
     most_waiting: int | None = None,
 ) -> dict[tuple[ProjectId, str | None], HeldProject]:
-    """Return what `hold_project` returns, for each of several pairs of a project and a caller."""
+    """Lock the projects of several pairs of a project and a caller, and return for each pair what `hold_project`
+    returns.
+    """
     values = {"projects": [project for project, _ in wanted], "actors": [actor for _, actor in wanted]}
     holders = {stream_of_project(project) for project, _ in wanted}
     holders |= {stream_of_principal(actor) for _, actor in wanted if actor is not None}
@@ -255,7 +268,9 @@ async def hold_projects(
 def _limited(
     project: ProjectId, actor: str | None, row: Mapping[str, Any], most_waiting: int | None
 ) -> list[Quota]:
-    """Return the quotas of a project and a caller that have limits; their use is not read yet."""
+    """Return the quotas of a project and a caller, without those that have no limits of amounts. What the holders use
+    is not read yet: `used` is zero.
+    """
     limits = ProjectRow(row).limits
     if most_waiting is not None and limits.waiting_requests is None:
         limits = msgspec.structs.replace(limits, waiting_requests=most_waiting)
@@ -267,8 +282,8 @@ def _limited(
 
 
 async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Quotas:
-    """Return the quotas of the project of an allocation, and hold the project like `hold_project`. An allocation that
-    does not exist has none.
+    """Lock the project of an allocation like `hold_project`, and return the quotas of the project, without those of a
+    caller. For an allocation that does not exist, return `UNLIMITED`.
     """
     stream = stream_of_allocation(allocation)
     query = sa.select(event.c.project).where(event.c.stream_id == stream, event.c.version == 1)
@@ -279,7 +294,7 @@ async def hold_project_of(conn: AsyncConnection, allocation: AllocationId) -> Qu
 
 
 async def with_budget(conn: AsyncConnection, project: ProjectId, quotas: Quotas, now: datetime) -> Quotas:
-    """Return the quotas of a request for a lease with the budget of its project, if it has one."""
+    """Return the quotas of a request for a lease, completed by the budget of the project if the project has one."""
     limit = quotas.project_limits.budget_per_month
     if limit is None:
         return quotas
@@ -293,6 +308,6 @@ async def _committed(conn: AsyncConnection, budget: Budget) -> Decimal:
 
 
 def ingress_use(rules: Sequence[IngressRequest]) -> QuotaUse:
-    """Return the amounts that requested ingress rules count."""
+    """Return what requested ingress rules count towards quotas: public addresses and public ports."""
     addresses = sum(isinstance(each.to, AddressRequest) for each in rules)
     return QuotaUse(public_addresses=addresses, public_ports=len(rules) - addresses)

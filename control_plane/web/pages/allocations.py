@@ -68,7 +68,7 @@ async def show(visit: Visit) -> Response:
 
 
 def _commands(visit: Visit, name: str) -> list[Command]:
-    """Return the commands that read an allocation and carry out its actions."""
+    """Return the command lines that read an allocation and carry out the actions on it."""
     own = ("allocations", name)
     return [
         command_of(visit.request, "Show", cli=("allocations", "show", name), path=own),
@@ -123,7 +123,9 @@ def _visible(text: str) -> str:
 
 
 def _is_until(event: Mapping[str, Any], at: str) -> bool:
-    """Return whether an event was recorded until `at`, which the API has accepted as a moment."""
+    """Return whether an event was recorded at or before a moment. `at` is the moment as `position:N` or a time (RFC
+    3339); the API must have accepted it before.
+    """
     position = at.removeprefix("position:")
     if position != at:
         return bool(event["position"] <= int(position))
@@ -131,8 +133,8 @@ def _is_until(event: Mapping[str, Any], at: str) -> bool:
 
 
 def _logins(allocation: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the command line of ssh(1) for each endpoint that leads to the SSH server of a slice, and for each slice
-    through the SSH gateway.
+    """Yield the command lines of ssh(1) that log in to the slices of an allocation: one for each endpoint that leads to
+    the SSH server of a slice, and, if the allocation has access by the SSH gateway, one for each slice through it.
     """
     if allocation.get("ssh_gateway"):
         for number, slot in enumerate(allocation["slots"]):
