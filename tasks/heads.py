@@ -1,8 +1,8 @@
 """Heads of the ledger as a node reads them, and the comparison of two heads; without I/O.
 
 A head is a statement of the sealer about the history of the ledger (LED-7): the number of positions, and the root of a
-Merkle tree (RFC 6962) over them. `control_plane.audit.heads` describes all its fields. A node reads only those that it
-compares, and ignores the others, so that a later release may add fields.
+Merkle tree (RFC 6962) over them. `control_plane.audit.heads` describes all fields of a head. A node reads only the
+fields that it compares, and ignores the others, so that a later release may add fields.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,9 @@ MAX_HEAD: Final = 4096
 
 
 class HeldHead(msgspec.Struct, frozen=True):
-    """The fields of a head that a node compares."""
+    """The fields of a head that a node compares. `previous` is the SHA-256 of the signed text of the head before this
+    one (hexadecimal); None for the first head.
+    """
 
     number: int
     size: int
@@ -34,7 +36,9 @@ class HeldHead(msgspec.Struct, frozen=True):
 
 
 class SizesToProve(NamedTuple):
-    """Two heads agree if a proof shows that the tree of `first` leaves is a prefix of the tree of `second` leaves."""
+    """Numbers of leaves and roots of the Merkle trees of two heads, if only a consistency proof can show whether the
+    two heads agree. They agree if the tree with `first` leaves is a prefix of the tree with `second` leaves.
+    """
 
     first: int
     first_root: bytes
@@ -62,8 +66,8 @@ def stored_head(text: str) -> HeldHead:
 def difference(held: str, other: str) -> SizesToProve | str | None:
     """Compare two heads with verified signatures, in any order of time.
 
-    Return None if they agree, a sentence if they contradict each other, and the sizes for a proof if only a proof
-    decides. Raises `UnreadableHead`.
+    Return None if the heads agree, a sentence with the contradiction if they contradict each other, and the sizes for a
+    consistency proof if only such a proof can decide. Raises `UnreadableHead`.
     """
     first, second = sorted((held, other), key=lambda text: stored_head(text).number)
     older, newer = stored_head(first), stored_head(second)

@@ -1,7 +1,8 @@
 """Totals and entries of usage, each entry with the events that it follows from.
 
 Amounts are sums of exact decimal numbers; `amounts.amount_of` rounds. An entry of a billing period has an id. A
-reversal and a re-entry name the entry that they replace: the newest one of the same allocation and period of use.
+reversal and a re-entry name the entry that they correct: the newest earlier entry for the use of the same allocation in
+the same billing period.
 """
 
 from collections import defaultdict
@@ -24,18 +25,22 @@ from read_models.usage.periods import Bill, Period, closed_before
 from read_models.usage.tables import usage_lease
 
 _CHUNK: Final = 500
-"""Number of entries that `stream` keeps in memory."""
+"""Maximum number of entries that `stream` has in memory at a time."""
 
 
 class Grouping(NamedTuple):
-    """What usage is grouped by: `project`, `sku`, or the value of a label."""
+    """The property by which usage is grouped. `field` is `project`, `sku` or `label`. For `label`, usage is grouped by
+    the value of the label with the name `label`.
+    """
 
     field: str
     label: str | None = None
 
 
 class Total(NamedTuple):
-    """The usage of a group. `key` is None for allocations without the label that usage is grouped by."""
+    """The usage of a group and its number of entries. `key` is the project, SKU or label value of the group; None for
+    allocations without the label, and for usage that is not grouped.
+    """
 
     key: str | None
     amount: Amount
@@ -51,19 +56,22 @@ class Source(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The place of an entry in the list: the position of its allocation's request, and the number of its piece."""
+    """The place of an entry in the list. `request` is the position of the event that requested its allocation, and
+    `piece` distinguishes the entries of one allocation (`intervals.entries_of`).
+    """
 
     request: Position
     piece: int
 
 
 class Entry(NamedTuple):
-    """The usage of one allocation in a range of time or a billing period. `running` is whether the lease had not ended
+    """The usage of one allocation in a range of time or a billing period. `running` is True if the lease has not ended
     yet.
 
-    The amount of a reversal is negative. An entry of a billing period has an `id`. `service_period` is the billing
-    period in which the slots were used, and `corrects` the id of the entry that a reversal takes back and a re-entry
-    replaces, None if there was none.
+    The amount of a reversal is negative. `id` and `billing_period`, the name of the period that bills the entry, are
+    None for a range of time. `service_period` is the name of the billing period in which the slots were used.
+    `corrects` is the id of the earlier entry that a reversal cancels and that a re-entry replaces; None if the entry
+    corrects no earlier one.
     """
 
     place: Place
@@ -89,7 +97,9 @@ class Entry(NamedTuple):
 async def totals(
     conn: AsyncConnection, which: UsageFilter, bill: Bill, grouping: Grouping | None
 ) -> list[Total]:
-    """Return the usage of each group, ordered by key; without a grouping, that of all as one group, if there is any."""
+    """Return the usage of each group, ordered by key. Without a grouping, return all usage as one group; if there is no
+    usage, return an empty list.
+    """
     found = entries_of(which, bill)
     key = _key(found, grouping)
     query = sa.select(key.label("key"), *_sums(found))
@@ -98,7 +108,9 @@ async def totals(
 
 
 async def totals_by_kind(conn: AsyncConnection, which: UsageFilter, bill: Bill) -> dict[bool, Total]:
-    """Return the total of the metered entries (False) and that of the corrections (True), as far as there are any."""
+    """Return the total of the metered entries of a bill under the key False, and that of its corrections (reversals and
+    re-entries) under the key True. A key without entries is missing.
+    """
     found = entries_of(which, bill)
     is_correction = found.c.kind != EntryKind.METERED.value
     query = sa.select(is_correction.label("key"), *_sums(found)).group_by(is_correction)
@@ -115,8 +127,10 @@ async def entries(
     limit: int,
     descending: bool = False,
 ) -> list[Entry]:
-    """Return one page of the entries that the totals of a bill are the sums of, in the order of the allocations'
-    requests, each with its events.
+    """Return one page of the entries of a bill, each with the events from which it follows, in the order in which the
+    allocations were requested. `after` is the place of the last entry of the previous page.
+
+    The totals of a bill are the sums of its entries.
     """
     found = entries_of(which, bill)
     query = keyset(sa.select(found), [found.c.request, found.c.piece], after, limit, descending=descending)
@@ -124,8 +138,8 @@ async def entries(
 
 
 async def stream(conn: AsyncConnection, which: UsageFilter, bill: Bill) -> AsyncIterator[list[Entry]]:
-    """Yield all entries of a bill in lists of bounded length, in the order of `entries`. `conn` is in a transaction
-    with isolation level repeatable read.
+    """Yield all entries of a bill in lists of at most `_CHUNK` entries, in the order of `entries`. `conn` must be in a
+    transaction with the isolation level repeatable read.
     """
     found = entries_of(which, bill)
     query = sa.select(found).order_by(found.c.request, found.c.piece)
@@ -165,8 +179,11 @@ async def _sources(conn: AsyncConnection, positions: set[int]) -> dict[int, Sour
 async def _corrected(
     conn: AsyncConnection, bill: Bill, corrections: Sequence[Any]
 ) -> dict[tuple[str, str], Period]:
-    """Return the period that billed the newest entry of the same allocation and period of use, for each correction of
-    which there is one. The keys are the allocation and the period of use.
+    """Return, for each correction of a bill (a reversal or a re-entry), the billing period that billed the entry that
+    it corrects: the newest earlier entry for the use of the same allocation in the same billing period.
+
+    The keys are the id of the allocation and the name of the billing period in which the slots were used. The key of a
+    correction without an earlier entry is missing.
     """
     if not corrections or bill.corrections is None:
         return {}
@@ -190,7 +207,9 @@ async def _corrected(
 
 
 def entry_id(billing: str, service: str, allocation: str, kind: EntryKind) -> str:
-    """Return the id of an entry: the period that bills it, the period of use, the allocation and the kind."""
+    """Return the id of an entry, which consists of the name of the billing period that bills the entry (`billing`), the
+    name of the billing period in which the slots were used (`service`), the allocation and the kind.
+    """
     return f"{billing}/{service}/{allocation}/{kind}"
 
 
