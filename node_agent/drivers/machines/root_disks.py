@@ -1,12 +1,13 @@
 """The root disks of the slots' machines on a real host, one folder per slot below `slots/`.
 
-A root disk is a qcow2 file that contains what the guest changed of its disk image. The folder also contains a hard link
-to the image, so that the image stays complete while a root disk uses it, and the UEFI variables of the guest. A file is
-created with a name that begins with a dot, and gets its final name when it is complete.
+A root disk is a qcow2 file that contains only the blocks that the guest changed of its disk image. The folder also
+contains a hard link to the image, so that the image stays complete while a root disk uses it, and the UEFI variables of
+the guest. A file is created with a name that begins with a dot, and gets its final name when it is complete.
 
-A release overwrites each file with zeros before it deletes it, from the end of the file, which it truncates as it goes:
-if it is interrupted, the next call continues. This deletes data on file systems that overwrite in place, such as ext4;
-it does not on those that write changed data elsewhere, such as btrfs, or on a solid-state disk that keeps old blocks.
+When a slot is released, each file is overwritten with zeros before it is deleted: from its end to its beginning, and
+truncated in the same steps, so that the next call continues after an interruption. The old data is then gone on file
+systems that overwrite data in place, such as ext4. Old data can remain on file systems that write changed data to other
+blocks, such as btrfs, and on a solid-state disk that keeps old blocks.
 """
 
 import json
@@ -27,7 +28,9 @@ from tasks.orders import RootDisk
 
 GIB: Final = 2**30
 CALL_SECONDS: Final = 10.0
-"""Time after which a download or the overwriting of a disk pauses, so that the caller can be halted."""
+"""Time in seconds after which one call pauses a download or the overwriting of a disk, so that the thread of the caller
+can be stopped.
+"""
 _PIECE: Final = 16 * 2**20
 _BASE: Final = "base-"
 _QEMU_IMG_SECONDS: Final = 60.0
@@ -37,8 +40,8 @@ _NONE: Final = (
 
 
 class RootDisksFolder:
-    """Cached images and root disks below the folder of `settings`. Implements
-    `node_agent.aspects.hypervisors.RootDisks`.
+    """Implementation of `node_agent.aspects.hypervisors.RootDisks`: cached images and root disks below the folder of
+    `settings`. A call pauses a download or the overwriting of a disk after `call_seconds`.
 
     Raises `SettingsRefused` if the folder cannot be created, or if the CA of the image store cannot be used.
     """
@@ -116,8 +119,8 @@ class RootDisksFolder:
         return DiskBoot(path, code, variables, path.with_suffix(".nvram"))
 
     def _checked(self, base: Path, disk: RootDisk) -> int:
-        """Return the size in bytes of the disk in an image. Raises `ImageUnusable` if the image refers to other files,
-        or has another format.
+        """Return the virtual size, in bytes, of the disk in the image file `base`. Raises `ImageUnusable` if the image
+        refers to other files, or does not have the format of `disk`.
         """
         found: dict[str, Any] = json.loads(
             _qemu_img("info", "--output=json", "-f", disk.format, str(base), failure=ImageUnusable) or "{}"
@@ -136,7 +139,7 @@ class RootDisksFolder:
 
 
 class NoRootDisks:
-    """Implements `node_agent.aspects.hypervisors.RootDisks` for a node that has no folder for root disks."""
+    """Implementation of `node_agent.aspects.hypervisors.RootDisks` for a node without a folder for root disks."""
 
     def found(self, slot: str) -> tuple[str, ...]:
         return ()
@@ -148,26 +151,30 @@ class NoRootDisks:
         raise HostRefused(_NONE.format(disk.digest))
 
     def wipe(self, slot: str) -> None:
-        """Do nothing: `found` finds nothing to wipe."""
+        """Do nothing, because a node without a folder for root disks has no root disks that could be overwritten."""
 
     def boot(self, name: str, disk: RootDisk) -> DiskBoot:
         raise HostRefused(_NONE.format(disk.digest))
 
 
 def _is_folder(path: Path) -> bool:
-    """Return whether the path is a folder and not a link to a folder. Raises `OSError` if the path does not exist."""
+    """Return whether a path is a folder and not a link to a folder. Raises `OSError` if the path does not exist."""
     return stat.S_ISDIR(path.lstat().st_mode)
 
 
 def _hidden(path: Path) -> Path:
-    """Rename a file that is to be overwritten, so that a part of it is never used as a root disk."""
+    """Rename a file that is to be overwritten, so that an incomplete file is never used as a root disk. Return the new
+    path.
+    """
     if path.name.startswith(".wiping-"):
         return path
     return path.rename(path.with_name(f".wiping-{path.name}"))
 
 
 def _overwrite(path: Path, until: float) -> None:
-    """Overwrite a file with zeros and delete it. Raises `HostUnreadable` after the monotonic time `until`."""
+    """Overwrite a file with zeros and delete it. Raises `HostUnreadable` if this is not complete at the monotonic time
+    `until`; the next call continues.
+    """
     with path.open("r+b", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
         while end > 0:
@@ -185,7 +192,9 @@ def _overwrite(path: Path, until: float) -> None:
 
 
 def _has_data(descriptor: int, start: int, end: int) -> bool:
-    """Whether any block of this part of a file is allocated (lseek(2), SEEK_DATA)."""
+    """Return whether the file system has allocated any block of a file between the offsets `start` and `end` (lseek(2),
+    SEEK_DATA).
+    """
     try:
         return os.lseek(descriptor, start, os.SEEK_DATA) < end
     except OSError:
@@ -193,7 +202,9 @@ def _has_data(descriptor: int, start: int, end: int) -> bool:
 
 
 def _qemu_img(*arguments: str, failure: type[HostRefused] = HostRefused) -> str:
-    """Run qemu-img and return its output. Raises `failure` if it fails, `HostUnreadable` if it does not finish."""
+    """Run qemu-img and return its output. Raises `failure` if qemu-img reports a failure, `HostRefused` if it is not
+    installed, and `HostUnreadable` if it does not finish within `_QEMU_IMG_SECONDS`.
+    """
     try:
         done = subprocess.run(
             ["qemu-img", *arguments],
