@@ -1,8 +1,8 @@
-"""`console`: how long pages of the web console take when there are many allocations and a million events.
+"""Benchmark `console`: the time that pages of the web console take with many allocations and a million events.
 
 The ledger is that of the benchmark `list`: 100,000 allocations of several projects, with labels and with all events of
 their lives. The fleet has 5,000 nodes with 40,000 slots, as rows without events (`bench.placement.fleet`). A logged-in
-browser requests the pages one after the other over HTTP, without their scripts and style. In each round, a second
+browser requests the pages one after the other over HTTP, without their scripts and styles. In each round, a second
 control plane measures the echo of a serial console (`bench.allocate.console_echo`), and Chromium opens the timeline of
 an allocation with 20,000 events (`bench.allocate.long_timeline`).
 """
@@ -41,10 +41,10 @@ from deploy.embedded.redis import running_redis
 
 ROUNDS: Final = 5
 REQUESTS: Final = 50
-"""Number of requests of each page in a round."""
+"""Number of times that each page is requested in a round."""
 NODES: Final = 5000
 FULL: Final = 0.7
-"""Share of the slots that allocations hold."""
+"""Share of the slots that allocations hold, from 0 to 1."""
 _TABLES: Final = ("allocations", "capacity", "project_events", "usage")
 _NO_LIMIT: Final = {"SLICEPLANE_REQUESTS_PER_MINUTE": "0", "SLICEPLANE_PROJECT_REQUESTS_PER_MINUTE": "0"}
 _PAGES: Final = (
@@ -63,7 +63,7 @@ _PAGES: Final = (
     "/ui/nodes/{node}/slots/{index}",
 )
 _PREVIEW: Final = "/ui/allocations/new/preview"
-"""What the form of a new allocation requests while it is filled in."""
+"""Path that the form of a new allocation requests while a user fills it in."""
 _HISTORY: Final = (
     "/ui/events",
     "/ui/events?project=project-{project}&type=allocation.lease_granted",
@@ -85,7 +85,9 @@ class _Browser:
         self._form: dict[str, str] = {}
 
     async def log_in(self, key: str) -> None:
-        """Log in, and choose the allocations that pages show. Raises `RuntimeError` if the login fails."""
+        """Log in, and read the ids of allocations and the newest position, which the paths of pages contain. Raises
+        `RuntimeError` if the login fails.
+        """
         form = await self._client.get("/ui/login")
         found = _HIDDEN.search(form.text)
         if found is None:
@@ -115,7 +117,9 @@ class _Browser:
         return {**fields, "csrf": found[1], "ssh_keys": SSH_KEY}
 
     async def preview(self) -> float:
-        """Return the milliseconds of the preview of a new allocation. Raises `RuntimeError` if it names no node."""
+        """Request the preview of a new allocation, and return the response time in milliseconds. Raises `RuntimeError`
+        if the preview does not name a node.
+        """
         began = time.perf_counter()
         answer = await self._client.post(_PREVIEW, data=self._form)
         took = (time.perf_counter() - began) * 1000
@@ -124,7 +128,11 @@ class _Browser:
         return took
 
     async def open(self, page: str) -> float:
-        """Return the milliseconds of a page. Raises `RuntimeError` if the page is not shown."""
+        """Request a page, and return the response time in milliseconds. Raises `RuntimeError` if the status of the
+        response is not 200.
+
+        `page` is the path of the page; its placeholders get different ids with each request.
+        """
         self._sent += 1
         path = page.format(
             node=f"n{1 + self._sent % (NODES - 1):06d}",
@@ -174,7 +182,7 @@ async def _running() -> AsyncIterator[TakeRound]:
         await browser.preview()
 
         async def take(_number: int, progress: Progress) -> Round:
-            # Before the pages, which the programs of the second control plane would slow down.
+            # Measure the echo before the pages: the programs of the second control plane would slow the pages down.
             found: dict[str, list[float]] = {"page": [], "history": [], "echo": await echoes()}
             for number in range(REQUESTS):
                 for kind, pages in (("page", _PAGES), ("history", _HISTORY)):

@@ -1,7 +1,8 @@
-"""The control plane of the fleet as deployed: real servers, and two processes of each program.
+"""Control plane for benchmarks of a fleet, run as in a deployment: real servers, and two processes of each program.
 
-TLS is off, as in the other benchmarks. Nodes alternate between the two APIs, the dispatchers share the work, and one
-projector leads. Every site starts with the catalogue of the lab and no nodes, and its data is deleted with it.
+TLS is off, as in the other benchmarks. Nodes alternate between the two API processes, the dispatchers share the work,
+and one projector leads. Each control plane starts with the catalogue of the lab and without nodes, and has all its data
+in one folder.
 """
 
 import asyncio
@@ -45,7 +46,9 @@ class ProgramEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FleetSite:
-    """A running control plane. `children` are the programs by name (`api`, `api-2`, ...), `apis` their URLs."""
+    """A running control plane. `children` are the processes of its programs by name (`api`, `api-2`, ...), and `apis`
+    the URLs of the API processes.
+    """
 
     postgres: PostgresServer
     redis: RedisServer
@@ -53,7 +56,7 @@ class FleetSite:
     children: Mapping[str, Child]
 
     def clients(self) -> list[httpx.AsyncClient]:
-        """Return one HTTP client with an admin key for each API."""
+        """Return one HTTP client with an admin key for each API process."""
         headers, trusted = {"Authorization": f"Bearer {KEY}"}, httpx.create_ssl_context()
         return [
             httpx.AsyncClient(base_url=f"{url}/v1", headers=headers, timeout=60, verify=trusted)
@@ -62,7 +65,7 @@ class FleetSite:
 
     @asynccontextmanager
     async def database(self) -> AsyncIterator[AsyncConnection]:
-        """Connect to the database as the application's role, to inspect it."""
+        """Connect to the database with the role of the application, to read its tables."""
         engine = create_async_engine(sqlalchemy_url(self.postgres))
         try:
             async with engine.connect() as conn:
@@ -71,7 +74,7 @@ class FleetSite:
             await engine.dispose()
 
     def cpu(self) -> dict[str, float]:
-        """Return the processor seconds that each program has used so far, summed over its processes."""
+        """Return the processor time in seconds that each program has used so far, summed over its processes."""
         return _by_program({name: cpu(pid) for name, pid in self._pids().items()})
 
     def memory(self) -> dict[str, float]:
@@ -80,7 +83,7 @@ class FleetSite:
         return _by_program({name: each.memory for name, each in found.items()})
 
     def check_programs_run(self) -> None:
-        """Check that every program of the control plane runs. Raises `ProgramEnded`."""
+        """Check that every process of the control plane runs. Raises `ProgramEnded`."""
         for name, child in self.children.items():
             if child.status is not None:
                 raise ProgramEnded(
@@ -146,7 +149,11 @@ def _redis(folder: Path) -> Iterator[RedisServer]:
 def _programs(
     folder: Path, environment: Mapping[str, str], sealing: Mapping[str, str], ports: Sequence[int]
 ) -> Iterator[dict[str, Child]]:
-    """Run all programs of the control plane, one of each for every port. `sealing` are settings of the sealers."""
+    """Run each program of the control plane, except the SSH gateway, once for each port until the context ends. Yield
+    the processes by name (`api`, `api-2`, ...).
+
+    `environment` has the settings of all programs except the sealer, and `sealing` those of the sealer.
+    """
     started: dict[str, Child] = {}
     try:
         # No benchmark connects to slices.

@@ -1,4 +1,8 @@
-"""Descriptions of field types, and example events that show from which fields a computed text is derived."""
+"""Descriptions of the types of fields, for the generated documentation pages of events and tasks.
+
+`pointing` makes example events for the same pages: each field contains its own path, so that a text computed from such
+an event, for example a claim, shows from which fields it is computed.
+"""
 
 import re
 from collections.abc import Iterator
@@ -45,11 +49,13 @@ _UNITS: Final = {
 
 
 class NoDescription(LookupError):
-    """The generator of a documentation page has no description for the type of a field."""
+    """The generator of the documentation pages has no description for the type of a field."""
 
 
 def in_words(field: str, annotation: Any) -> str:
-    """Describe a field's type in words, with the unit from the end of the field's name. Raises `NoDescription`."""
+    """Return the description of a field's type, such as `whole number of seconds`. The last word of the field's name
+    determines the unit. Raises `NoDescription`.
+    """
     if isinstance(annotation, NewType):
         return kind_in_words(annotation)
     if unit := _UNITS.get((annotation, field.rpartition("_")[2])):
@@ -82,13 +88,13 @@ def _generic_in_words(field: str, annotation: Any) -> str:
 
 
 def kind_in_words(kind: NewType) -> str:
-    """Return the type's name as words: `MacAddress` becomes `MAC address`."""
+    """Return the name of a value type as words: `MacAddress` becomes `MAC address`."""
     parts = re.findall(r"[A-Z][a-z0-9]*", kind.__name__)
     return " ".join(_SPELLED.get(part, part.lower()) for part in parts)
 
 
 def is_part(annotation: object) -> TypeGuard[type]:
-    """Return whether the type has fields of its own."""
+    """Return whether a type is a class with fields of its own."""
     return isinstance(annotation, type) and issubclass(annotation, Record | BaseModel)
 
 
@@ -108,12 +114,12 @@ def hints_of(holder: type) -> dict[str, Any]:
 
 
 def part_in_words(record: type) -> str:
-    """Return the class name as words: `SlotNetwork` becomes `slot network`."""
+    """Return the name of a class as words: `SlotNetwork` becomes `slot network`."""
     return " ".join(re.findall(r"[A-Z][a-z0-9]*", record.__name__)).lower()
 
 
 def parts_of(holder: type) -> Iterator[type]:
-    """Yield the nested types of an event or task: the types of its fields that have fields, and so on recursively."""
+    """Yield the classes with fields of their own that occur in the field types of an event or task, recursively."""
     for leaf in _leaves_of(holder):
         if is_part(leaf):
             yield leaf
@@ -141,7 +147,7 @@ def _leaves(annotation: Any) -> Iterator[Any]:
 
 
 class _NumberField(int):
-    """A number that is formatted as the path of its field, such as `{rule.port}`."""
+    """An integer that is formatted as the path of its field, such as `{rule.port}`."""
 
     path: str
 
@@ -155,9 +161,11 @@ class _NumberField(int):
 
 
 def pointing(struct: type[F], path: str = "") -> F:
-    """Return an instance of an event class in which each text field contains its path, such as `{network.subnet}`.
+    """Return an instance of an event class in which each text field contains its path, such as `{network.subnet}`. Each
+    integer in the instance is formatted as its path too.
 
-    A number is formatted as such a path too. So a text computed from the instance shows which fields it depends on.
+    A text that is computed from the instance therefore contains the paths of the fields from which it is computed.
+    `path` is the prefix of all paths.
     """
     hints = get_type_hints(struct)
     return struct(**{name: _pointing(hints[name], path + name) for name in struct.__struct_fields__})

@@ -1,5 +1,5 @@
-"""The keys with which the control plane signs orders and heads of the ledger, and encrypts personal data. They are
-created at the first start and kept in the state folder.
+"""Keys of the control plane in the state folder, created at the first start: the keys that sign orders and heads of the
+ledger, and the key that encrypts the keys of projects, with which personal data is encrypted.
 """
 
 import os
@@ -11,15 +11,17 @@ from tasks.signing import Signer, new_private_key
 
 
 def ensure_signing_key(path: Path) -> Path:
-    """Create an Ed25519 key at `path` (PKCS #8, PEM, mode 0600) if there is none. Return `path`."""
+    """Create the file `path` with an Ed25519 private key (PKCS #8, PEM, mode 0600) if the file does not exist. Return
+    `path`.
+    """
     if not path.exists():
         write_private_text(path, new_private_key().decode())
     return path
 
 
 def ensure_sealing_key(path: Path) -> Path:
-    """Create the Ed25519 key that signs heads at `path`, if there is none, and write its public key beside it
-    (`.pub.pem`). Return `path`.
+    """Create the file `path` with the Ed25519 private key that signs heads of the ledger if the file does not exist,
+    and write the public key to `public_file(path)`. Return `path`.
     """
     ensure_signing_key(path)
     public_file(path).write_text(Signer.of_pem(path.read_bytes()).public)
@@ -27,8 +29,8 @@ def ensure_sealing_key(path: Path) -> Path:
 
 
 def ensure_personal_key(path: Path) -> Path:
-    """Create the key that encrypts the keys of projects at `path` (32 bytes in Base64, mode 0600) if there is none.
-    Return `path`.
+    """Create the file `path` with the key that encrypts the keys of projects (32 bytes in Base64, mode 0600) if the
+    file does not exist. Return `path`.
     """
     if not path.exists():
         write_private_text(path, b64encode(os.urandom(32)).decode() + "\n")
@@ -36,5 +38,5 @@ def ensure_personal_key(path: Path) -> Path:
 
 
 def public_file(path: Path) -> Path:
-    """Return the file with the public key of the sealing key at `path`."""
+    """Return the path of the file with the public key of the sealing key in the file `path`."""
     return path.with_suffix(".pub.pem")

@@ -1,10 +1,11 @@
-"""Debian packages for real nodes and for tests in a browser, installed as root without the start of a server and
-without a kernel.
+"""Installation of Debian packages for real nodes and for tests in a browser: as root, without starting the servers in
+these packages and without installing a kernel.
 
-Order: find missing packages by one file each (20 stat calls, cheap enough for every run), simulate the installation
-with apt, refuse if it includes a kernel, deny service starts, install, and disable the installed servers at boot. The
-product starts its own servers; the distribution's must never run on the user's host. If apt is killed, the mark file
-keeps the names of the packages being installed; the next run lets dpkg finish them.
+The installation has these steps: find missing packages by one file for each package (about 20 stat calls, cheap enough
+for every run), deny service starts, simulate the installation with apt and refuse it if it includes a kernel, install
+the packages, and disable the start of their servers at boot. The product starts its own servers; those of the
+distribution must never run on the user's host. If apt is killed, the mark file still contains the names of the packages
+that were being installed, and the next run lets dpkg finish their installation.
 """
 
 import os
@@ -16,7 +17,7 @@ from typing import Final
 from deploy.setup.commands import CommandFailed, SetupFailed, run
 from deploy.setup.service_denial import services_denied
 
-# Package name -> a file that exists if the package is installed.
+# The key is the name of a package, and the value is a file that exists if the package is installed.
 NODE_PACKAGES: Final[Mapping[str, str]] = {
     "openvswitch-switch": "/usr/sbin/ovs-vswitchd",
     "nftables": "/usr/sbin/nft",
@@ -77,20 +78,23 @@ def _is_debian_12() -> bool:
 
 
 def missing_packages(*, with_browser: bool = False) -> list[str]:
-    """Return the packages of `NODE_PACKAGES` that are not installed, and with a browser also those of
-    `BROWSER_PACKAGES`.
+    """Return the names of the packages in `NODE_PACKAGES` that are not installed; if `with_browser` is set, return also
+    the names of those in `BROWSER_PACKAGES`. A package counts as installed if the file in the mapping exists.
     """
     needed = {**NODE_PACKAGES, **BROWSER_PACKAGES} if with_browser else NODE_PACKAGES
     return [package for package, witness in needed.items() if not Path(witness).exists()]
 
 
 def was_interrupted(folder: Path) -> bool:
-    """Return whether an earlier installation by this set-up was interrupted."""
+    """Return whether an earlier installation by `install` was interrupted. `folder` contains its mark file then."""
     return (folder / APT_MARK).exists()
 
 
 def install(packages: Sequence[str], folder: Path, log: Path) -> None:
-    """Install `packages`. `folder` holds the mark file while the installation runs. Raises `SetupFailed`."""
+    """Install packages, and finish an earlier installation that was interrupted. Raises `SetupFailed`.
+
+    `folder` contains the mark file while an installation runs. The output of all commands is appended to `log`.
+    """
     mark = folder / APT_MARK
     with services_denied():
         installing = mark.read_text().split() if mark.exists() else []
@@ -105,7 +109,9 @@ def install(packages: Sequence[str], folder: Path, log: Path) -> None:
 
 
 def _plan(packages: Sequence[str], log: Path) -> list[str]:
-    """Return the packages that apt would install for `packages`. Raises `SetupFailed` if a kernel is among them."""
+    """Return the names of all packages that apt would install for `packages`, including their dependencies. Raises
+    `SetupFailed` if a kernel is among them.
+    """
     simulate = ["apt-get", "-s", "install", *_OPTIONS, *packages]
     try:
         simulation = run(simulate, log, advice=_ADVICE, environment=_APT)
@@ -137,7 +143,9 @@ def _install(packages: Sequence[str], log: Path) -> None:
 
 
 def _disable_at_boot(installed: Sequence[str], log: Path) -> None:
-    """Disable servers that this set-up installed. Servers that were installed before keep their configuration."""
+    """Disable the start at boot of the servers among `installed`, the packages that this set-up has installed. Servers
+    that were installed before keep their configuration.
+    """
     servers = sorted(_SERVERS & set(installed))
     if shutil.which("systemctl") is None or not servers:
         return
