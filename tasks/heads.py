@@ -76,7 +76,7 @@ def difference(held: str, other: str) -> SizesToProve | str | None:
     if older.number == newer.number:
         return f"two different heads have the number {older.number}"
     if older.size > newer.size or older.epoch > newer.epoch:
-        return f"{newer} has a higher number than {older}"
+        return f"{newer} has a higher number than {older}, but fewer positions or a lower epoch"
     if newer.number == older.number + 1 and newer.previous != sha256(first.encode()).hexdigest():
         return f"{newer} does not name {older} as the head before it"
     if older.size == newer.size:
