@@ -1,4 +1,6 @@
-"""Exports with rows before their head, or with rows that were sealed although they are not events."""
+"""Tests of the audit verifier with forged exports: with rows that precede their head, and with sealed rows that do not
+encode an event.
+"""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -46,7 +48,7 @@ def row(position: int, stream: str, version: int, **columns: Any) -> bytes:
 
 
 def heads(groups: Iterable[Sequence[bytes]]) -> list[SignedHead]:
-    """Return the heads that a sealer signs for these groups of rows."""
+    """Return the heads that a sealer signs after each of these groups of rows."""
     found, frontier, previous = list[SignedHead](), Frontier(), None
     for number, group in enumerate(groups, 1):
         frontier.extend(map(event_leaf, group), 64)
@@ -75,13 +77,13 @@ def kinds(verdict: Verdict) -> set[tuple[Kind, int | None]]:
 GOOD = [row(1, "s", 1), row(2, "s", 2)]
 
 
-def test_rows_as_sealed_pass(tmp_path: Path) -> None:
+def test_export_with_the_sealed_rows_unchanged_has_no_differences(tmp_path: Path) -> None:
     [head] = heads([GOOD])
     lines: list[Line] = [HeadLine(head.text, leaves(GOOD)), *map(SealedLine, GOOD), StreamLine("s", 2)]
     assert verdict_of(tmp_path, head, lines).differences == []
 
 
-def test_changed_rows_before_their_head_are_found(tmp_path: Path) -> None:
+def test_verifier_reports_a_changed_row_that_precedes_its_head_in_the_export(tmp_path: Path) -> None:
     [head] = heads([GOOD])
     changed = [row(1, "s", 1, reason="forged"), GOOD[1]]
     early = [EventLine(each, event_leaf(each)) for each in changed]
@@ -128,7 +130,9 @@ def test_changed_row_of_a_later_head_is_found_if_the_size_stored_with_a_head_was
         "other epoch",
     ],
 )
-def test_sealed_row_that_is_not_an_event_is_found(tmp_path: Path, sealed: bytes) -> None:
+def test_verifier_reports_a_sealed_row_that_does_not_encode_an_event_as_changed(
+    tmp_path: Path, sealed: bytes
+) -> None:
     # The first row of a ledger is always read completely, because it begins an epoch.
     rows = [row(1, "t", 1), sealed]
     [head] = heads([rows])
@@ -141,7 +145,7 @@ def test_sealed_row_that_is_not_an_event_is_found(tmp_path: Path, sealed: bytes)
     assert Kind.ROW_CHANGED in {each.kind for each in verdict_of(tmp_path, head, lines).differences}
 
 
-def test_changed_rows_are_named_although_the_leaves_of_an_earlier_head_were_changed_too(
+def test_verifier_names_changed_rows_even_if_the_stored_leaves_of_an_earlier_head_were_changed_too(
     tmp_path: Path,
 ) -> None:
     later = [row(3, "s", 3), row(4, "s", 4)]

@@ -1,4 +1,6 @@
-"""Rows are read from the bytes that the leaf encoding defines, and wrong bytes are refused."""
+"""Tests of the verifier's reading of rows: rows are read from the bytes of the leaf encoding, and wrong bytes are
+refused.
+"""
 
 from contextlib import suppress
 from datetime import UTC
@@ -25,7 +27,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 TIME = st.datetimes(timezones=st.just(UTC))
 BIGINT, INTEGER = st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1)
 LIKE_AN_EPOCH = UUID(bytes=b"\0\0\0\x17\0\0\0\4" * 2)
-"""An id that contains what stands before the epoch in the encoding."""
+"""An id that contains the bytes that precede the epoch in the encoding of an event."""
 IDS = st.uuids() | st.just(LIKE_AN_EPOCH)
 EVENTS = st.builds(
     EventRow, BIGINT, IDS, TEXT, BIGINT, TEXT, st.integers(-(2**15), 2**15 - 1), st.none() | TEXT, TEXT, TEXT,
@@ -77,7 +79,7 @@ def test_row_with_missing_or_extra_bytes_is_refused(row: EventRow | DeadRow, dat
 
 
 @given(EVENTS | DEAD, st.data())
-def test_changed_byte_never_crashes_and_always_changes_the_leaf(
+def test_row_with_a_changed_byte_has_a_different_leaf_and_is_either_read_or_refused_as_bad(
     row: EventRow | DeadRow, data: st.DataObject
 ) -> None:
     encoded = bytearray(encoding_of(row)[2:])

@@ -35,7 +35,7 @@ KEYS = trusted_keys([SIGNER.public])
 
 
 def tree_hash(leaves: list[bytes]) -> bytes:
-    """The definition of RFC 6962 section 2.1."""
+    """Return the Merkle tree hash of a list of leaf hashes, computed by the definition in RFC 6962 section 2.1."""
     if len(leaves) < 2:
         return leaves[0] if leaves else sha256(b"").digest()
     k = 1 << (len(leaves) - 1).bit_length() - 1
@@ -86,7 +86,7 @@ async def test_sealer_seals_no_position_that_an_open_transaction_may_still_write
     assert (await seal(database)).head.size == 3
 
 
-async def test_heads_are_chained_and_nothing_new_gives_no_head(
+async def test_each_head_has_the_hash_of_the_head_before_and_an_unchanged_ledger_gets_no_new_head(
     conn: psycopg.AsyncConnection, database: Database
 ) -> None:
     await small_ledger(conn)
@@ -100,7 +100,7 @@ async def test_heads_are_chained_and_nothing_new_gives_no_head(
     assert second.head.previous == sha256(first.text.encode()).hexdigest()
 
 
-async def test_changed_function_gives_a_head_of_the_same_size_with_another_digest(
+async def test_change_of_a_database_function_gives_a_new_head_of_the_same_size_with_other_digests(
     conn: psycopg.AsyncConnection, database: Database, admin: psycopg.AsyncConnection
 ) -> None:
     await small_ledger(conn)
@@ -228,7 +228,7 @@ async def test_sealer_continues_with_another_key_and_each_head_verifies_with_the
         verify_head(second.text, KEYS)
 
 
-async def test_sealer_refuses_a_ledger_without_a_row_at_a_final_position(
+async def test_sealer_refuses_to_seal_a_ledger_from_which_a_row_was_deleted(
     conn: psycopg.AsyncConnection, database: Database, admin: psycopg.AsyncConnection
 ) -> None:
     await small_ledger(conn)
@@ -238,7 +238,7 @@ async def test_sealer_refuses_a_ledger_without_a_row_at_a_final_position(
             await sealing.seal(position(11))
 
 
-async def test_sealer_refuses_a_position_with_two_rows_although_the_number_of_rows_is_right(
+async def test_sealer_refuses_to_seal_a_position_with_two_rows_even_if_the_number_of_rows_is_right(
     conn: psycopg.AsyncConnection, database: Database, admin: psycopg.AsyncConnection
 ) -> None:
     await committed(conn, *(on(stream, 0) for stream in ("a", "b", "c")))
@@ -341,8 +341,8 @@ async def test_http_sink_sends_the_text_of_a_head_and_reports_a_refusal(
 
 @contextmanager
 def heads_service(received: list[tuple[str, bytes]]) -> Iterator[str]:
-    """Run an HTTP server that refuses the first request and accepts all others, and yield its address. `received` gets
-    the media type and the content of each request.
+    """Run an HTTP server that refuses the first request and accepts all others, and yield the address of the server.
+    The media type and the content of each request are added to `received`.
     """
 
     class Handler(BaseHTTPRequestHandler):

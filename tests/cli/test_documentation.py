@@ -1,4 +1,6 @@
-"""docs/cli.md names every command and every option, and only names that exist."""
+"""Tests of docs/cli.md, the documentation page of the command line: it names every command and every option, and every
+name on it exists.
+"""
 
 import re
 from collections.abc import Iterator
@@ -14,13 +16,13 @@ from tests.checks.files import ROOT
 PAGE: Final = (ROOT / "docs/cli.md").read_text()
 USAGE: Final = "\n".join(re.findall(r"```\n(sliceplane .*?)```", PAGE, re.DOTALL)[:2])
 OF_ALL: Final = {"--output", "-o", "--timeout", "--help", "-h", "--wait"}
-"""Options that the page describes once for all commands."""
+"""Options that docs/cli.md describes once for all commands."""
 OPPOSITES: Final = {"--replace-on-failure", "--no-wait"}
-"""Options with a pair of names, of which the page shows the one that is not the default."""
+"""Options of which docs/cli.md shows only the opposite name, because these are the defaults."""
 
 
 def commands(found: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command below a group, with its words, such as `("keys", "list")`."""
+    """Yield every command in a group and its subgroups, each with its words, such as `("keys", "list")`."""
     if (below := getattr(found, "commands", None)) is None:
         yield words, found
         return
@@ -32,7 +34,9 @@ COMMANDS: Final = dict(commands(get_command(program)))
 
 
 def usage_of(words: tuple[str, ...]) -> str:
-    """Return the lines of the page that begin with the first words of a command."""
+    """Return the usage lines in docs/cli.md that begin with the first words of a command: with as many words as
+    possible, or, if no line begins with its first word, the lines that list its last word as an alternative.
+    """
     for count in range(len(words), 0, -1):
         start = " ".join(["sliceplane", *words[:count]])
         if lines := [line for line in USAGE.splitlines() if re.match(rf"{re.escape(start)}( |$)", line)]:
@@ -40,7 +44,7 @@ def usage_of(words: tuple[str, ...]) -> str:
     return "\n".join(line for line in USAGE.splitlines() if re.search(rf"\| {words[-1]}\b", line))
 
 
-def test_page_lists_every_command() -> None:
+def test_documentation_page_of_the_cli_lists_every_command() -> None:
     missing = [
         words for words in COMMANDS if not re.search(rf"(?<![\w-]){words[-1]}(?![\w-])", usage_of(words))
     ]
@@ -48,7 +52,7 @@ def test_page_lists_every_command() -> None:
     assert len(COMMANDS) > 50
 
 
-def test_page_lists_every_option_of_each_command() -> None:
+def test_documentation_page_of_the_cli_lists_every_option_of_each_command() -> None:
     missing = {
         (*words, option)
         for words, command in COMMANDS.items()
@@ -64,22 +68,22 @@ def test_page_lists_every_option_of_each_command() -> None:
 
 
 FILTERS: Final = {"--stream", "--type", "--project", "--actor", "--correlation"}
-"""Options that the page calls FILTER."""
+"""Options that docs/cli.md calls FILTER."""
 
 
-def test_page_lists_every_global_option() -> None:
+def test_documentation_page_of_the_cli_lists_every_global_option() -> None:
     options = {option for parameter in get_command(program).params for option in parameter.opts}
     assert {option for option in options - OF_ALL if option not in USAGE} == set()
 
 
-def test_commands_in_examples_of_the_page_exist() -> None:
+def test_commands_in_examples_of_the_documentation_page_of_the_cli_exist() -> None:
     named = re.findall(r"(?<!\$ )`?sliceplane ((?:[a-z]+(?:-[a-z]+)* ?)+)", PAGE)
     known = {" ".join(words[:count]) for words in COMMANDS for count in range(1, len(words) + 1)}
     unknown = {text for text in named if not any(f"{text.strip()} ".startswith(f"{each} ") for each in known)}
     assert unknown == set()
 
 
-def test_page_describes_every_exit_code() -> None:
+def test_documentation_page_of_the_cli_describes_every_exit_code() -> None:
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)} == {*map(int, ExitCode)}
 
 
@@ -90,5 +94,5 @@ def test_every_name_on_the_documentation_page_of_the_python_client_exists() -> N
     assert len(named) > 5
 
 
-def test_every_command_has_a_help_text() -> None:
+def test_every_command_of_the_cli_has_a_help_text() -> None:
     assert [words for words, command in COMMANDS.items() if not command.help] == []

@@ -126,7 +126,7 @@ def test_recorded_difference_stays_while_the_property_cannot_be_read(facts: dict
     assert differences(DEVICE, recorded=(recorded,)) == ()
 
 
-def test_second_change_of_a_changed_property_is_recorded() -> None:
+def test_drift_of_a_hardware_property_is_recorded_again_only_if_the_observed_value_changes_again() -> None:
     slot, first, second = (
         SlotId("lab-a/0"),
         differences(with_(uuid="GPU-2")),

@@ -1,4 +1,6 @@
-"""Decision functions for ingress rules: states from events, events from reports of nodes, and due orders."""
+"""Tests of the decision functions for ingress rules: states from events, events from reports of nodes, and due
+orders.
+"""
 
 from datetime import datetime, timedelta
 
@@ -86,7 +88,9 @@ def ordered(*facts: AllocationFact) -> dict[SlotId, list[str]]:
         ((RESERVED, WITHDRAWN, REMOVED), "Removed"),
     ],
 )
-def test_ingress_rule_events_are_folded_to_its_state(facts: tuple[AllocationFact, ...], state: str) -> None:
+def test_events_of_an_ingress_rule_are_folded_to_its_state(
+    facts: tuple[AllocationFact, ...], state: str
+) -> None:
     assert type(ingress_states(*facts)[NAME]).__name__ == state
 
 
@@ -100,7 +104,7 @@ def test_first_order_of_a_slot_contains_the_ingress_rules_requested_with_the_all
     assert {each.token.position for each in orders(*requested)} == {3}
 
 
-def test_reserved_ingress_rule_leads_to_a_new_order_for_its_slot_until_it_is_published() -> None:
+def test_slot_has_a_due_order_with_its_reserved_ingress_rule_until_the_rule_is_published() -> None:
     [order] = orders(*ACTIVE, RESERVED)
     assert (order.slot_id, order.token.position) == (A, len(ACTIVE) + 1)
     assert isinstance(order.body, ApplySlice)
@@ -115,12 +119,14 @@ def test_reserved_ingress_rule_leads_to_a_new_order_for_its_slot_until_it_is_pub
     assert orders(*OPEN) == []
 
 
-def test_withdrawn_ingress_rule_leads_to_an_order_without_it_until_its_removal_is_proved() -> None:
+def test_slot_has_a_due_order_without_its_withdrawn_ingress_rule_until_the_removal_of_the_rule_is_proved() -> (
+    None
+):
     assert ordered(*OPEN, WITHDRAWN) == {A: []}
     assert orders(*OPEN, WITHDRAWN, REMOVED) == []
 
 
-def test_lost_ingress_rule_leads_to_no_new_order_because_the_node_repairs_it() -> None:
+def test_slot_with_a_lost_ingress_rule_has_no_due_order_because_the_node_repairs_the_rule() -> None:
     assert orders(*OPEN, LOST) == []
 
 
@@ -240,7 +246,7 @@ def test_withdrawn_ingress_rule_is_removed_if_a_report_shows_that_only_rules_of_
     assert ingress.observe(withdrawn, B, lost, newest=True, others=False) == ()
 
 
-def test_ingress_rule_withdrawn_twice_records_one_withdrawal() -> None:
+def test_withdrawal_of_an_ingress_rule_is_recorded_once_if_it_is_requested_twice() -> None:
     state = state_of(*OPEN)
     assert ingress.withdraw(state, ingress_states(*OPEN), NAME, REASON) == (WITHDRAWN,)
     assert ingress.withdraw(state, ingress_states(*OPEN, WITHDRAWN), NAME, REASON) == ()

@@ -1,4 +1,6 @@
-"""A release has a deadline, after which it is recorded as overdue with the reason of each slot that is not empty."""
+"""Tests of the deadline of a release, after which the release is recorded as overdue, with a reason for each slot that
+is not proved empty.
+"""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -32,7 +34,7 @@ OVERDUE: Final = ReleaseOverdue(ID, DEADLINE, (RemainingSlot(A, REASON), Remaini
 
 
 def due_at(now: datetime, *facts: AllocationFact, up_since: datetime | None = None) -> tuple[Due, ...]:
-    """Return what is due at `now` after these facts, which were recorded at `NOW`."""
+    """Return the actions that are due at the time `now` for an allocation with these facts, recorded at `NOW`."""
     return due(recorded(*facts), now, up_since=up_since)
 
 
@@ -48,12 +50,12 @@ def test_release_that_is_not_proved_by_its_deadline_is_overdue_once(
     assert due_at(DEADLINE, *ended, OVERDUE, SliceRemovalRetried(ID, A))[-1] == Wait(PROOF)
 
 
-def test_failed_allocation_with_proved_slots_has_no_deadline() -> None:
+def test_failed_allocation_with_all_slots_proved_empty_has_no_release_deadline() -> None:
     proved = (*ACTIVE, AllocationFailed(ID, REASON), SliceRemoved(ID, A), SliceRemoved(ID, B))
     assert due_at(DEADLINE, *proved) == (Wait(PROOF),)
 
 
-def test_deadline_of_a_release_counts_from_the_time_since_when_the_control_plane_runs() -> None:
+def test_deadline_of_a_release_counts_from_the_start_of_the_control_plane_if_the_start_is_later() -> None:
     back = NOW + timedelta(hours=1)
     assert due_at(back, *RELEASING, up_since=back)[-1] == Wait(PROOF, back + RELEASE_WITHIN)
     late = back + RELEASE_WITHIN
@@ -61,7 +63,7 @@ def test_deadline_of_a_release_counts_from_the_time_since_when_the_control_plane
     assert due_at(DEADLINE, *RELEASING, up_since=NOW - timedelta(days=1))[-1] == RecordOverdue(DEADLINE)
 
 
-def test_overdue_release_is_recorded_with_the_slots_that_still_await_their_proof() -> None:
+def test_overdue_release_is_recorded_once_with_the_slots_that_are_not_proved_empty() -> None:
     reasons = {A: REASON, B: Reason("other", "another reason")}
     state = fold((*RELEASING, SliceRemoved(ID, A)))
     assert state is not None
@@ -76,7 +78,7 @@ def test_overdue_release_is_recorded_with_the_slots_that_still_await_their_proof
     assert life.record_overdue(active, DEADLINE, DEADLINE, reasons) == ()
 
 
-def test_slot_of_an_overdue_release_is_quarantined_with_the_reason_unless_it_is_already() -> None:
+def test_slot_of_an_overdue_release_is_quarantined_with_the_reason_only_if_it_is_being_released() -> None:
     assert quarantine_overdue(A, Releasing(ID), ID, REASON) == (SlotQuarantined(A, ID, REASON, ()),)
     for state in (Quarantined(ID, None), Claimed(ID), Free()):
         assert quarantine_overdue(A, state, ID, REASON) == ()

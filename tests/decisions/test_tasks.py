@@ -1,4 +1,6 @@
-"""Decision functions for requested tasks: each computes from the recorded events the new events, or refuses."""
+"""Tests of the decision functions for requested tasks: each function returns the new events that follow from the
+recorded events, or raises a refusal.
+"""
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -200,7 +202,7 @@ def test_request_for_a_task_kind_that_cannot_be_requested_is_refused(kind: str) 
         life.kind_requestable(kind)
 
 
-def test_repeated_evaluation_of_an_unchanged_task_returns_the_same_operation() -> None:
+def test_due_operation_of_a_task_without_new_events_is_the_same_at_a_later_time() -> None:
     first, second = due_actions(REQUEST)[0], due_actions(REQUEST, now=NOW + timedelta(seconds=9))[0]
     assert isinstance(first, Try)
     assert first == second

@@ -1,4 +1,6 @@
-"""Tests of several commands that are appended by one call: the result is that of one append for each of them."""
+"""Tests of `append_together`, which appends several commands by one call: the result is the same as that of one append
+for each command.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +30,7 @@ from tests.ledger.given import ALLOCATION, because, committed, frees, on, plain,
 
 KEY = CommandKey("caller:alice", "POST /v1/allocations", "k-1", b"body one")
 ANY, AT = new_uuid(), datetime(2026, 1, 1, tzinfo=UTC)
-"""Values that replace those that each append has of its own."""
+"""Values that replace, before a comparison, the values that differ between two appends of the same command."""
 UNUSUAL = Cause(
     "ünï '; --",
     '{"a": "\U0001f600"}\x01\n',
@@ -42,7 +44,7 @@ UNUSUAL = Cause(
 
 @dataclass(frozen=True)
 class Stored:
-    """The rows of the ledger that an append writes."""
+    """The rows of the ledger's tables that an append writes."""
 
     events: list[EventRow]
     leaves: list[bytes]
@@ -64,7 +66,9 @@ async def stored(conn: psycopg.AsyncConnection) -> Stored:
 
 
 def commands(cause: Cause) -> list[LedgerCommand]:
-    """Return commands with new and existing streams, claims, several events of a stream, and no event."""
+    """Return commands that together use new and existing streams, claims, and several events of one stream, and a
+    command without events.
+    """
     failed = AllocationFailed(ALLOCATION, Reason("é", '\x00"\\ \u2028 \U0001f600'))
     return [
         LedgerCommand([on("allocation-b", 0, plain(), failed), on("slot-n1/0", 2, takes("n1/0"))], cause),
@@ -135,7 +139,9 @@ async def test_commands_without_events_store_their_responses(conn: psycopg.Async
     assert await take_key(conn, other) == StoredAnswer("k-2")
 
 
-async def test_claim_that_another_stream_holds_is_not_freed(conn: psycopg.AsyncConnection) -> None:
+async def test_append_of_several_commands_is_refused_if_one_frees_a_claim_that_another_stream_holds(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await committed(conn, on("slot-other", 0, takes("n1/1")))
     given = [
         LedgerCommand([on("slot-n1/1", 0, frees("n1/1"))], because()),
@@ -147,7 +153,9 @@ async def test_claim_that_another_stream_holds_is_not_freed(conn: psycopg.AsyncC
     assert refused.value.claim == Claim("slot", "n1/1")
 
 
-async def test_claim_that_another_stream_holds_refuses_all_commands(conn: psycopg.AsyncConnection) -> None:
+async def test_append_of_several_commands_is_refused_if_one_takes_a_claim_that_another_stream_holds(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await committed(conn, on("slot-other", 0, takes("n1/1")))
     given = [
         LedgerCommand([on("slot-n1/0", 0, takes("n1/0"))], because()),
@@ -161,14 +169,16 @@ async def test_claim_that_another_stream_holds_refuses_all_commands(conn: psycop
     assert len((await stored(conn)).events) == 1
 
 
-async def test_claim_that_two_commands_take_refuses_both(conn: psycopg.AsyncConnection) -> None:
+async def test_append_of_two_commands_is_refused_if_both_take_the_same_claim(
+    conn: psycopg.AsyncConnection,
+) -> None:
     given = [LedgerCommand([on(f"slot-{each}", 0, takes("n1/0"))], because()) for each in "ab"]
     with pytest.raises(ClaimHeld):
         await append_together(conn, given)
 
 
 @pytest.mark.parametrize("version", [0, 2], ids=["stream-exists", "events-are-missing"])
-async def test_stream_at_another_version_refuses_all_commands_and_draws_no_position(
+async def test_append_of_several_commands_with_one_version_conflict_is_refused_and_assigns_no_position(
     conn: psycopg.AsyncConnection, version: int
 ) -> None:
     await committed(conn, on("slot-a", 0))
@@ -190,7 +200,7 @@ async def test_two_commands_that_append_the_same_version_of_a_stream_are_refused
         await append_together(conn, [LedgerCommand([on("slot-a", 0)], because()) for _ in range(2)])
 
 
-async def test_idempotency_key_that_the_transaction_has_not_taken_refuses_all_commands(
+async def test_append_of_several_commands_is_refused_if_an_idempotency_key_is_not_taken_or_has_a_response(
     conn: psycopg.AsyncConnection,
 ) -> None:
     given = [

@@ -1,4 +1,6 @@
-"""The refusal of a request that no node suits: its code and its message follow from the reasons of the nodes."""
+"""Tests of the refusal of a request for which no node is suitable: the code and the message of the refusal follow from
+the reasons why the nodes are not suitable.
+"""
 
 import pytest
 
@@ -41,7 +43,9 @@ def refusal(*groups: Group, node: NodeId | None = None, cordoned: str | None = N
         ("no_public_address", "no_public_address"),
     ],
 )
-def test_code_of_a_refusal_states_what_the_closest_nodes_lack(code: str, expected: str) -> None:
+def test_code_of_a_placement_refusal_states_what_the_nodes_closest_to_suitable_lack(
+    code: str, expected: str
+) -> None:
     assert refusal(group("no_slots", 3), group(code)).code == expected
 
 
@@ -55,11 +59,13 @@ def test_code_of_a_refusal_states_what_the_closest_nodes_lack(code: str, expecte
         ("no_free_slot", "no_capacity"),
     ],
 )
-def test_refusal_of_a_named_node_distinguishes_the_node_from_its_slots(code: str, expected: str) -> None:
+def test_code_of_a_refusal_for_a_named_node_is_node_blocked_only_if_the_node_itself_is_blocked(
+    code: str, expected: str
+) -> None:
     assert refusal(group(code), node=NODE).code == expected
 
 
-def test_message_of_a_refusal_names_the_reason_of_each_group_in_words() -> None:
+def test_message_of_a_placement_refusal_describes_the_reason_of_each_group_of_nodes() -> None:
     message = refusal(group("no_slots"), group("fabric_down", 2), group("bridge.absent")).message
     assert message == (
         "no schedulable node has a free slot of SKU h200.one; 2 nodes: the fabric ports of suitable slots carry no"
@@ -67,12 +73,12 @@ def test_message_of_a_refusal_names_the_reason_of_each_group_in_words() -> None:
     )
 
 
-def test_message_of_a_refusal_does_not_call_a_node_suitable() -> None:
+def test_message_of_a_placement_refusal_does_not_call_a_node_suitable() -> None:
     message = refusal(group("suitable")).message
     assert message.endswith("node rack-1: slots became free during the search; send the request again")
 
 
-def test_message_of_a_refusal_counts_the_nodes_of_further_groups() -> None:
+def test_message_of_a_placement_refusal_counts_the_nodes_of_groups_that_it_does_not_describe() -> None:
     drift = [group(f"drift.{number}") for number in range(9)]
     assert refusal(*drift).message.endswith("; 1 node: other reasons")
     assert refusal(*drift, group("missing")).message.endswith("; 2 nodes: other reasons")

@@ -3,7 +3,8 @@
 
 Redis runs one command at a time, so a large request delays all other clients while it runs. This delay is bounded: the
 delivery of an order takes about four commands, each of which may wait for one command of each connection of the greedy
-node. The other load of the machine varies while the greedy node continues, so the test judges the best of some rounds.
+node. The load of the machine by other programs varies, so the test repeats a round that is too slow, up to `ROUNDS`
+rounds, while the greedy node continues.
 """
 
 import subprocess
@@ -30,7 +31,8 @@ from tests.queue.node import Node, eventually, message, order_ids
 pytestmark = pytest.mark.timeout(300)
 LAB_A, LAB_B = NodeId("lab-a"), NodeId("lab-b")
 MAX_DELAY_MS = 1000
-"""One fifth of the agent's timeout for a Redis reply, and ten times the value on an idle machine."""
+"""Maximum delay in milliseconds: one fifth of the agent's timeout for a Redis reply, and ten times the value on an idle
+machine."""
 ROUNDS = 3
 LARGE = max(map(sealed_bytes, CATALOGUE))
 
@@ -61,7 +63,7 @@ def busy(queue: QueueAddress) -> Iterator[None]:
 
 @pytest.fixture
 async def lab_b(server: RedisServer, control: Redis) -> QueueAddress:
-    """Full queue of the node lab-b, with orders of the maximum size."""
+    """The address of the queue of the node lab-b, which is full of orders of the maximum size."""
     await redis_nodes.ensure_scripts(control)
     await start_session(control, login(LAB_B))
     relay = Relay(control)
@@ -71,8 +73,8 @@ async def lab_b(server: RedisServer, control: Redis) -> QueueAddress:
 
 
 async def wake_ups(node: Node, relay: Relay) -> list[float]:
-    """Send 200 orders one after another. Return the milliseconds between sending and handling of each order, in
-    ascending order.
+    """Send 200 orders to a node one after another. Return the times from sending an order until its execution begins,
+    in milliseconds and in ascending order.
     """
     took = []
     for order_id in order_ids(200):
@@ -82,7 +84,7 @@ async def wake_ups(node: Node, relay: Relay) -> list[float]:
     return sorted(took)
 
 
-async def test_node_that_loads_redis_permanently_delays_the_orders_of_another_node_by_less_than_one_second(
+async def test_continuous_redis_load_by_one_node_delays_orders_of_another_node_by_less_than_one_second(
     lab_b: QueueAddress,
     node: Node,
     relay: Relay,

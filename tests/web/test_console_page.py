@@ -1,4 +1,4 @@
-"""The pages of serial consoles and displays, in Chromium, with an agent with a simulated host."""
+"""Tests of the pages of serial consoles and displays in Chromium, with an agent that has a simulated host."""
 
 import os
 import signal
@@ -33,14 +33,14 @@ _PIXELS = """() => {
 
 @dataclass
 class Consoles:
-    """The consoles of one active allocation, and an admin in Chromium."""
+    """The serial console and the display of one active allocation, and a browser in which an admin is logged in."""
 
     site: Site
     visitor: Visitor
     allocation: str
 
     def show(self, page: str) -> None:
-        """Open the page `console` or `display`."""
+        """Open a page of the allocation: `page` is `console` or `display`."""
         self.visitor.open(f"/allocations/{self.allocation}/{page}?slot=0")
 
     def start(self) -> None:
@@ -56,12 +56,12 @@ class Consoles:
         return items
 
     def await_colour(self, number: int) -> None:
-        """Wait until the display shows a colour of the simulated display."""
+        """Wait until the page shows the simulated display in its colour `number`."""
         expected = [WIDTH, HEIGHT, COLOURS[number]]
         until(lambda: self.visitor.page.evaluate(_PIXELS) == expected, f"the display has colour {number}")
 
     def end(self) -> str:
-        """Wait until no session is open, and return the code of the reason of the last end."""
+        """Wait until no session is open, and return the reason code with which the last session ended."""
         until(lambda: self.open() == [], "no session is open")
         query = "select (data::jsonb)->'reason'->>'code' from ledger.event where type = 'console.disconnected' order by position desc limit 1"
         return str(self.site.plane.rows(query)[0][0])
@@ -118,7 +118,9 @@ def test_terminal_shows_the_login_and_what_is_typed_and_a_closed_session_is_open
     until(lambda: "root" not in rows.inner_text(), "the terminal is empty")
 
 
-def test_colours_of_a_terminal_need_no_exception_from_the_policy(consoles: Consoles) -> None:
+def test_terminal_shows_24_bit_colours_without_violating_the_content_security_policy(
+    consoles: Consoles,
+) -> None:
     page = consoles.visitor.page
     consoles.show("console")
     consoles.start()

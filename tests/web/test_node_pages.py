@@ -1,4 +1,6 @@
-"""The list of nodes in the web console: its filters, which are in its address, and the pages that lead to it."""
+"""Tests of the list of nodes in the web console: its filters, which are in the address of the page, and links to the
+list from other pages.
+"""
 
 import shlex
 
@@ -11,12 +13,12 @@ from tests.web.browsing import Browser, Page, logged_in
 from tests.web.visitors import Visitor
 
 CUT = 25
-"""Number of nodes of one page."""
+"""Number of nodes that one page of the list shows."""
 
 
 @pytest.fixture(scope="module")
 def plane(shared_plane: RunningPlane) -> RunningPlane:
-    """A control plane with an enrolled, cordoned node with drift, an unreachable one, and many registered ones."""
+    """A control plane with an enrolled and cordoned node with drift, an unreachable node, and many registered nodes."""
     for name in ("rack-1", "rack-2"):
         admit(shared_plane, name, slots=2)
     for number in range(CUT + 1):
@@ -45,7 +47,7 @@ def names(page: Page) -> list[str]:
 
 
 def chosen(page: Page) -> list[str]:
-    """Return the values of the filters that the form shows as chosen."""
+    """Return the values of the filters that the filter form of a page shows as chosen."""
     return [
         str(found["value"])
         for tag, found in page.tags
@@ -67,7 +69,7 @@ def chosen(page: Page) -> list[str]:
         ("state=unreachable&cordoned=true", []),
     ],
 )
-def test_list_has_the_nodes_that_match_the_filters_of_its_address(
+def test_list_of_nodes_has_the_nodes_that_match_the_filters_in_its_address(
     admin: Browser, query: str, expected: list[str]
 ) -> None:
     page = admin.open(f"/nodes?{query}")
@@ -76,14 +78,14 @@ def test_list_has_the_nodes_that_match_the_filters_of_its_address(
     assert slots == [f"/ui/nodes/{name}#slot-{index}" for name in expected for index in (0, 1)]
 
 
-def test_form_shows_the_filters_of_the_page(admin: Browser) -> None:
+def test_filter_form_of_the_list_of_nodes_shows_the_chosen_filters(admin: Browser) -> None:
     page = admin.open("/nodes?state=enrolled&name=rack-&cordoned=true&drift=false")
     assert chosen(page) == ["rack-", "true", "false"]
     states = [found for tag, found in page.tags if tag == "option" and "value" not in found]
     assert ["selected" in each for each in states] == [False, True, False, False, False]
 
 
-def test_next_page_keeps_the_filters(admin: Browser) -> None:
+def test_next_page_of_the_list_of_nodes_keeps_the_filters(admin: Browser) -> None:
     first = admin.open("/nodes?name=spare-&drift=false")
     assert names(first) == [f"spare-{number:02}" for number in range(CUT)]
     [following] = [found["href"] for tag, found in first.tags if tag == "a" and found.get("rel") == "next"]
@@ -105,7 +107,9 @@ def test_list_without_matching_nodes_links_to_the_list_of_all_nodes(admin: Brows
     assert page.attributes("a", "href").count("/ui/nodes") == 3, "the menu, the form and the empty list"
 
 
-def test_page_shows_its_list_as_commands_with_the_filters(admin: Browser, plane: RunningPlane) -> None:
+def test_list_of_nodes_offers_cli_and_curl_commands_with_the_filters_of_the_page(
+    admin: Browser, plane: RunningPlane
+) -> None:
     page = admin.open(
         "/nodes?state=enrolled&name=rack-&cordoned=true&excluded=false&drift=true&at=position:7"
     )
@@ -116,7 +120,7 @@ def test_page_shows_its_list_as_commands_with_the_filters(admin: Browser, plane:
     assert shlex.split(curl)[-1] == f"{plane.url}/v1/nodes?{query}"
 
 
-def test_list_of_the_past_keeps_its_time_and_offers_the_recorded_states(
+def test_list_of_nodes_at_a_past_position_keeps_the_position_and_offers_only_recorded_states(
     admin: Browser, plane: RunningPlane
 ) -> None:
     position = plane.last_position()
@@ -131,7 +135,7 @@ def test_list_of_the_past_keeps_its_time_and_offers_the_recorded_states(
     assert admin.open(f"/nodes?state=unreachable&at=position:{position}").status == 422
 
 
-def test_invalid_filters_are_shown_with_every_reason(admin: Browser) -> None:
+def test_list_of_nodes_with_invalid_filters_shows_the_reason_of_each_invalid_filter(admin: Browser) -> None:
     page = admin.open("/nodes?state=gone&name=Rack&drift=perhaps")
     assert page.status == 422
     for reason in ("unknown value 'gone'", "'Rack' is not a valid beginning", "not 'perhaps'"):
@@ -145,7 +149,9 @@ def test_counts_of_the_overview_lead_to_the_nodes_that_they_count(admin: Browser
     assert {"/ui/nodes?state=unreachable", "/ui/nodes?state=registered", "/ui/nodes?drift=true"} <= {*targets}
 
 
-def test_filters_are_chosen_and_cleared_by_keyboard(visitor: Visitor, running_plane: RunningPlane) -> None:
+def test_filters_of_the_list_of_nodes_are_chosen_and_cleared_by_keyboard(
+    visitor: Visitor, running_plane: RunningPlane
+) -> None:
     for name in ("rack-1", "spare-1"):
         register_node(running_plane, name)
     page = visitor.page

@@ -28,18 +28,18 @@ OF_NONE: Final = {
     "task": str(UUID(int=1)),
     "position": "999999999",
 }
-"""Ids of resources that do not exist."""
+"""Ids of resources that do not exist, by the kind of the resource."""
 CATALOGUE: Final = {"skus", "images", "app-profiles"}
-"""Path segments of the routes of the catalogue. Its entries belong to no project."""
+"""Path segments of the routes of the catalogue. Entries of the catalogue do not belong to a project."""
 ASKS_A_NODE: Final = {"unsupported_by_agent", "slice_not_on_node"}
-"""Reason codes for resources that exist, from routes that ask the node of an allocation."""
+"""Reason codes that show that a resource exists, from routes that send a request to the node of an allocation."""
 UNKNOWN: Final = {"unknown_allocation", "unknown_task", "unknown_project", "unknown_subject", "unknown_event"}
 """Reason codes for resources that do not exist or belong to other projects; a caller cannot distinguish the two."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """A route that is limited to projects, with the example of its body in the document."""
+    """A route that is limited to projects, with the example of its request body in the OpenAPI document."""
 
     method: str
     path: str
@@ -57,7 +57,7 @@ class Route:
         return self.method == "GET"
 
     def url(self, ids: dict[str, str]) -> str:
-        """Return the path and query for the resources of a project."""
+        """Return the path and query of a request for the resources with these ids."""
         parts = {
             **ids,
             "task_id": ids["task"],
@@ -77,7 +77,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Answer:
-    """Status of a response, the reason codes of a refusal, and the number of items of a list."""
+    """The status of a response, its reason codes if it is a refusal, and its number of items if it is a list."""
 
     status: int
     codes: frozenset[str] = frozenset()
@@ -102,7 +102,9 @@ class World:
     headers: dict[str, dict[str, str]]
 
     def send(self, route: Route, principal: str, of: str) -> Answer:
-        """Send a request of a principal for the resources of the project `of`; read only the headers of a stream."""
+        """Send a request of a principal for the resources of the project `of`, and return the response. If the response
+        is a stream of events, read only its headers.
+        """
         ids, url = self.ids[of], f"{self.plane.url}{route.url(self.ids[of])}"
         with (
             self.plane.client() as client,
@@ -194,7 +196,7 @@ def _archive(plane: RunningPlane, node: httpx.Client, ids: dict[str, str]) -> No
         assert archived.is_success, archived.text
 
 
-def test_openapi_document_limits_the_routes_of_allocations_events_tasks_and_projects_to_projects(
+def test_openapi_document_marks_exactly_the_expected_groups_of_routes_as_limited_to_own_projects(
     world: World,
 ) -> None:
     prefixes = {route.path.split("/")[2] for route in world.routes}

@@ -76,7 +76,7 @@ def test_ssh_certificate_command_refuses_private_keys_several_keys_and_a_missing
         assert message in outcome.err
 
 
-def test_ssh_with_gateway_access_offers_a_temporary_key_with_its_certificate_before_the_own_keys(
+def test_ssh_with_gateway_access_offers_a_temporary_key_with_its_certificate_before_keys_of_the_user(
     active: ScriptedPlane, programs: Path, home: Path, folder: Path
 ) -> None:
     own = home / ".ssh/id_ed25519"
@@ -117,7 +117,7 @@ def test_ssh_deletes_temporary_keys_of_which_the_certificate_has_expired(
         ({"gateway_access": False}, ("--certificate",), 1),
     ],
 )
-def test_ssh_requests_a_certificate_with_gateway_access_and_without_identity_or_if_it_is_named(
+def test_ssh_requests_a_certificate_for_gateway_access_without_an_identity_or_with_option_certificate(
     active: ScriptedPlane, programs: Path, fields: dict[str, Any], options: tuple[str, ...], count: int
 ) -> None:
     active._replies[PATH] = [document(allocation(**fields))]
@@ -128,7 +128,7 @@ def test_ssh_requests_a_certificate_with_gateway_access_and_without_identity_or_
 
 
 @pytest.mark.usefixtures("folder")
-def test_ssh_continues_with_the_own_keys_if_a_certificate_is_refused_and_not_named(
+def test_ssh_logs_in_without_a_certificate_that_the_api_refuses_unless_option_certificate_is_given(
     active: ScriptedPlane, programs: Path
 ) -> None:
     active._replies[ISSUE] = [problem(403, "scope_missing", "the credential has no scope allocations:write")]

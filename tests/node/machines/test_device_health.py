@@ -1,4 +1,4 @@
-"""The health of PCI functions as the node reads it from sysfs after a release."""
+"""Tests of the health of PCI functions, which a node reads from sysfs after the release of a slot."""
 
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,7 @@ def reading(tree: Tree) -> DeviceReading:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """An eight-GPU host with the files that the kernel has for each PCIe function."""
+    """The sysfs files of a host with eight GPUs, with the files about link and errors of a healthy PCIe function."""
     tree = hgx_h200(tmp_path)
     (tree.folder(HGX_GPU) / "config").write_bytes(HEADER)
     for folder, speed in ((tree.folder(HGX_GPU), "32.0"), (tree.folder(HGX_GPU).parent, "64.0")):
@@ -57,7 +57,7 @@ def test_reading_of_a_gpu_has_its_link_the_limits_of_both_ends_its_bars_and_its_
     assert 262_144 * 2**20 in found.bars
 
 
-def test_function_with_a_configuration_space_of_ones_does_not_respond(tree: Tree) -> None:
+def test_pci_function_with_a_configuration_space_of_ones_does_not_respond(tree: Tree) -> None:
     (tree.folder(HGX_GPU) / "config").write_bytes(b"\xff" * 256)
     assert reading(tree).responds is False
 
@@ -69,25 +69,27 @@ def test_virtual_function_with_ids_of_ones_and_other_registers_responds(tree: Tr
 
 
 @pytest.mark.parametrize(("name", "text"), [("current_link_width", "0"), ("current_link_speed", "Unknown")])
-def test_unknown_link_of_a_function_has_no_value(tree: Tree, name: str, text: str) -> None:
+def test_link_width_or_speed_of_a_pci_function_that_sysfs_reports_as_unknown_is_none(
+    tree: Tree, name: str, text: str
+) -> None:
     tree.write(HGX_GPU, name, text)
     assert None in (reading(tree).link_width, reading(tree).link_mtps)
 
 
-def test_function_that_vanished_has_a_reading_with_the_reason(tree: Tree) -> None:
+def test_pci_function_that_vanished_has_a_reading_with_the_reason(tree: Tree) -> None:
     tree.vanish(HGX_GPU)
     assert reading(tree) == DeviceReading(
         address=HGX_GPU, unreadable="there is no PCI function at this address"
     )
 
 
-def test_slot_without_functions_has_no_readings(tree: Tree) -> None:
+def test_slot_without_pci_functions_has_no_readings(tree: Tree) -> None:
     bus, files = SysfsPci(tree.sysfs), HostDeviceFiles(tree.sysfs, tree.procfs)
     assert read_health_of({}, bus, files)(SlotIndex(0)) == ()
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_function_of_a_simulated_host_responds_unless_a_fault_is_injected(broken: bool) -> None:
+def test_pci_function_of_a_simulated_host_responds_unless_a_fault_is_injected(broken: bool) -> None:
     host, address = SimulatedHost(), PciAddress(HGX_GPU)
     add_pci_devices(host, [SLOT])
     if broken:

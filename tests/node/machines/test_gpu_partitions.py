@@ -1,5 +1,5 @@
-"""Machines with GPUs of a board with NVSwitches: each gets exactly the partition of its GPUs, before it boots and only
-while it exists.
+"""Tests of machines with GPUs of a board with NVSwitches: the fabric partition with exactly the GPUs of a machine is
+activated before the machine boots, and is active only while the machine exists.
 """
 
 from typing import Final
@@ -33,7 +33,7 @@ PARTITIONS: Final = tuple(
 
 
 def host_with(*gpus: PciAddress) -> tuple[SimulatedHost, Machines]:
-    """Return a simulated host with the board, and its machines. These GPUs belong to slot 0."""
+    """Return a simulated host with the board of `PARTITIONS`, and its machines. The GPUs `gpus` belong to slot 0."""
     host, place = SimulatedHost(), Place(tuple(HostDevice(each, "gpu") for each in gpus))
     add_pci_devices(host, [place])
     add_partitions(host, PARTITIONS)
@@ -104,7 +104,7 @@ def test_machine_with_gpus_that_form_no_partition_is_refused_with_the_partitions
         assert state.domains == []
 
 
-def test_machine_with_a_gpu_outside_the_board_needs_no_partition() -> None:
+def test_machine_with_a_gpu_that_is_not_on_the_nvswitch_board_activates_no_partition() -> None:
     host, machines = host_with(OTHER_GPU)
     assert "machine.activate_partition" not in apply(machines)
     assert active(host) == []

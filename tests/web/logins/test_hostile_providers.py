@@ -1,4 +1,6 @@
-"""Tests of logins at identity providers that behave badly, and of clients that misuse the return from a provider."""
+"""Tests of logins at identity providers that behave badly, and of clients that misuse the return from a provider to the
+console.
+"""
 
 import json
 import re
@@ -29,18 +31,18 @@ LOGIN: Final = "sliceplane_login"
 
 @dataclass
 class HostileProvider:
-    """A provider of which a test decides the answers."""
+    """An identity provider of which a test decides the responses."""
 
     issuer: str
     metadata: dict[str, Any] = field(default_factory=dict)
-    """Fields of the metadata that differ from those of a usable provider."""
+    """Fields of the provider's metadata that replace or complete those of a usable provider."""
     answer: bytes = b"{}"
-    """Body of the answer to a code."""
+    """Body of the response to a request that exchanges an authorization code for a token."""
     status: int = 200
     released: Event = field(default_factory=Event)
-    """Set if the provider answers codes at once."""
+    """Set if the provider responds to authorization codes at once."""
     waiting: int = 0
-    """Number of codes that wait for an answer."""
+    """Number of authorization codes that the provider has received."""
 
     def document(self) -> bytes:
         usable = {
@@ -125,7 +127,7 @@ def evil(provider: HostileProvider, corp: Issuer) -> Issuer:
 
 
 def begun(browser: Browser, provider: str = "evil") -> dict[str, str]:
-    """Begin a login, and return the query parameters that the browser brings to the provider."""
+    """Begin a login, and return the query parameters with which the console redirects the browser to the provider."""
     browser.client.follow_redirects = False
     answer = browser.client.get(f"/ui/login/{provider}")
     browser.client.follow_redirects = True
@@ -134,7 +136,7 @@ def begun(browser: Browser, provider: str = "evil") -> dict[str, str]:
 
 
 def returned(browser: Browser, provider: str = "evil") -> Page:
-    """Begin a login, and return from the provider with a code."""
+    """Begin a login, and open the address to which the provider sends the browser back, with an authorization code."""
     state = begun(browser, provider)["state"]
     return browser.open(f"/login/{provider}/return", code="any", state=state)
 
@@ -185,7 +187,7 @@ def test_token_of_another_provider_or_an_api_key_in_the_place_of_a_token_starts_
         "error",
     ],
 )
-def test_unusable_answer_to_a_code_is_refused_with_the_name_of_the_provider(
+def test_login_with_an_unusable_token_response_is_refused_with_the_name_of_the_provider(
     plane: RunningPlane, hostile: HostileProvider, status: int, answer: bytes
 ) -> None:
     hostile.status, hostile.answer = status, answer
@@ -220,7 +222,7 @@ def test_login_is_refused_if_the_metadata_of_the_provider_has_an_unusable_endpoi
     assert "location" not in page.response.headers
 
 
-def test_code_of_another_browser_starts_no_session(plane: RunningPlane) -> None:
+def test_login_with_an_authorization_code_of_another_browser_starts_no_session(plane: RunningPlane) -> None:
     attacker, victim = Browser(plane), Browser(plane)
     code = parse_qs(urlsplit(sent_back(attacker, "alice")).query)["code"][0]
     own = sent_back(victim, "bob")
@@ -229,7 +231,9 @@ def test_code_of_another_browser_starts_no_session(plane: RunningPlane) -> None:
     assert "does not accept the code" in page.text
 
 
-def test_state_of_one_provider_is_refused_at_the_return_of_another(plane: RunningPlane) -> None:
+def test_login_state_of_one_provider_is_refused_at_the_return_address_of_another_provider(
+    plane: RunningPlane,
+) -> None:
     browser = Browser(plane)
     state = begun(browser, "corp")["state"]
     page = browser.open("/login/evil/return", code="any", state=state)

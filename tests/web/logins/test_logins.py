@@ -98,7 +98,9 @@ def test_logout_ends_the_session_in_the_control_plane_and_in_the_browser(plane: 
     ],
     ids=["lifetime", "idle time", "revocation"],
 )
-def test_page_of_a_session_that_is_over_leads_to_the_login(plane: RunningPlane, change: str) -> None:
+def test_page_opened_with_an_ended_or_expired_session_redirects_to_the_login(
+    plane: RunningPlane, change: str
+) -> None:
     before = set(sessions(plane))
     browser = logged_in(plane)
     [own] = set(sessions(plane)) - before
@@ -109,7 +111,7 @@ def test_page_of_a_session_that_is_over_leads_to_the_login(plane: RunningPlane, 
     assert SESSION not in browser.client.cookies
 
 
-def test_session_ends_with_its_api_key(plane: RunningPlane) -> None:
+def test_session_is_refused_after_its_api_key_has_expired(plane: RunningPlane) -> None:
     key = issue(plane, "leaving", "auditor")
     browser = logged_in(plane, key.secret)
     expire(plane, key)
@@ -157,7 +159,7 @@ def test_login_form_of_another_browser_is_refused(plane: RunningPlane) -> None:
     )
 
 
-def test_form_that_is_too_long_or_no_form_is_refused(plane: RunningPlane) -> None:
+def test_form_that_is_too_long_or_not_encoded_in_utf_8_is_refused(plane: RunningPlane) -> None:
     browser = logged_in(plane)
     assert browser.post("/logout", csrf="x" * 300_000).status == 413
     answer = browser.client.post("/ui/logout", content=b"\xff=%ff&" * 200)
