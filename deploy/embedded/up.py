@@ -177,7 +177,9 @@ def _explain(demonstration: Demonstration, stack: Stack, active: list[dict[str, 
     screen = demonstration.screen
     screen.success(f"active slices: {', '.join(each['id'] for each in active)}")
     screen.detail("Ctrl-C stops everything; the state is kept.")
-    screen.detail(f"console  {stack.api_url}/ui   (log in with api_key in {demonstration.layout.client_file})")
+    screen.detail(
+        f"console  {stack.api_url}/ui   (log in with api_key in {demonstration.layout.client_file})"
+    )
     screen.detail(f"API      {stack.api_url}/docs   (the same file has the key and the CA)")
     screen.detail(f"CLI      export SLICEPLANE_CONFIG={shlex.quote(str(demonstration.layout.client_file))}")
     screen.detail("try      .venv/bin/sliceplane allocations list")

@@ -35,8 +35,8 @@ class OpenConsoles:
         self._closing = False
 
     def reserve(self, request: StreamRequest) -> str | None:
-        """Reserve a place for a console, and return None; or return the reason why there is no place for it. Waits up to
-        `CLOSING_SECONDS` for a place.
+        """Reserve a place for a console, and return None; or return the reason why there is no place for it. Waits up
+        to `CLOSING_SECONDS` for a place.
         """
         with self._changed:
             self._changed.wait_for(

@@ -1,5 +1,5 @@
-"""Pytest plugin for runs with a share of the slow tests: `--slow-share 10` runs one tenth of them, chosen by the seed of
-the run, and every other test. A test that is repeated on the packaged PostgreSQL counts as slow there.
+"""Pytest plugin for runs with a share of the slow tests: `--slow-share 10` runs one tenth of them, chosen by the seed
+of the run, and every other test. A test that is repeated on the packaged PostgreSQL counts as slow there.
 
 `./dev test` and `.ci/run` use it for the whole suite, so that they end in minutes; consecutive runs choose other tests.
 `./dev test --all` runs every test, and so does a run of named tests. Of each folder and of each promise

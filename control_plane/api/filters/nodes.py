@@ -94,8 +94,8 @@ class WantedNodes:
 
     @property
     def condition(self) -> Callable[[NodeView], bool] | None:
-        """The condition for all filters except `name_prefix`, which the query of a list of the past applies; None if no other
-        filter is set. With a filter by drift, the views must be of the type `NodeDetail`.
+        """The condition for all filters except `name_prefix`, which the query of a list of the past applies; None if no
+        other filter is set. With a filter by drift, the views must be of the type `NodeDetail`.
         """
         unfiltered = (self.cordoned, self.excluded, self.drift) == (None, None, None) and not self.states
         return None if unfiltered else self._matches

@@ -38,8 +38,8 @@ async def filtered(
     limit: int,
     max_rows_read: int = MAX_ROWS_READ,
 ) -> Page[View]:
-    """Return a page of the views that match, found among at most `max_rows_read` rows; a page of all views if `matches` is
-    None.
+    """Return a page of the views that match, found among at most `max_rows_read` rows; a page of all views if `matches`
+    is None.
 
     `identify` returns the id of the resource of a row, and its sort key. `view` returns the views of rows in their
     order; it may omit resources.
