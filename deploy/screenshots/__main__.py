@@ -89,7 +89,11 @@ def _pictures(client_file: Path, arguments: argparse.Namespace) -> Iterator[str]
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with running_chromium(*_trusting(client["url"], trusted)) as browser:
         for width in arguments.width:
-            with closing(browser.new_context(viewport={"width": width, "height": _WINDOW_HEIGHT})) as context:
+            with closing(
+                browser.new_context(
+                    viewport={"width": width, "height": _WINDOW_HEIGHT}, reduced_motion="reduce"
+                )
+            ) as context:
                 yield from _pictures_at(context, client, chosen, arguments)
 
 
