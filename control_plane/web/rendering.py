@@ -6,7 +6,7 @@ which the API does not return fails, instead of showing nothing.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -132,6 +132,14 @@ def slot_hours(seconds: str) -> str:
     return f"{Decimal(seconds) / _HOUR:,.2f}"
 
 
+def amount(value: str | int, others: Iterable[str | int | None] = ()) -> str:
+    """Return a decimal number with separators, and with as many decimals as the longest of `others`: the numbers of
+    its column.
+    """
+    decimals = max(len(str(each).partition(".")[2]) for each in (value, *others) if each is not None)
+    return f"{Decimal(value):,.{decimals}f}"
+
+
 def took(seconds: float | None) -> str:
     """Return the time that a step took, such as `120 ms`, `3.4 s` or `2 h`; empty if it is not known."""
     if seconds is None:
@@ -233,7 +241,7 @@ def _environment() -> Environment:
     filters = {
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
         "tone": tone_of, "fact": fact, "mark": mark_of, "scalar": scalar, "as_json": as_json, "took": took,
-        "prose": prose, "linked": linked, "slot_hours": slot_hours,
+        "prose": prose, "linked": linked, "slot_hours": slot_hours, "amount": amount,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(

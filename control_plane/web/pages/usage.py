@@ -1,11 +1,13 @@
 """Usage: figures with the events that they follow from, billing periods, downloads, reservations and projects."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from control_plane.web.pages.project_actions import LIMITS, PERIOD, PROJECT_ACTIONS
 from control_plane.web.visits import Visit, both, nothing
+from events.values import OPEN_PERIOD
 
 _FILTERS: Final = ("period", "from", "to", "project", "sku", "label")
 _MOST: Final = 500
@@ -29,6 +31,7 @@ async def show(visit: Visit) -> Response:
         visit.get("skus", limit=_MOST) if visit.allows("catalogue:read") else nothing(),
     )
     listed = [] if projects is None else projects["items"]
+    budgets = [each for each in listed if each["budget"]]
     return visit.render(
         "usage.html",
         usage=found,
@@ -38,11 +41,27 @@ async def show(visit: Visit) -> Response:
         periods=periods["items"],
         projects=listed,
         skus=[] if skus is None else skus["items"],
-        budgets=[each for each in listed if each["budget"]],
+        budgets=budgets,
+        spent=await _spent(visit, budgets[0]["budget"]["month"], found, chosen) if budgets else None,
         narrowed=[_narrowed(group, each["key"]) for each in found["groups"]],
         may_close=visit.allows("usage:write"),
         closing=PERIOD.actions["close"],
     )
+
+
+async def _spent(
+    visit: Visit, month: str, found: Mapping[str, Any], chosen: Mapping[str, str | None]
+) -> Mapping[str, Any]:
+    """Return the price of the usage of a month by project, and the time until which it counts. `found` is the usage
+    that the page shows with the filters `chosen`.
+
+    `spent` of the API counts until the time of its own request, so a project would have two different prices on the
+    page. The returned prices count until the end of `found` if this is the present, otherwise until now.
+    """
+    is_until_now = chosen["to"] is None and chosen["period"] in (None, OPEN_PERIOD)
+    begin, end = f"{month}-01T00:00:00Z", found["end"] if is_until_now else None
+    usage = await visit.get("usage", group_by="project", to=end, **{"from": begin})
+    return {"end": usage["end"], "prices": {each["key"]: each["amount"]["price"] for each in usage["groups"]}}
 
 
 def _narrowed(group: str, key: str | None) -> dict[str, str] | None:
@@ -105,6 +124,7 @@ async def show_project(visit: Visit) -> Response:
         "project.html",
         project=project,
         limits=_limits_of(project),
+        waiting=LIMITS["waiting_requests"],
         actions={each: PROJECT_ACTIONS[each] for each in ("reserve", "limits", "erase")},
     )
 
