@@ -90,6 +90,8 @@ class Resource(NamedTuple):
     """Arguments of the command line that name the resource."""
     load: Callable[[Visit, Names], Awaitable[View]] | None = None
     """Returns the view of the resource, with its `allowed_actions`; None: the view is that of the API at `path`."""
+    title: Callable[[View], str] | None = None
+    """Returns what the page of an action shows as the resource; None: its `label`."""
 
     async def view(self, visit: Visit, names: Names) -> View:
         """Return the view of the resource. Raises `Refusal`."""
@@ -229,6 +231,7 @@ def _form(
         action=action,
         kind=resource.kind,
         label=label,
+        shown=label if resource.title is None else resource.title(view),
         facts=resource.facts(view),
         state=view.get("state"),
         allowed=view["allowed_actions"][action.allowed_by],

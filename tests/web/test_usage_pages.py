@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -41,6 +42,7 @@ def test_each_figure_of_the_usage_links_to_its_entries_and_they_link_to_their_ev
     for target in targets:
         entries = admin.open(target.removeprefix("/ui"))
         assert running.id[-6:] in entries.text
+        assert "</a> <a" in entries.response.text, "each event is a line of its own, without commas"
         events = [each for each in entries.attributes("a", "href") if each.startswith("/ui/events/")]
         [entry] = get(running.plane, "/usage/entries")["items"]
         assert events == [f"/ui/events/{each['position']}" for each in entry["events"]]
@@ -75,6 +77,11 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
 ) -> None:
     begin = granted_at(running) - timedelta(seconds=1)
     end = begin + timedelta(seconds=1) + MILLISECOND
+    opened = admin.open("/usage/periods/open/close").text
+    since = get(running.plane, "/usage/periods/open")["starts_at"][:10]
+    assert f"Billing period {since} 00:00:00 to " in opened
+    assert "Billing period close" not in opened
+    assert "Current billing period" in admin.open("/usage/periods/open").text
     fields = {"name": "first", "starts_at": text(begin), "ends_at": text(end)}
     for wrong in ({}, {"confirm": "close", "starts_at": "tomorrow"}):
         assert admin.submit("/usage/periods/open/close", **{**fields, **wrong}).status == 422
@@ -96,6 +103,11 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
         page = admin.open(path)
         assert f"{budget['limit']} " in page.text
         assert f"{budget['committed']} {budget['remaining']}" in page.text
+        assert "All prices are in the currency of the deployment" in page.text
+    # The budget counts until the same time as the usage by project.
+    rows = re.findall(r"red [\d.]+ ([\d.]+) ", admin.open("/usage").text)
+    assert len(rows) == 2
+    assert rows[0] == rows[1]
     # A form begins with the present limits, so a change of one limit keeps the others.
     form = admin.open("/projects/red/limits")
     present = {

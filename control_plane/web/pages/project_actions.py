@@ -18,7 +18,7 @@ from control_plane.web.actions import (
     whole,
     words,
 )
-from control_plane.web.rendering import in_path
+from control_plane.web.rendering import amount, in_path, prose
 from control_plane.web.visits import Form, Visit
 
 _COUNTS: Final = {
@@ -28,7 +28,7 @@ _COUNTS: Final = {
     "memory_mib": "Memory in MiB",
     "public_addresses": "Whole public addresses",
     "public_ports": "Public ports",
-    "waiting_requests": "Waiting requests (empty: the default)",
+    "waiting_requests": "Waiting requests",
     "max_lease_seconds": "Longest lease in seconds",
 }
 _PRICES: Final = {"price_per_hour": "Price per hour", "budget_per_month": "Budget per calendar month"}
@@ -85,18 +85,18 @@ PROJECT_ACTIONS: Final = {
     "limits": Action(
         "Set limits", "set_limits",
         "A request that would exceed a limit is refused. Existing allocations keep what they have. A limit that is empty"
-        " is removed.",
+        " is removed. Without a limit of waiting requests, the default of the deployment applies.",
         _limits, _limits_words,
         fields=tuple(
-            Field(name, label, "number" if name in _COUNTS else "text", required=False) for name, label in LIMITS.items()
+            Field(name, label, "number", required=False) for name, label in LIMITS.items()
         ),
         initial=_present_limits,
     ),
     "erase": Action(
         "Erase personal data", "erase",
         "SSH keys, labels, user-data, descriptions and the reason of an archival become unreadable in all past events and"
-        " are removed from all views. Its allocations must have released their slots before. The project can go on. This"
-        " cannot be undone.",
+        " are removed from all views. Its allocations must have released their slots before. The project stays usable."
+        " This cannot be undone.",
         lambda form: Call("DELETE", ("personal-data",), {"reason": form.text("reason")}),
         words("projects", "erase", reason=True), fields=(REASON,), dangerous=True, asks_name=True,
     ),
@@ -137,8 +137,8 @@ PERIOD: Final = Resource(
     "billing period",
     {
         "close": Action(
-            "Close a billing period", "close",
-            "The usage of the period is permanent from now on. Later events that change it are corrections in the next"
+            "Close the billing period", "close",
+            "The usage of the period becomes final. Later events that change it are corrections in the next"
             " period. This cannot be undone.",
             _close, _close_words,
             fields=(
@@ -152,8 +152,9 @@ PERIOD: Final = Resource(
     },
     path=lambda _names: ("usage", "periods"),
     page=lambda _names: "/usage",
-    facts=lambda view: {"Open since": view["starts_at"], "Total so far": view["total"]["price"]},
+    facts=lambda view: {"Total so far": f"{amount(view['total']['price'])}, in the currency of SKU prices"},
     label=lambda _names: "close",
+    title=lambda view: f"{prose(view['starts_at'])} to {prose(view['ends_at'])}",
     words=lambda _names: (),
     load=_open_period,
 )  # fmt: skip
