@@ -4,7 +4,7 @@ An action is a request of the API with the fields of a form. It is disabled, wit
 allowed. A dangerous one asks for a reason, or for the name of the resource.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Literal, NamedTuple
 
@@ -63,6 +63,10 @@ class Action(NamedTuple):
     asks_name: bool = False
     initial: Callable[[View], Names] | None = None
     """Returns the first values of fields that follow from the present state."""
+    choices: Callable[[View], Mapping[str, tuple[str, ...]]] | None = None
+    """Returns the choices of fields that are selected from lists which follow from the present state. A field without
+    choices stays a field for text.
+    """
     made: Callable[[View], str] | None = None
     """Returns the path of the page of what the action created, from the response; None: the page of the resource."""
     secret: str | None = None
@@ -235,12 +239,27 @@ def _form(
         facts=resource.facts(view),
         state=view.get("state"),
         allowed=view["allowed_actions"][action.allowed_by],
+        fields=[*_offered(action, view, values)],
         values={each.name: values.get(each.name, "") for each in action.fields},
         refused=None if refusal is None else refusal.problem,
         command=command,
         confirmed_by=confirmation_of(label) if action.asks_name else None,
         back=f"{ROOT}{resource.page(request.names)}",
     )
+
+
+def _offered(action: Action, view: View, values: Mapping[str, str]) -> Iterator[Field]:
+    """Yield the fields of an action, with the choices that follow from the present state. A value that is not one of
+    them stays chosen, because a form that is shown again has the values that were sent.
+    """
+    choices = {} if action.choices is None else action.choices(view)
+    for each in action.fields:
+        if offered := choices.get(each.name):
+            chosen = values.get(each.name, "")
+            added = () if chosen in offered else (chosen,)
+            yield each._replace(kind="choice", choices=(*added, *offered))
+        else:
+            yield each
 
 
 def confirmation_of(label: str) -> str:

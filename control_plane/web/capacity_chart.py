@@ -27,7 +27,8 @@ class Chart(NamedTuple):
     `most` is the largest total number of slots at one of these times, at least 1; it is the top of the chart. `areas`
     are the areas of the statuses from bottom to top, without statuses that no slot has. `rows` are the numbers by
     status, each row with its time, at the first time and at each later one at which a number differs from that of the
-    time before. `last` are the numbers by status at the last time.
+    time before. `last` are the numbers by status at the last time. `has_history` is False if the SKU had no slots
+    before the last time, so that its areas have no width.
     """
 
     sku: str
@@ -35,6 +36,7 @@ class Chart(NamedTuple):
     areas: tuple[Area, ...]
     rows: tuple[tuple[str, Mapping[str, int]], ...]
     last: Mapping[str, int]
+    has_history: bool
 
 
 def charts(history: Mapping[str, Any]) -> list[Chart]:
@@ -65,7 +67,8 @@ def _chart(sku: str, times: Sequence[str], numbers: Sequence[Mapping[str, int]])
         for index, (time, each) in enumerate(zip(times, numbers, strict=True))
         if index == 0 or each != numbers[index - 1]
     ]
-    return Chart(sku, most, tuple(areas), tuple(changed), numbers[-1])
+    has_history = any(sum(each.values()) for each in numbers[:-1])
+    return Chart(sku, most, tuple(areas), tuple(changed), numbers[-1], has_history)
 
 
 def _steps(heights: Sequence[int], most: int) -> list[tuple[float, float]]:

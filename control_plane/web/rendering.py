@@ -37,6 +37,7 @@ _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}", re.ASCII)
 _MINUTE: Final = 60
 _HOUR: Final = 3600
+_MIB_PER_GIB: Final = 1024
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _TONES: Final = {
     "good": (
@@ -120,8 +121,12 @@ def prose(text: str) -> str:
 
 
 def linked(value: Any) -> Markup | str:
-    """Return a scalar of a JSON document as text; the id of an allocation as a link to its page."""
+    """Return a scalar of a JSON document as text; the id of an allocation as a link to its page, and a time of the API
+    as date and time.
+    """
     text = scalar(value)
+    if _TIME.fullmatch(text):
+        return moment(text)
     if not _ALLOCATION.fullmatch(text):
         return text
     return Markup('<a href="/ui/allocations/{}">{}</a>').format(text, text)
@@ -195,6 +200,11 @@ def _short(name: str, text: str) -> Iterator[str]:
         yield f"{name.replace('_', ' ')} {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"
 
 
+def breakable(name: str) -> Markup:
+    """Return an identifier that may be broken into lines after each of its underscores."""
+    return Markup("_<wbr>").join(name.split("_"))
+
+
 def in_path(segment: str) -> str:
     """Return a name as one segment of a path of the console."""
     return quote(segment, safe="")
@@ -225,6 +235,11 @@ def fields_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield path, value
 
 
+def mib(size: int) -> str:
+    """Return a size in MiB as text, in GiB if it is a whole number of them."""
+    return f"{size:,} MiB" if size % _MIB_PER_GIB or not size else f"{size // _MIB_PER_GIB:,} GiB"
+
+
 def _without_cursor(query: Mapping[str, str]) -> dict[str, str]:
     """Return the query parameters of a list without its cursor: those of its first page."""
     return {name: value for name, value in query.items() if name != "cursor"}
@@ -242,6 +257,7 @@ def _environment() -> Environment:
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
         "tone": tone_of, "fact": fact, "mark": mark_of, "scalar": scalar, "as_json": as_json, "took": took,
         "prose": prose, "linked": linked, "slot_hours": slot_hours, "amount": amount,
+        "breakable": breakable, "mib": mib,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(

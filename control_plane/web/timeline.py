@@ -83,6 +83,10 @@ class Timeline(NamedTuple):
     level: str
     levels: Sequence[tuple[str, str]]
     """Each level with the address of the page at this level."""
+    count: int
+    """Number of the events on the page."""
+    has_shown: bool
+    """Whether an event of the page has the chosen level or a higher one."""
     seal: Seal | None
     """None if the caller may not read the audit."""
 
@@ -113,7 +117,10 @@ def timeline_of(visit: Visit, events: Sequence[Mapping[str, Any]], seal: Seal | 
     chosen = level if level in LEVELS else _DEFAULT
     opened = {int(each) for each in (visit.query("open") or "").split(",")[:_MOST_OPEN] if _is_position(each)}
     levels = [(each, visit.url(level=None if each == _DEFAULT else each, open=None)) for each in LEVELS]
-    return Timeline([*_rows(visit, _steps(events), chosen, opened)], chosen, levels, seal)
+    steps = _steps(events)
+    has_shown = any(LEVELS.index(each.level) >= LEVELS.index(chosen) for each in steps)
+    rows = [*_rows(visit, steps, chosen, opened)]
+    return Timeline(rows, chosen, levels, len(steps), has_shown, seal)
 
 
 def _is_position(text: str) -> bool:

@@ -23,6 +23,7 @@ def test_areas_are_stacked_and_keep_each_number_until_the_next_point() -> None:
     assert free.points == "0,0 600,0 600,90 300,90 300,120 0,120"
     assert [(at, each["free"], each["claimed"]) for at, each in chart.rows] == [("a", 4, 0), ("b", 3, 1)]
     assert chart.last["free"] == 3
+    assert chart.has_history
 
 
 def test_sku_without_slots_at_first_begins_with_zero() -> None:
@@ -35,3 +36,4 @@ def test_history_without_slots_or_with_one_point_is_drawn() -> None:
     assert charts({"points": [point("a")]}) == []
     [chart] = charts({"points": [point("a", s=(2, 2))]})
     assert [each.status for each in chart.areas] == ["claimed", "free"]
+    assert not chart.has_history

@@ -39,11 +39,11 @@ def test_overview_states_that_the_slots_over_time_are_not_available_while_their_
     notice = "The slots over time are not available now"
     admin = logged_in(running_plane)
     until(lambda: notice not in admin.open("/").text, "the read model has the newest events")
-    assert "Slots of the last 24 hours" in admin.open("/").text
+    assert "Slots in the last 24 hours" in admin.open("/").text
     append_unknown_event(running_plane)
     until(lambda: notice in admin.open("/").text, "the overview states that its read model lags")
     page = admin.open("/")
-    assert (page.status, "Slots of the last 24 hours" in page.text, "Last changes" in page.text) == (
+    assert (page.status, "Slots in the last 24 hours" in page.text, "Last changes" in page.text) == (
         200,
         False,
         True,

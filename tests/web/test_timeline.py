@@ -120,6 +120,7 @@ def test_level_decides_which_events_are_folded_and_no_event_is_left_out(
     important = admin.open(f"{path}?level=important")
     folded = sum(int(each) for each in re.findall(r"Open (\d+) events", important.text))
     assert folded + len(rows(important, "e")) == count
+    assert (f"No important event among the newest {count}." in important.text) is (folded == count)
     assert admin.open(f"{path}?level=absent&open=x,-1,99999999999999999999999").status == 200
 
 

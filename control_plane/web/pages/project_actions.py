@@ -19,7 +19,7 @@ from control_plane.web.actions import (
     words,
 )
 from control_plane.web.rendering import amount, in_path, prose
-from control_plane.web.visits import Form, Visit
+from control_plane.web.visits import Form, Visit, both, nothing
 
 _COUNTS: Final = {
     "slots": "Slots",
@@ -32,6 +32,7 @@ _COUNTS: Final = {
     "max_lease_seconds": "Longest lease in seconds",
 }
 _PRICES: Final = {"price_per_hour": "Price per hour", "budget_per_month": "Budget per calendar month"}
+_MOST: Final = 500
 LIMITS: Final = {**_COUNTS, **_PRICES}
 """The limits of a project, each with its label."""
 
@@ -67,6 +68,15 @@ def _unreserve(form: Form) -> Call:
     return Call("DELETE", ("reservations", form.text("sku")))
 
 
+async def _project(visit: Visit, names: Names) -> View:
+    """Return the view of a project, with the names of the offered SKUs as `skus` if the caller may read them."""
+    found, skus = await both(
+        visit.get("projects", names["project"]),
+        visit.get("skus", state="offered", limit=_MOST) if visit.allows("catalogue:read") else nothing(),
+    )
+    return {**found, "skus": tuple(each["name"] for each in skus["items"]) if skus else ()}
+
+
 _SKU: Final = Field("sku", "SKU", example="SKU")
 PROJECT_ACTIONS: Final = {
     "reserve": Action(
@@ -75,12 +85,14 @@ PROJECT_ACTIONS: Final = {
         " is replaced.",
         _reserve, lambda name, form: ("reservations", "set", *name, form.text("sku"), form.text("slots")),
         fields=(_SKU, Field("slots", "Slots", "number", example="1")),
+        choices=lambda view: {"sku": view["skus"]},
     ),
     "unreserve": Action(
         "Remove reservation", "set_limits",
         "The slots are no longer kept free for the project. Its allocations keep their slots.",
         _unreserve, lambda name, form: ("reservations", "remove", *name, form.text("sku")),
         fields=(_SKU,), dangerous=True,
+        choices=lambda view: {"sku": tuple(each["sku"] for each in view["reservations"])},
     ),
     "limits": Action(
         "Set limits", "set_limits",
@@ -111,6 +123,7 @@ PROJECT: Final = Resource(
     },
     label=lambda names: names["project"],
     words=lambda names: (names["project"],),
+    load=_project,
 )  # fmt: skip
 
 
