@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from starlette.requests import Request
+
 from control_plane.web.capacity_chart import charts
+from control_plane.web.rendering import page
 
 
 def point(at: str, **skus: tuple[int, int]) -> dict[str, Any]:
@@ -37,3 +40,32 @@ def test_history_without_slots_or_with_one_point_is_drawn() -> None:
     [chart] = charts({"points": [point("a", s=(2, 2))]})
     assert [each.status for each in chart.areas] == ["claimed", "free"]
     assert not chart.has_history
+
+
+def test_overview_draws_a_chart_only_of_a_sku_with_history() -> None:
+    found = charts(
+        {
+            "points": [
+                point("2026-11-28T00:00:00Z", s=(1, 0)),
+                point("2026-11-29T00:00:00Z", s=(0, 1), t=(1, 0)),
+            ]
+        }
+    )
+    user = {"actor": "key:a", "role": "admin", "projects": None, "scopes": []}
+    shown = page(
+        Request({"type": "http", "path": "/ui/", "query_string": b"", "headers": []}),
+        "overview.html",
+        200,
+        user=user,
+        csrf="",
+        api_urls=[],
+        notice=None,
+        at=None,
+        capacity=found,
+        **dict.fromkeys(("status", "drift", "allocations", "tasks", "events")),
+    )
+    text = bytes(shown.body).decode()
+    assert text.count('class="chart"') == text.count("No history yet.") == 1
+    assert 'aria-label="Slots of s by status over 24 hours, at most 1. Now: 1 claimed' in text
+    assert 'role="img"' in text
+    assert 'class="slots-claimed" points=' in text
