@@ -83,7 +83,7 @@ class Timeline(NamedTuple):
     level: str
     levels: Sequence[tuple[str, str]]
     """Each level with the address of the page at this level."""
-    count: int
+    size: int
     """Number of the events on the page."""
     has_shown: bool
     """Whether an event of the page has the chosen level or a higher one."""

@@ -51,7 +51,7 @@ def test_overview_draws_a_chart_only_of_a_sku_with_history() -> None:
             ]
         }
     )
-    user = {"actor": "key:a", "role": "admin", "projects": None, "scopes": []}
+    user: dict[str, Any] = {"actor": "key:a", "role": "admin", "projects": None, "scopes": []}
     shown = page(
         Request({"type": "http", "path": "/ui/", "query_string": b"", "headers": []}),
         "overview.html",
