@@ -314,7 +314,7 @@ async def archive(request: Request, principal: Caller, project: str, body: Reaso
 async def erase(request: Request, principal: Caller, project: str, body: ReasonOnly) -> ProjectView:
     """Erase the personal data of a project: SSH keys, labels, user-data, descriptions and the reason of its archival
     become unreadable in all past events and are removed from all views. Its allocations must have released their slots
-    before. The project can go on. This cannot be undone. Idempotent.
+    before. The project stays usable. This cannot be undone. Idempotent.
     """
     name = _named(project)
     command = erase_personal_data(name, body.reason, origin_of(request, principal, project=name))

@@ -73,7 +73,7 @@ def archive(
 @commands.command()
 def erase(context: typer.Context, *, project: ProjectId, reason: Why, output: Output = Format.TABLE) -> None:
     """Erase the personal data of a project permanently, after its allocations are released: SSH keys, labels,
-    user-data and descriptions. The project can go on.
+    user-data and descriptions. The project stays usable.
     """
     with session(context, output) as current:
         current.screen.one(current.send(calls.erase_project(project, reason)), pages.project)

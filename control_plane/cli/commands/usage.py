@@ -158,7 +158,7 @@ def close_period(
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Close a billing period after it has ended. Its usage is permanent from then on, and later events that change it
+    """Close a billing period after it has ended. Its usage becomes final, and later events that change it
     become corrections in the next period.
     """
     body = ClosePeriod(starts_at=since or UNSET, ends_at=to or UNSET)

@@ -63,7 +63,7 @@ async def show_period(request: Request, period: str) -> PeriodBill:
 
 @router.post("/{period}/close", openapi_extra=access(Scope.USAGE_WRITE))
 async def close(request: Request, principal: Caller, period: str, body: ClosePeriod) -> PeriodBill:
-    """Close a billing period after it has ended: its usage is permanent from now on. Events that change it later are
+    """Close a billing period after it has ended: its usage becomes final. Events that change it later are
     corrections in the period that is open then. Idempotent.
 
     A period begins where the one closed before it ends.
