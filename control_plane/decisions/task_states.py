@@ -126,7 +126,23 @@ def against_cancelling(row: OrderRow) -> Iterator[Objection]:
 
 
 def against_retrying(row: OrderRow) -> Iterator[Objection]:
-    """Yield every reason why the order cannot be retried, except reasons that depend on the state of its allocation."""
+    """Yield every reason why the order cannot be retried, except reasons that depend on the state of its allocation.
+
+    Reasons that follow from the state of the order come first. If it succeeded or is superseded, its kind does not
+    matter.
+    """
+    if row.state == "done":
+        yield Objection("task_succeeded", "the task has succeeded and cannot be retried")
+        return
+    if row.state == "superseded":
+        yield Objection(
+            "task_superseded", f"the task cannot be retried, because slot {row.slot_id} has a newer order"
+        )
+        return
+    if row.state in ("due", "sent"):
+        yield Objection(
+            "task_in_progress", f"the task is {row.state} and is sent again automatically; wait until it ends"
+        )
     if row.kind == APPLY:
         message = (
             f"a failed bring-up is not retried; create another allocation in place of {row.allocation_id}"
@@ -136,13 +152,3 @@ def against_retrying(row: OrderRow) -> Iterator[Objection]:
         outcome = f"allocation {row.allocation_id} fails unless it stops in time"
         message = f"a stop cannot be retried; {outcome}; release the allocation, or wait"
         yield Objection("stop_not_cancellable", message)
-    if row.state in ("due", "sent"):
-        yield Objection(
-            "task_in_progress", f"the task is {row.state} and is sent again automatically; wait until it ends"
-        )
-    if row.state == "done":
-        yield Objection("task_succeeded", "the task has succeeded and cannot be retried")
-    if row.state == "superseded":
-        yield Objection(
-            "task_superseded", f"the task cannot be retried, because slot {row.slot_id} has a newer order"
-        )

@@ -113,6 +113,10 @@ def test_only_an_unfinished_apply_order_can_be_cancelled(
         (REMOVE, "done", ["task_succeeded"]),
         (REMOVE, "superseded", ["task_superseded"]),
         (APPLY, "failed", ["not_retriable"]),
+        (APPLY, "sent", ["task_in_progress", "not_retriable"]),
+        (APPLY, "done", ["task_succeeded"]),
+        (STOP, "done", ["task_succeeded"]),
+        (STOP, "superseded", ["task_superseded"]),
         (STOP, "failed", ["stop_not_cancellable"]),
     ],
 )

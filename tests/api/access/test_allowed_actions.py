@@ -290,6 +290,7 @@ class States:
         yield task(cancelled)
         for kind in ("slice.apply", "slice.stop", "slice.remove"):
             yield from self.orders(kind)
+        yield from self.cancelled_order()
 
     def orders(self, kind: str) -> Iterator[Subject]:
         made = self.world.active() if kind == "slice.stop" else self.world.allocation()
@@ -309,6 +310,15 @@ class States:
             case _:
                 self.world.node.report(made, "slice.removed", order=order, absent=["machine"])
         until(lambda: self.world.scripted.task(order)["ended_at"] is not None, f"{kind} has ended")
+        yield task(order)
+
+    def cancelled_order(self) -> Iterator[Subject]:
+        made = self.world.allocation()
+        query = "select order_id::text from work.task where allocation_id = %(name)s"
+        until(lambda: bool(self.plane.rows(query, name=made["id"])), "the order of the bring-up is derived")
+        [(order,)] = self.plane.rows(query, name=made["id"])
+        self.send("POST", f"/tasks/{order}/cancel")
+        until(lambda: self.world.scripted.task(order)["ended_at"] is not None, "the bring-up is cancelled")
         yield task(order)
 
     def projections(self) -> Iterator[Subject]:

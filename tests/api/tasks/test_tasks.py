@@ -281,7 +281,7 @@ def test_retry_of_an_apply_order_in_flight_is_refused(emptied_plane: RunningPlan
     order = wait_for_order(node, allocation, "slice.apply")
     refused = node.post(f"/tasks/{order['id']}/retry")
     assert refused.status_code == 409
-    assert codes(refused) == ["not_retriable", "task_in_progress"]
+    assert codes(refused) == ["task_in_progress", "not_retriable"]
 
 
 @pytest.mark.parametrize(
