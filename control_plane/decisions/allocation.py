@@ -147,7 +147,7 @@ def _against_gateway(state: Allocation) -> list[Objection]:
     if state.request.gateway_key is not None:
         return []
     reason = (
-        "the allocation does not let the SSH gateway log in, because it was created without `gateway_access`"
+        "the allocation does not let the SSH gateway log in, because it was created without gateway_access"
     )
     return [Objection("no_gateway_access", reason)]
 
