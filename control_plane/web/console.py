@@ -6,6 +6,7 @@ terminal and the display of a slice have scripts of their own, without which the
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlencode
@@ -180,21 +181,28 @@ def routes() -> Sequence[BaseRoute]:
 def _page(path: str, show: Page, method: str = "GET") -> Route:
     """Return the route of a page for logged-in users."""
 
-    async def visit(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         secret = request.cookies.get(SESSION)
         if secret is None:
             return _to_login(request, "")
-        api: Api = request.app.state.api
-        answer = await api.call(request, secret, "GET", "/v1/whoami")
-        if not answer.is_success:
-            raise Refusal(answer.json)
-        if answer.json["credential_kind"] != "session":
-            # A cookie with an API key would neither become idle nor end with a logout.
-            return _to_login(request, "ended")
-        request.state.visit = Visit(request, api, secret, answer.json)
-        return await show(request.state.visit)
+        request.state.visit = visit = await _visit_of(request, secret)
+        return _to_login(request, "ended") if visit is None else await show(visit)
 
-    return Route(f"{ROOT}{path}", visit, methods=[method])
+    return Route(f"{ROOT}{path}", respond, methods=[method])
+
+
+async def _visit_of(request: Request, secret: str) -> Visit | None:
+    """Return the visit of a browser with the cookie value `secret`; None if it is not the secret of a session. Raises
+    `Refusal`.
+    """
+    api: Api = request.app.state.api
+    answer = await api.call(request, secret, "GET", "/v1/whoami")
+    if not answer.is_success:
+        raise Refusal(answer.json)
+    if answer.json["credential_kind"] != "session":
+        # A cookie with an API key would neither become idle nor end with a logout.
+        return None
+    return Visit(request, api, secret, answer.json)
 
 
 def _actions(path: str, resource: Resource) -> Sequence[Route]:
@@ -250,9 +258,14 @@ async def _refused(request: Request, refusal: Refusal) -> Response:
 async def _missing(request: Request, error: HTTPException) -> Response:
     status = HTTPStatus(error.status_code)
     message = f"the console has no page {request.url.path} for {request.method}"
-    return await _refused(
-        request, problem(status, status.name.lower(), message, "Choose a page of the menu.")
-    )
+    hint = "Log in and choose a page of the menu."
+    secret = request.cookies.get(SESSION)
+    if secret is not None:
+        with suppress(Refusal):
+            request.state.visit = await _visit_of(request, secret)
+    if getattr(request.state, "visit", None) is not None:
+        hint = "Choose a page of the menu."
+    return await _refused(request, problem(status, status.name.lower(), message, hint))
 
 
 async def _broken(request: Request, error: Exception) -> Response:

@@ -311,6 +311,33 @@ def test_page_of_the_past_shows_the_state_then_and_offers_no_action(
     assert admin.open(f"/allocations/{running.id}?at=tomorrow").status == 422
 
 
+def test_bring_up_that_succeeded_is_not_retried_because_it_has_succeeded(
+    admin: Browser, running: RunningAllocation
+) -> None:
+    def is_done() -> bool:
+        return bool(
+            running.plane.rows(
+                "select 1 from work.task where order_id::text = %(id)s and state = 'done'", id=order
+            )
+        )
+
+    [(order,)] = running.plane.rows(
+        "select order_id::text from work.task where allocation_id = %(id)s", id=running.id
+    )
+    until(is_done, "the order is done")
+    assert "the task has succeeded and cannot be retried task_succeeded" in admin.open(f"/tasks/{order}").text
+
+
+def test_page_of_an_unknown_path_has_the_menu_only_for_a_logged_in_browser(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    found, anonymous = admin.open("/absent"), Browser(running.plane).open("/absent")
+    assert (found.status, "/ui/nodes" in found.attributes("a", "href")) == (404, True)
+    assert "What to do: Choose a page of the menu." in found.text
+    assert (anonymous.status, "/ui/nodes" in anonymous.attributes("a", "href")) == (404, False)
+    assert "What to do: Log in and choose a page of the menu." in anonymous.text
+
+
 def test_lists_are_filtered_and_paged(admin: Browser, running: RunningAllocation) -> None:
     assert running.id[-6:] in admin.open("/allocations?state=active&project=default").text
     for query in ("state=failed", "project=other", "label=a=b"):
