@@ -35,6 +35,7 @@ _UNREADABLE: Final = ("_sha256", "_thumbprint", "public_key")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}", re.ASCII)
+_LEASE_OVER: Final = ("releasing", "released", "failed")
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _MIB_PER_GIB: Final = 1024
@@ -107,6 +108,11 @@ def relative(raw: str | None) -> str:
         return ""
     left = (datetime.fromisoformat(raw) - datetime.now(UTC)).total_seconds()
     return f"in {span(left)}" if left > 0 else f"{span(-left)} ago"
+
+
+def is_lease_over(allocation: Mapping[str, Any]) -> bool:
+    """Return whether the lease of an allocation has ended: a release or failure ends it before its planned end."""
+    return allocation["state"] in _LEASE_OVER
 
 
 def span(seconds: float) -> str:
@@ -263,6 +269,7 @@ def _environment() -> Environment:
     made.globals.update(
         release=release(),
         forms_of_times=FORMS,
+        is_lease_over=is_lease_over,
         new_key=lambda: str(uuid4()),
         without_cursor=_without_cursor,
     )

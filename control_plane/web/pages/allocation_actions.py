@@ -18,11 +18,11 @@ from control_plane.web.actions import (
     whole,
     words,
 )
-from control_plane.web.rendering import in_path
+from control_plane.web.rendering import in_path, is_lease_over
 from control_plane.web.visits import Form, Visit, problem
 
 _HOUR: Final = 3600
-_FAULT: Final = Field("fault", "What is wrong with the hardware; it is recorded", example="FAULT")
+_FAULT: Final = Field("fault", "What is wrong with the hardware? The answer is recorded.", example="FAULT")
 _KINDS: Final = ("tcp port", "udp port", "whole address")
 
 
@@ -116,7 +116,7 @@ def _facts(view: View) -> Mapping[str, Any]:
         "Project": view["project"],
         "Slots": ", ".join(f"{each['slot_id']} ({each['private_ip']})" for each in view["slots"]) or "none",
         "Labels": ", ".join(f"{name}={value}" for name, value in view["labels"].items()),
-        "Lease ends": lease and lease["expires_at"],
+        "Lease ends": None if lease is None or is_lease_over(view) else lease["expires_at"],
     }
 
 

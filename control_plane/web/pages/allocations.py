@@ -18,6 +18,7 @@ from control_plane.web.timeline import TIMELINE_PAGE, read_seal, timeline_of
 from control_plane.web.visits import Form, Visit, both, nothing
 
 _TIMELINE: Final = 100
+_LEASE_ENDED: Final = "allocation.lease_ended"
 _LOG_LINES: Final = 2000
 """Number of lines of a serial log that its page shows by default."""
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
@@ -57,12 +58,14 @@ async def show(visit: Visit) -> Response:
         allocation=found,
         timeline=timeline_of(visit, events, seal),
         has_older=timeline["next_cursor"] is not None,
+        lease_ended_at=next((each["recorded_at"] for each in events if each["type"] == _LEASE_ENDED), None),
         after=f"{events[0]['epoch']}.{events[0]['position']}" if events else "",
         tasks=None if tasks is None else tasks["items"],
         logins=[*_logins(found)],
         actions=ACTIONS,
         commands=_commands(visit, name),
-        console=consoles.allowed(visit),
+        on_nodes=at is None and consoles.is_on_nodes(found),
+        console=consoles.allowed(visit, found),
         terminal=consoles.allowed_terminal(found),
     )
 

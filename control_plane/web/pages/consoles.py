@@ -19,6 +19,13 @@ _NOT_OFFERED: Final = {
     "code": "terminals_not_offered",
     "reason": "this deployment has no terminals in the browser; use ssh",
 }
+_ENDING: Final = ("releasing", "failed", "released")
+"""States of allocations of which the slices are being removed or are removed, so that they have no consoles."""
+_REMOVED: Final = {
+    "allowed": False,
+    "code": "slice_not_on_node",
+    "reason": "the slices are being removed, or are removed",
+}
 _CUT: Final = {
     "cut": Action(
         "Cut session", "cut", "The session ends within a second. Its user gets the reason.",
@@ -27,10 +34,23 @@ _CUT: Final = {
 }  # fmt: skip
 
 
-def allowed(visit: Visit) -> Mapping[str, Any]:
-    """Return whether the caller may open consoles, in the form of `allowed_actions`."""
+def allowed(visit: Visit, allocation: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return whether the caller may open consoles of the slices of an allocation, in the form of `allowed_actions`. The
+    allocation is None if the caller may not read it.
+    """
     found: Mapping[str, Any] = by_scope(visit, "console", scope=_SCOPE)["console"]
+    if found["allowed"] and allocation is not None and allocation["state"] in _ENDING:
+        return _REMOVED
     return found
+
+
+def is_on_nodes(allocation: Mapping[str, Any]) -> bool:
+    """Return whether nodes may still have slices of an allocation at present. A failed allocation keeps its slots until
+    their nodes have proved them empty; until then, a fault of its slots can be reported.
+    """
+    if allocation["state"] == "failed":
+        return bool(allocation["allowed_actions"]["report_fault"]["allowed"])
+    return bool(allocation["state"] != "released")
 
 
 def allowed_terminal(allocation: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -76,15 +96,14 @@ async def show_display(visit: Visit) -> Response:
 
 async def _page(visit: Visit, kind: str, command: str) -> Response:
     name, slot = visit.request.path_params["allocation"], visit.query("slot") or "0"
-    if visit.allows("allocations:read"):
-        await visit.get("allocations", name)  # an unknown one, or one of another project, has no page
+    # An unknown allocation, or one of another project, has no page.
+    allocation = await visit.get("allocations", name) if visit.allows("allocations:read") else None
     shown = command_of(
         visit.request, "Open", cli=("consoles", command, name, "--slot", slot), method="POST",
         path=("allocations", name, "console-sessions"), body={"slot": _number(slot), "kind": kind},
     )  # fmt: skip
-    return visit.render(
-        "console.html", allocation=name, slot=slot, kind=kind, allowed=allowed(visit), command=shown
-    )
+    action = allowed(visit, allocation)
+    return visit.render("console.html", allocation=name, slot=slot, kind=kind, allowed=action, command=shown)
 
 
 def _number(slot: str) -> int | str:
