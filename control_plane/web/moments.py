@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 FORMS: Final = "yesterday, 3h ago, 2026-11-28 10:00"
-"""Examples of all forms, which the fields show while they are empty."""
+"""Examples of all forms, which are the tooltips of the fields."""
 _AGO: Final = re.compile(r"(\d{1,6}) ?([smhdw])[a-z]* ago", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?", re.ASCII)

@@ -36,6 +36,7 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}", re.ASCII)
 _LEASE_OVER: Final = ("releasing", "released", "failed")
+_ABBREVIATION: Final = re.compile(r"\bsku\b")
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _MIB_PER_GIB: Final = 1024
@@ -71,7 +72,7 @@ def badge(state: str) -> Markup:
     """Return a state as a word with the colour and the shape of its kind."""
     tone = tone_of(state)
     return Markup('<span class="badge {}"><span aria-hidden="true">{}</span> {}</span>').format(
-        tone, _MARKS[tone], state.replace("_", " ")
+        tone, _MARKS[tone], _ABBREVIATION.sub(lambda found: found[0].upper(), state.replace("_", " "))
     )
 
 
@@ -116,9 +117,9 @@ def is_lease_over(allocation: Mapping[str, Any]) -> bool:
 
 
 def span(seconds: float) -> str:
-    """Return a duration in the largest unit that fits, rounded down."""
+    """Return a duration in the largest unit that fits, rounded down. A no-break space separates number and unit."""
     size, unit = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
-    return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds // size)}\N{NO-BREAK SPACE}{unit}"
 
 
 def prose(text: str) -> str:
@@ -156,8 +157,8 @@ def took(seconds: float | None) -> str:
     if seconds is None:
         return ""
     if seconds < 1:
-        return f"{round(seconds * 1000)} ms"
-    return f"{seconds:.1f} s" if seconds < _MINUTE else span(seconds)
+        return f"{round(seconds * 1000)}\N{NO-BREAK SPACE}ms"
+    return f"{seconds:.1f}\N{NO-BREAK SPACE}s" if seconds < _MINUTE else span(seconds)
 
 
 def gist(data: Mapping[str, Any], of: str = "") -> Markup:
@@ -211,6 +212,11 @@ def breakable(name: str) -> Markup:
     return Markup("_<wbr>").join(name.split("_"))
 
 
+def titled(text: str) -> str:
+    """Return a text with a capital as its first letter. Capitals inside it, such as those of `API key`, are kept."""
+    return text[:1].upper() + text[1:]
+
+
 def in_path(segment: str) -> str:
     """Return a name as one segment of a path of the console."""
     return quote(segment, safe="")
@@ -262,7 +268,7 @@ def _environment() -> Environment:
     filters = {
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
         "tone": tone_of, "fact": fact, "mark": mark_of, "scalar": scalar, "as_json": as_json, "took": took,
-        "prose": prose, "linked": linked, "slot_hours": slot_hours, "amount": amount,
+        "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount,
         "breakable": breakable, "mib": mib,
     }  # fmt: skip
     made.filters.update(filters)

@@ -140,7 +140,7 @@ def test_step_shows_the_time_since_the_event_before_it_and_an_hour_without_event
     ]  # fmt: skip
     rows = timeline(*events)
     assert [kind for kind, _ in rows] == ["step", "step", "idle", "step", "step"]
-    assert [took(row.took) for kind, row in rows if kind == "step"] == ["3.5 s", "1 h", "59 min", ""]
+    assert [took(row.took) for kind, row in rows if kind == "step"] == ["3.5\xa0s", "1\xa0h", "59\xa0min", ""]
 
 
 def test_idle_time_inside_of_an_open_fold_is_shown_and_after_a_closed_one_too() -> None:
