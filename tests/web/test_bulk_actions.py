@@ -68,6 +68,9 @@ def test_preview_changes_nothing_and_offers_only_allowed_items_with_the_reason_o
     position = plane.last_position()
     page = admin.open(preview_of("stop", fleet.active[0], placed, "alc-absent", fleet.active[0]))
     assert "Stop: 1 of 3 chosen" in page.text
+    assert "Stop 1 allocation Back to the list" in page.text
+    current = [found["href"] for tag, found in page.tags if tag == "a" and "aria-current" in found]
+    assert current == ["/ui/allocations"]
     assert offered(page) == {"item": [fleet.active[0]], "left_out": [placed, "alc-absent"]}
     with plane.client() as client:
         refused = client.get(f"/allocations/{placed}").json()["allowed_actions"]["stop"]
@@ -175,9 +178,12 @@ def test_rows_are_chosen_by_keyboard_and_all_at_once(visitor: Visitor, running_p
     page = visitor.page
     visitor.open("/nodes")
     page.get_by_text("0 of 4 rows chosen").wait_for()
+    cordon = page.get_by_role("button", name="Cordon…", exact=True)
+    assert cordon.is_disabled()
     page.get_by_label("Choose n1").focus()
     page.keyboard.press("Space")
     page.get_by_text("1 of 4 rows chosen").wait_for()
+    assert cordon.is_enabled()
     page.get_by_label("Choose n3").click(modifiers=["Shift"])
     page.get_by_text("3 of 4 rows chosen").wait_for()
     page.get_by_label("Choose all nodes of this page").focus()
@@ -186,7 +192,7 @@ def test_rows_are_chosen_by_keyboard_and_all_at_once(visitor: Visitor, running_p
     page.keyboard.press("Space")
     page.get_by_label("Choose n2").check()
     page.get_by_label("Choose n4").check()
-    page.get_by_role("button", name="Cordon…", exact=True).press("Enter")
+    cordon.press("Enter")
     page.get_by_role("heading", name="Cordon: 2 of 2 chosen").wait_for()
     page.get_by_label("Reason").fill("fan")
     page.keyboard.press("Enter")

@@ -343,6 +343,10 @@ def test_lists_are_filtered_and_paged(admin: Browser, running: RunningAllocation
     for query in ("state=failed", "project=other", "label=a=b"):
         assert running.id[-6:] not in admin.open(f"/allocations?{query}").text, query
     assert admin.open("/allocations?state=absent").status == 422
+    unmatched = admin.open("/allocations?label=a=b")
+    assert "No allocation matches the filters. Show all allocations" in unmatched.text
+    assert "bulk" not in unmatched.attributes("form", "id"), "there is no row to choose"
+    assert "bulk" in admin.open("/allocations").attributes("form", "id")
 
 
 def test_search_finds_a_resource_by_id_name_and_address(admin: Browser, running: RunningAllocation) -> None:

@@ -38,6 +38,7 @@ async def show_list(visit: Visit) -> Response:
         allocations=listed["items"],
         next_cursor=listed["next_cursor"],
         chosen=chosen,
+        filtered=any(chosen.values()),
         states=STATES,
         bulk=offered(ALLOCATIONS),
         selecting=by_scope(visit, "select", scope="allocations:write")["select"],

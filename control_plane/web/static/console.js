@@ -109,16 +109,18 @@ function keepViews(root) {
 const choices = [...document.querySelectorAll("[data-choice]")];
 if (choices.length) choose(choices, document.querySelector("[data-choose-all]"), document.querySelector("[data-chosen]"));
 
-// Chooses all rows of a list at once, a range with the shift key, and shows how many are chosen.
+// Chooses all rows of a list at once, a range with the shift key, and shows how many are chosen. Its actions need a choice.
 function choose(boxes, all, shown) {
   let last = null;
+  const actions = document.querySelectorAll("[data-needs-choice]");
   const count = () => {
     const chosen = boxes.filter((each) => each.checked).length;
     shown.textContent = `${chosen} of ${boxes.length} rows chosen:`;
     all.checked = chosen === boxes.length;
     all.indeterminate = chosen > 0 && chosen < boxes.length;
+    for (const each of actions) each.disabled = chosen === 0;
   };
-  all.hidden = false;
+  all.closest("label").hidden = false;
   all.addEventListener("change", () => { for (const each of boxes) each.checked = all.checked; count(); });
   for (const [index, box] of boxes.entries()) {
     box.addEventListener("click", (event) => {
