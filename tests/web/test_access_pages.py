@@ -121,6 +121,7 @@ def test_session_is_ended_and_its_browser_is_led_to_the_login(plane: RunningPlan
     other = logged_in(plane, issue(plane, "guest", projects=["other"]).secret)
     listed = other.open("/access/sessions")
     assert "this browser" in listed.text
+    assert " now End session…" in listed.text, "the request of the page is a use of the session"
     [end] = [each for each in listed.attributes("a", "href") if each.endswith("/end")]
     assert "The session was ended." in admin.submit(end.removeprefix("/ui"), reason="lost").text
     assert other.open("/allocations").path.startswith("/ui/login?")
