@@ -7,12 +7,13 @@ from starlette.responses import Response
 
 from control_plane.web.pages.project_actions import LIMITS, PERIOD, PROJECT_ACTIONS
 from control_plane.web.visits import Visit, both, nothing
-from events.values import OPEN_PERIOD
 
 _FILTERS: Final = ("period", "from", "to", "project", "sku", "label")
 _MOST: Final = 500
 _PERIODS: Final = 24
 _ENTRIES: Final = 50
+_OPEN_PERIOD: Final = "open"
+"""Name of the current billing period in the API."""
 _FORMATS: Final = {"csv": "csv", "focus": "focus.csv"}
 
 
@@ -58,7 +59,7 @@ async def _spent(
     `spent` of the API counts until the time of its own request, so a project would have two different prices on the
     page. The returned prices count until the end of `found` if this is the present, otherwise until now.
     """
-    is_until_now = chosen["to"] is None and chosen["period"] in (None, OPEN_PERIOD)
+    is_until_now = chosen["to"] is None and chosen["period"] in (None, _OPEN_PERIOD)
     begin, end = f"{month}-01T00:00:00Z", found["end"] if is_until_now else None
     usage = await visit.get("usage", group_by="project", to=end, **{"from": begin})
     return {"end": usage["end"], "prices": {each["key"]: each["amount"]["price"] for each in usage["groups"]}}
