@@ -187,6 +187,7 @@ class Visit:
             "csrf": form_token(self._secret),
             "api_urls": self._read,
             "notice": notice,
+            "present": self.url(at=None, cursor=None),
         }
         return page(self.request, template, code, **common, at=self.at, **values)
 

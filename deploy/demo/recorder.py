@@ -53,6 +53,7 @@ from events.values import (
     SlotId,
     SshPublicKey,
     allocation_of,
+    correlation_of,
     node_of,
 )
 from read_models.slots import slot
@@ -351,7 +352,8 @@ class Recorder:
 
     async def _release(self, allocation: AllocationId, planned: PlannedAllocation) -> None:
         reason = Reason("released_by_caller", "the caller requested the release")
-        origin = Origin(planned.caller, f"DELETE /v1/allocations/{allocation}", self._uuid(), planned.project)
+        correlation = correlation_of(allocation)
+        origin = Origin(planned.caller, f"DELETE /v1/allocations/{allocation}", correlation, planned.project)
         await self.do(release_allocation(allocation, origin, reason))
         if not planned.leaves_remains:
             self._remove_soon(allocation)

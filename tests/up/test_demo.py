@@ -24,14 +24,17 @@ from read_models.projections import PROJECTIONS
 from tests.projections.fleet import living
 from tests.servers.postgres import Database
 
-SIZES: Final = Sizes(nodes=12, days=3, per_day=18)
+SIZES: Final = Sizes(nodes=12, days=3, per_day=24)
 UNTIL: Final = datetime(2026, 11, 20, 12, tzinfo=UTC)
 APPEND: Final = """
 select pg_get_functiondef(oid) from pg_proc
  where pronamespace = 'ledger'::regnamespace and proname like 'append%' order by proname
 """
 
-REQUESTED: Final = "select data::jsonb ->> 'allocation_id', correlation_id from ledger.event where type = 'allocation.requested'"
+OF_ALLOCATIONS: Final = """
+select distinct substr(stream_id, length('allocation-') + 1), type, correlation_id from ledger.event
+ where stream_id like 'allocation-%' and type in ('allocation.requested', 'allocation.releasing', 'allocation.released')
+"""
 LAST: Final = "select max(position) from ledger.event"
 USED: Final = "select count(*), sum(ends_at - starts_at) from read.usage_lease where starts_at is not null"
 
@@ -76,8 +79,8 @@ async def test_demo_data_are_a_consistent_history_with_times_in_the_past_and_wit
     ):
         assert types[name] > 0, name
 
-    for allocation, correlation in rows(database, REQUESTED):
-        assert correlation_of(allocation) == correlation, "the timeline of an allocation has its events"
+    for allocation, name, correlation in rows(database, OF_ALLOCATIONS):
+        assert correlation_of(allocation) == correlation, f"the timeline of {allocation} has its {name}"
 
     async with living(database) as fleet:
         await fleet.project([each.name for each in PROJECTIONS.values() if not each.inline], 500)

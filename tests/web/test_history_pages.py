@@ -53,6 +53,9 @@ def test_changes_lead_to_the_state_after_them_and_to_their_neighbours(
         assert (position < placed) is (relation == "before")
         assert admin.open(str(target).removeprefix("/ui")).attributes("li", "aria-current") == ["true"]
     assert f"/ui/events/{active}" in page.attributes("a", "href")
+    assert f"/ui/history?kind=allocation&name={running.id}" in page.attributes("a", "href"), (
+        "the present state"
+    )
 
 
 def test_history_of_an_address_and_its_slot_names_the_allocation_of_that_time_and_why_it_ended(

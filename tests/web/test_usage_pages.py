@@ -103,7 +103,7 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
         page = admin.open(path)
         assert f"{budget['limit']} " in page.text
         assert f"{budget['committed']} {budget['remaining']}" in page.text
-        assert "All prices are in the currency of the deployment" in page.text
+        assert "All amounts are in the currency in which this deployment states the prices" in page.text
     # The budget counts until the same time as the usage by project.
     rows = re.findall(r"red [\d.]+ ([\d.]+) ", admin.open("/usage").text)
     assert len(rows) == 2
