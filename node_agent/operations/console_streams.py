@@ -35,13 +35,16 @@ class OpenConsoles:
         self._closing = False
 
     def reserve(self, request: StreamRequest) -> str | None:
-        """Reserve a place for a console, and return None; or return the reason why there is no place for it. Waits up
-        to `CLOSING_SECONDS` for a place.
+        """Reserve a place for a console, and return None; or return the reason why there is no place for it.
+
+        Waits up to `CLOSING_SECONDS` for the place of a console, but not for that of an SSH connection: many waiting
+        requests of callers would occupy the threads that the tasks of the node need.
         """
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._closing or self._obstacle(request) is None, timeout=CLOSING_SECONDS
-            )
+            if request.kind != "ssh":
+                self._changed.wait_for(
+                    lambda: self._closing or self._obstacle(request) is None, timeout=CLOSING_SECONDS
+                )
             if self._closing:
                 return "the agent of the node is stopping"
             if (obstacle := self._obstacle(request)) is None:

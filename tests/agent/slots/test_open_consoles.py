@@ -50,6 +50,14 @@ def test_console_that_stays_open_is_refused_to_another_session(monkeypatch: pyte
     assert consoles.reserve(_request("ssh")) is None
 
 
+def test_ssh_connection_above_the_maximum_is_refused_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_streams, "CLOSING_SECONDS", 1000.0)
+    consoles = OpenConsoles()
+    for _ in range(console_streams.MOST_SSH):
+        assert consoles.reserve(_request("ssh")) is None
+    assert "which is the maximum" in (consoles.reserve(_request("ssh")) or "")
+
+
 def test_waiting_session_is_refused_as_soon_as_the_agent_stops() -> None:
     consoles = OpenConsoles()
     assert consoles.reserve(_request("graphics")) is None
