@@ -166,7 +166,9 @@ class TimeWatch:
 
 
 def sample_of(entries: Sequence[Sequence[Any]], users: Mapping[bytes, NodeId], seconds: float) -> Sample:
-    """Return the evaluation of slow log entries of the last `seconds`. `users` maps client addresses to nodes."""
+    """Return the time that each node used of Redis, from the entries of the slow log of the last `seconds`. `users` maps
+    addresses of clients to nodes.
+    """
     spent = Counter[NodeId | None]()
     for entry in entries:
         spent[_node(entry, users)] += int(entry[2]) + _OVERHEAD_USEC

@@ -249,8 +249,8 @@ def _form(
 
 
 def _offered(action: Action, view: View, values: Mapping[str, str]) -> Iterator[Field]:
-    """Yield the fields of an action, with the choices that follow from the present state. A value that is not one of
-    them stays chosen, because a form that is shown again has the values that were sent.
+    """Yield the fields of the form of an action. A field with choices gets those of the present state of the resource,
+    and the value in `values` as a further choice: a form that was refused is shown again as it was sent.
     """
     choices = {} if action.choices is None else action.choices(view)
     for each in action.fields:

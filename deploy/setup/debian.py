@@ -86,7 +86,9 @@ def missing_packages(*, with_browser: bool = False) -> list[str]:
 
 
 def was_interrupted(folder: Path) -> bool:
-    """Return whether an earlier installation by `install` was interrupted. `folder` contains its mark file then."""
+    """Return whether an earlier call of `install` was interrupted: then the file that marks an unfinished installation
+    is still in `folder`.
+    """
     return (folder / APT_MARK).exists()
 
 

@@ -76,7 +76,7 @@ def test_link_width_or_speed_of_a_pci_function_that_sysfs_reports_as_unknown_is_
     assert None in (reading(tree).link_width, reading(tree).link_mtps)
 
 
-def test_pci_function_that_vanished_has_a_reading_with_the_reason(tree: Tree) -> None:
+def test_health_of_a_pci_function_that_vanished_states_why_it_could_not_be_read(tree: Tree) -> None:
     tree.vanish(HGX_GPU)
     assert reading(tree) == DeviceReading(
         address=HGX_GPU, unreadable="there is no PCI function at this address"
