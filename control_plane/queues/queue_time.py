@@ -166,8 +166,8 @@ class TimeWatch:
 
 
 def sample_of(entries: Sequence[Sequence[Any]], users: Mapping[bytes, NodeId], seconds: float) -> Sample:
-    """Return the time that each node used of Redis, from the entries of the slow log of the last `seconds`. `users` maps
-    addresses of clients to nodes.
+    """Return the time that each node used of Redis, from the entries of the slow log of the last `seconds`. `users`
+    maps addresses of clients to nodes.
     """
     spent = Counter[NodeId | None]()
     for entry in entries:
