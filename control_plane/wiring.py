@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -61,6 +62,14 @@ def reduce_garbage_collection() -> None:
     gc.freeze()
     gc.set_threshold(_YOUNG, 10, 10)
     gc.enable()
+
+
+def allow_connections() -> None:
+    """Raise the limit of open files to the hard limit: each connection is an open file, and the usual soft limit is
+    1,024.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@ workers (`control_plane.api.workers`).
 """
 
 import asyncio
-import resource
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
@@ -24,7 +23,7 @@ from control_plane.following.wake import Waiter, listen
 from control_plane.identity.code_login import CodeLogin
 from control_plane.identity.sealing import order_keys
 from control_plane.web.console import Console
-from control_plane.wiring import Plane
+from control_plane.wiring import Plane, allow_connections
 from control_plane.work.access_rows import Retention
 from events.ledger.tail import Tail
 
@@ -43,7 +42,7 @@ async def serve(plane: Plane, sockets: Sequence[socket.socket] | None = None) ->
     Raises `NoSigningKey`, `UnusableCertificate` and `CannotListen` before it serves a request.
     """
     keys, secure = order_keys(plane.settings), server_context(plane.settings)
-    _allow_connections()
+    allow_connections()
     waiter = Waiter()
     feed = Feed(plane.engine, Tail(ledger_dsn(plane)), waiter)
     access_log = _access_log(plane)
@@ -96,11 +95,3 @@ async def _until_cancelled(server: uvicorn.Server, sockets: list[socket.socket],
         feed.end_watches()
         await serving
         raise
-
-
-def _allow_connections() -> None:
-    """Raise the limit of open files to the hard limit: each node keeps a connection, and the usual soft limit is
-    1,024.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -157,7 +157,7 @@ _NOT_PERMITTED: Final = {
 _UNAVAILABLE: Final = {
     "slice_not_on_node": "The slot has no slice of the allocation.",
     "terminals_not_offered": "The deployment has no terminals.",
-    "too_many_ssh_connections": "The allocation has the maximum number of open SSH connections.",
+    "too_many_ssh_connections": "The allocation has the maximum number of open or requested SSH connections.",
     "host_unreadable": "The node cannot read the state of its host.",
     "node_not_responding": "The node did not answer in time.",
     "stream_failed": "The node could not open the stream.",

@@ -1,7 +1,7 @@
 """A channel of an SSH connection, as the caller of a console session.
 
-The channel buffers at most its window in each direction. It passes the bytes of another SSH connection, which is
-encrypted between the caller and the slice.
+The channel passes the bytes of another SSH connection, which is encrypted between the caller and the slice. It buffers
+at most its window of input, and output until the client has to read.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import asyncssh
 
 from control_plane.api.consoles.callers import SessionOver
 from control_plane.ssh_gateway.authorisation import Authorisation
+from control_plane.ssh_gateway.flow import Flow
 from tasks.streams import MAX_MESSAGE
 
 WINDOW: Final = 256 * 1024
@@ -20,9 +21,9 @@ WINDOW: Final = 256 * 1024
 class ChannelCaller(asyncssh.SSHTCPSession[bytes]):
     """A caller with a channel, authenticated with a key or a certificate. Implements `ConnectedCaller`."""
 
-    def __init__(self, actor: str, authorisation: Authorisation) -> None:
+    def __init__(self, actor: str, authorisation: Authorisation, flow: Flow) -> None:
         self.actor = actor
-        self._authorisation = authorisation
+        self._authorisation, self._flow = authorisation, flow
         self.opened = asyncio.Event()
         """Set when the node has opened the connection to the slice."""
         self._channel: asyncssh.SSHTCPChannel[bytes] | None = None
@@ -64,6 +65,7 @@ class ChannelCaller(asyncssh.SSHTCPSession[bytes]):
 
     async def send(self, data: bytes) -> None:
         await self._writable.wait()
+        await self._flow.wait()
         self._raise_if_over()
         try:
             assert self._channel is not None, "writable after connection_made"
@@ -72,6 +74,8 @@ class ChannelCaller(asyncssh.SSHTCPSession[bytes]):
             raise _closed() from None
 
     async def verify(self) -> None:
+        # `receive` and `send` notice the end only when the other side takes and gives bytes.
+        self._raise_if_over()
         await self._authorisation.verify()
 
     def _raise_if_over(self) -> None:

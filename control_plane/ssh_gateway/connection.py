@@ -26,7 +26,8 @@ from control_plane.outage import DATABASE_UNAVAILABLE
 from control_plane.ssh_gateway.authorisation import Authorisation
 from control_plane.ssh_gateway.certificates import against, key_id_of, offering_certificates, serial_of
 from control_plane.ssh_gateway.channel import WINDOW, ChannelCaller
-from control_plane.ssh_gateway.limits import Limits
+from control_plane.ssh_gateway.flow import LEAST_PACKET, Flow, has_small_packets
+from control_plane.ssh_gateway.limits import MOST_OPENINGS, Limits, TooManyOpenings
 from control_plane.wiring import Plane
 from events.facts import Reason
 from events.values import InvalidValue, allocation_id, console_id, new_uuid
@@ -75,7 +76,7 @@ class Connection(asyncssh.SSHServer):
         self._unused: asyncio.TimerHandle | None = None
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        self._connection = conn
+        self._connection, self._flow = conn, Flow(conn)
         offering_certificates(conn, self._offered)
         self._gateway.connections.add(self)
         self._source = network_of(str(conn.get_extra_info("peername")[0]))
@@ -85,6 +86,7 @@ class Connection(asyncssh.SSHServer):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gateway.connections.discard(self)
+        self._flow.close()
         self._gateway.limits.disconnect(self._source)
         # Refused keys were counted before. A connection without a user name, such as a health check, is not an attempt.
         if self._user and not self._is_authenticated and not self._refused_keys:
@@ -178,7 +180,7 @@ class Connection(asyncssh.SSHServer):
         if named is None or dest_port != SSH_PORT:
             self._refuse(f"connection to {dest_host[:64]} port {dest_port}")
         channel = self._connection.create_tcp_channel(window=WINDOW)
-        return channel, self._open(int(named[1] or 0))
+        return channel, self._open(channel, int(named[1] or 0))
 
     def session_requested(self) -> NoReturn:
         self._refuse("session")
@@ -212,10 +214,13 @@ class Connection(asyncssh.SSHServer):
         self._connection.send_debug(f"remote forwarding refused: {_USAGE}", always_display=True)
         return False
 
-    async def _open(self, number: int) -> ChannelCaller:
-        """Open a session to the slice in slot `number`, and return the session of its channel as soon as the node has
+    async def _open(self, channel: asyncssh.SSHTCPChannel[bytes], number: int) -> ChannelCaller:
+        """Open a session to the slice in slot `number`, and return the session of `channel` as soon as the node has
         connected to the slice. Raises `asyncssh.ChannelOpenError`.
         """
+        if has_small_packets(channel):
+            message = f"the maximum packet size of the channel is less than {LEAST_PACKET} bytes"
+            raise asyncssh.ChannelOpenError(_PROHIBITED, message)
         assert self._authorisation is not None, "the client is authenticated"
         assert self._key is not None, "the client is authenticated"
         actor, reason = f"ssh-key:{self._key.get_fingerprint()}", "connection to the SSH gateway"
@@ -225,13 +230,20 @@ class Connection(asyncssh.SSHServer):
                 raise asyncssh.ChannelOpenError(_PROHIBITED, message)
             actor = key_id_of(self._certificate)
             reason = f"{reason} with SSH certificate {serial_of(self._certificate)}"
-        plane, caller = self._gateway.plane, ChannelCaller(actor, self._authorisation)
+        plane, caller = self._gateway.plane, ChannelCaller(actor, self._authorisation, self._flow)
+        limits, allocation = self._gateway.limits, self._authorisation.allocation
         origin = Origin(caller.actor, reason, new_uuid())
-        if seconds := self._gateway.limits.open_session(self._authorisation.allocation):
-            message = f"too many connections to the slices of the allocation; try again in {seconds} s"
-            raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, message)
         try:
-            answer = await plane.handle(begin_ssh(self._authorisation.allocation, number, origin))
+            async with limits.opening(allocation):
+                if seconds := limits.open_session(allocation):
+                    message = (
+                        f"too many connections to the slices of the allocation; try again in {seconds} s"
+                    )
+                    raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, message)
+                answer = await plane.handle(begin_ssh(allocation, number, origin))
+        except TooManyOpenings:
+            message = f"{MOST_OPENINGS} connections to the slices of the allocation are being opened; try again later"
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, message) from None
         except Refused as refused:
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(refused)) from None
         except DATABASE_UNAVAILABLE:

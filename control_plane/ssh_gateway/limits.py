@@ -1,5 +1,5 @@
-"""Limits of what clients can cost a process of the SSH gateway before they are authorised, and of how often they can
-open sessions afterwards: each session appends three events to the ledger.
+"""Limits of what clients can cost a process of the SSH gateway before they are authorised, and of how many sessions
+they can open per minute and at once afterwards: each session appends three events to the ledger.
 
 A key that is not accepted, and a connection that names a user and ends without authentication, count as a failed
 attempt of the source address and of the allocation that the client named. When one of the two has used up its quota,
@@ -7,7 +7,10 @@ the gateway accepts no key for it until a part of the quota is regained. A known
 the quota of the allocation; ids are not guessable.
 """
 
+import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from math import ceil
 from typing import Final
 
@@ -18,8 +21,18 @@ MOST_CONNECTIONS: Final = 1000
 """Maximum number of connections of a process."""
 MOST_OF_SOURCE: Final = 50
 """Maximum number of connections from one source address."""
+PROXIES: Final = "proxies"
+"""Source of the connections from trusted proxies, until they have named the addresses of the clients."""
+MOST_OPENINGS: Final = 8
+"""Maximum number of sessions that are being opened for one allocation, in a process."""
+_CONCURRENT_OPENINGS: Final = 4
+"""Half of the database connections of a process. The other half is for the checks and the ends of open sessions."""
 _MOST_COUNTERS: Final = 10_000
 _WINDOW_SECONDS: Final = 60
+
+
+class TooManyOpenings(Exception):
+    """`MOST_OPENINGS` sessions are being opened."""
 
 
 class Limits:
@@ -36,11 +49,14 @@ class Limits:
         )
         self._sessions = LocalWindows(_MOST_COUNTERS)
         self._connections = Counter[str]()
+        self._openings = Counter[str]()
+        self._concurrent_openings = asyncio.Semaphore(_CONCURRENT_OPENINGS)
 
     def connect(self, source: str) -> bool:
         """Count a new connection, and return whether it is within the limits. `disconnect` must be called for it."""
         self._connections[source] += 1
-        return self._connections[source] <= MOST_OF_SOURCE and self._connections.total() <= MOST_CONNECTIONS
+        is_within = source == PROXIES or self._connections[source] <= MOST_OF_SOURCE
+        return is_within and self._connections.total() <= MOST_CONNECTIONS
 
     def disconnect(self, source: str) -> None:
         """Count the end of a connection."""
@@ -69,3 +85,18 @@ class Limits:
             return 0
         spent = self._sessions.spend(Charge(self._sessions_quota, allocation))
         return 0 if spent.admitted else max(1, ceil(spent.window.regained_in(self._sessions_quota)))
+
+    @asynccontextmanager
+    async def opening(self, subject: str) -> AsyncIterator[None]:
+        """Wait until one more session can be opened. `subject` is the allocation, or the console session of a ticket.
+        Raises `TooManyOpenings`, at once, if too many sessions of the subject are being opened.
+        """
+        if self._openings[subject] >= MOST_OPENINGS:
+            raise TooManyOpenings
+        self._openings[subject] += 1
+        try:
+            async with self._concurrent_openings:
+                yield
+        finally:
+            self._openings[subject] -= 1
+            self._openings += Counter()  # removes counters that are 0

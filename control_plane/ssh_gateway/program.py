@@ -25,7 +25,7 @@ from control_plane.ssh_gateway.connection import Connection
 from control_plane.ssh_gateway.limits import Limits
 from control_plane.ssh_gateway.terminal import TerminalCaller
 from control_plane.ssh_gateway.terminals import Terminals
-from control_plane.wiring import CannotListen, NoHostKey, Plane
+from control_plane.wiring import CannotListen, NoHostKey, Plane, allow_connections
 from events.facts import Reason
 
 log = structlog.get_logger()
@@ -79,6 +79,7 @@ async def serve_ssh(plane: Plane) -> None:
     settings = plane.settings
     gateway, host_key = Gateway(plane, order_keys(settings)), _host_key(settings)
     secure = server_context(settings)
+    allow_connections()
     # Failed handshakes are not errors of this program, which has log events of its own.
     logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
     async with AsyncExitStack() as listeners:

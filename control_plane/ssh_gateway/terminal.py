@@ -3,7 +3,7 @@
 The session passes the bytes of an SSH connection between the node and this end, like one of a client. Here the client
 is asyncssh in this process, which logs in with the key of the gateway for the allocation, requests a shell with a
 terminal, and passes its input and output to the WebSocket of the browser. Both sides wait for each other, so no
-buffer grows.
+buffer grows. The SSH server belongs to the tenant of the slice, and may be hostile.
 
 The host key of the slice is not verified: the node connects to the slice, over the bridge of the slices, so there is no
 network in between on which another host could answer.
@@ -12,7 +12,7 @@ network in between on which another host could answer.
 import asyncio
 import socket
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 import asyncssh
 import msgspec
@@ -24,13 +24,17 @@ from websockets.exceptions import ConnectionClosed
 
 from control_plane.api.consoles.callers import SessionOver
 from control_plane.ssh_gateway.authorisation import Authorisation
+from control_plane.ssh_gateway.flow import LEAST_PACKET, Flow, has_small_packets
 from tasks.streams import MAX_MESSAGE
 
 log = structlog.get_logger()
 LOGIN_SECONDS: Final = 20.0
 """Time in which the SSH server of the slice has to accept the gateway and open a shell."""
 _WINDOW: Final = 256 * 1024
+_SIZE_SECONDS: Final = 0.1
+"""Least time between two changes of the size of a terminal."""
 _LEAST, _MOST = 2, 1000
+_T = TypeVar("_T")
 # In the order of OpenSSH. The library would choose RSA first, which dropbear offers even if it has no such key.
 _HOST_KEYS: Final = (
     "ssh-ed25519",
@@ -41,6 +45,19 @@ _HOST_KEYS: Final = (
     "rsa-sha2-256",
 )
 _TERM: Final = "xterm-256color"
+
+
+class InvalidMessage(Exception):
+    """A message of a browser is not of the required type."""
+
+
+def decoded(message: str | bytes, kind: type[_T]) -> _T:
+    """Return the content of a JSON message of a browser. Raises `InvalidMessage`."""
+    try:
+        return msgspec.json.decode(message, type=kind)
+    # The last two: brackets that are nested too deep, and text that is not UTF-8.
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidMessage(str(error)) from None
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -76,6 +93,7 @@ class TerminalCaller:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._terminal: asyncio.Task[None] | None = None
+        self._size_changed = asyncio.Event()
 
     def end(self, over: SessionOver) -> None:
         """End the session of this caller, for this reason."""
@@ -140,8 +158,14 @@ class TerminalCaller:
                     shell = await connection.create_process(
                         term_type=_TERM, term_size=self._size.permitted, encoding=None, window=_WINDOW
                     )
+                if has_small_packets(shell.channel):
+                    message = (
+                        f"the SSH server of the slice takes packets of less than {LEAST_PACKET} bytes only"
+                    )
+                    self.end(SessionOver("ssh_login_failed", message))
+                    return
                 await self._browser.send('{"state": "connected"}')
-                self.end(await self._pass_on(shell))
+                self.end(await self._pass_on(shell, Flow(connection)))
         except TimeoutError:
             message = f"the SSH server of the slice did not open a shell within {LOGIN_SECONDS:.0f} s"
             self.end(SessionOver("ssh_login_failed", message))
@@ -176,9 +200,10 @@ class TerminalCaller:
             client_version="Sliceplane",
         )
 
-    async def _pass_on(self, shell: asyncssh.SSHClientProcess[bytes]) -> SessionOver:
-        """Pass input and output on until one side ends, and return the reason."""
-        parts = [asyncio.ensure_future(each) for each in (self._pass_input(shell), self._pass_output(shell))]
+    async def _pass_on(self, shell: asyncssh.SSHClientProcess[bytes], flow: Flow) -> SessionOver:
+        """Pass input, sizes and output on until one side ends, and return the reason."""
+        coroutines = self._pass_input(shell, flow), self._pass_sizes(shell, flow), self._pass_output(shell)
+        parts = [asyncio.ensure_future(each) for each in coroutines]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()
@@ -187,20 +212,30 @@ class TerminalCaller:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
 
-    async def _pass_input(self, shell: asyncssh.SSHClientProcess[bytes]) -> SessionOver:
+    async def _pass_input(self, shell: asyncssh.SSHClientProcess[bytes], flow: Flow) -> SessionOver:
         with suppress(ConnectionClosed):
             async for message in self._browser:
                 if isinstance(message, bytes):
                     self._typed = True
                     shell.stdin.write(message)
                     await shell.stdin.drain()
+                    await flow.wait()
                     continue
                 try:
-                    size = msgspec.json.decode(message, type=Size)
-                except msgspec.MsgspecError:
+                    self._size = decoded(message, Size)
+                except InvalidMessage:
                     return SessionOver("invalid_message", "the browser sent a text that is not a size")
-                shell.change_terminal_size(*size.permitted)
+                self._size_changed.set()
         return _closed()
+
+    async def _pass_sizes(self, shell: asyncssh.SSHClientProcess[bytes], flow: Flow) -> NoReturn:
+        """Pass on the last size of the terminal, for at most every `_SIZE_SECONDS` one."""
+        while True:
+            await self._size_changed.wait()
+            await flow.wait()
+            self._size_changed.clear()
+            shell.change_terminal_size(*self._size.permitted)
+            await asyncio.sleep(_SIZE_SECONDS)
 
     async def _pass_output(self, shell: asyncssh.SSHClientProcess[bytes]) -> SessionOver:
         try:

@@ -16,6 +16,7 @@ import re
 import ssl
 from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from ipaddress import ip_address
 from socket import socket as Socket  # noqa: N812 (a class)
 from typing import Any, Final, Protocol
@@ -25,6 +26,7 @@ import structlog
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
 
 from control_plane.api.audit.sources import network_of
 from control_plane.api.consoles.joining import CallerEnd
@@ -41,8 +43,8 @@ from control_plane.identity.sealing import OrderKeys
 from control_plane.origin import Origin
 from control_plane.outage import DATABASE_UNAVAILABLE
 from control_plane.ssh_gateway.authorisation import Authorisation
-from control_plane.ssh_gateway.limits import Limits
-from control_plane.ssh_gateway.terminal import Login, Size, TerminalCaller
+from control_plane.ssh_gateway.limits import PROXIES, Limits, TooManyOpenings
+from control_plane.ssh_gateway.terminal import InvalidMessage, Login, Size, TerminalCaller, decoded
 from control_plane.wiring import Plane
 from events.facts import Reason
 from events.values import ConsoleId, console_id, new_uuid
@@ -88,6 +90,49 @@ class Refusal(Exception):
         self.code = code
 
 
+class _Browser(ServerConnection):
+    """A connection of a browser or of a proxy. It is counted before the WebSocket handshake, which may never end."""
+
+    def __init__(self, gateway: Sessions, protocol: ServerProtocol, server: Server, **options: Any) -> None:
+        super().__init__(protocol, server, **options)
+        self._limits, self._trusted = gateway.limits, gateway.plane.settings.trusted_proxies
+        self._counted = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        peer = str(self.remote_address[0])
+        is_proxy = any(ip_address(peer) in network for network in self._trusted)
+        self._counted = PROXIES if is_proxy else network_of(peer)
+        if not self._limits.connect(self._counted):
+            log.warning("terminal_connection_refused", source=self._counted)
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limits.disconnect(self._counted)
+        super().connection_lost(exc)
+
+    @property
+    def source(self) -> str:
+        """Address of the browser, which a trusted proxy names."""
+        peer = str(self.remote_address[0])
+        assert self.request is not None, "the handshake is complete"
+        named = ",".join(self.request.headers.get_all("X-Forwarded-For")).split(",")
+        while any(ip_address(peer) in network for network in self._trusted) and named and named[-1].strip():
+            try:
+                peer = str(ip_address(named.pop().strip()))
+            except ValueError:
+                break
+        return network_of(peer)
+
+    def count_source(self) -> bool:
+        """Count this connection for the address of the browser from now on, and return whether that address is within
+        its limit.
+        """
+        self._limits.disconnect(self._counted)
+        self._counted = self.source
+        return self._limits.connect(self._counted)
+
+
 class Terminals:
     """The terminals of a process of the gateway."""
 
@@ -106,21 +151,20 @@ class Terminals:
             max_queue=_MOST_QUEUED,
             open_timeout=_HANDSHAKE_SECONDS,
             server_header=None,
+            create_connection=partial(_Browser, self._gateway),  # type: ignore[arg-type]  # documented as a factory
         )
 
     async def _connected(self, browser: ServerConnection) -> None:
-        source = self._source(browser)
-        if not self._gateway.limits.connect(source):
+        assert isinstance(browser, _Browser), "made by the factory of the listener"
+        source = browser.source
+        if not browser.count_source():
             log.warning("terminal_connection_refused", source=source)
             await _end(browser, _refused("too_many_connections", "too many open connections; close one"))
-            self._gateway.limits.disconnect(source)
             return
         try:
             await self._serve(browser, source)
         except ConnectionClosed:
             log.info("terminal_closed_before_its_ticket", source=source)
-        finally:
-            self._gateway.limits.disconnect(source)
 
     async def _serve(self, browser: ServerConnection, source: str) -> None:
         limits = self._gateway.limits
@@ -176,24 +220,14 @@ class Terminals:
         origin = Origin(ACTOR, f"ticket of a terminal from {source}", new_uuid())
         command = use_terminal_ticket(console, digest(ticket[:256]), page and page[:300], origin)
         try:
-            return accepted(await self._gateway.plane.handle(command))
+            async with self._gateway.limits.opening(console):
+                return accepted(await self._gateway.plane.handle(command))
+        except TooManyOpenings:
+            raise Refusal("too_many_connections", "the ticket is being used; try again later") from None
         except Refused as refused:
             objection = refused.objections[0]
             log.info("terminal_ticket_refused", source=source, console_id=console, code=objection.code)
             raise Refusal(objection.code, objection.message) from None
-
-    def _source(self, browser: ServerConnection) -> str:
-        """Return the address of the browser, which a trusted proxy names."""
-        peer = str(browser.remote_address[0])
-        trusted = self._gateway.plane.settings.trusted_proxies
-        assert browser.request is not None, "the handshake is complete"
-        named = ",".join(browser.request.headers.get_all("X-Forwarded-For")).split(",")
-        while any(ip_address(peer) in network for network in trusted) and named and named[-1].strip():
-            try:
-                peer = str(ip_address(named.pop().strip()))
-            except ValueError:
-                break
-        return network_of(peer)
 
 
 def _refuse_other_paths(browser: ServerConnection, request: Request) -> Response | None:
@@ -212,8 +246,8 @@ def _console_of(browser: ServerConnection) -> ConsoleId:
 async def _first_message(browser: ServerConnection) -> _First:
     """Return the first message of a browser. Raises `Refusal`, `ConnectionClosed`."""
     try:
-        return msgspec.json.decode(await asyncio.wait_for(browser.recv(), _TICKET_SECONDS), type=_First)
-    except (TimeoutError, msgspec.MsgspecError):
+        return decoded(await asyncio.wait_for(browser.recv(), _TICKET_SECONDS), _First)
+    except (TimeoutError, InvalidMessage):
         message = 'the first message must be a text such as {"ticket": "..."}, within five seconds'
         raise Refusal("ticket_missing", message) from None
 

@@ -47,9 +47,11 @@ _LOST: Final = f"""
 select {_COLUMNS} from work.console where state <> 'requested' and seen_at <= clock_timestamp() - %s
 order by console_id limit 10 for update skip locked
 """  # noqa: S608 (constants)
-_OPEN_SSH: Final = f"""
-select {_COLUMNS} from work.console
-where allocation_id = %s and kind = any(%s) and state <> 'requested' and seen_at > clock_timestamp() - %s
+_SSH: Final = f"""
+select {_COLUMNS} from work.console where allocation_id = %s and kind = any(%s) and case
+  when state = 'requested' then ticket_expires_at > %s
+  else seen_at > clock_timestamp() - %s
+end
 """  # noqa: S608 (constants)
 _FORGET: Final = """
 delete from work.console where state = 'requested' and ticket_expires_at < clock_timestamp() - %s
@@ -144,10 +146,12 @@ async def open_sessions(conn: AsyncConnection) -> list[ConsoleRow]:
     return await fetch_rows(await ledger_connection(conn), ConsoleRow, _OPEN, [SILENT])
 
 
-async def count_open_ssh(conn: AsyncConnection, allocation: AllocationId) -> int:
-    """Return the number of open SSH connections to the slices of an allocation, including those of terminals."""
-    values = [allocation, [*OF_GATEWAY], SILENT]
-    return len(await fetch_rows(await ledger_connection(conn), ConsoleRow, _OPEN_SSH, values))
+async def count_ssh(conn: AsyncConnection, allocation: AllocationId, now: datetime) -> int:
+    """Return the number of SSH connections to the slices of an allocation that are open, or that a ticket still permits
+    to open, including those of terminals.
+    """
+    values = [allocation, [*OF_GATEWAY], now, SILENT]
+    return len(await fetch_rows(await ledger_connection(conn), ConsoleRow, _SSH, values))
 
 
 async def lost_sessions(conn: AsyncConnection) -> list[ConsoleRow]:

@@ -46,7 +46,8 @@ from tasks.streams import CONSOLES, GRAPHICS, SSH
 
 TICKET_SECONDS: Final = 30
 MOST_SSH: Final = 8
-"""Maximum number of open SSH connections through the SSH gateway to all slices of an allocation."""
+"""Maximum number of SSH connections through the SSH gateway to all slices of an allocation, including terminals of
+which the ticket can still be used."""
 _REFUSED: Final = "refused "
 _API_ENDED: Final = Reason("api_process_ended", "the process of the API that had the connection has ended")
 _GATEWAY_ENDED: Final = Reason(
@@ -120,7 +121,7 @@ def begin_ssh(allocation: AllocationId, number: int, origin: Origin) -> Command:
     """Begin an SSH connection to slot `number` of an active allocation, and answer with the id of the session and that
     of the stream that the node has to open, with a space in between.
 
-    Raises `UnknownName`, `Malformed` and `Conflict`, also if the allocation has `MOST_SSH` open connections.
+    Raises `UnknownName`, `Malformed` and `Conflict`, also if the allocation has `MOST_SSH` connections.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -190,8 +191,8 @@ async def _reachable_by_ssh(
         raise Conflict(Objection("slice_not_on_node", "the allocation is not active"))
     slot = _slot_of(loaded, number)
     await check_supported(transaction.conn, [node_of(slot)], SSH)
-    if await consoles.count_open_ssh(transaction.conn, allocation) >= MOST_SSH:
-        message = f"the allocation has {MOST_SSH} open SSH connections, which is the maximum; close one"
+    if await consoles.count_ssh(transaction.conn, allocation, transaction.now) >= MOST_SSH:
+        message = f"the allocation has {MOST_SSH} open or requested SSH connections, which is the maximum; close one"
         raise Conflict(Objection("too_many_ssh_connections", message))
     return loaded, slot
 

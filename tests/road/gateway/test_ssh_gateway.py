@@ -285,7 +285,7 @@ def test_allocation_has_at_most_eight_open_connections(slices: Slices) -> None:
         )
         to = ("-W", "slice:22", "127.0.0.1")
         refused = slices.gateway.refusal(slices.allocation, slices.key, *to)
-        assert "the allocation has 8 open SSH connections, which is the maximum" in refused
+        assert "the allocation has 8 open or requested SSH connections, which is the maximum" in refused
         slices.plane.rows("delete from work.console where console_id = 'con-1' returning 1")
         with slices.connection() as client:
             greeted(client)

@@ -5,8 +5,9 @@ session that ends with `ssh_login_failed`. `tests/faults/lab/test_terminals.py` 
 """
 
 import json
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from control_plane.ssh_gateway.limits import MOST_OF_SOURCE
 from tests.api.access.principals import issue
 from tests.api.api_process import ApiProcess, api_process
 from tests.road.conftest import Site
@@ -196,11 +198,51 @@ def test_deployment_without_the_address_of_terminals_refuses_them_and_shows_none
     assert [each["code"] for each in answer.json()["reasons"]] == ["terminals_not_offered"]
 
 
-@pytest.mark.parametrize("message", ["", "no JSON", "{}", '{"ticket": 1}', b"\0" * 16, "[" * 10_000])
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("no JSON", id="no JSON"),
+        pytest.param("{}", id="no ticket"),
+        pytest.param('{"ticket": 1}', id="number"),
+        pytest.param(b"\0" * 16, id="bytes"),
+        pytest.param("[" * 10_000, id="list"),
+        pytest.param('{"ticket": "a", "other": ' + "[" * 50_000, id="nested too deep"),
+        pytest.param(b'{"ticket": "\xff"}', id="not UTF-8"),
+    ],
+)
 def test_wrong_first_message_on_a_terminal_is_refused(terminals: Terminals, message: str | bytes) -> None:
     with terminals.socket(terminals.ticket()["url"]) as socket:
         socket.send(message)
         assert received(socket)["reasons"][0]["code"] == "ticket_missing"
+
+
+def test_tickets_for_terminals_count_as_ssh_connections_until_they_expire(terminals: Terminals) -> None:
+    tickets = [terminals.ticket() for _ in range(8)]
+    refused = terminals.request()
+    assert refused.status_code == httpx.codes.CONFLICT
+    assert [each["code"] for each in refused.json()["reasons"]] == ["too_many_ssh_connections"]
+    query = "update work.console set ticket_expires_at = now() where console_id = %(id)s returning 1"
+    terminals.plane.rows(query, id=tickets[0]["id"])
+    assert terminals.request().status_code == httpx.codes.CREATED
+
+
+def test_connections_without_a_handshake_are_limited_for_each_source_address(
+    terminals: Terminals, gateway: Gateway
+) -> None:
+    host, _, port = gateway.child.environment["SLICEPLANE_TERMINAL_LISTEN"].rpartition(":")
+    with ExitStack() as stack:
+        for _ in range(MOST_OF_SOURCE):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        # The gateway closes one more connection without reading from it.
+        with socket.create_connection((host, int(port)), timeout=10) as refused:
+            assert refused.recv(1) == b""
+        other = stack.enter_context(
+            socket.create_connection((host, int(port)), source_address=("127.0.0.2", 0), timeout=10)
+        )
+        other.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert other.recv(4) == b"HTTP"
+    until(lambda: terminals.answer(terminals.ticket())["state"] == "ended", "connections are accepted again")
 
 
 def test_listener_of_terminals_refuses_other_paths(terminals: Terminals) -> None:

@@ -1,0 +1,69 @@
+"""Flow control of an SSH connection: how much output is buffered for a peer that does not read.
+
+asyncssh writes packets to the transport of a connection without waiting for the peer, and keeps them in a list during a
+key exchange (RFC 4253 section 9). The window of a channel does not limit this, because the peer chooses its size.
+"""
+
+import asyncio
+from typing import Final
+
+import asyncssh
+
+LEAST_PACKET: Final = 1024
+"""Smallest maximum packet size in bytes that a peer may choose for a channel. asyncssh sends the bytes of one write as
+packets of this size at once, so that packets of one byte would stop all other work of the process. RFC 4253 section 6.1
+requires 32,768 bytes from each implementation.
+"""
+_KEY_EXCHANGE_SECONDS: Final = 0.05
+
+
+class Flow:
+    """Whether the peer of an SSH connection takes its output. While it does not, its input is not read either: each
+    request of a peer leads to a reply.
+    """
+
+    def __init__(self, connection: asyncssh.SSHServerConnection | asyncssh.SSHClientConnection) -> None:
+        self._connection = connection
+        self._is_closed = False
+        self._drained = asyncio.Event()
+        self._drained.set()
+        # The transport calls these methods. Those of asyncssh do nothing.
+        connection.pause_writing = self._pause  # type: ignore[method-assign]  # asyncssh has no other hook
+        connection.resume_writing = self._resume  # type: ignore[method-assign]  # asyncssh has no other hook
+
+    @property
+    def is_full(self) -> bool:
+        """Whether output has to wait."""
+        return not self._is_closed and (not self._drained.is_set() or self._exchanges_keys)
+
+    @property
+    def _exchanges_keys(self) -> bool:
+        return bool(self._connection._deferred_packets)  # noqa: SLF001 (asyncssh has no accessor)
+
+    async def wait(self) -> None:
+        """Wait until the peer has taken earlier output, or the connection is closed."""
+        while self.is_full:
+            await self._drained.wait()
+            if self._exchanges_keys:
+                await asyncio.sleep(_KEY_EXCHANGE_SECONDS)
+
+    def close(self) -> None:
+        """End all waiting, because the connection is closed."""
+        self._is_closed = True
+        self._drained.set()
+
+    def _pause(self) -> None:
+        self._drained.clear()
+        if (transport := self._connection._transport) is not None:  # noqa: SLF001 (asyncssh has no accessor)
+            transport.pause_reading()
+
+    def _resume(self) -> None:
+        self._drained.set()
+        if (transport := self._connection._transport) is not None:  # noqa: SLF001 (asyncssh has no accessor)
+            transport.resume_reading()
+
+
+def has_small_packets(channel: asyncssh.SSHTCPChannel[bytes] | asyncssh.SSHClientChannel[bytes]) -> bool:
+    """Return whether the peer takes packets of an open channel only if they are smaller than `LEAST_PACKET`."""
+    size: int = channel._send_pktsize  # noqa: SLF001 (asyncssh has no accessor)
+    return size < LEAST_PACKET
