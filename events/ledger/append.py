@@ -146,6 +146,9 @@ async def append(
     With a `key`, `answer` is the response stored for later requests with this key; `changes` may then be empty.
     Raises `VersionConflict`, `ClaimHeld`, `ClaimNotHeld`, `KeyReused`, `KeyTaken`, `KeyBusy`, and `ValueError` for
     invalid arguments; `KeyDestroyed` if a cached key of a project was destroyed.
+
+    The first append with personal data of a project creates the key of the project, for which other transactions wait
+    until the end of this one. Transactions that append several times deadlock if they create keys in different orders.
     """
     command = LedgerCommand(changes, cause, key, answer)
     keys = await _keys(conn, [command])

@@ -2,7 +2,8 @@
 
 Each process has one key ring, which `use_master_key` sets at its start. A row of the ledger is read together with the
 encrypted secret of its key (`SECRET`), so that a reader needs no query of its own, and an erasure applies to all
-processes at once. An append uses a cached key, and verifies in its own statement that the key was not destroyed.
+processes at once. An append uses a cached key, and verifies in its own statement that the key was not destroyed. Only
+committed keys are cached.
 """
 
 from collections import OrderedDict
@@ -36,11 +37,15 @@ The innermost select is evaluated once per event. Without it, a sequential scan,
 few keys, would search the text of the event again for each key.
 """
 _LIVE: Final = (
-    "select project, key_id, secret from keys.project_key where project = any(%s) and secret is not null"
+    "select project, key_id, secret, coalesce(current_setting('sliceplane.new_project_key', true), '') = '' as committed"
+    " from keys.project_key where project = any(%s) and secret is not null"
 )
+# The setting ends with the transaction, and with the savepoint if that is rolled back, as the row itself does. It is
+# not set if another transaction has created the key.
 _NEW: Final = (
     "insert into keys.project_key (key_id, project, secret, created_at) values (%s, %s, %s, clock_timestamp())"
     " on conflict (project) where secret is not null do nothing"
+    " returning set_config('sliceplane.new_project_key', 'true', true)"
 )
 _DESTROY: Final = (
     "update keys.project_key set secret = null, destroyed_at = clock_timestamp()"
@@ -51,12 +56,13 @@ _ANY: Final = "select project, key_id, secret from keys.project_key where secret
 
 
 class _KeyRow:
-    def __init__(self, project: str, key_id: str, secret: bytes | None) -> None:
+    def __init__(self, project: str, key_id: str, secret: bytes | None, *, committed: bool = False) -> None:
         self.project, self.key_id, self.secret = ProjectId(project), key_id, secret
+        self.committed = committed
 
 
 class KeyRing:
-    """The master key, and the newest keys of projects with which this process has encrypted, by database."""
+    """The master key, and the newest committed keys of projects that this process has used, by database."""
 
     def __init__(self, master: MasterKey) -> None:
         self.master = master
@@ -67,7 +73,7 @@ class KeyRing:
         return {each: key for each in projects if (key := self._keys.get((database, each))) is not None}
 
     def add(self, database: str, project: ProjectId, key: ProjectKey) -> None:
-        """Cache the key of a project, and drop the oldest one beyond the limit."""
+        """Cache a committed key of a project, and drop the oldest one beyond the limit."""
         self._keys[database, project] = key
         if len(self._keys) > _CACHED:
             self._keys.popitem(last=False)
@@ -121,27 +127,32 @@ async def keys_for(
     """Return the key of each of these projects for an append in the caller's transaction. A project without one gets it
     in this transaction. Raises `UnreadablePersonalData` if the master key is another one.
     """
-    mine, database = ring(), database_of(conn)
-    found = mine.cached(database, projects)
+    found = ring().cached(database_of(conn), projects)
     missing = sorted(set(projects) - found.keys())
     if not missing:
         return found
-    for project, key in (await _stored(conn, missing)).items():
-        found[project] = key
-        mine.add(database, project, key)
+    found |= await _stored(conn, missing)
     # In the order of the projects, in which every transaction inserts them.
     new = [each for each in missing if each not in found]
     for project in new:
-        key, wrapped = mine.master.new_key()
+        key, wrapped = ring().master.new_key()
         await conn.execute(_NEW, [key.key_id, project, wrapped])
-    # Another transaction may have created a key at the same time, for which the insert has waited. A new key is not
-    # cached, because this transaction may be rolled back.
+    # Another transaction may have created a key at the same time, for which the insert has waited.
     return found | (await _stored(conn, new) if new else {})
 
 
 async def _stored(conn: psycopg.AsyncConnection, projects: list[ProjectId]) -> dict[ProjectId, ProjectKey]:
-    rows = await fetch_rows(conn, _KeyRow, _LIVE, [projects], prepare=True)
-    return {row.project: ProjectKey(row.key_id, _cipher(row)) for row in rows}
+    """Read the keys of these projects, and cache those that are certainly committed.
+
+    A transaction that has created a key caches no key that it reads afterwards: it reads its own key before the commit,
+    when other transactions cannot use it, and it may be rolled back.
+    """
+    found: dict[ProjectId, ProjectKey] = {}
+    for row in await fetch_rows(conn, _KeyRow, _LIVE, [projects], prepare=True):
+        found[row.project] = key = ProjectKey(row.key_id, _cipher(row))
+        if row.committed:
+            ring().add(database_of(conn), row.project, key)
+    return found
 
 
 def _cipher(row: _KeyRow) -> AESGCM:

@@ -36,7 +36,7 @@ from events.values import (
     StreamId,
     new_uuid,
 )
-from tests.servers.postgres import Database
+from tests.servers.postgres import Connect, Database
 
 MARKER = "a-person-7f3a"
 PROJECT = ProjectId("private")
@@ -164,6 +164,51 @@ async def test_key_of_a_transaction_that_was_rolled_back_is_not_used_again(
     await request(conn)
     [event] = await read_stream(conn, STREAM)
     assert event.fact == REQUEST
+
+
+async def request_twice(conn: psycopg.AsyncConnection) -> None:
+    """Append two events with personal data in the transaction of the caller: the first one creates the key of the
+    project, and the second one reads it.
+    """
+    for name in ("allocation-a1", "allocation-a2"):
+        await append(conn, [Change(StreamId(name), 0, [REQUEST])], CAUSE)
+
+
+async def test_key_of_a_transaction_with_two_appends_that_was_rolled_back_is_not_used_again(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    await request_twice(conn)
+    await conn.rollback()
+    await request(conn)
+    [event] = await read_stream(conn, STREAM)
+    assert event.fact == REQUEST
+
+
+async def test_key_of_a_savepoint_with_two_appends_that_was_rolled_back_is_not_used_again(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    async with conn.transaction():
+        async with conn.transaction() as savepoint:
+            await request_twice(conn)
+            raise psycopg.Rollback(savepoint)
+        await request_twice(conn)
+    [event] = await read_stream(conn, STREAM)
+    assert event.fact == REQUEST
+
+
+async def test_key_of_a_transaction_with_two_appends_is_used_by_other_transactions_only_after_its_commit(
+    connect: Connect,
+) -> None:
+    first, second = [await connect() for _ in range(2)]
+    await request_twice(first)
+    change = Change(StreamId("allocation-a3"), 0, [REQUEST])
+    await second.execute("set local lock_timeout = '50ms'")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        await append(second, [change], CAUSE)
+    await second.rollback()
+    await first.commit()
+    await append(second, [change], CAUSE)
+    assert ring().cached(database_of(second), [PROJECT]).keys() == {PROJECT}
 
 
 async def test_ciphertext_of_another_event_is_refused(
