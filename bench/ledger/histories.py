@@ -16,8 +16,9 @@ from typing import Final
 import psycopg
 
 from bench.harness.measure import Progress
-from bench.ledger.lifecycles import Lifecycle, World, allocation_lifecycle, node_lifecycle
+from bench.ledger.lifecycles import PROJECTS, Lifecycle, World, allocation_lifecycle, node_lifecycle
 from events.ledger.append import LedgerCommand, append
+from events.ledger.project_keys import keys_for
 
 LANES: Final = 4
 NODES: Final = 256
@@ -48,6 +49,9 @@ class History:
         def report() -> None:
             progress(min(1.0, (self.events - before) / max(1, events - before)))
 
+        # A commit has appends of several projects. Lanes that create their keys in different orders would deadlock.
+        async with await psycopg.AsyncConnection.connect(self._dsn) as conn:
+            await keys_for(conn, PROJECTS)
         async with AsyncExitStack() as opened, asyncio.TaskGroup() as group:
             for lane in self._lanes:
                 conn = await opened.enter_async_context(await psycopg.AsyncConnection.connect(self._dsn))

@@ -69,7 +69,7 @@ SLOTS: Final = 8
 """Slots of each node."""
 SLOT_COUNTS: Final = (1, 1, 1, 1, 2, 2, 4, 8)
 """Slot counts of allocations; each entry has the same probability."""
-PROJECTS: Final = 20
+PROJECTS: Final = tuple(ProjectId(f"project-{number}") for number in range(20))
 _BEGAN: Final = datetime(2026, 3, 1, 8, tzinfo=UTC)
 _LATER: Final = timedelta(days=1)
 """A time after which every deadline and lease is over."""
@@ -206,8 +206,8 @@ class _Allocation:
             )
 
     def _create(self) -> Lifecycle:
-        world, caller = self._world, self._world.rng.randrange(3 * PROJECTS)
-        project = ProjectId(f"project-{caller % PROJECTS}")
+        world, caller = self._world, self._world.rng.randrange(3 * len(PROJECTS))
+        project = PROJECTS[caller % len(PROJECTS)]
         cause = world.cause(f"key:caller-{caller}", project=project)
         request = AllocationRequested(
             self._id, project, _SKU, "private-nat", _IMAGE, (_LOGIN,), 3600, len(self._slots),

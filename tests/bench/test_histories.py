@@ -5,6 +5,7 @@ from collections import Counter
 import psycopg
 
 from bench.ledger.histories import History
+from bench.ledger.lifecycles import PROJECTS
 from control_plane.decisions.allocation_states import fold, state_name
 from control_plane.histories import allocation_facts
 from events.allocations import AllocationFailed, LeaseExpired, SliceInterrupted, SliceRemovalIncomplete
@@ -42,3 +43,12 @@ async def test_event_history_generated_for_benchmarks_has_every_outcome_and_only
     assert {state_name(each) for each in allocations if each} == {
         "placed", "provisioning", "active", "releasing", "released", "failed"
     }  # fmt: skip
+
+
+async def test_event_history_of_one_commit_per_writer_has_the_keys_of_all_projects(
+    database: Database,
+) -> None:
+    await History(database.app_dsn, nodes=8).grow(1, lambda _done: None)
+    async with await psycopg.AsyncConnection.connect(database.app_dsn) as conn:
+        keys = await conn.execute("select project from keys.project_key")
+        assert {project for (project,) in await keys.fetchall()} == set(PROJECTS)
