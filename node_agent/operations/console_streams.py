@@ -38,7 +38,7 @@ class OpenConsoles:
         """Reserve a place for a console, and return None; or return the reason why there is no place for it.
 
         Waits up to `CLOSING_SECONDS` for the place of a console, but not for that of an SSH connection: many waiting
-        requests of callers would occupy the threads that the tasks of the node need.
+        requests of callers would occupy the threads that open consoles.
         """
         with self._changed:
             if request.kind != "ssh":
@@ -76,10 +76,15 @@ class OpenConsoles:
 
     def serve(self, request: StreamRequest, console: Console, socket: StreamSocket) -> None:
         """Pass input and output on, in threads of their own, until one side ends; then close both sides. The place of
-        the console is reserved.
+        the console is reserved. Closes both sides at once if the agent is stopping.
         """
         with self._changed:
             self._open[request.stream_id] = request, console, socket
+            closing = self._closing
+        if closing:
+            console.close()
+            socket.close()
+            return
         threading.Thread(
             target=self._output, args=(console, socket), name="console-output", daemon=True
         ).start()

@@ -13,11 +13,11 @@ from events.values import AllocationId
 from node_agent.host.desired_slice import network_of
 from node_agent.host.host import Console, ConsoleRefused, Host
 from node_agent.host.slices import HostUnreadable, SliceNetwork
-from node_agent.operations.console_streams import OpenConsoles
+from node_agent.operations.console_streams import MOST, MOST_SSH, OpenConsoles
+from node_agent.runtime.thread_pool import ThreadPool
 from node_agent.settings import Settings
 from node_agent.slots.slots import Slots
-from node_agent.transport.client import ControlPlane, ControlPlaneUnavailable, RequestRejected
-from node_agent.transport.sessions import Session
+from node_agent.transport.client import ControlPlane, ControlPlaneUnavailable, Credentials, RequestRejected
 from node_agent.transport.stream_socket import StreamSocket
 from tasks.fields import line
 from tasks.reasons import StreamCode
@@ -31,24 +31,30 @@ class Streams:
     """Opens the streams that the API requests from this node: logs, consoles, displays and SSH ports. Thread-safe."""
 
     def __init__(
-        self, settings: Settings, session: Session, host: Host, slots: Slots, link: ControlPlane
+        self, settings: Settings, session: Credentials, host: Host, slots: Slots, link: ControlPlane
     ) -> None:
         self._settings, self._session = settings, session
         self._host, self._slots, self._control_plane = host, slots, link
         self._consoles = OpenConsoles()
+        # Opening a console waits for the control plane, and for the SSH port of a slice as long as its tenant wants.
+        # The thread of the task queue would not be available for other slices meanwhile.
+        self._openings = ThreadPool("console-openings", MOST + MOST_SSH)
 
     def open(self, request: StreamRequest) -> None:
-        """Open the requested stream. A failure is sent to the control plane, which repeats nothing."""
+        """Open the requested stream; a console is opened in another thread. A failure is sent to the control plane,
+        which repeats nothing.
+        """
         match request.kind:
             case "serial_log":
                 self._send_log(request)
             case "serial_console" | "graphics" | "ssh":
-                self._open_console(request)
+                self._openings.run(lambda: self._open_console(request))
             case _:
                 assert_never(request.kind)
 
     def close(self) -> None:
-        """Close all open consoles."""
+        """Close all open consoles, and open no more."""
+        self._openings.close(0)
         self._consoles.close()
 
     def _open_console(self, request: StreamRequest) -> None:
