@@ -1,6 +1,7 @@
 """`sliceplane history`, and other commands with `--at`: state and changes at earlier positions."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -13,8 +14,8 @@ from control_plane.cli.pages.words import clock
 from control_plane.cli.times import time_or_position
 from deploy.embedded.postgres import PostgresServer
 from tests.api.lifecycle import Lifecycle, record_lifecycle
-from tests.cli.control_plane import ScriptedPlane, document, page
-from tests.cli.examples import ALLOCATION, NODE, allocation
+from tests.cli.control_plane import ScriptedPlane, document, page, problem
+from tests.cli.examples import ALLOCATION, NODE, allocation, event
 from tests.cli.outcome import Outcome
 from tests.servers.plane import ADMIN_KEY, running
 
@@ -114,7 +115,7 @@ def test_ages_printed_with_option_at_are_relative_to_the_requested_time(
 
 def test_history_show_with_option_at_prints_the_position_once(life: Lifecycle, history: Run) -> None:
     outcome = history("show", "slot", "n1/0", "--at", f"position:{life.moments[0].position}")
-    assert f"as of position {life.moments[0].position}, " in outcome.out
+    assert f"as of position {life.moments[0].position}, last event recorded 20" in outcome.out
     assert outcome.err == ""
 
 
@@ -143,6 +144,63 @@ def test_history_show_prints_the_state_at_the_given_position(life: Lifecycle, hi
     node = history("show", "node", "n1").out
     assert "enrolled" in node
     assert "heartbeat" not in node
+
+
+@pytest.mark.parametrize("kind", ["address", "slot"])
+def test_history_show_of_a_slot_or_its_address_prints_the_allocations_that_had_it_and_why_they_ended(
+    life: Lifecycle, history: Run, kind: str
+) -> None:
+    first, last = life.moments[0], life.moments[-1]
+    slot = first.responses["/slots"]["items"][0]
+    name = slot["private_ip"] if kind == "address" else slot["id"]
+    then = history("show", kind, name, "--at", f"position:{first.position}").out
+    assert "no allocation had it" not in then
+    now = history("show", kind, name).out
+    assert "no allocation had it now: the slot is not claimed" in now
+    reason = last.responses[f"/allocations/{life.allocation}"]["reason"]["message"]
+    for out in (then, now):
+        [row] = [line for line in out.splitlines() if line.startswith(life.allocation)]
+        for part in ("default", "key:test", "released", reason):
+            assert part in row
+        begin, end = re.findall(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \w+", row)
+        assert begin <= end
+    before = history("show", "slot", "n1/0", "--at", f"position:{first.position - 1}").out
+    assert "no allocation had it then: the slot was not claimed" in before
+
+
+def test_history_show_of_a_slot_reports_that_it_had_more_allocations_than_are_shown(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    slot = {"id": "lab-a/0", "node_id": "lab-a", "index": 0, "state": "free", "version": 30, "skus": []}
+    body = {"kind": "slot", "name": "lab-a/0", "at": {"position": 90, "time": None}, "state": slot}
+    events = [
+        {
+            **event(number, "slot.released" if number % 2 else "slot.claimed"),
+            "data": {"allocation_id": f"alc-{number // 2}"},
+        }
+        for number in range(23, 1, -1)
+    ]
+    plane.script("GET /v1/history/slot/lab-a/0", document(body))
+    plane.script("GET /v1/events", page(*events))
+    outcome = sliceplane("history", "show", "slot", "lab-a/0")
+    assert [line.split()[0] for line in outcome.out.splitlines() if line.startswith("alc-")] == [
+        f"alc-{number}" for number in range(11, 1, -1)
+    ]
+    assert "only the newest 10 allocations of slot lab-a/0 are shown" in outcome.err
+    assert "sliceplane events list --stream slot-lab-a/0 --type slot.claimed --all-projects" in outcome.err
+
+
+def test_history_show_of_a_slot_without_permission_to_read_events_omits_its_allocations(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    slot = {"id": "lab-a/0", "node_id": "lab-a", "index": 0, "state": "free", "version": 30, "skus": []}
+    body = {"kind": "slot", "name": "lab-a/0", "at": {"position": 90, "time": None}, "state": slot}
+    plane.script("GET /v1/history/slot/lab-a/0", document(body))
+    plane.script("GET /v1/events", problem(403, "forbidden", "the key lacks the scope events:read"))
+    outcome = sliceplane("history", "show", "slot", "lab-a/0")
+    assert outcome.code == 0
+    assert "free" in outcome.out
+    assert "allocations of slot" not in outcome.out
 
 
 def test_history_diff_prints_each_change_with_its_event_actor_and_reason(

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from control_plane.cli.holdings import SHOWN, holdings
 from control_plane.cli.options import UnnamedOutput
 from control_plane.cli.pages import history as pages
 from control_plane.cli.screen import UnnamedFormat
@@ -34,15 +35,27 @@ def show(
     at: At = None,
     output: UnnamedOutput = UnnamedFormat.TABLE,
 ) -> None:
-    """Show the state of a resource at a time or a ledger position, or now, from the ledger alone."""
+    """Show the state of a resource at a time or a ledger position, or now, from the ledger alone.
+
+    A slot or an address also has the table of the allocations that had it until then, with the reason of each end.
+    """
     with session(context, output) as current:
         reply = current.send(calls.history(kind, name, at=at))
         # The heading of the page already names the position of the state.
         current.asides.clear()
         if current.screen.machine:
             current.screen.document(reply.raw)
-        else:
-            current.screen.rows(pages.history(reply.value, counted_from(at, current.recorded)))
+            return
+        held = holdings(current, reply.value, at)
+        current.screen.rows(pages.history(reply.value, held, counted_from(at, current.recorded)))
+        for each in held:
+            if each.has_more:
+                command = (
+                    f"sliceplane events list --stream slot-{each.slot} --type slot.claimed --all-projects"
+                )
+                current.screen.note(
+                    f"only the newest {SHOWN} allocations of slot {each.slot} are shown; all claims: {command}"
+                )
 
 
 @commands.command()

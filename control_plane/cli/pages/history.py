@@ -8,7 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from control_plane.cli.holdings import Holdings
 from control_plane.cli.pages import details, fields, words
+from control_plane.cli.pages.tables import table
 from control_plane.client.answers import Allocation, Node, Slot, decode
 from control_plane.client.history_answers import (
     Change,
@@ -23,12 +25,35 @@ from control_plane.client.history_answers import (
 )
 
 
-def history(item: History, now: datetime | None = None) -> RenderableType:
-    """Return the page of a resource's past state. Ages are relative to `now`, the time of that state."""
+def history(item: History, held: Iterable[Holdings] = (), now: datetime | None = None) -> RenderableType:
+    """Return the page of a resource's past state, with the allocations that had it. Ages are relative to `now`, the
+    time of that state; None: the state is that of the present.
+    """
     heading = Text.assemble("as of ", _place(item.at), style="dim")
     if _is_null(item.state):
         return Group(heading, Text.assemble((f"{item.kind} {item.name}", "bold"), " did not exist yet"))
-    return Group(heading, _state(item.kind, item.state, now))
+    return Group(heading, _state(item.kind, item.state, now), *(_held(each, now) for each in held))
+
+
+def _held(item: Holdings, now: datetime | None) -> RenderableType:
+    """Return the table of the allocations that had a slot, newest first."""
+    heading = Text(f"\nallocations of slot {item.slot}, newest first", "bold")
+    rows = table("ALLOCATION", "PROJECT", "REQUESTED BY", "FROM", "UNTIL", "STATE NOW", "WHY IT ENDED")
+    for each in item.newest:
+        its = each.allocation
+        rows.add_row(
+            Text(each.name, "bold" if each.is_current else ""),
+            its.project if its else "-",
+            each.requested_by,
+            words.clock(each.begin),
+            words.clock(each.end) if each.end else "-",
+            words.allocation_state(its) if its else "-",
+            its.reason.message if its and its.reason else "",
+        )
+    time = ("now", "is") if now is None else ("then", "was")
+    none = f"no allocation had it {time[0]}: the slot {time[1]} not claimed"
+    parts: list[RenderableType] = [*([] if item.is_held else [Text(none)]), *([rows] if item.newest else [])]
+    return Group(heading, *parts)
 
 
 def _is_null(state: msgspec.Raw) -> bool:
@@ -38,7 +63,7 @@ def _is_null(state: msgspec.Raw) -> bool:
 def _place(place: Place) -> str:
     if place.time is None:
         return f"position {place.position}, which is before the first event of the ledger"
-    return f"position {place.position}, {_clock(place.time)}"
+    return f"position {place.position}, last event recorded {_clock(place.time)}"
 
 
 def _clock(moment: datetime) -> str:

@@ -209,6 +209,7 @@ def test_slot_is_shown_with_its_pci_devices_and_their_approval(plane: ScriptedPl
     plane.script("GET /v1/slots", page(slot))
     then = {"kind": "slot", "name": "lab-a/0", "at": {"position": 7, "time": None}, "state": slot}
     plane.script("GET /v1/history/slot/lab-a/0", document(then))
+    plane.script("GET /v1/events", page())
     assert "1 gpu, 1 fabric" in " ".join(sliceplane("slots", "list").out.split())
     shown = sliceplane("history", "show", "slot", "lab-a/0").out
     for part in ("10de:2330 (gpu), NUMA node 0", "0000:18:00.1  not present, not approved", "of NUMA node 0"):
