@@ -84,6 +84,31 @@ def test_history_of_an_address_and_its_slot_names_the_allocation_of_that_time_an
         assert f"{first.id[-6:]} default" in now
 
 
+def test_history_of_an_address_with_more_allocations_than_it_shows_links_to_all_claims(
+    running_plane: RunningPlane,
+) -> None:
+    node = admit(running_plane, "n1", slots=1)
+    names, address, position = list[str](), "", 0
+    admin = logged_in(running_plane)
+    for number in range(7):
+        held = RunningAllocation(running_plane, node)
+        names.append(held.id)
+        address = f"/history?kind=address&name={held.slot['private_ip']}"
+        if number == 4:
+            position = running_plane.last_position()
+            assert "Only the newest" not in admin.open(address).text, "five allocations are all shown"
+        with running_plane.client() as client:
+            assert client.delete(f"/allocations/{held.id}").is_success
+        held.report("slice.removed", absent=["port", "lease"])
+    page = admin.open(address)
+    assert "Only the newest 5 allocations are shown. All claims of slot n1/0" in page.text
+    assert names[1][-6:] not in _allocations(page)
+    [link] = {str(each) for each in page.attributes("a", "href") if "type=slot.claimed" in str(each)}
+    claims = admin.open(link.removeprefix("/ui")).text
+    assert [name for name in names if name in claims] == names
+    assert "Only the newest" not in admin.open(f"{address}&at=position:{position}").text
+
+
 def _allocations(page: Page) -> str:
     """Return the part of a history that names the allocations."""
     assert page.status == 200, page.text

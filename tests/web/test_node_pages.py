@@ -2,6 +2,7 @@
 list from other pages.
 """
 
+import json
 import shlex
 
 import pytest
@@ -147,6 +148,19 @@ def test_counts_of_the_overview_lead_to_the_nodes_that_they_count(admin: Browser
     targets = admin.open("/").attributes("a", "href")
     assert names(admin.open("/nodes?state=unreachable")) == ["rack-2"]
     assert {"/ui/nodes?state=unreachable", "/ui/nodes?state=registered", "/ui/nodes?drift=true"} <= {*targets}
+
+
+def test_overview_with_more_open_drift_than_it_shows_links_to_all_nodes_with_drift(
+    plane: RunningPlane, admin: Browser
+) -> None:
+    assert "Only the first" not in admin.open("/").text
+    change = "update read.slot set drift = %(drift)s where slot_id = 'rack-1/1' returning drift::text"
+    query = "select drift::text from read.slot where slot_id = 'rack-1/1'"
+    [(before,)] = plane.rows(query)
+    plane.rows(change, drift=json.dumps(9 * json.loads(str(before))))
+    page = admin.open("/")
+    plane.rows(change, drift=before)
+    assert "Only the first 8 are shown. All nodes with open drift" in page.text
 
 
 def test_filters_of_the_list_of_nodes_are_chosen_and_cleared_by_keyboard(

@@ -135,6 +135,8 @@ def test_overview_names_a_sku_without_history_and_shows_its_numbers_in_a_table(
     page = admin.open("/")
     assert "lab.small No history yet. Now: 1 claimed" in page.text
     assert "Table of lab.small" in page.text
+    assert "All allocations" in page.text
+    assert "All events" in page.text
     assert "Table of lab.small" not in logged_in(running.plane, keys["owner"].secret).open("/").text
 
 

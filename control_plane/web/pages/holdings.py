@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from control_plane.web.calls import url_of
+from control_plane.web.cookies import ROOT
 from control_plane.web.visits import Visit, both, nothing
 
 _SHOWN: Final = 5
@@ -25,10 +27,13 @@ class Holding(NamedTuple):
 
 
 class Holdings(NamedTuple):
-    """The slot that a page shows, or that has the address that it shows, and its allocations, newest first."""
+    """The slot that a page shows, or that has the address that it shows, and its newest allocations, newest first.
+    `all_claims` is the page that lists all claims of the slot if it had more allocations; None: all are in `newest`.
+    """
 
     slot: str
     newest: Sequence[Holding]
+    all_claims: str | None = None
 
     @property
     def is_held(self) -> bool:
@@ -47,15 +52,25 @@ async def holdings(
         return None
     stream = [f"slot-{slot}"]
     until, following = await both(
-        visit.get("events", stream=stream, type=_TYPES, order="desc", limit=2 * _SHOWN, to=at),
+        # Each allocation has at most two events: the claim of the slot and its release. One more than shown is read.
+        visit.get("events", stream=stream, type=_TYPES, order="desc", limit=2 * (_SHOWN + 1), to=at),
         visit.get("events", stream=stream, type=_TYPES, order="asc", limit=1, **{"from": at})
         if at
         else nothing(),
     )
     later = following["items"] if following else []
-    found = [*_paired([*until["items"]], later, since)][:_SHOWN]
+    paired = [*_paired([*until["items"]], later, since)]
+    found = paired[:_SHOWN]
     views = await both(*(visit.try_get("allocations", each.name) for each in found))
-    return Holdings(slot, [each._replace(allocation=view) for each, view in zip(found, views, strict=True)])
+    newest = [each._replace(allocation=view) for each, view in zip(found, views, strict=True)]
+    return Holdings(slot, newest, _all_claims(slot, since, at) if len(paired) > _SHOWN else None)
+
+
+def _all_claims(slot: str, since: int, at: str | None) -> str:
+    """Return the page of the events in which an allocation claimed a slot, after a position and up to a time."""
+    begin = f"position:{since}" if since else None
+    query = {"stream": f"slot-{slot}", "type": _CLAIMED, "from": begin, "to": at}
+    return f"{ROOT}{url_of('/events', query)}"
 
 
 def _slot_of(kind: str, state: Mapping[str, Any] | None) -> tuple[str | None, int]:

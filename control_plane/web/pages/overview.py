@@ -27,6 +27,7 @@ async def show(visit: Visit) -> Response:
         "overview.html",
         status=status,
         drift=None if drift is None else drift["items"][:_SHOWN],
+        drift_is_cut=drift is not None and (len(drift["items"]) > _SHOWN or drift["next_cursor"] is not None),
         capacity=None if capacity is None else charts(capacity),
         allocations=None if allocations is None else allocations["items"][:_SHOWN],
         states=_states(allocations),
