@@ -1,11 +1,13 @@
 """The chart of a SKU has the numbers of its history as areas, stacked from claimed to free."""
 
+import re
 from typing import Any
 
+import pytest
 from starlette.requests import Request
 
-from control_plane.web.capacity_chart import charts
-from control_plane.web.rendering import page
+from control_plane.web.capacity_chart import Chart, charts
+from control_plane.web.rendering import STATIC, page
 
 
 def point(at: str, **skus: tuple[int, int]) -> dict[str, Any]:
@@ -42,15 +44,8 @@ def test_history_without_slots_or_with_one_point_is_drawn() -> None:
     assert not chart.has_history
 
 
-def test_overview_draws_a_chart_only_of_a_sku_with_history() -> None:
-    found = charts(
-        {
-            "points": [
-                point("2026-11-28T00:00:00Z", s=(1, 0)),
-                point("2026-11-29T00:00:00Z", s=(0, 1), t=(1, 0)),
-            ]
-        }
-    )
+def overview(capacity: list[Chart]) -> str:
+    """Return the overview with charts, without its other parts."""
     user: dict[str, Any] = {"actor": "key:a", "role": "admin", "projects": None, "scopes": []}
     shown = page(
         Request({"type": "http", "path": "/ui/", "query_string": b"", "headers": []}),
@@ -61,11 +56,52 @@ def test_overview_draws_a_chart_only_of_a_sku_with_history() -> None:
         api_urls=[],
         notice=None,
         at=None,
-        capacity=found,
+        capacity=capacity,
         **dict.fromkeys(("status", "drift", "allocations", "tasks", "events")),
     )
-    text = bytes(shown.body).decode()
+    return bytes(shown.body).decode()
+
+
+def test_overview_draws_a_chart_only_of_a_sku_with_history() -> None:
+    found = charts(
+        {
+            "points": [
+                point("2026-11-28T00:00:00Z", s=(1, 0)),
+                point("2026-11-29T00:00:00Z", s=(0, 1), t=(1, 0)),
+            ]
+        }
+    )
+    text = overview(found)
     assert text.count('class="chart"') == text.count("No history yet.") == 1
     assert 'aria-label="Slots of s by status over 24 hours, at most 1. Now: 1 claimed' in text
     assert 'role="img"' in text
     assert 'class="slots-claimed" points=' in text
+
+
+def test_each_area_of_a_chart_and_its_key_in_the_legend_differ_without_colour() -> None:
+    sku = {"sku": "s", "free": 1, "claimed": 1, "quarantined": 1, "blocked": 1}
+    points = [{"at": f"2026-11-2{day}T00:00:00Z", "position": 1, "skus": [sku]} for day in (8, 9)]
+    text = overview(charts({"points": points}))
+    for status in ("quarantined", "blocked"):
+        assert text.count(f'<pattern id="pattern-{status}"') == 1
+        assert text.count(f'fill="url(#pattern-{status})" points=') == 1, "the area of the chart"
+        assert text.count(f'fill="url(#pattern-{status})" width=') == 1, "the key of the legend"
+    for status in ("free", "claimed"):
+        assert f"pattern-{status}" not in text, "areas without a pattern differ in lightness"
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_free_and_claimed_areas_differ_in_lightness_in_both_themes(theme: int) -> None:
+    style = (STATIC / "console.css").read_text()
+    colours = [re.findall(rf"--{name}: #(\w{{6}});", style)[theme] for name in ("good-back", "used")]
+    darker, lighter = sorted(luminance(each) for each in colours)
+    assert (lighter + 0.05) / (darker + 0.05) >= 4.5
+    assert re.search(r"polygon\.slots-free \{ fill: var\(--good-back\)", style)
+    assert re.search(r"\.slots-claimed \{ fill: var\(--used\)", style)
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of a colour, as the Web Content Accessibility Guidelines define it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts]
+    return sum(weight * each for weight, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
