@@ -12,6 +12,26 @@ from tests.web.visitors import Visitor
 _LABELS = 16
 """Number of hostile labels of an allocation."""
 _WIDTHS = (1280, 390)
+_OVERLAPS = """
+() => {
+  const shown = [...document.querySelectorAll(".top a, .top summary, .top button, .top input")].filter(
+    (each) => each.getClientRects().length && !each.closest("details:not([open]) > div"));
+  const boxes = shown.map((each) => [each.textContent || each.name, each.getBoundingClientRect()]);
+  return boxes.flatMap(([name, a], at) => boxes.slice(at + 1).filter(([, b]) =>
+    a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1
+  ).map(([other]) => [name, other]));
+}
+"""
+"""Script that returns the pairs of links and fields of the header that overlap."""
+_FITS = """
+(field) => {
+  const [style, drawing] = [getComputedStyle(field), document.createElement("canvas").getContext("2d")];
+  drawing.font = style.font;
+  const space = field.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  return drawing.measureText(field.placeholder).width <= space;
+}
+"""
+"""Script that returns whether the placeholder of a field fits into it."""
 _HOSTILE = "<img src=x onerror=\"document.title='run'\">"
 
 
@@ -84,6 +104,20 @@ def test_pages_fit_into_the_window_and_a_session_that_ended_leads_to_the_login(
     page.get_by_label("API key or token").wait_for()
     assert "/ui/login?" in page.url
     visitor.faults.clear()
+
+
+def test_header_is_one_row_in_a_window_of_1280_pixels_and_nothing_in_it_overlaps(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.open("/")
+    page.get_by_text("Views", exact=True).wait_for()
+    field = page.get_by_role("searchbox")
+    for width in (1265, *_WIDTHS):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate(_OVERLAPS) == [], width
+        tops = [page.get_by_role("link", name="Overview"), field, page.get_by_role("button", name="Log out")]
+        rows = [each.evaluate("(it) => it.closest('nav, form').getBoundingClientRect().top") for each in tops]
+        assert (max(rows) - min(rows) < 20) is (width > 390), width
+        assert width <= 390 or field.evaluate(_FITS), f"the placeholder is complete at {width} pixels"
 
 
 def test_no_page_runs_or_is_broken_by_one_of_a_hundred_hostile_texts(
