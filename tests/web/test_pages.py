@@ -369,6 +369,14 @@ def test_search_finds_a_resource_by_id_name_and_address(admin: Browser, running:
         assert "Nothing that you may read" in admin.open("/search", q=text).text
 
 
+def test_field_of_the_search_names_what_it_finds_and_that_a_time_may_follow(admin: Browser) -> None:
+    [field] = [found for _, found in admin.open("/").tags if found.get("name") == "q"]
+    assert field["placeholder"] == "Id, name, IP, MAC + time"
+    for text in (str(field["aria-label"]), str(field["title"])):
+        for part in ("id", "name", "ip", "mac", "position", "time may follow"):
+            assert part in text.lower()
+
+
 def test_search_with_a_time_shows_the_resource_at_this_time(
     admin: Browser, running: RunningAllocation
 ) -> None:
