@@ -19,6 +19,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from control_plane.client.field_names import parts_of, readable_name
 from control_plane.version import release
 from control_plane.web.moments import FORMS
 
@@ -31,6 +32,8 @@ POLICY: Final = (
 """Content security policy of the pages."""
 DISPLAY_POLICY: Final = POLICY.replace("img-src 'self'", "img-src 'self' data:")
 _LONGEST: Final = 60
+_BETWEEN: Final = " / "
+"""Separator between the names in the path of a field."""
 _UNREADABLE: Final = ("_sha256", "_thumbprint", "public_key")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
@@ -183,7 +186,7 @@ def _parts(data: Mapping[str, Any]) -> Iterator[str | Markup]:
             case _, dict() | list():
                 yield from _of_record(name, value)
             case _, str() if _TIME.fullmatch(value):
-                yield f"{name.replace('_', ' ')} {prose(value)}"
+                yield f"{readable_name([name])} {prose(value)}"
             case _, _:
                 yield from _short(name, scalar(value))
 
@@ -204,7 +207,18 @@ def _of_record(name: str, value: Any) -> Iterator[str]:
 def _short(name: str, text: str) -> Iterator[str]:
     # A text of JSON, such as the result of a task, is left out like a record.
     if not text.startswith(("{", "[")):
-        yield f"{name.replace('_', ' ')} {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"
+        yield f"{readable_name([name])} {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"
+
+
+def field_name(path: str) -> Markup:
+    """Return the readable name of a field, with its path in the API as the title: `/slots/0/mac_address`, or as
+    `fields_of` yields it. A value of memory is in MiB.
+    """
+    # The name of a label may contain the separator.
+    most = 1 if path.startswith(f"labels{_BETWEEN}") else -1
+    parts = parts_of(path) if path.startswith("/") else path.split(_BETWEEN, most)
+    unit = " (MiB)" if parts[-1] == "memory_mib" else ""
+    return Markup('<span title="{}">{}{}</span>').format(path, readable_name(parts), unit)
 
 
 def breakable(name: str) -> Markup:
@@ -237,10 +251,10 @@ def fields_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     match value:
         case dict() if value:
             for name, each in value.items():
-                yield from fields_of(each, f"{path} / {name}" if path else str(name))
+                yield from fields_of(each, f"{path}{_BETWEEN}{name}" if path else str(name))
         case list() if value:
             for index, each in enumerate(value):
-                yield from fields_of(each, f"{path} / {index}" if path else str(index))
+                yield from fields_of(each, f"{path}{_BETWEEN}{index}" if path else str(index))
         case {} | []:
             yield path, None
         case _:
@@ -269,7 +283,7 @@ def _environment() -> Environment:
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
         "tone": tone_of, "fact": fact, "mark": mark_of, "scalar": scalar, "as_json": as_json, "took": took,
         "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount,
-        "breakable": breakable, "mib": mib,
+        "breakable": breakable, "mib": mib, "field_name": field_name,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(

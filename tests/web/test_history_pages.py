@@ -1,7 +1,10 @@
 """The history explorer of the web console: states at any time, changes, and the difference of two times."""
 
+import re
+
 import pytest
 
+from control_plane.web.rendering import field_name, gist
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -30,12 +33,56 @@ def test_difference_of_two_positions_lists_only_the_fields_that_differ(
     page = admin.open(f"{own}&compared=position:{placed}&at=position:{active}")
     table = page.text.partition("Fields that differ")[2].partition("State position")[0]
     assert "state placed active" in table
-    assert "slots / 0 / ready false true" in table
-    assert "lease / granted_at none" in table
-    assert "network_mode" not in table
+    assert "slot ready false true" in table
+    assert "lease granted at none" in table
+    assert "lease until none" in table
+    assert "mode" not in table
     same = admin.open(f"{own}&compared=position:{active}&at=position:{active}")
     assert "Nothing differs." in same.text
     assert admin.open(f"{own}&compared=position:{active}&at=position:{placed}").status == 422
+
+
+@pytest.mark.parametrize("kind", ["allocation", "slot", "node", "address"])
+def test_history_names_fields_with_words_and_has_their_paths_as_titles(
+    running: RunningAllocation, admin: Browser, kind: str
+) -> None:
+    names = {"allocation": running.id, "slot": "n1/0", "node": "n1", "address": running.slot["private_ip"]}
+    page = admin.open(f"/history?kind={kind}&name={names[kind]}")
+    shown = page.text.partition("State position")[2].partition("This page as JSON")[0]
+    assert re.findall(r"\b(?!slice_|lease_granted|hardware_approved)[a-z]+_[a-z_]+\b", shown) == []
+    if kind == "slot":
+        assert "MAC 52:54:00" in shown
+        assert "memory (MiB) 96" in shown
+        assert {"mac_address", "/mac_address"} <= {*page.attributes("span", "title")}
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/slots/0/slot_id", "slot"),
+        ("slots / 1 / mac_address", "slot 1 MAC"),
+        ("memory_mib", "memory (MiB)"),
+        ("kind", "kind"),
+        ("value", "value"),
+        ("holders / 0 / value", "held"),
+        ("labels / a / b_c", "label a / b_c"),
+        ("/labels/a~1b_c", "label a/b_c"),
+        ("<b>", "&lt;b&gt;"),
+    ],
+)
+def test_path_of_a_field_is_shown_as_its_readable_name(path: str, shown: str) -> None:
+    assert re.sub(r"^<span[^>]*>|</span>$", "", field_name(path)) == shown
+
+
+def test_line_of_an_event_names_fields_with_words() -> None:
+    data = {
+        "sku": "lab.small",
+        "mac_address": "52:54:00:00:00:01",
+        "lease_seconds": 60,
+        "l2_domain": "default",
+    }
+    assert gist(data) == "SKU lab.small, MAC 52:54:00:00:00:01, lease seconds 60, L2 domain default"
+    assert gist({"expires_at": "2026-11-28T10:00:00Z"}) == "until 2026-11-28 10:00:00"
 
 
 def test_changes_lead_to_the_state_after_them_and_to_their_neighbours(

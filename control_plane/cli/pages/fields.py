@@ -1,18 +1,14 @@
-"""Display names of response fields.
-
-The API names a changed field by its JSON pointer (RFC 6901), and the client displays a readable name instead:
-`slots/0/mac_address` as `slot MAC`, and the same field of the next slot as `slot 1 MAC`. Fields that the heading of the
-page already shows, such as the resource's id, have no display name.
+"""Display names and values of changed fields. Fields that the heading of the page already shows, such as the resource's
+id, have no display name.
 """
 
-from collections.abc import Iterator
 from datetime import datetime
-from itertools import groupby
 from typing import Final
 
 from rich.text import Text
 
 from control_plane.cli.pages import words
+from control_plane.client.field_names import parts_of, readable_name
 from control_plane.client.history_answers import Value
 
 _IN_HEADING: Final = frozenset({
@@ -22,34 +18,15 @@ _IN_HEADING: Final = frozenset({
     "holders/slot/node_id", "holders/slot/index", "holders/slot/allocation_id",
     "holders/slot/drift/node_id", "holders/slot/drift/slot_id",
 })  # fmt: skip
-_WORDS: Final = {
-    "id": "", "holders": "", "kind": "", "message": "",
-    "slots": "slot", "endpoints": "endpoint", "images": "image", "devices": "device", "sources": "source",
-    "labels": "label", "public_addresses": "public",
-    "slot_id": "slot", "node_id": "node", "allocation_id": "allocation", "ingress_id": "ingress",
-    "mac_address": "MAC", "private_ip": "address", "actual_ip": "observed at", "lease_state": "DHCP",
-    "sku": "SKU", "skus": "SKU", "vcpus": "vCPU", "memory_mib": "memory", "numa_node": "NUMA node", "l2_domain": "L2 domain",
-    "expires_at": "until", "requested_by": "requested by", "value": "held", "stream": "held by",
-    "agent_version": "agent", "key_thumbprint": "key", "network_mode": "mode",
-}  # fmt: skip
 _TIMES: Final = frozenset({"expires_at", "since"})
 
 
 def name(path: str) -> str | None:
     """Return the display name of a field, or None if the heading already shows it."""
-    parts = [part.replace("~1", "/").replace("~0", "~") for part in path.removeprefix("/").split("/")]
+    parts = parts_of(path)
     if "/".join(part for part in parts if not part.isdigit()) in _IN_HEADING:
         return None
-    return " ".join(_words(parts))
-
-
-def _words(parts: list[str]) -> Iterator[str]:
-    match parts:
-        case ["labels", label]:  # a label keeps the name that its owner chose
-            yield f"label {label}"
-        case _:
-            translated = (_WORDS.get(part, part.replace("_", " ")) for part in parts)
-            yield from (word for word, _ in groupby(word for word in translated if word not in {"", "0"}))
+    return readable_name(parts)
 
 
 def value(path: str, raw: Value) -> Text:
