@@ -27,6 +27,7 @@ from events.ledger.errors import ClaimHeld, ClaimNotHeld, MalformedAppend, Versi
 from events.ledger.merkle import EventRow, leaf_of
 from events.values import ProjectId, new_uuid
 from tests.ledger.given import ALLOCATION, because, committed, frees, on, plain, takes
+from tests.servers.postgres import Database
 
 KEY = CommandKey("caller:alice", "POST /v1/allocations", "k-1", b"body one")
 ANY, AT = new_uuid(), datetime(2026, 1, 1, tzinfo=UTC)
@@ -226,3 +227,25 @@ async def test_commands_of_a_session_with_other_settings_are_committed_synchrono
 
     shown = await (await conn.execute("select current_setting('synchronous_commit')")).fetchone()
     assert shown == ("on",)
+
+
+async def test_append_of_several_commands_reads_no_whole_table_even_if_the_tables_were_small_when_analyzed(
+    conn: psycopg.AsyncConnection, database: Database
+) -> None:
+    await committed(conn, on("slot-a", 0), on("slot-b", 0, takes("n1/0")))
+    await take_new_keys(conn, [KEY])
+    await append_together(conn, [LedgerCommand([], because(), KEY, "answer")])
+    await conn.commit()
+    with psycopg.connect(database.admin_dsn) as admin:
+        admin.execute("analyze ledger.command_key, ledger.head, ledger.claim")
+
+    other = KEY._replace(key="k-2")
+    await take_new_keys(conn, [other])
+    given = [
+        LedgerCommand([on("slot-a", 1)], because(), other, "answer"),
+        LedgerCommand([on("slot-b", 1, frees("n1/0"))], because()),
+    ]
+    await append_together(conn, given)
+
+    query = b"select relname from pg_stat_xact_all_tables where schemaname = 'ledger' and seq_scan > 0"
+    assert await (await conn.execute(query)).fetchall() == []

@@ -190,7 +190,10 @@ end $$;
 -- Refusals: SP001, SP002, SP003 and SP006, as in `append`. If several commands are refused, one reason is reported.
 create function ledger.append_many(
   events jsonb, takes jsonb default null, frees jsonb default null, keys jsonb default null)
-returns void language plpgsql volatile security definer as $$
+returns void language plpgsql volatile security definer
+-- A session keeps its plans until the statistics of a table change. A plan made while a table was small would read the whole
+-- table for each key, also after the table has grown.
+set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
   streams     text[];
