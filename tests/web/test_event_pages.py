@@ -77,7 +77,7 @@ def test_page_of_an_event_shows_its_causes_as_a_tree_and_its_proof_once_it_is_se
 ) -> None:
     position = position_of(running, "allocation.lease_granted")
     placed = position_of(running, "allocation.placed")
-    until(lambda: "sealed" in admin.open(f"/events/{position}").text, "the event is sealed")
+    until(lambda: "The signed head" in admin.open(f"/events/{position}").text, "the event is sealed")
     page = admin.open(f"/events/{position}")
     assert f"/ui/events/{placed}" in page.attributes("a", "href")
     assert page.attributes("li", "aria-current") == ["true"]
