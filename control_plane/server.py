@@ -156,8 +156,12 @@ def _run_program(program: Program) -> int:
             return _serve()
         case Program.SEALER:
             return uvloop.run(_seal())
-        case Program.DISPATCHER | Program.PROJECTOR | Program.SSH_GATEWAY:
+        case Program.DISPATCHER | Program.PROJECTOR:
             return uvloop.run(_run(_entry(program)))
+        case Program.SSH_GATEWAY:
+            # uvloop reads so much from a connection at once that the others would wait, and does not know the address
+            # of a client that has closed its connection at once.
+            return asyncio.run(_run(_entry(program)))
     assert_never(program)
 
 

@@ -27,7 +27,7 @@ from control_plane.ssh_gateway.authorisation import Authorisation
 from control_plane.ssh_gateway.certificates import against, key_id_of, offering_certificates, serial_of
 from control_plane.ssh_gateway.channel import WINDOW, ChannelCaller
 from control_plane.ssh_gateway.flow import LEAST_PACKET, Flow, has_small_packets
-from control_plane.ssh_gateway.limits import MOST_OPENINGS, Limits, TooManyOpenings
+from control_plane.ssh_gateway.limits import MOST_OF_ALLOCATION, MOST_OPENINGS, Limits, TooManyOpenings
 from control_plane.wiring import Plane
 from events.facts import Reason
 from events.values import InvalidValue, allocation_id, console_id, new_uuid
@@ -36,6 +36,8 @@ from tasks.streams import SSH_PORT
 log = structlog.get_logger()
 MOST_KEYS: Final = 16
 """Maximum number of keys that a client can offer without success."""
+MOST_REFUSALS: Final = 50
+"""Number of refused requests after which a connection is closed."""
 UNUSED_SECONDS: Final = 30.0
 """Time after which a connection without a channel is closed."""
 _SLICE: Final = re.compile(r"slice(?:-([0-9]{1,2}))?")
@@ -72,7 +74,7 @@ class Connection(asyncssh.SSHServer):
         """Key of the caller, or the one with which its certificate is signed."""
         self._certificate: SSHOpenSSHCertificate | None = None
         """Certificate that the client offered last; None: it offered a key."""
-        self._is_authenticated = False
+        self._is_authenticated, self._is_lost, self._refusals = False, False, 0
         self._unused: asyncio.TimerHandle | None = None
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
@@ -88,6 +90,9 @@ class Connection(asyncssh.SSHServer):
         self._gateway.connections.discard(self)
         self._flow.close()
         self._gateway.limits.disconnect(self._source)
+        self._is_lost = True
+        if self._is_authenticated:
+            self._gateway.limits.leave(self._user)
         # Refused keys were counted before. A connection without a user name, such as a health check, is not an attempt.
         if self._user and not self._is_authenticated and not self._refused_keys:
             self._gateway.limits.failed(*self._subjects)
@@ -158,6 +163,10 @@ class Connection(asyncssh.SSHServer):
 
     def auth_completed(self) -> None:
         self._is_authenticated = True
+        if not self._gateway.limits.enter(self._user):
+            self.disconnect(
+                f"the allocation has {MOST_OF_ALLOCATION} open connections to this gateway; close one"
+            )
         self._close_if_unused(is_new=True)
 
     def _close_if_unused(self, *, is_new: bool = False) -> None:
@@ -205,14 +214,21 @@ class Connection(asyncssh.SSHServer):
         await self._connection.wait_closed()
 
     def _refuse(self, what: str) -> NoReturn:
-        log.info("ssh_request_refused", source=self._source, user=self._user, request=what)
+        self._count_refusal(what)
         raise asyncssh.ChannelOpenError(_PROHIBITED, f"{what} refused: {_USAGE}")
 
     def _refuse_listener(self) -> bool:
-        log.info("ssh_request_refused", source=self._source, user=self._user, request="listener")
+        self._count_refusal("listener")
         # The protocol has no reason in the answer.
         self._connection.send_debug(f"remote forwarding refused: {_USAGE}", always_display=True)
         return False
+
+    def _count_refusal(self, what: str) -> None:
+        self._refusals += 1
+        if self._refusals <= MOST_REFUSALS:
+            log.info("ssh_request_refused", source=self._source, user=self._user, request=what)
+        if self._refusals == MOST_REFUSALS:
+            self.disconnect(f"{MOST_REFUSALS} requests were refused")
 
     async def _open(self, channel: asyncssh.SSHTCPChannel[bytes], number: int) -> ChannelCaller:
         """Open a session to the slice in slot `number`, and return the session of `channel` as soon as the node has
@@ -252,6 +268,9 @@ class Connection(asyncssh.SSHServer):
         name, _, stream = answer.partition(" ")
         end = CallerEnd(plane, self._gateway.keys, caller, console_id(name), UUID(stream))
         self._callers.add(caller)
+        if self._is_lost:
+            # asyncssh goes on opening a channel after the connection is lost. The session records its end.
+            caller.end(SessionOver("closed_by_caller", "the caller closed the connection"))
         self._gateway.callers.add(caller)
         session = self._gateway.start(end.run())
         session.add_done_callback(lambda task: self._ended(caller, task))

@@ -1,11 +1,13 @@
-"""Flow control of an SSH connection: how much output is buffered for a peer that does not read.
+"""What one connection can occupy of a process of the SSH gateway: the memory for output that its peer does not read,
+and the time until the process turns to other connections.
 
 asyncssh writes packets to the transport of a connection without waiting for the peer, and keeps them in a list during a
 key exchange (RFC 4253 section 9). The window of a channel does not limit this, because the peer chooses its size.
 """
 
 import asyncio
-from typing import Final
+from asyncio import selector_events, sslproto
+from typing import Any, Final
 
 import asyncssh
 
@@ -14,7 +16,22 @@ LEAST_PACKET: Final = 1024
 packets of this size at once, so that packets of one byte would stop all other work of the process. RFC 4253 section 6.1
 requires 32,768 bytes from each implementation.
 """
+READ_BYTES: Final = 2048
+"""Maximum number of bytes that are read from a connection before other connections are served. The smallest packets of
+SSH and of WebSockets have some tens of bytes, and each of them costs up to 0.3 ms.
+"""
+MOST_DEFERRED: Final = 1000
+"""Maximum number of packets that are kept during a key exchange, beside a write of each channel."""
 _KEY_EXCHANGE_SECONDS: Final = 0.05
+
+
+def read_in_small_parts() -> None:
+    """Let the event loops of this process, which must be those of asyncio, read at most `READ_BYTES` at once. TLS
+    passes on the content of whole records, which have at most 16 KiB.
+    """
+    # asyncio has no option for it. By default, it reads 256 KiB, and uvloop more.
+    selector_events._SelectorSocketTransport.max_size = READ_BYTES  # type: ignore[attr-defined]  # noqa: SLF001
+    sslproto.SSLProtocol.max_size = READ_BYTES
 
 
 class Flow:
@@ -30,6 +47,8 @@ class Flow:
         # The transport calls these methods. Those of asyncssh do nothing.
         connection.pause_writing = self._pause  # type: ignore[method-assign]  # asyncssh has no other hook
         connection.resume_writing = self._resume  # type: ignore[method-assign]  # asyncssh has no other hook
+        self._send_packet = connection.send_packet
+        connection.send_packet = self._send_limited  # type: ignore[method-assign]  # asyncssh has no other hook
 
     @property
     def is_full(self) -> bool:
@@ -51,6 +70,12 @@ class Flow:
         """End all waiting, because the connection is closed."""
         self._is_closed = True
         self._drained.set()
+
+    def _send_limited(self, pkttype: int, *args: bytes, **options: Any) -> None:
+        self._send_packet(pkttype, *args, **options)
+        if len(self._connection._deferred_packets) > MOST_DEFERRED:  # noqa: SLF001 (asyncssh has no accessor)
+            # The peer began a key exchange, does not finish it, and sends requests, of which each has a reply.
+            self._connection.abort()
 
     def _pause(self) -> None:
         self._drained.clear()

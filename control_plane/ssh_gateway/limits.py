@@ -21,6 +21,8 @@ MOST_CONNECTIONS: Final = 1000
 """Maximum number of connections of a process."""
 MOST_OF_SOURCE: Final = 50
 """Maximum number of connections from one source address."""
+MOST_OF_ALLOCATION: Final = 10
+"""Maximum number of SSH connections of a process that are authenticated for one allocation."""
 PROXIES: Final = "proxies"
 """Source of the connections from trusted proxies, until they have named the addresses of the clients."""
 MOST_OPENINGS: Final = 8
@@ -49,6 +51,7 @@ class Limits:
         )
         self._sessions = LocalWindows(_MOST_COUNTERS)
         self._connections = Counter[str]()
+        self._authenticated = Counter[str]()
         self._openings = Counter[str]()
         self._concurrent_openings = asyncio.Semaphore(_CONCURRENT_OPENINGS)
 
@@ -62,6 +65,18 @@ class Limits:
         """Count the end of a connection."""
         self._connections[source] -= 1
         self._connections += Counter()  # removes counters that are 0
+
+    def enter(self, allocation: str) -> bool:
+        """Count an authenticated SSH connection for an allocation, and return whether it is within the limit. `leave`
+        must be called for it.
+        """
+        self._authenticated[allocation] += 1
+        return self._authenticated[allocation] <= MOST_OF_ALLOCATION
+
+    def leave(self, allocation: str) -> None:
+        """Count the end of an authenticated SSH connection."""
+        self._authenticated[allocation] -= 1
+        self._authenticated += Counter()  # removes counters that are 0
 
     def failed(self, *subjects: str) -> None:
         """Count a failed attempt of an address or allocation."""

@@ -22,6 +22,7 @@ from control_plane.identity.sealing import OrderKeys, order_keys
 from control_plane.settings import Settings
 from control_plane.ssh_gateway.channel import ChannelCaller
 from control_plane.ssh_gateway.connection import Connection
+from control_plane.ssh_gateway.flow import read_in_small_parts
 from control_plane.ssh_gateway.limits import Limits
 from control_plane.ssh_gateway.terminal import TerminalCaller
 from control_plane.ssh_gateway.terminals import Terminals
@@ -80,6 +81,7 @@ async def serve_ssh(plane: Plane) -> None:
     gateway, host_key = Gateway(plane, order_keys(settings)), _host_key(settings)
     secure = server_context(settings)
     allow_connections()
+    read_in_small_parts()
     # Failed handshakes are not errors of this program, which has log events of its own.
     logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
     async with AsyncExitStack() as listeners:

@@ -78,6 +78,18 @@ class Login(NamedTuple):
     key: Ed25519PrivateKey
 
 
+class _Client(asyncssh.SSHClient):
+    """The connection to the SSH server of a slice, which is limited from its begin."""
+
+    flow: Flow
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self.flow = Flow(conn)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.flow.close()
+
+
 class TerminalCaller:
     """A caller with a terminal, of which the ticket was accepted. Implements `ConnectedCaller`."""
 
@@ -152,7 +164,7 @@ class TerminalCaller:
     async def _use_terminal(self) -> None:
         try:
             async with asyncio.timeout(LOGIN_SECONDS):
-                connection = await self._log_in()
+                connection, flow = await self._log_in()
             async with connection:
                 async with asyncio.timeout(LOGIN_SECONDS):
                     shell = await connection.create_process(
@@ -165,7 +177,7 @@ class TerminalCaller:
                     self.end(SessionOver("ssh_login_failed", message))
                     return
                 await self._browser.send('{"state": "connected"}')
-                self.end(await self._pass_on(shell, Flow(connection)))
+                self.end(await self._pass_on(shell, flow))
         except TimeoutError:
             message = f"the SSH server of the slice did not open a shell within {LOGIN_SECONDS:.0f} s"
             self.end(SessionOver("ssh_login_failed", message))
@@ -183,9 +195,9 @@ class TerminalCaller:
                 SessionOver("internal_error", "the terminal failed; the log of the gateway has the cause")
             )
 
-    async def _log_in(self) -> asyncssh.SSHClientConnection:
-        key = asyncssh.import_private_key(_pem(self._login.key))
-        return await asyncssh.connect(
+    async def _log_in(self) -> tuple[asyncssh.SSHClientConnection, Flow]:
+        key, client = asyncssh.import_private_key(_pem(self._login.key)), _Client()
+        connection = await asyncssh.connect(
             "slice",  # not resolved: the socket is connected
             sock=self._client_end,
             username=self._login.user,
@@ -198,7 +210,9 @@ class TerminalCaller:
             gss_host=None,
             compression_algs=["none"],
             client_version="Sliceplane",
+            client_factory=lambda: client,
         )
+        return connection, client.flow
 
     async def _pass_on(self, shell: asyncssh.SSHClientProcess[bytes], flow: Flow) -> SessionOver:
         """Pass input, sizes and output on until one side ends, and return the reason."""

@@ -25,6 +25,7 @@ import msgspec
 import structlog
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
@@ -56,9 +57,13 @@ ACTOR: Final = "system:ssh-gateway"
 _MOST_BYTES: Final = 4 * MAX_MESSAGE
 _MOST_QUEUED: Final = 4
 _HANDSHAKE_SECONDS: Final = 20.0
+_TLS_SECONDS: Final = 5.0
+"""Time for the TLS handshake. A connection is counted after it."""
 _TICKET_SECONDS: Final = 5.0
 _PATH: Final = re.compile(r"/terminals/(con-[0-9a-z]{26})")
 _REFUSED, _ENDED = 4403, 1000
+_VIOLATIONS: Final = (CloseCode.PROTOCOL_ERROR, CloseCode.INVALID_DATA, CloseCode.MESSAGE_TOO_BIG)
+"""Codes with which the library closes a WebSocket because of what the browser sent."""
 
 
 class _First(msgspec.Struct, frozen=True):
@@ -150,6 +155,7 @@ class Terminals:
             max_size=_MOST_BYTES,
             max_queue=_MOST_QUEUED,
             open_timeout=_HANDSHAKE_SECONDS,
+            ssl_handshake_timeout=None if secure is None else _TLS_SECONDS,
             server_header=None,
             create_connection=partial(_Browser, self._gateway),  # type: ignore[arg-type]  # documented as a factory
         )
@@ -163,8 +169,10 @@ class Terminals:
             return
         try:
             await self._serve(browser, source)
-        except ConnectionClosed:
+        except ConnectionClosed as closed:
             log.info("terminal_closed_before_its_ticket", source=source)
+            if closed.sent is not None and closed.sent.code in _VIOLATIONS:
+                self._gateway.limits.failed(source)
 
     async def _serve(self, browser: ServerConnection, source: str) -> None:
         limits = self._gateway.limits

@@ -1,16 +1,20 @@
 """Flow control of channels of the SSH gateway, over SSH connections on the loopback interface."""
 
 import asyncio
-from collections.abc import Callable
+from asyncio import selector_events, sslproto
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import asyncssh
 import pytest
+from asyncssh.constants import MSG_GLOBAL_REQUEST
+from asyncssh.packet import Boolean, String
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from control_plane.ssh_gateway.authorisation import Authorisation
 from control_plane.ssh_gateway.channel import ChannelCaller
-from control_plane.ssh_gateway.flow import Flow
+from control_plane.ssh_gateway.flow import MOST_DEFERRED, READ_BYTES, Flow, read_in_small_parts
 from events.values import allocation_id
 
 BLOCK: Final = b"\0" * 65_536
@@ -26,12 +30,14 @@ class Server(asyncssh.SSHServer):
     connection: asyncssh.SSHServerConnection
     flow: Flow
     caller: ChannelCaller
+    is_lost = False
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self.connection, self.flow = conn, Flow(conn)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.flow.close()
+        self.is_lost = True
 
     def begin_auth(self, username: str) -> bool:
         return False
@@ -51,6 +57,17 @@ class Server(asyncssh.SSHServer):
         return deferred + (transport.get_write_buffer_size() if transport else 0)
 
 
+@asynccontextmanager
+async def connected(server: Server) -> AsyncIterator[asyncssh.SSHClientConnection]:
+    """Provide a client of a server."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    listener = await asyncssh.listen("127.0.0.1", 0, server_factory=lambda: server, server_host_keys=[key])
+    async with listener, asyncssh.connect(
+        "127.0.0.1", listener.get_port(), known_hosts=None, config=None, client_keys=None, agent_path=None
+    ) as client:  # fmt: skip
+        yield client
+
+
 def exchange_keys(connection: asyncssh.SSHClientConnection) -> None:
     """Begin a key exchange, which needs answers of both sides."""
     connection._send_kexinit()
@@ -68,15 +85,7 @@ async def test_output_waits_for_a_client_that_does_not_take_it_and_arrives_compl
     begin: Callable[[asyncssh.SSHClientConnection], None],
 ) -> None:
     server = Server()
-    listener = await asyncssh.listen(
-        "127.0.0.1",
-        0,
-        server_factory=lambda: server,
-        server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
-    )
-    async with listener, asyncssh.connect(
-        "127.0.0.1", listener.get_port(), known_hosts=None, config=None, client_keys=None, agent_path=None
-    ) as client:  # fmt: skip
+    async with connected(server) as client:
         reader, _ = await client.open_connection("slice", 22, encoding=None, window=UNLIMITED)
         transport = client._transport
         assert transport is not None
@@ -102,17 +111,50 @@ async def test_output_waits_for_a_client_that_does_not_take_it_and_arrives_compl
         assert sent == BLOCKS * len(BLOCK)
 
 
+async def test_connection_is_closed_that_sends_many_requests_and_does_not_finish_a_key_exchange() -> None:
+    server = Server()
+    async with connected(server) as client:
+        exchange_keys(client)
+        assert client._transport is not None
+        client._transport.pause_reading()
+        requests = 0
+        while not server.is_lost and requests < 10 * MOST_DEFERRED:
+            requests += 1
+            # A client that keeps to the protocol sends nothing else during a key exchange.
+            client._kex_complete = True
+            client.send_packet(MSG_GLOBAL_REQUEST, String("a"), Boolean(True))
+            client._kex_complete = False
+            await asyncio.sleep(0)
+        assert MOST_DEFERRED < requests < 10 * MOST_DEFERRED
+
+
+async def test_event_loop_reads_small_parts_of_what_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((selector_events, "_SelectorSocketTransport"), (sslproto, "SSLProtocol")):
+        owner = getattr(module, name)
+        monkeypatch.setattr(owner, "max_size", owner.max_size)  # restored after the test
+    read_in_small_parts()
+    sizes, ended = list[int](), asyncio.Event()
+
+    class Protocol(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            sizes.append(len(data))
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            ended.set()
+
+    listener = await asyncio.get_running_loop().create_server(Protocol, "127.0.0.1", 0)
+    async with listener:
+        _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+        writer.write(BLOCK * 10)
+        writer.close()
+        await asyncio.wait_for(ended.wait(), 10)
+    assert sum(sizes) == 10 * len(BLOCK)
+    assert max(sizes) == READ_BYTES
+
+
 async def test_sender_does_not_wait_for_a_client_of_which_the_connection_is_lost() -> None:
     server = Server()
-    listener = await asyncssh.listen(
-        "127.0.0.1",
-        0,
-        server_factory=lambda: server,
-        server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
-    )
-    async with listener, asyncssh.connect(
-        "127.0.0.1", listener.get_port(), known_hosts=None, config=None, client_keys=None, agent_path=None
-    ) as client:  # fmt: skip
+    async with connected(server) as client:
         await client.open_connection("slice", 22, encoding=None, window=UNLIMITED)
         assert client._transport is not None
         client._transport.pause_reading()

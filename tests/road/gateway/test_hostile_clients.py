@@ -1,13 +1,16 @@
 """Clients of the SSH gateway that use the protocol to occupy it: asyncssh is the client, because OpenSSH does not."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 import pytest
 
+from control_plane.ssh_gateway.connection import MOST_REFUSALS, UNUSED_SECONDS
+from control_plane.ssh_gateway.limits import MOST_OF_ALLOCATION
 from tests.road.conftest import Site
 from tests.road.gateway.test_ssh_gateway import Slices
 from tests.servers.ssh_gateway import GREETING, Gateway, gateway_process
@@ -30,18 +33,25 @@ def connected(slices: Slices, use: Use) -> None:
     """Call `use` with a connection that is authenticated with the key of the allocation."""
 
     async def run() -> None:
-        async with asyncssh.connect(
-            "127.0.0.1",
-            slices.gateway.port,
-            username=slices.allocation,
-            client_keys=[str(slices.key.file)],
-            known_hosts=str(slices.gateway.known_hosts),
-            config=None,
-            agent_path=None,
-        ) as connection:
+        async with connection_of(slices) as connection:
             await use(connection)
 
     asyncio.run(run())
+
+
+@asynccontextmanager
+async def connection_of(slices: Slices) -> AsyncIterator[asyncssh.SSHClientConnection]:
+    """Provide a connection that is authenticated with the key of the allocation."""
+    async with asyncssh.connect(
+        "127.0.0.1",
+        slices.gateway.port,
+        username=slices.allocation,
+        client_keys=[str(slices.key.file)],
+        known_hosts=str(slices.gateway.known_hosts),
+        config=None,
+        agent_path=None,
+    ) as connection:
+        yield connection
 
 
 def test_channel_with_packets_of_one_byte_is_refused_and_others_of_the_connection_are_not(
@@ -77,3 +87,51 @@ def test_channels_that_a_client_opens_at_once_are_refused_without_the_database_b
 
     connected(slices, use)
     slices.await_end()
+
+
+def test_sessions_of_a_client_that_disconnects_while_its_channels_are_opened_end(slices: Slices) -> None:
+    async def disconnect_after(turns: int) -> None:
+        async with connection_of(slices) as connection:
+            opens = [
+                asyncio.ensure_future(connection.open_connection("slice", 22, encoding=None))
+                for _ in range(3)
+            ]
+            await asyncio.wait(opens, timeout=turns * 0.004)
+            connection.abort()
+            await asyncio.gather(*opens, return_exceptions=True)
+
+    async def disconnect_at_different_times() -> None:
+        for turns in range(1, 13):
+            await disconnect_after(turns)
+
+    asyncio.run(disconnect_at_different_times())
+    slices.await_end()
+    with slices.connection() as client:
+        assert client.read(len(GREETING)) == GREETING, client.errors()
+
+
+def test_connection_with_many_refused_requests_is_closed_and_its_log_is_bounded(slices: Slices) -> None:
+    async def use(connection: asyncssh.SSHClientConnection) -> None:
+        opens = [connection.open_connection("other", 22) for _ in range(10 * MOST_REFUSALS)]
+        await asyncio.gather(*opens, return_exceptions=True)
+        # Before a connection without a channel is closed.
+        await asyncio.wait_for(connection.wait_closed(), UNUSED_SECONDS / 2)
+
+    connected(slices, use)
+    assert slices.gateway.child.log.read_text().count("ssh_request_refused") == MOST_REFUSALS
+
+
+def test_connections_of_an_allocation_are_limited(slices: Slices) -> None:
+    async def connect_too_often() -> None:
+        async with AsyncExitStack() as stack:
+            opened = [
+                await stack.enter_async_context(connection_of(slices)) for _ in range(MOST_OF_ALLOCATION)
+            ]
+            async with connection_of(slices) as refused:
+                await refused.wait_closed()
+            reader, _ = await opened[0].open_connection("slice", 22, encoding=None)
+            assert await reader.readexactly(len(GREETING)) == GREETING
+
+    asyncio.run(connect_too_often())
+    with slices.connection() as client:
+        assert client.read(len(GREETING)) == GREETING, client.errors()

@@ -6,6 +6,7 @@ session that ends with `ssh_login_failed`. `tests/faults/lab/test_terminals.py` 
 
 import json
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -243,6 +244,40 @@ def test_connections_without_a_handshake_are_limited_for_each_source_address(
         other.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert other.recv(4) == b"HTTP"
     until(lambda: terminals.answer(terminals.ticket())["state"] == "ended", "connections are accepted again")
+
+
+def test_connections_that_are_reset_at_once_leave_nothing_in_the_gateway(
+    terminals: Terminals, gateway: Gateway
+) -> None:
+    descriptors = Path(f"/proc/{gateway.child.pid}/fd")
+    before = len(list(descriptors.iterdir()))
+    addresses = [gateway.child.environment["SLICEPLANE_TERMINAL_LISTEN"], f"127.0.0.1:{gateway.port}"]
+    for address in 300 * addresses:
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    until(lambda: len(list(descriptors.iterdir())) <= before, "the connections are closed", 10)
+    assert terminals.answer(terminals.ticket())["state"] == "ended"
+    assert "Traceback" not in gateway.child.log.read_text()
+
+
+def test_violations_of_the_protocol_before_a_ticket_are_failed_attempts(
+    site: Site, api: ApiProcess, tmp_path: Path
+) -> None:
+    folder = tmp_path / "limited"
+    folder.mkdir()
+    address = f"127.0.0.1:{free_port()}"
+    limited = {"SLICEPLANE_TERMINAL_LISTEN": address, "SLICEPLANE_UNAUTHENTICATED_PER_MINUTE": "2"}
+    with gateway_process(site.plane, folder, **limited) as gateway:
+        terminals = Terminals(site, api.plane, gateway)
+        ticket = terminals.ticket()
+        ticket["url"] = f"ws://{address}/terminals/{ticket['id']}"
+        for text in (b"\xff", b"a" * 100_000):
+            with terminals.socket(ticket["url"]) as opened:
+                opened.send(text, text=True)
+                with pytest.raises(ConnectionClosed):
+                    opened.recv(timeout=20)
+        assert terminals.refusal(ticket) == "too_many_failed_attempts"
 
 
 def test_listener_of_terminals_refuses_other_paths(terminals: Terminals) -> None:
