@@ -159,8 +159,8 @@ def _run_program(program: Program) -> int:
         case Program.DISPATCHER | Program.PROJECTOR:
             return uvloop.run(_run(_entry(program)))
         case Program.SSH_GATEWAY:
-            # uvloop reads so much from a connection at once that the others would wait, and does not know the address
-            # of a client that has closed its connection at once.
+            # asyncio instead of uvloop: uvloop reads so many bytes from one connection that other connections wait, and
+            # it returns no address of a client that disconnects immediately.
             return asyncio.run(_run(_entry(program)))
     assert_never(program)
 

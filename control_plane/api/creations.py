@@ -1,10 +1,10 @@
 """Creations of allocations that arrive at about the same time share transactions, so that their number per second is
 not limited by the cost of one transaction.
 
-A creation that arrives while none is being recorded or waits is recorded at once, so that sharing delays no request at
-a low rate. Those that arrive meanwhile wait a moment, also if the group at work ends before, and are then recorded
-together: most of the processor time of a small group is that of its transaction. Waiting creations also form a group
-as soon as they are many.
+A creation that arrives while no other is being recorded or is waiting is recorded immediately, so that sharing delays
+no request at a low rate. Other creations wait `WAIT_SECONDS`, or until `ENOUGH` are waiting, and are then recorded
+together. They wait even if the current group ends earlier, because the transaction itself is most of the cost of a
+small group. They wait longer while `AT_ONCE` groups are being recorded.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ MOST_TOGETHER: Final = 64
 """Number of creations that share a transaction. More would delay each other more than they save."""
 AT_ONCE: Final = 2
 """Number of groups that are recorded at the same time: one decides while the other waits for the disk."""
-MANY: Final = 24
-"""Number of creations that do not wait for more of them."""
+ENOUGH: Final = 24
+"""Number of waiting creations that form a group before `WAIT_SECONDS` have passed."""
 WAIT_SECONDS: Final = 0.025
-"""Time for which a creation that arrives during the recording of others waits for more of them. It is a fraction of the
-time that callers notice; without it, a group at 150 creations per second would have one or two of them.
+"""Time that a creation waits for others to share its transaction, unless no other is being recorded or is waiting.
+Callers do not notice it. Without it, groups at 150 creations per second would contain only one or two creations.
 """
 
 
@@ -65,11 +65,11 @@ class Creations:
         return await done
 
     def _begin_if_due(self) -> None:
-        """Begin to record the waiting creations if they have waited long enough or are many; else set the timer."""
+        """Begin to record the waiting creations if they have waited long enough or are enough; else set the timer."""
         if not self._waiting or self._at_work >= AT_ONCE:
             return  # the end of a group calls this again
         loop, due = asyncio.get_running_loop(), self._waiting[0].due
-        if len(self._waiting) >= MANY or loop.time() >= due:
+        if len(self._waiting) >= ENOUGH or loop.time() >= due:
             group, self._waiting = self._waiting[:MOST_TOGETHER], self._waiting[MOST_TOGETHER:]
             self._at_work += 1
             task = asyncio.create_task(self._record(group))

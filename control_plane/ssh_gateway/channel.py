@@ -1,7 +1,8 @@
 """A channel of an SSH connection, as the caller of a console session.
 
 The channel passes the bytes of another SSH connection, which is encrypted between the caller and the slice. It buffers
-at most its window of input, and output until the client has to read.
+at most one window of input. It accepts output until the write buffer of the SSH connection is full, and then waits
+until the client reads (`control_plane.ssh_gateway.flow`).
 """
 
 import asyncio
@@ -74,7 +75,7 @@ class ChannelCaller(asyncssh.SSHTCPSession[bytes]):
             raise _closed() from None
 
     async def verify(self) -> None:
-        # `receive` and `send` notice the end only when the other side takes and gives bytes.
+        # `receive` and `send` raise the end only when they are called or resumed, which a blocked peer would delay.
         self._raise_if_over()
         await self._authorisation.verify()
 

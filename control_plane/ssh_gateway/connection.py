@@ -235,7 +235,7 @@ class Connection(asyncssh.SSHServer):
         connected to the slice. Raises `asyncssh.ChannelOpenError`.
         """
         if has_small_packets(channel):
-            message = f"the maximum packet size of the channel is less than {LEAST_PACKET} bytes"
+            message = f"the maximum packet size of the channel is less than {LEAST_PACKET} bytes; choose at least {LEAST_PACKET}"
             raise asyncssh.ChannelOpenError(_PROHIBITED, message)
         assert self._authorisation is not None, "the client is authenticated"
         assert self._key is not None, "the client is authenticated"

@@ -21,7 +21,9 @@ READ_BYTES: Final = 2048
 SSH and of WebSockets have some tens of bytes, and each of them costs up to 0.3 ms.
 """
 MOST_DEFERRED: Final = 1000
-"""Maximum number of packets that are kept during a key exchange, beside a write of each channel."""
+"""Maximum number of packets that asyncssh defers during a key exchange, including the packets of channels. A connection
+that exceeds it is aborted.
+"""
 _KEY_EXCHANGE_SECONDS: Final = 0.05
 
 
@@ -35,8 +37,9 @@ def read_in_small_parts() -> None:
 
 
 class Flow:
-    """Whether the peer of an SSH connection takes its output. While it does not, its input is not read either: each
-    request of a peer leads to a reply.
+    """Flow control of one SSH connection. While the write buffer of the transport is full, nothing is read from the
+    peer, because each request of the peer causes a reply. During a key exchange, reading continues; if more than
+    `MOST_DEFERRED` packets are deferred, the connection is aborted.
     """
 
     def __init__(self, connection: asyncssh.SSHServerConnection | asyncssh.SSHClientConnection) -> None:

@@ -20,7 +20,7 @@ from events.values import AllocationId
 MOST_CONNECTIONS: Final = 1000
 """Maximum number of connections of a process."""
 MOST_OF_SOURCE: Final = 50
-"""Maximum number of connections from one source address."""
+"""Maximum number of connections from one source address. Connections that are counted as `PROXIES` are exempt."""
 MOST_OF_ALLOCATION: Final = 10
 """Maximum number of SSH connections of a process that are authenticated for one allocation."""
 PROXIES: Final = "proxies"

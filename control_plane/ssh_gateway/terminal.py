@@ -32,7 +32,7 @@ LOGIN_SECONDS: Final = 20.0
 """Time in which the SSH server of the slice has to accept the gateway and open a shell."""
 _WINDOW: Final = 256 * 1024
 _SIZE_SECONDS: Final = 0.1
-"""Least time between two changes of the size of a terminal."""
+"""Minimum time between two changes of the size of a terminal."""
 _LEAST, _MOST = 2, 1000
 _T = TypeVar("_T")
 # In the order of OpenSSH. The library would choose RSA first, which dropbear offers even if it has no such key.
@@ -79,7 +79,7 @@ class Login(NamedTuple):
 
 
 class _Client(asyncssh.SSHClient):
-    """The connection to the SSH server of a slice, which is limited from its begin."""
+    """SSH client of a terminal. It attaches flow control as soon as the connection is made."""
 
     flow: Flow
 
@@ -171,9 +171,7 @@ class TerminalCaller:
                         term_type=_TERM, term_size=self._size.permitted, encoding=None, window=_WINDOW
                     )
                 if has_small_packets(shell.channel):
-                    message = (
-                        f"the SSH server of the slice takes packets of less than {LEAST_PACKET} bytes only"
-                    )
+                    message = f"the SSH server of the slice accepts only packets smaller than {LEAST_PACKET} bytes; configure at least {LEAST_PACKET}"
                     self.end(SessionOver("ssh_login_failed", message))
                     return
                 await self._browser.send('{"state": "connected"}')
@@ -243,7 +241,9 @@ class TerminalCaller:
         return _closed()
 
     async def _pass_sizes(self, shell: asyncssh.SSHClientProcess[bytes], flow: Flow) -> NoReturn:
-        """Pass on the last size of the terminal, for at most every `_SIZE_SECONDS` one."""
+        """Send the newest size of the terminal to the slice, at most once per `_SIZE_SECONDS`. Sizes in between are
+        dropped.
+        """
         while True:
             await self._size_changed.wait()
             await flow.wait()

@@ -211,8 +211,9 @@ def _short(name: str, text: str) -> Iterator[str]:
 
 
 def field_name(path: str) -> Markup:
-    """Return the readable name of a field, with its path in the API as the title: `/slots/0/mac_address`, or as
-    `fields_of` yields it. A value of memory is in MiB.
+    """Return an HTML span with the readable name of a field, and `path` as its title. `path` is a JSON pointer
+    (`/slots/0/mac_address`) or a path from `fields_of` (`slots / 0 / mac_address`). The name of `memory_mib` ends with
+    `(MiB)`.
     """
     # The name of a label may contain the separator.
     most = 1 if path.startswith(f"labels{_BETWEEN}") else -1

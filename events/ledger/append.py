@@ -147,8 +147,9 @@ async def append(
     Raises `VersionConflict`, `ClaimHeld`, `ClaimNotHeld`, `KeyReused`, `KeyTaken`, `KeyBusy`, and `ValueError` for
     invalid arguments; `KeyDestroyed` if a cached key of a project was destroyed.
 
-    The first append with personal data of a project creates the key of the project, for which other transactions wait
-    until the end of this one. Transactions that append several times deadlock if they create keys in different orders.
+    The first append of personal data for a project creates the project's key. Other transactions that need this key
+    wait until this transaction ends. Concurrent transactions with several appends can deadlock if they create keys in
+    different orders; `keys_for` creates the keys beforehand.
     """
     command = LedgerCommand(changes, cause, key, answer)
     keys = await _keys(conn, [command])

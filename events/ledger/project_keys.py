@@ -40,8 +40,9 @@ _LIVE: Final = (
     "select project, key_id, secret, coalesce(current_setting('sliceplane.new_project_key', true), '') = '' as committed"
     " from keys.project_key where project = any(%s) and secret is not null"
 )
-# The setting ends with the transaction, and with the savepoint if that is rolled back, as the row itself does. It is
-# not set if another transaction has created the key.
+# The setting marks a transaction that has created a key. It is reset at the end of the transaction, and when the
+# savepoint in which the row was inserted is rolled back. If another transaction has created the key, no row is inserted
+# and the setting is not set.
 _NEW: Final = (
     "insert into keys.project_key (key_id, project, secret, created_at) values (%s, %s, %s, clock_timestamp())"
     " on conflict (project) where secret is not null do nothing"
@@ -142,10 +143,10 @@ async def keys_for(
 
 
 async def _stored(conn: psycopg.AsyncConnection, projects: list[ProjectId]) -> dict[ProjectId, ProjectKey]:
-    """Read the keys of these projects, and cache those that are certainly committed.
+    """Read the keys of these projects, and cache the committed ones.
 
-    A transaction that has created a key caches no key that it reads afterwards: it reads its own key before the commit,
-    when other transactions cannot use it, and it may be rolled back.
+    A transaction that has created a key caches none of the keys that it reads later, because one of them may be its own
+    uncommitted key, which a rollback would remove.
     """
     found: dict[ProjectId, ProjectKey] = {}
     for row in await fetch_rows(conn, _KeyRow, _LIVE, [projects], prepare=True):

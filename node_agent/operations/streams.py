@@ -36,13 +36,14 @@ class Streams:
         self._settings, self._session = settings, session
         self._host, self._slots, self._control_plane = host, slots, link
         self._consoles = OpenConsoles()
-        # Opening a console waits for the control plane, and for the SSH port of a slice as long as its tenant wants.
-        # The thread of the task queue would not be available for other slices meanwhile.
+        # Opening a console waits for the control plane, and for the SSH port of the slice. Its tenant can delay the
+        # answer, which would block the tasks of other slices in a thread of the task queue.
         self._openings = ThreadPool("console-openings", MOST + MOST_SSH)
 
     def open(self, request: StreamRequest) -> None:
-        """Open the requested stream; a console is opened in another thread. A failure is sent to the control plane,
-        which repeats nothing.
+        """Open the requested stream. A console is opened in a thread pool, so this method returns before it is open.
+        A failure is reported to the control plane, which does not repeat the request; if the control plane is
+        unavailable, it is only logged.
         """
         match request.kind:
             case "serial_log":

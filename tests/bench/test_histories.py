@@ -45,7 +45,7 @@ async def test_event_history_generated_for_benchmarks_has_every_outcome_and_only
     }  # fmt: skip
 
 
-async def test_event_history_of_one_commit_per_writer_has_the_keys_of_all_projects(
+async def test_event_history_for_benchmarks_creates_the_keys_of_all_projects_first(
     database: Database,
 ) -> None:
     await History(database.app_dsn, nodes=8).grow(1, lambda _done: None)

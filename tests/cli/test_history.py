@@ -154,9 +154,9 @@ def test_history_show_of_a_slot_or_its_address_prints_the_allocations_that_had_i
     slot = first.responses["/slots"]["items"][0]
     name = slot["private_ip"] if kind == "address" else slot["id"]
     then = history("show", kind, name, "--at", f"position:{first.position}").out
-    assert "no allocation had it" not in then
+    assert "no allocation had the slot" not in then
     now = history("show", kind, name).out
-    assert "no allocation had it now: the slot is not claimed" in now
+    assert "no allocation has the slot now" in now
     reason = last.responses[f"/allocations/{life.allocation}"]["reason"]["message"]
     for out in (then, now):
         [row] = [line for line in out.splitlines() if line.startswith(life.allocation)]
@@ -165,7 +165,7 @@ def test_history_show_of_a_slot_or_its_address_prints_the_allocations_that_had_i
         begin, end = re.findall(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \w+", row)
         assert begin <= end
     before = history("show", "slot", "n1/0", "--at", f"position:{first.position - 1}").out
-    assert "no allocation had it then: the slot was not claimed" in before
+    assert "no allocation had the slot at that time" in before
 
 
 def test_history_show_of_a_slot_reports_that_it_had_more_allocations_than_are_shown(

@@ -106,7 +106,7 @@ def test_pages_fit_into_the_window_and_a_session_that_ended_leads_to_the_login(
     visitor.faults.clear()
 
 
-def test_header_is_one_row_in_a_window_of_1280_pixels_and_nothing_in_it_overlaps(visitor: Visitor) -> None:
+def test_header_is_one_row_in_wide_windows_and_its_fields_never_overlap(visitor: Visitor) -> None:
     page = visitor.page
     visitor.open("/")
     page.get_by_text("Views", exact=True).wait_for()

@@ -50,8 +50,7 @@ def _held(item: Holdings, now: datetime | None) -> RenderableType:
             words.allocation_state(its) if its else "-",
             its.reason.message if its and its.reason else "",
         )
-    time = ("now", "is") if now is None else ("then", "was")
-    none = f"no allocation had it {time[0]}: the slot {time[1]} not claimed"
+    none = "no allocation has the slot now" if now is None else "no allocation had the slot at that time"
     parts: list[RenderableType] = [*([] if item.is_held else [Text(none)]), *([rows] if item.newest else [])]
     return Group(heading, *parts)
 

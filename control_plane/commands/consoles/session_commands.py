@@ -46,8 +46,8 @@ from tasks.streams import CONSOLES, GRAPHICS, SSH
 
 TICKET_SECONDS: Final = 30
 MOST_SSH: Final = 8
-"""Maximum number of SSH connections through the SSH gateway to all slices of an allocation, including terminals of
-which the ticket can still be used."""
+"""Maximum number of SSH connections through the SSH gateway to all slices of an allocation, including terminals
+with an unused ticket that has not expired."""
 _REFUSED: Final = "refused "
 _API_ENDED: Final = Reason("api_process_ended", "the process of the API that had the connection has ended")
 _GATEWAY_ENDED: Final = Reason(
@@ -192,7 +192,10 @@ async def _reachable_by_ssh(
     slot = _slot_of(loaded, number)
     await check_supported(transaction.conn, [node_of(slot)], SSH)
     if await consoles.count_ssh(transaction.conn, allocation, transaction.now) >= MOST_SSH:
-        message = f"the allocation has {MOST_SSH} open or requested SSH connections, which is the maximum; close one"
+        message = (
+            f"the allocation has {MOST_SSH} open or requested SSH connections, which is the maximum; close one, or wait"
+            f" {TICKET_SECONDS} s until unused tickets have expired"
+        )
         raise Conflict(Objection("too_many_ssh_connections", message))
     return loaded, slot
 

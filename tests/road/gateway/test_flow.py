@@ -45,7 +45,7 @@ class Server(asyncssh.SSHServer):
     def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
     ) -> tuple[asyncssh.SSHTCPChannel[bytes], ChannelCaller]:
-        # Not connected: what the caller is authorised for is not read.
+        # This engine is never connected, because the tests do not call `verify`.
         authorisation = Authorisation(create_async_engine("postgresql+psycopg://"), ALLOCATION)
         self.caller = ChannelCaller("key:test", authorisation, self.flow)
         return self.connection.create_tcp_channel(), self.caller
@@ -111,7 +111,7 @@ async def test_output_waits_for_a_client_that_does_not_take_it_and_arrives_compl
         assert sent == BLOCKS * len(BLOCK)
 
 
-async def test_connection_is_closed_that_sends_many_requests_and_does_not_finish_a_key_exchange() -> None:
+async def test_connection_that_sends_many_requests_during_an_unfinished_key_exchange_is_closed() -> None:
     server = Server()
     async with connected(server) as client:
         exchange_keys(client)

@@ -1,4 +1,4 @@
-"""Clients of the SSH gateway that use the protocol to occupy it: asyncssh is the client, because OpenSSH does not."""
+"""Tests of SSH clients that try to exhaust the gateway. They use asyncssh: OpenSSH does not send such requests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -72,7 +72,7 @@ def test_channel_with_packets_of_one_byte_is_refused_and_others_of_the_connectio
     assert [kind for kind, _ in slices.events()].count("console.requested") == 1
 
 
-def test_channels_that_a_client_opens_at_once_are_refused_without_the_database_beyond_the_maximum(
+def test_channels_opened_concurrently_beyond_the_maximum_are_refused(
     slices: Slices,
 ) -> None:
     count = 200

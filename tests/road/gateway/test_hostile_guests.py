@@ -1,4 +1,4 @@
-"""Terminals in slices of which the SSH server, or the browser that uses it, does not keep to what is usual.
+"""Tests of terminals with a hostile SSH server in the slice, or a hostile browser.
 
 The SSH server is asyncssh on the loopback interface; `Slice` passes bytes as a session does.
 """
@@ -99,11 +99,11 @@ async def received(browser: ClientConnection) -> dict[str, str]:
 
 async def test_terminal_ends_if_the_ssh_server_takes_packets_of_one_byte_only() -> None:
     async with Slice().terminal(max_pktsize=1) as browser:
-        message = "the SSH server of the slice takes packets of less than 1024 bytes only"
+        message = "the SSH server of the slice accepts only packets smaller than 1024 bytes; configure at least 1024"
         assert await received(browser) == {"code": "ssh_login_failed", "message": message}
 
 
-async def test_many_sizes_of_a_terminal_become_few_changes_of_which_the_last_one_is_the_last_size() -> None:
+async def test_frequent_size_changes_of_a_terminal_are_merged_and_end_with_the_newest_size() -> None:
     slice_ = Slice()
     async with slice_.terminal() as browser:
         assert await received(browser) == {"state": "connected"}
@@ -120,8 +120,8 @@ async def test_many_sizes_of_a_terminal_become_few_changes_of_which_the_last_one
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("no JSON", id="no JSON"),
-        pytest.param('{"columns": "a"}', id="no number"),
+        pytest.param("no JSON", id="not JSON"),
+        pytest.param('{"columns": "a"}', id="not a number"),
         pytest.param('{"other": ' + "[" * 50_000, id="nested too deep"),
     ],
 )

@@ -246,7 +246,7 @@ def test_connections_without_a_handshake_are_limited_for_each_source_address(
     until(lambda: terminals.answer(terminals.ticket())["state"] == "ended", "connections are accepted again")
 
 
-def test_connections_that_are_reset_at_once_leave_nothing_in_the_gateway(
+def test_connections_reset_immediately_leave_no_open_file_in_the_gateway(
     terminals: Terminals, gateway: Gateway
 ) -> None:
     descriptors = Path(f"/proc/{gateway.child.pid}/fd")
@@ -261,7 +261,7 @@ def test_connections_that_are_reset_at_once_leave_nothing_in_the_gateway(
     assert "Traceback" not in gateway.child.log.read_text()
 
 
-def test_violations_of_the_protocol_before_a_ticket_are_failed_attempts(
+def test_websocket_violation_before_the_ticket_counts_as_a_failed_attempt(
     site: Site, api: ApiProcess, tmp_path: Path
 ) -> None:
     folder = tmp_path / "limited"
