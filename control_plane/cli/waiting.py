@@ -1,13 +1,15 @@
-"""Waiting until an allocation reaches a state, by following its events from the first one.
+"""Waiting until an allocation reaches a state, by following its events from the first one, and until another operation
+ends, by polling.
 
-The allocation does not depend on the waiting client: it continues in any case.
+The allocation or operation does not depend on the waiting client: it continues in any case. A control plane that is
+temporarily unreachable is retried for `RETRY_SECONDS`.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from control_plane.cli.failures import Interrupted, NotReached, Unreachable
 from control_plane.cli.progress import Progress, shown
@@ -15,6 +17,7 @@ from control_plane.cli.session import Session
 from control_plane.client import calls
 from control_plane.client.answers import Step, decode
 from control_plane.client.errors import SliceplaneError, TimedOut, is_temporary
+from control_plane.client.exchange import Call, Reply
 from control_plane.client.streams import Following
 from control_plane.client.timeline import Timeline
 
@@ -25,6 +28,8 @@ CONDITIONS_SECONDS: Final = 5.0
 show a node that stopped to respond.
 """
 _LAST_READ_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.3
+T = TypeVar("T")
 
 
 def wait(
@@ -102,6 +107,32 @@ def _conditions_shown(session: Session, allocation: str, progress: Progress) -> 
 def deadline_of(timeout: float | None) -> float | None:
     """Return the end of a wait that begins now, on the monotonic clock; None: no limit."""
     return None if timeout is None else time.monotonic() + timeout
+
+
+def polled(current: Session, call: Call[T], timeout: float | None) -> Iterator[Reply[T]]:
+    """Send the same call again and again, and yield each response. Raises `TimedOut` after `timeout` seconds; None: no
+    limit.
+    """
+    lost_at: float | None = None
+    deadline = deadline_of(timeout)
+    while deadline is None or time.monotonic() < deadline:
+        try:
+            reply = current.send(call)
+        except SliceplaneError as lost:
+            if not is_temporary(lost):
+                raise
+            if lost_at is None:
+                lost_at = time.monotonic()
+                current.screen.note(f"connection lost, retrying: {lost.what}")
+            elif time.monotonic() - lost_at > RETRY_SECONDS:
+                raise
+        else:
+            if lost_at is not None:
+                current.screen.note("reconnected")
+            lost_at = None
+            yield reply
+        time.sleep(_POLL_SECONDS)
+    raise TimedOut("the operation was not complete before the timeout of the wait")
 
 
 @contextmanager

@@ -8,12 +8,11 @@ from msgspec import UNSET
 from control_plane.cli.failures import NotReached
 from control_plane.cli.options import NodeId, Output, Timeout, UnnamedOutput, Why
 from control_plane.cli.pages import details, tables
-from control_plane.cli.polling import polled
 from control_plane.cli.request import public_address, seconds
 from control_plane.cli.screen import Format, UnnamedFormat
 from control_plane.cli.session import Session, session
 from control_plane.cli.times import At, counted_from
-from control_plane.cli.waiting import continuing
+from control_plane.cli.waiting import continuing, polled
 from control_plane.client import calls
 from control_plane.client.answers import Drain, Node, RegisteredNode
 from control_plane.client.bodies import ConfigureNode, DrainNode, MacRange, NodeAddresses

@@ -12,10 +12,9 @@ from control_plane.cli.advancing import Advancing, advancing
 from control_plane.cli.failures import Different, Failure, Stopped, WrongUsage
 from control_plane.cli.options import Output, Timeout
 from control_plane.cli.pages import projections as pages
-from control_plane.cli.polling import polled
 from control_plane.cli.screen import Format
 from control_plane.cli.session import Session, session
-from control_plane.cli.waiting import continuing
+from control_plane.cli.waiting import continuing, polled
 from control_plane.client import calls
 from control_plane.client.answers import Page, decode
 from control_plane.client.bodies import SkipEvent

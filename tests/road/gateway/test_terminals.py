@@ -277,6 +277,11 @@ def test_websocket_violation_before_the_ticket_counts_as_a_failed_attempt(
                 opened.send(text, text=True)
                 with pytest.raises(ConnectionClosed):
                     opened.recv(timeout=20)
+        # The client may notice the end first.
+        until(
+            lambda: gateway.child.log.read_text().count("terminal_closed_before_its_ticket") == 2,
+            "the gateway has noticed both ends",
+        )
         assert terminals.refusal(ticket) == "too_many_failed_attempts"
 
 
