@@ -43,8 +43,9 @@ class Holdings(NamedTuple):
 
 
 def holdings(current: Session, found: History, at: str | None) -> list[Holdings]:
-    """Return the allocations of a slot, or of each slot that had the address `found`, up to a time (None: now). The
-    list is empty for other kinds of resources, and for a caller that may not read the events.
+    """Return the newest allocations of each slot that belongs to a resource, up to the time or position `at`; None: up
+    to now. `found` is the state of the resource at that time. A slot belongs to itself, and an address has the slots
+    that hold it. The list is empty for other kinds of resources, and for a caller that may not read the events.
     """
     try:
         return [_holdings(current, slot, since, at) for slot, since in _slots_of(found)]

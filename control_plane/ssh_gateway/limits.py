@@ -1,5 +1,5 @@
-"""Limits of what clients can cost a process of the SSH gateway before they are authorised, and of how many sessions
-they can open per minute and at once afterwards: each session appends three events to the ledger.
+"""Limits for the clients of one process of the SSH gateway: connections, failed attempts to authenticate, and sessions
+that are opened per minute and at the same time. Each session appends three events to the ledger.
 
 A key that is not accepted, and a connection that names a user and ends without authentication, count as a failed
 attempt of the source address and of the allocation that the client named. When one of the two has used up its quota,
@@ -24,9 +24,9 @@ MOST_OF_SOURCE: Final = 50
 MOST_OF_ALLOCATION: Final = 10
 """Maximum number of SSH connections of a process that are authenticated for one allocation."""
 PROXIES: Final = "proxies"
-"""Source of the connections from trusted proxies, until they have named the addresses of the clients."""
+"""Source for which a connection from a trusted proxy counts until its HTTP request names the address of the client."""
 MOST_OPENINGS: Final = 8
-"""Maximum number of sessions that are being opened for one allocation, in a process."""
+"""Maximum number of sessions of one allocation that a process opens at the same time."""
 _CONCURRENT_OPENINGS: Final = 4
 """Half of the database connections of a process. The other half is for the checks and the ends of open sessions."""
 _MOST_COUNTERS: Final = 10_000

@@ -63,7 +63,7 @@ _TICKET_SECONDS: Final = 5.0
 _PATH: Final = re.compile(r"/terminals/(con-[0-9a-z]{26})")
 _REFUSED, _ENDED = 4403, 1000
 _VIOLATIONS: Final = (CloseCode.PROTOCOL_ERROR, CloseCode.INVALID_DATA, CloseCode.MESSAGE_TOO_BIG)
-"""Codes with which the library closes a WebSocket because of what the browser sent."""
+"""Codes with which the library closes a WebSocket if the browser violates the protocol (RFC 6455 section 7.4.1)."""
 
 
 class _First(msgspec.Struct, frozen=True):
@@ -96,7 +96,9 @@ class Refusal(Exception):
 
 
 class _Browser(ServerConnection):
-    """A connection of a browser or of a proxy. It is counted before the WebSocket handshake, which may never end."""
+    """A WebSocket connection of a browser or of a trusted proxy. It counts towards the limits as soon as it is
+    accepted, because its WebSocket handshake may never be complete.
+    """
 
     def __init__(self, gateway: Sessions, protocol: ServerProtocol, server: Server, **options: Any) -> None:
         super().__init__(protocol, server, **options)

@@ -36,7 +36,7 @@ def history(item: History, held: Iterable[Holdings] = (), now: datetime | None =
 
 
 def _held(item: Holdings, now: datetime | None) -> RenderableType:
-    """Return the table of the allocations that had a slot, newest first."""
+    """Return the section of the page with the table of the allocations that had a slot, newest first."""
     heading = Text(f"\nallocations of slot {item.slot}, newest first", "bold")
     rows = table("ALLOCATION", "PROJECT", "REQUESTED BY", "FROM", "UNTIL", "STATE NOW", "WHY IT ENDED")
     for each in item.newest:

@@ -17,7 +17,7 @@ from tests.agent.orders import NODE
 _ALLOCATION = AllocationId("alc-01h455vb4pex5vsknk084sn02q")
 
 
-def test_thread_of_the_task_queue_does_not_wait_until_a_console_is_open(tmp_path: Path) -> None:
+def test_request_to_open_a_console_returns_before_the_console_is_open(tmp_path: Path) -> None:
     node = Entrance(tmp_path)
     assert node.host is not None
     slots = Slots(

@@ -128,7 +128,7 @@ async def test_connection_that_sends_many_requests_during_an_unfinished_key_exch
         assert MOST_DEFERRED < requests < 10 * MOST_DEFERRED
 
 
-async def test_event_loop_reads_small_parts_of_what_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_loop_reads_a_limited_number_of_bytes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((selector_events, "_SelectorSocketTransport"), (sslproto, "SSLProtocol")):
         owner = getattr(module, name)
         monkeypatch.setattr(owner, "max_size", owner.max_size)  # restored after the test

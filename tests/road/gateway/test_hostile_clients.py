@@ -1,7 +1,7 @@
 """Tests of SSH clients that try to exhaust the gateway. They use asyncssh: OpenSSH does not send such requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,9 @@ from control_plane.ssh_gateway.connection import MOST_REFUSALS, UNUSED_SECONDS
 from control_plane.ssh_gateway.limits import MOST_OF_ALLOCATION
 from tests.road.conftest import Site
 from tests.road.gateway.test_ssh_gateway import Slices
-from tests.servers.ssh_gateway import GREETING, Gateway, gateway_process
+from tests.servers.ssh_gateway import GREETING, Gateway
 
 Use = Callable[[asyncssh.SSHClientConnection], Coroutine[Any, Any, None]]
-
-
-@pytest.fixture
-def gateway(site: Site, tmp_path: Path) -> Iterator[Gateway]:
-    with gateway_process(site.plane, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture
@@ -121,7 +115,9 @@ def test_connection_with_many_refused_requests_is_closed_and_its_log_is_bounded(
     assert slices.gateway.child.log.read_text().count("ssh_request_refused") == MOST_REFUSALS
 
 
-def test_connections_of_an_allocation_are_limited(slices: Slices) -> None:
+def test_gateway_process_accepts_at_most_ten_authenticated_connections_for_an_allocation(
+    slices: Slices,
+) -> None:
     async def connect_too_often() -> None:
         async with AsyncExitStack() as stack:
             opened = [

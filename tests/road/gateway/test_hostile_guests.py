@@ -40,7 +40,7 @@ class Slice:
         self._port = 0
 
     async def run_shell(self, process: asyncssh.SSHServerProcess[str]) -> None:
-        """Keep the sizes of the terminal until its end."""
+        """Append each new size of the terminal to `sizes`, until the terminal is closed."""
         while True:
             try:
                 if not await process.stdin.read(1):

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +21,7 @@ from control_plane.identity.gateway_keys import gateway_key
 from control_plane.identity.ssh_certificates import Certified, ssh_certificate
 from events.values import AllocationId, SshPublicKey
 from tests.road.conftest import Site
-from tests.servers.ssh_gateway import GREETING, Client, Gateway, KeyPair, gateway_process, key_pair
+from tests.servers.ssh_gateway import GREETING, Client, Gateway, KeyPair, key_pair
 from tests.waiting import until
 
 TO: Final = ("-W", "slice:22", "127.0.0.1")
@@ -87,12 +86,6 @@ class Slices:
         """Return the actor and the reason of each requested session."""
         query = "select actor, reason from ledger.event where type = 'console.requested' order by position"
         return [(actor, reason) for actor, reason in self.plane.rows(query)]
-
-
-@pytest.fixture
-def gateway(site: Site, tmp_path: Path) -> Iterator[Gateway]:
-    with gateway_process(site.plane, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

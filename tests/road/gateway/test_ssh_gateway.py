@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -51,12 +50,6 @@ class Slices:
         """Wait until no session is open, and return the code of the last recorded reason."""
         until(lambda: self.open() == [], "the session is closed")
         return self.events()[-1][1]
-
-
-@pytest.fixture
-def gateway(site: Site, tmp_path: Path) -> Iterator[Gateway]:
-    with gateway_process(site.plane, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -261,9 +261,11 @@ def test_connections_reset_immediately_leave_no_open_file_in_the_gateway(
     assert "Traceback" not in gateway.child.log.read_text()
 
 
-def test_websocket_violation_before_the_ticket_counts_as_a_failed_attempt(
+@contextmanager
+def limited_terminals(
     site: Site, api: ApiProcess, tmp_path: Path
-) -> None:
+) -> Iterator[tuple[Terminals, dict[str, Any]]]:
+    """Provide a gateway that accepts two failed attempts per minute, and a ticket for it."""
     folder = tmp_path / "limited"
     folder.mkdir()
     address = f"127.0.0.1:{free_port()}"
@@ -271,7 +273,13 @@ def test_websocket_violation_before_the_ticket_counts_as_a_failed_attempt(
     with gateway_process(site.plane, folder, **limited) as gateway:
         terminals = Terminals(site, api.plane, gateway)
         ticket = terminals.ticket()
-        ticket["url"] = f"ws://{address}/terminals/{ticket['id']}"
+        yield terminals, {**ticket, "url": f"ws://{address}/terminals/{ticket['id']}"}
+
+
+def test_websocket_violation_before_the_ticket_counts_as_a_failed_attempt(
+    site: Site, api: ApiProcess, tmp_path: Path
+) -> None:
+    with limited_terminals(site, api, tmp_path) as (terminals, ticket):
         for text in (b"\xff", b"a" * 100_000):
             with terminals.socket(ticket["url"]) as opened:
                 opened.send(text, text=True)
@@ -279,7 +287,7 @@ def test_websocket_violation_before_the_ticket_counts_as_a_failed_attempt(
                     opened.recv(timeout=20)
         # The client may notice the end first.
         until(
-            lambda: gateway.child.log.read_text().count("terminal_closed_before_its_ticket") == 2,
+            lambda: terminals.gateway.child.log.read_text().count("terminal_closed_before_its_ticket") == 2,
             "the gateway has noticed both ends",
         )
         assert terminals.refusal(ticket) == "too_many_failed_attempts"
@@ -296,14 +304,7 @@ def test_listener_of_terminals_refuses_other_paths(terminals: Terminals) -> None
 def test_refused_tickets_of_an_address_are_limited_per_minute(
     site: Site, api: ApiProcess, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "limited"
-    folder.mkdir()
-    address = f"127.0.0.1:{free_port()}"
-    limited = {"SLICEPLANE_TERMINAL_LISTEN": address, "SLICEPLANE_UNAUTHENTICATED_PER_MINUTE": "2"}
-    with gateway_process(site.plane, folder, **limited) as gateway:
-        terminals = Terminals(site, api.plane, gateway)
-        ticket = terminals.ticket()
-        ticket["url"] = f"ws://{address}/terminals/{ticket['id']}"
+    with limited_terminals(site, api, tmp_path) as (terminals, ticket):
         wrong = {**ticket, "ticket": "guessed"}
         codes = [terminals.refusal(wrong) for _ in range(3)]
         assert codes == ["ticket_wrong", "ticket_wrong", "too_many_failed_attempts"]
