@@ -56,7 +56,7 @@ _TONES: Final = {
     "used": ("claimed",),
     "bad": (
         "failed", "unreachable", "revoked", "quarantined", "refused", "poisoned", "expired", "not_ready", "lost",
-        "different", "disabled", "not_allowed",
+        "different", "disabled", "not_allowed", "blocked",
     ),
 }  # fmt: skip
 _TONE_OF: Final = {state: tone for tone, states in _TONES.items() for state in states}
@@ -82,6 +82,13 @@ def badge(state: str) -> Markup:
 def tone_of(state: str) -> str:
     """Return the kind of a state: good, busy, used, bad or quiet."""
     return _TONE_OF.get(state, "quiet")
+
+
+def slot_status(slot: Mapping[str, Any]) -> str:
+    """Return the state of a slot as the console shows it: `blocked` for a free slot that placement cannot use, such as
+    a slot of an unreachable node.
+    """
+    return "blocked" if slot["state"] == "free" and slot.get("blocked_by") else str(slot["state"])
 
 
 def mark_of(state: str) -> str:
@@ -282,7 +289,7 @@ def _environment() -> Environment:
     )
     filters = {
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
-        "tone": tone_of, "fact": fact, "mark": mark_of, "scalar": scalar, "as_json": as_json, "took": took,
+        "tone": tone_of, "fact": fact, "mark": mark_of, "slot_status": slot_status, "scalar": scalar, "as_json": as_json, "took": took,
         "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount,
         "breakable": breakable, "mib": mib, "field_name": field_name,
     }  # fmt: skip

@@ -17,14 +17,21 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles(emptied
     active = browser.open(own)
     assert "Lease ends 2" in active.text
     assert consoles <= set(active.attributes("a", "href"))
+    assert "The allocation is active already." in active.text
+    assert f"/ui{own}/start" not in active.attributes("a", "href")
+    assert f"/ui{own}/release" in active.attributes("a", "href")
     emptied_plane.client().delete(own)
     releasing = browser.open(own)
     assert re.search(r"Lease ended \S+ \S+ \d+ s ago, granted", releasing.text)
     assert consoles & set(releasing.attributes("a", "href")) == {f"/ui{own}/serial-log?slot=0"}
-    assert "slice_not_on_node" in browser.open(f"{own}/console").text
+    refused = browser.open(f"{own}/console")
+    assert "slice_not_on_node" in refused.text
+    assert f"/ui{own}" in refused.attributes("a", "href")
     ended.report("slice.removed", absent=["machine"])
     released = browser.open(own)
     assert "Lease ended" in released.text
+    assert "The allocation is released already." in released.text
+    assert f"/ui{own}/release" not in released.attributes("a", "href")
     assert not consoles & set(released.attributes("a", "href"))
     until(lambda: "released" in browser.open("/allocations?label=kind=ended").text, "the release is listed")
     assert " ended kind=ended" in browser.open("/allocations?label=kind=ended").text

@@ -57,6 +57,13 @@ def chosen(page: Page) -> list[str]:
     ]
 
 
+def test_free_slot_that_placement_cannot_use_is_shown_as_blocked(admin: Browser) -> None:
+    assert "slot 0 blocked" in admin.open("/nodes?name=rack-2").text
+    assert "▲ blocked" in admin.open("/nodes/rack-2").text
+    assert "free, but not placeable: " in admin.open("/nodes/rack-2").text
+    assert "▲ blocked" in admin.open("/nodes/rack-2/slots/0").text
+
+
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

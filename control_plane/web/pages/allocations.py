@@ -28,6 +28,12 @@ STATES: Final = (
     "requested", "waiting", "placed", "provisioning", "active", "starting", "stopping", "stopped", "releasing", "failed",
     "released",
 )  # fmt: skip
+_DONE_IN: Final = {
+    "stop": ("stopping", "stopped"),
+    "start": ("starting", "active"),
+    "release": ("releasing", "released"),
+}
+"""The states of an allocation in which an action has been carried out already, or is being carried out."""
 
 
 async def show_list(visit: Visit) -> Response:
@@ -64,11 +70,23 @@ async def show(visit: Visit) -> Response:
         tasks=None if tasks is None else tasks["items"],
         logins=[*_logins(found)],
         actions=ACTIONS,
+        allowed_actions=_with_effect(found),
         commands=_commands(visit, name),
         on_nodes=at is None and consoles.is_on_nodes(found),
         console=consoles.allowed(visit, found),
         terminal=consoles.allowed_terminal(found),
     )
+
+
+def _with_effect(allocation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `allowed_actions` of an allocation without those that would change nothing: the API accepts a repeated
+    request, but a button without an effect confuses.
+    """
+    state, allowed = allocation["state"], dict(allocation.get("allowed_actions") or {})
+    for name, states in _DONE_IN.items():
+        if state in states and allowed.get(name, {}).get("allowed"):
+            allowed[name] = {"allowed": False, "code": None, "reason": f"The allocation is {state} already."}
+    return allowed
 
 
 def _commands(visit: Visit, name: str) -> list[Command]:
