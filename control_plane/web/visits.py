@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from control_plane.web.calls import Answer, Api, Query, Refusal, path_of, url_of
 from control_plane.web.cookies import form_token, is_form_token
-from control_plane.web.moments import api_moment
+from control_plane.web.moments import FORMS, api_moment
 from control_plane.web.rendering import page
 
 MOST_FORM_BYTES: Final = 256 * 1024
@@ -125,10 +125,24 @@ class Visit:
 
     def moment(self, name: str) -> str | None:
         """Return a query parameter that is a time or position, in the format of the API; None if it is missing
-        or empty.
+        or empty. Raises `Refusal` if it is neither.
         """
         text = self.query(name)
-        return None if text is None else api_moment(text, datetime.now(UTC))
+        if text is None:
+            return None
+        found = api_moment(text, datetime.now(UTC))
+        if found is None:
+            message = f"{text[:64]!r} is not a time or position"
+            hint = f"Enter a time, such as one of {FORMS} (UTC), or a position, such as position:120."
+            raise problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value", message, hint)
+        return found
+
+    def _shown_at(self) -> str | None:
+        """Return the past moment that the page shows; None also for a parameter that is not a time or position."""
+        try:
+            return self.at
+        except Refusal:
+            return None
 
     def url(self, **changed: str | None) -> str:
         """Return the path and query of the page with changed parameters; None removes a parameter."""
@@ -189,7 +203,7 @@ class Visit:
             "notice": notice,
             "present": self.url(at=None, cursor=None),
         }
-        return page(self.request, template, code, **common, at=self.at, **values)
+        return page(self.request, template, code, **common, at=self._shown_at(), **values)
 
 
 class _Download(Response):

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from time import tzset
 
 import pytest
 import typer
@@ -48,6 +49,11 @@ def events(life: Lifecycle, unconfigured: Run) -> Run:
         ("10m ago", "2026-11-21T11:50:00Z"),
         ("-1h30m", "2026-11-21T10:30:00Z"),
         ("2d ago", "2026-11-19T12:00:00Z"),
+        ("10 minutes ago", "2026-11-21T11:50:00Z"),
+        ("yesterday", "2026-11-20T12:00:00Z"),
+        ("yesterday 10:00 UTC", "2026-11-20T10:00:00Z"),
+        ("2026-11-21 05:31:34 UTC", "2026-11-21T05:31:34Z"),
+        ("2026-11-21 10:00 UTC", "2026-11-21T10:00:00Z"),
         ("2026-11-21T13:00:00+02:00", "2026-11-21T11:00:00Z"),
         ("2026-11-21T11:00:00.25Z", "2026-11-21T11:00:00.250000Z"),
     ],
@@ -56,12 +62,23 @@ def test_time_or_position_is_converted_to_the_value_that_the_api_accepts(given: 
     assert time_or_position(given, clock=lambda: NOON) == sent
 
 
-def test_time_without_a_zone_is_taken_as_local_time() -> None:
-    local = datetime(2026, 11, 21, 9, 30).astimezone()
-    assert datetime.fromisoformat(time_or_position("2026-11-21 09:30")) == local
+def test_time_without_a_zone_is_taken_as_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    tzset()
+    try:
+        for given, sent in {
+            "2026-11-21 09:30": "2026-11-21T00:30:00Z",
+            "yesterday 10:00": "2026-11-21T01:00:00Z",
+            "today 2:00": "2026-11-21T17:00:00Z",
+        }.items():
+            # In Tokyo, it is already the next day.
+            assert time_or_position(given, clock=lambda: NOON.replace(hour=18)) == sent
+    finally:
+        monkeypatch.undo()
+        tzset()
 
 
-@pytest.mark.parametrize("given", ["yesterday", "10m", "position:x", "1.7", "", "ago", "999999w ago"])
+@pytest.mark.parametrize("given", ["soon", "10m", "position:x", "1.7", "", "ago", "999999w ago"])
 def test_text_that_is_neither_a_time_nor_a_position_is_wrong_usage(given: str) -> None:
     with pytest.raises(typer.BadParameter):
         time_or_position(given, clock=lambda: NOON)

@@ -1,12 +1,14 @@
 """Pages of the web console: what each role and project sees, actions, hostile texts, and the security of responses."""
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 
+from control_plane.web.moments import api_moment
 from tests.api.access.principals import Key, create_project, issue
 from tests.api.api_process import api_process
 from tests.api.node import KEY, admit
@@ -310,7 +312,10 @@ def test_page_of_the_past_shows_the_state_then_and_offers_no_action(
     assert "allocation.placed" in page.text
     assert "allocation.activated" not in page.text
     assert page.attributes("div", "data-live") == []
-    assert admin.open(f"/allocations/{running.id}?at=tomorrow").status == 422
+    unread = admin.open(f"/allocations/{running.id}?at=tomorrow")
+    assert (unread.status, "State as of" in unread.text) == (422, False)
+    assert "'tomorrow' is not a time or position" in unread.text
+    assert "yesterday 10:00, 3h ago, 2026-11-28 10:00 (UTC)" in unread.text
 
 
 def test_bring_up_that_succeeded_is_not_retried_because_it_has_succeeded(
@@ -371,7 +376,7 @@ def test_search_finds_a_resource_by_id_name_and_address(admin: Browser, running:
 
 def test_field_of_the_search_names_what_it_finds_and_that_a_time_may_follow(admin: Browser) -> None:
     [field] = [found for _, found in admin.open("/").tags if found.get("name") == "q"]
-    assert field["placeholder"] == "Id, name, IP, MAC + time"
+    assert field["placeholder"] == "Id, name, IP, MAC, a time"
     for text in (str(field["aria-label"]), str(field["title"])):
         for part in ("id", "name", "ip", "mac", "position", "time may follow"):
             assert part in text.lower()
@@ -391,6 +396,28 @@ def test_search_with_a_time_shows_the_resource_at_this_time(
     }.items():
         page = admin.open("/search", q=f"{text}  position:{last}")
         assert (page.status, page.path) == (200, path)
+
+
+@pytest.mark.parametrize("before", ["", "at ", "AT  ", "+ ", "+"])
+@pytest.mark.parametrize(
+    "time", ["yesterday 10:00", "2026-11-29 10:00 UTC", "2026-11-29T10:00Z", "2026-11-29 10:00", "tomorrow"]
+)
+def test_search_reads_a_time_after_at_or_plus_and_explains_the_forms_if_it_cannot(
+    admin: Browser, running: RunningAllocation, before: str, time: str
+) -> None:
+    address = running.slot["private_ip"]
+    page = admin.open("/search", q=f"{address} {before}{time}")
+    read = api_moment(time, datetime.now(UTC))
+    if read:
+        # The API refuses a time in the future.
+        assert page.path == f"/ui/history?kind=address&name={address}&at={read.replace(':', '%3A')}"
+        return
+    assert page.status == 422
+    assert "“tomorrow” is not a time that can be read" in page.text
+    assert "yesterday 10:00, 3h ago, 2026-11-28 10:00 (UTC)" in page.text
+    assert "State as of" not in page.text
+    [field] = [found for _, found in page.tags if found.get("name") == "q"]
+    assert field["value"] == f"{address} {before}{time}"
 
 
 def test_form_creates_an_allocation_once_and_a_refusal_keeps_what_was_entered(

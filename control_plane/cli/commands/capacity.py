@@ -10,7 +10,7 @@ from control_plane.cli.pages import capacity as pages
 from control_plane.cli.request import seconds
 from control_plane.cli.screen import UnnamedFormat
 from control_plane.cli.session import session
-from control_plane.cli.times import At, time_option
+from control_plane.cli.times import TIMES, At, time_option
 from control_plane.client import calls
 
 commands = typer.Typer()
@@ -49,7 +49,7 @@ def history(
             "--from",
             metavar="WHEN",
             callback=time_option,
-            help="Begin at this time: '10m ago' or -10m, 2026-11-21T09:30:00Z, or '2026-11-21 09:30' (local).",
+            help=f"Begin at this time: {TIMES}.",
             show_default="a day before the end",
         ),
     ] = None,

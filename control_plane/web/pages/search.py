@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from starlette.responses import Response
@@ -18,6 +19,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 _ADDRESS: Final = re.compile(r"\d{1,3}(\.\d{1,3}){3}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 _SLOT: Final = re.compile(r"[a-z0-9-]+/\d+")
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,62})")
+_BEFORE_TIME: Final = re.compile(r"^(?:at |\+ ?)", re.IGNORECASE)
 _POSITION: Final = re.compile(r"(?:position:)?(?P<number>[1-9]\d{0,18})", re.ASCII)
 
 
@@ -35,13 +37,23 @@ class _Candidate(NamedTuple):
 
 async def show(visit: Visit) -> Response:
     """Show the only resource that the text names; else the list of those that it names, which may be empty."""
-    text, _, time = (visit.query("q") or "").partition(" ")
-    at = api_moment(time.strip(), datetime.now(UTC)) or None
+    entered = visit.query("q") or ""
+    text, time = _split(entered)
+    at = api_moment(time, datetime.now(UTC)) if time else None
+    if time and at is None:
+        code = HTTPStatus.UNPROCESSABLE_ENTITY
+        return visit.render("search.html", code, text=text, found=(), entered=entered, unreadable=time)
     found = [each for each in _candidates(text) if visit.allows(each.scope) and await _exists(visit, each)]
     if len(found) == 1:
         return see_other(_page_at(found[0], at))
     pages = [(each.title, _page_at(each, at)) for each in found]
-    return visit.render("search.html", text=text, found=pages)
+    return visit.render("search.html", text=text, found=pages, entered=entered, unreadable=None)
+
+
+def _split(entered: str) -> tuple[str, str]:
+    """Return the name and the time of a search. A word `at` or a `+` between them is omitted."""
+    text, _, time = " ".join(entered.split()).partition(" ")
+    return text, _BEFORE_TIME.sub("", time)
 
 
 def _page_at(candidate: _Candidate, at: str | None) -> str:
