@@ -136,6 +136,19 @@ def test_history_show_with_option_at_prints_the_position_once(life: Lifecycle, h
     assert outcome.err == ""
 
 
+def test_history_show_with_a_time_prints_this_time_and_the_position_of_its_last_event(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    place = {"position": 7, "time": "2026-11-21T09:45:56Z"}
+    body = {"kind": "slot", "name": "lab-a/0", "at": place, "state": None}
+    plane.script("GET /v1/history/slot/lab-a/0", document(body))
+    asked, recorded = NOON.replace(hour=10), datetime(2026, 11, 21, 9, 45, 56, tzinfo=UTC)
+    first = sliceplane("history", "show", "slot", "lab-a/0", "--at", "2026-11-21 10:00 UTC").out.splitlines()[
+        0
+    ]
+    assert first == f"as of {clock(asked)} (position 7, last event recorded {clock(recorded)})"
+
+
 def test_history_show_of_a_slot_keeps_the_slash_in_its_name(plane: ScriptedPlane, sliceplane: Run) -> None:
     body = {"kind": "slot", "name": "lab-a/0", "at": {"position": 7, "time": None}, "state": None}
     plane.script("GET /v1/history/slot/lab-a/0", document(body))

@@ -9,7 +9,7 @@ from control_plane.cli.options import UnnamedOutput
 from control_plane.cli.pages import history as pages
 from control_plane.cli.screen import UnnamedFormat
 from control_plane.cli.session import session
-from control_plane.cli.times import At, From, To, counted_from
+from control_plane.cli.times import At, From, To, counted_from, time_of
 from control_plane.client import calls
 from control_plane.client.history_answers import Kind
 
@@ -47,7 +47,8 @@ def show(
             current.screen.document(reply.raw)
             return
         held = holdings(current, reply.value, at)
-        current.screen.rows(pages.history(reply.value, held, counted_from(at, current.recorded)))
+        requested = time_of(at) if at else None
+        current.screen.rows(pages.history(reply.value, held, counted_from(at, current.recorded), requested))
         for each in held:
             if each.has_more:
                 command = (

@@ -25,11 +25,17 @@ from control_plane.client.history_answers import (
 )
 
 
-def history(item: History, held: Iterable[Holdings] = (), now: datetime | None = None) -> RenderableType:
+def history(
+    item: History,
+    held: Iterable[Holdings] = (),
+    now: datetime | None = None,
+    requested: datetime | None = None,
+) -> RenderableType:
     """Return the page of a resource's past state, with the allocations that had it. Ages are relative to `now`, the
-    time of that state; None: the state is that of the present.
+    time of that state; None: the state is that of the present. `requested` is the time for which the state was
+    requested; None: the present or a position.
     """
-    heading = Text.assemble("as of ", _place(item.at), style="dim")
+    heading = Text(f"as of {_place(item.at)}" if requested is None else _as_of(requested, item.at), "dim")
     if _is_null(item.state):
         return Group(heading, Text.assemble((f"{item.kind} {item.name}", "bold"), " did not exist yet"))
     return Group(heading, _state(item.kind, item.state, now), *(_held(each, now) for each in held))
@@ -63,6 +69,12 @@ def _place(place: Place) -> str:
     if place.time is None:
         return f"position {place.position}, which is before the first event of the ledger"
     return f"position {place.position}, last event recorded {_clock(place.time)}"
+
+
+def _as_of(requested: datetime, place: Place) -> str:
+    # The age of the event is omitted: ages on the page are relative to the requested time.
+    until = f", last event recorded {words.clock(place.time)}" if place.time else ""
+    return f"as of {words.clock(requested)} (position {place.position}{until})"
 
 
 def _clock(moment: datetime) -> str:
