@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import psycopg
@@ -188,3 +189,19 @@ def test_long_timeline_is_divided_into_pages_with_folds_that_open_and_close(
     page.get_by_role("link", name="Close 250 events").wait_for()
     page.go_back()
     page.get_by_role("link", name="Open 250 events").wait_for()
+
+
+def test_page_of_an_allocation_names_the_caller_that_requested_it_also_after_many_events(
+    emptied_plane: RunningPlane,
+) -> None:
+    running, admin = RunningAllocation(emptied_plane, admit(emptied_plane, "n1")), logged_in(emptied_plane)
+    [(actor,)] = emptied_plane.rows(
+        "select actor from ledger.event where type = 'allocation.requested' and stream_id = %(s)s",
+        s=f"allocation-{running.id}",
+    )
+    for renewals in (0, 100):
+        renew(emptied_plane, running.id, renewals)
+        page = admin.open(f"/allocations/{running.id}")
+        assert f"Requested by {actor}" in page.text
+        assert f"/ui/events?actor={quote(actor)}" in page.attributes("a", "href")
+        assert ("The whole timeline" in page.text) is (renewals > 0)

@@ -59,11 +59,16 @@ async def show(visit: Visit) -> Response:
         read_seal(visit),
         visit.get("tasks", allocation=name, limit=20) if visit.allows("tasks:read") and not at else nothing(),
     )
+    # Of an allocation with more events than the page shows, the first one is read separately.
+    oldest = timeline["items"][-1:]
+    if timeline["next_cursor"] is not None:
+        oldest = (await visit.get("allocations", name, "events", limit=1))["items"]
     events = [each for each in timeline["items"] if at is None or _is_until(each, at)]
     return visit.render(
         "allocation.html",
         allocation=found,
         timeline=timeline_of(visit, events, seal),
+        requested_by=oldest[0]["actor"] if oldest else None,
         has_older=timeline["next_cursor"] is not None,
         lease_ended_at=next((each["recorded_at"] for each in events if each["type"] == _LEASE_ENDED), None),
         after=f"{events[0]['epoch']}.{events[0]['position']}" if events else "",
