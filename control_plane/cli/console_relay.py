@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from typing import Final
 
 from websockets.exceptions import ConnectionClosed, WebSocketException
-from websockets.sync.client import ClientConnection, connect
 
 from control_plane.cli.access import Access
 from control_plane.cli.failures import Refused, Unreachable, WrongUsage
 from control_plane.client.answers import ConsoleTicket
 from control_plane.client.trust import trust
+from control_plane.client.web_socket import WebSocket
 
 LEAVE: Final = b"\x1d"
 """What Ctrl-] sends: it ends a session in a terminal."""
@@ -33,23 +33,22 @@ _ANSWER_SECONDS: Final = 30.0
 
 
 @contextmanager
-def connected(access: Access, ticket: ConsoleTicket) -> Iterator[ClientConnection]:
+def connected(access: Access, ticket: ConsoleTicket) -> Iterator[WebSocket]:
     """Use a ticket, and provide the WebSocket of the connected session. Raises `Refused` and `Unreachable`."""
     address = f"ws{access.url.removeprefix('http').rstrip('/')}{ticket.path}"
     try:
-        opened = connect(
+        opened = WebSocket(
             address,
-            ssl=trust(access.url, access.ca) if address.startswith("wss:") else None,
-            additional_headers={"Authorization": f"Bearer {access.api_key}"},
-            open_timeout=_OPEN_SECONDS,
-            compression=None,
+            trusted=trust(access.url, access.ca) if address.startswith("wss:") else None,
+            headers={"Authorization": f"Bearer {access.api_key}"},
+            seconds=_OPEN_SECONDS,
         )
     except (OSError, TimeoutError, WebSocketException) as error:
         raise Unreachable(f"the console session could not be opened: {error}") from error
     with opened as stream:
         try:
             stream.send(json.dumps({"ticket": ticket.ticket}))
-            first = json.loads(stream.recv(timeout=_ANSWER_SECONDS))
+            first = json.loads(stream.receive(_ANSWER_SECONDS))
         except (ConnectionClosed, TimeoutError, ValueError) as error:
             raise Unreachable(f"the console session was not answered: {error}") from error
         if first["state"] != "connected":
@@ -64,7 +63,7 @@ def refuse_without_terminal() -> None:
         raise WrongUsage("the serial console needs a terminal: run the command without pipes")
 
 
-def run_in_terminal(stream: ClientConnection) -> str:
+def run_in_terminal(stream: WebSocket) -> str:
     """Connect the terminal with the session until it ends, and return the reason; empty if the user left it."""
     left = threading.Event()
 
@@ -99,7 +98,7 @@ def listening(port: int) -> Iterator[socket.socket]:
         yield server
 
 
-def run_for_viewer(stream: ClientConnection, viewer: socket.socket) -> str:
+def run_for_viewer(stream: WebSocket, viewer: socket.socket) -> str:
     """Connect a viewer with the session until one of them ends, and return the reason; empty if the viewer ended it."""
     left = threading.Event()
 
@@ -118,7 +117,7 @@ def run_for_viewer(stream: ClientConnection, viewer: socket.socket) -> str:
     return "" if left.is_set() else reason
 
 
-def _relay(stream: ClientConnection, read: Callable[[], bytes], show: Callable[[bytes], None]) -> str:
+def _relay(stream: WebSocket, read: Callable[[], bytes], show: Callable[[bytes], None]) -> str:
     def send() -> None:
         try:
             while data := read():

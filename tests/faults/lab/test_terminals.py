@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
 
+from control_plane.client.web_socket import WebSocket
 from control_plane.programs import SERVER, Program
 from deploy.embedded.children import Child, installed_program
 from tests.faults.programs import NODE, Lab
@@ -31,7 +31,7 @@ _ATTEMPTS: Final = 3
 class Shell:
     """An open terminal, of which the output is kept."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: WebSocket) -> None:
         self._socket, self._output = socket, ""
 
     def type(self, text: str) -> None:
@@ -43,7 +43,7 @@ class Shell:
     def read_until(self, text: str) -> None:
         deadline = time.monotonic() + SECONDS
         while text not in self._output:
-            message = self._socket.recv(timeout=deadline - time.monotonic())
+            message = self._socket.receive(deadline - time.monotonic())
             assert isinstance(message, bytes), message
             self._output += message.decode(errors="replace")
         self._output = self._output.partition(text)[2]
@@ -51,7 +51,7 @@ class Shell:
     def end(self, seconds: float = SECONDS, typed: str = "") -> str:
         """Wait for the end of the terminal, and return the code of its reason. `typed` is sent after each output."""
         deadline = time.monotonic() + seconds
-        while isinstance(message := self._socket.recv(timeout=deadline - time.monotonic()), bytes):
+        while isinstance(message := self._socket.receive(deadline - time.monotonic()), bytes):
             with suppress(ConnectionClosed):
                 self._socket.send(typed.encode())
         code: str = json.loads(message)["reason"]["code"]
@@ -89,12 +89,12 @@ class Terminals:
         raise AssertionError(f"the node did not answer in {_ATTEMPTS} attempts")
 
     @contextmanager
-    def _opened(self, ticket: dict[str, Any]) -> Iterator[tuple[dict[str, Any], ClientConnection]]:
+    def _opened(self, ticket: dict[str, Any]) -> Iterator[tuple[dict[str, Any], WebSocket]]:
         secure = ssl.create_default_context(cadata=self.lab.stack.certificates.ca.read_text())
         headers = {"Origin": PAGE}
-        with connect(ticket["url"], ssl=secure, additional_headers=headers, compression=None) as opened:
+        with WebSocket(ticket["url"], trusted=secure, headers=headers, seconds=SECONDS) as opened:
             opened.send(json.dumps({"ticket": ticket["ticket"], "columns": 100, "rows": 40}))
-            yield json.loads(opened.recv(timeout=SECONDS)), opened
+            yield json.loads(opened.receive(SECONDS)), opened
 
     def await_gateway(self) -> None:
         """Wait until the gateway accepts connections again, and the node is available."""
