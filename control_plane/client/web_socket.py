@@ -21,12 +21,13 @@ R = TypeVar("R")
 
 
 class WebSocket:
-    """An open WebSocket. All methods except `close` raise `websockets.exceptions.ConnectionClosed`."""
+    """An open WebSocket. `send` and `receive` raise `websockets.exceptions.ConnectionClosed` if it is closed."""
 
     def __init__(
         self, url: str, *, trusted: ssl.SSLContext | None, headers: Mapping[str, str], seconds: float
     ) -> None:
-        """Connect to `url` within `seconds`. `trusted` verifies the server of a `wss` address.
+        """Connect to `url`; the connection and its handshake may take `seconds`. `trusted` has the CAs that verify the
+        server of a `wss` address; None for a `ws` address.
 
         Raises `OSError`, `TimeoutError` and `websockets.exceptions.WebSocketException`.
         """

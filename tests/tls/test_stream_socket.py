@@ -1,4 +1,4 @@
-"""The WebSockets of the agent and of the command line over TLS, while one thread reads and another one writes."""
+"""Tests of the WebSocket clients of the agent and the command line over TLS: one thread reads, another one writes."""
 
 import asyncio
 import ssl
@@ -127,7 +127,7 @@ def of_command_line(peer: Peer, _folder: Path) -> Iterator[tuple[Stream, Callabl
 
 
 @pytest.mark.parametrize("opened", [of_agent, of_command_line])
-def test_connections_are_opened_and_read_and_written_at_the_same_time(
+def test_client_opens_many_tls_connections_and_reads_and_writes_each_in_two_threads(
     peer: Peer, tmp_path: Path, opened: Callable[[Peer, Path], Opened]
 ) -> None:
     # With a client that reads in one thread and writes in another one, one handshake in 400 hung.

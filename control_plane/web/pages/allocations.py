@@ -75,7 +75,7 @@ async def show(visit: Visit) -> Response:
         tasks=None if tasks is None else tasks["items"],
         logins=[*_logins(found)],
         actions=ACTIONS,
-        allowed_actions=_with_effect(found),
+        allowed_actions=_without_repeated_actions(found),
         commands=_commands(visit, name),
         on_nodes=at is None and consoles.is_on_nodes(found),
         console=consoles.allowed(visit, found),
@@ -83,9 +83,9 @@ async def show(visit: Visit) -> Response:
     )
 
 
-def _with_effect(allocation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `allowed_actions` of an allocation without those that would change nothing: the API accepts a repeated
-    request, but a button without an effect confuses.
+def _without_repeated_actions(allocation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `allowed_actions` of an allocation, in which actions that it has already carried out are not allowed. The
+    API accepts such a repeated request, but it changes nothing.
     """
     state, allowed = allocation["state"], dict(allocation.get("allowed_actions") or {})
     for name, states in _DONE_IN.items():

@@ -51,7 +51,7 @@ async def show(visit: Visit) -> Response:
 
 
 def _split(entered: str) -> tuple[str, str]:
-    """Return the name and the time of a search. A word `at` or a `+` between them is omitted."""
+    """Split the text of a search into a name and a time. The word `at`, or a `+`, before the time is removed."""
     text, _, time = " ".join(entered.split()).partition(" ")
     return text, _BEFORE_TIME.sub("", time)
 
