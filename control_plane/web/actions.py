@@ -16,6 +16,8 @@ from control_plane.web.cookies import ROOT
 from control_plane.web.visits import Form, Visit, problem, see_other
 
 CONFIRM: Final = "confirm"
+NEW: Final = "new"
+"""Label of what does not exist before the action."""
 _CONFIRM_CHARACTERS: Final = 6
 _LONG: Final = 24
 """Names with more characters than this are confirmed by their last `_CONFIRM_CHARACTERS` characters."""
@@ -61,6 +63,10 @@ class Action(NamedTuple):
     fields: tuple[Field, ...] = ()
     dangerous: bool = False
     asks_name: bool = False
+    of: str = ""
+    """Preposition between the title and the resource in headings, such as `of` in `Renew lease of allocation`."""
+    facts: Callable[[Visit, View], Awaitable[Mapping[str, Any]]] | None = None
+    """Returns the facts that decide about this action, which its form shows after those of the resource."""
     initial: Callable[[View], Names] | None = None
     """Returns the first values of fields that follow from the present state."""
     choices: Callable[[View], Mapping[str, tuple[str, ...]]] | None = None
@@ -72,10 +78,16 @@ class Action(NamedTuple):
     secret: str | None = None
     """Field of the response that has a secret. The browser gets it on a page, and is not redirected."""
 
-    @property
-    def defaults(self) -> list[tuple[str, str]]:
-        """Fields of the form with their first values."""
-        return [(each.name, each.value) for each in self.fields]
+    def first_values(self, view: View) -> dict[str, str]:
+        """Return the values that the fields of the form have first, in the present state of the resource."""
+        fixed = {each.name: each.value for each in self.fields}
+        return fixed if self.initial is None else {**fixed, **self.initial(view)}
+
+    def on(self, what: str) -> str:
+        """Return the title with what the action changes, such as `Drain node` or `Renew lease of 2 allocations`."""
+        return (
+            self.title if self.title.endswith(what) else " ".join(filter(None, (self.title, self.of, what)))
+        )
 
 
 class Resource(NamedTuple):
@@ -95,7 +107,7 @@ class Resource(NamedTuple):
     load: Callable[[Visit, Names], Awaitable[View]] | None = None
     """Returns the view of the resource, with its `allowed_actions`; None: the view is that of the API at `path`."""
     title: Callable[[View], str] | None = None
-    """Returns what the page of an action shows as the resource; None: its `label`."""
+    """Returns the name of the resource in the heading of an action's form; None: its `label`."""
 
     async def view(self, visit: Visit, names: Names) -> View:
         """Return the view of the resource. Raises `Refusal`."""
@@ -103,6 +115,10 @@ class Resource(NamedTuple):
             return await self.load(visit, names)
         found: View = await visit.get(*self.path(names))
         return found
+
+    async def facts_for(self, visit: Visit, action: Action, view: View) -> Mapping[str, Any]:
+        """Return the facts that the form of an action shows."""
+        return {**self.facts(view), **({} if action.facts is None else await action.facts(visit, view))}
 
 
 def plain(method: str, *path: str) -> Callable[[Form], Call]:
@@ -157,9 +173,8 @@ def page_of(resource: Resource) -> Callable[[Visit], Awaitable[Response]]:
         request = _requested(visit, resource)
         action, view = request.action, await request.view()
         given = {each.name: visit.query(each.name) for each in action.fields}
-        first = {**dict(action.defaults), **(action.initial(view) if action.initial else {})}
-        values = first | {key: value for key, value in given.items() if value is not None}
-        return _form(request, view, values)
+        values = action.first_values(view) | {key: value for key, value in given.items() if value is not None}
+        return await _form(request, view, values)
 
     return confirm
 
@@ -180,7 +195,7 @@ def act_on(resource: Resource) -> Callable[[Visit], Awaitable[Response]]:
         except Refusal as refusal:
             if refusal.status == HTTPStatus.UNAUTHORIZED:
                 raise
-            return _form(request, await request.view(), form.values(), refusal)
+            return await _form(request, await request.view(), form.values(), refusal)
         return _done(request, answer)
 
     return act
@@ -218,7 +233,7 @@ def refuse_empty(action: Action, form: Form) -> None:
             raise invalid(f"the field {each.name!r} is empty", "required")
 
 
-def _form(
+async def _form(
     request: _Request, view: View, values: Mapping[str, str], refusal: Refusal | None = None
 ) -> Response:
     """Return the page with the form of an action, and with the refusal of the form that was sent before."""
@@ -233,10 +248,10 @@ def _form(
         "action.html",
         HTTPStatus.OK if refusal is None else refusal.status,
         action=action,
-        kind=resource.kind,
+        heading=action.title if label == NEW else action.on(resource.kind),
         label=label,
-        shown=label if resource.title is None else resource.title(view),
-        facts=resource.facts(view),
+        shown=None if label == NEW else label if resource.title is None else resource.title(view),
+        facts=await resource.facts_for(visit, action, view),
         state=view.get("state"),
         allowed=view["allowed_actions"][action.allowed_by],
         fields=[*_offered(action, view, values)],

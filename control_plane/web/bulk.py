@@ -124,7 +124,7 @@ async def _preview(
     action = bulk.resource.actions[name]
     items = await _items(visit, bulk, action, ids)
     allowed = [each for each in items if each.reason is None]
-    first = {**dict(action.defaults), **values}
+    first = {**_first_values(action, allowed), **values}
     return visit.render(
         "bulk.html",
         HTTPStatus.OK if refusal is None else refusal.status,
@@ -138,6 +138,19 @@ async def _preview(
         commands=_commands(visit, bulk, action, [each.id for each in allowed], first),
         back=f"{ROOT}{bulk.list_page}",
     )
+
+
+def _first_values(action: Action, items: Sequence[Item]) -> View:
+    """Return the values that the fields of the form have first. Of the numbers that follow from the states of the
+    items, it is the largest, which has an effect on every item.
+    """
+    found = [action.first_values(each.view) for each in items if each.view is not None]
+    return {
+        field.name: max((each[field.name] for each in found), key=lambda text: float(text or 0))
+        if found and field.kind == "number"
+        else field.value
+        for field in action.fields
+    }
 
 
 def _commands(visit: Visit, bulk: Bulk, action: Action, ids: Sequence[str], values: View) -> list[Command]:
@@ -161,7 +174,7 @@ async def _items(visit: Visit, bulk: Bulk, action: Action, ids: Sequence[str]) -
             return Item(each, page, None, {}, refusal.problem["reasons"][0])
         allowed = view["allowed_actions"][action.allowed_by]
         reason = None if allowed["allowed"] else {"message": allowed["reason"], "code": allowed["code"]}
-        return Item(each, page, view, bulk.resource.facts(view), reason)
+        return Item(each, page, view, await bulk.resource.facts_for(visit, action, view), reason)
 
     return list(await asyncio.gather(*map(load, ids)))
 

@@ -38,6 +38,8 @@ _UNREADABLE: Final = ("_sha256", "_thumbprint", "public_key")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}", re.ASCII)
+_KIND: Final = re.compile(r"[A-Za-z]+(?: [a-z]+)?", re.ASCII)
+"""Words before the name of a resource at the begin of a sentence, such as `node` or `API key`."""
 _LEASE_OVER: Final = ("releasing", "released", "failed")
 _ABBREVIATION: Final = re.compile(r"\bsku\b")
 _MINUTE: Final = 60
@@ -137,10 +139,20 @@ def prose(text: str) -> str:
     return _TIME_IN_TEXT.sub(lambda found: f"{found[1]} {found[2]}", text)
 
 
+def unnamed(sentence: str, name: str) -> str:
+    """Return a sentence of the API about the resource `name`, which the page shows, without the name: `the node is not
+    cordoned` for `node n1 is not cordoned`.
+    """
+    kind, found, rest = sentence.partition(f" {name} ")
+    return f"the {kind} {rest}" if found and _KIND.fullmatch(kind) else sentence
+
+
 def linked(value: Any) -> Markup | str:
     """Return a scalar of a JSON document as text; the id of an allocation as a link to its page, and a time of the API
-    as date and time.
+    as date and time. HTML stays as it is.
     """
+    if isinstance(value, Markup):
+        return value
     text = scalar(value)
     if _TIME.fullmatch(text):
         return moment(text)
@@ -291,7 +303,7 @@ def _environment() -> Environment:
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
         "tone": tone_of, "fact": fact, "mark": mark_of, "slot_status": slot_status, "scalar": scalar, "as_json": as_json, "took": took,
         "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount,
-        "breakable": breakable, "mib": mib, "field_name": field_name,
+        "breakable": breakable, "mib": mib, "field_name": field_name, "unnamed": unnamed,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(

@@ -93,6 +93,25 @@ def test_form_of_an_action_shows_it_as_commands_with_the_entered_values(
     assert "--data-raw '{\"lease_seconds\": 7200}'" in curl
 
 
+def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_decide(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    drain, renew = admin.open("/nodes/n1/drain"), admin.open(f"/allocations/{running.id}/renew")
+    assert "Drain node n1 · Sliceplane" in drain.text
+    assert "Slots in use 1 of 1 Allocations (1)" in drain.text
+    assert f"/ui/allocations/{running.id}" in drain.attributes("a", "href")
+    assert "Slots in use 0 of 2" in admin.open("/nodes/n2/drain").text
+    assert f"Renew lease of allocation {running.id}" in renew.text
+    assert "2" in renew.attributes("input", "value"), "an hour more than the lease of an hour has left"
+    placement = admin.open(f"/allocations/{running.id}/placement").text
+    assert "Chosen node n1, which had 1 of 1 slots free before Suitable nodes 1 of 1" in placement
+    assert "it has the fewest usable free slots, because the SKU packs" in placement
+    erase = admin.open("/projects/default/erase").text
+    assert "Must be released before slots: 1, waiting requests: 0" in erase
+    slot_form = admin.open("/nodes/n2/slots/0/reprovision").text
+    assert ("MAC address" in slot_form, "IP address" in slot_form) == (True, True)
+
+
 def test_slot_is_retired_and_approved_again_and_each_action_needs_what_it_asks_for(
     running: RunningAllocation, admin: Browser
 ) -> None:
@@ -100,6 +119,12 @@ def test_slot_is_retired_and_approved_again_and_each_action_needs_what_it_asks_f
     assert "required" in admin.submit(f"{own}/retire").text
     assert "The slot was retired." in admin.submit(f"{own}/retire", reason="worn out").text
     assert slot(running, "n2/1")["state"] == "retired"
+    form = admin.open(f"{own}/force-release")
+    assert "Not possible: the slot is retired and does not await the proof that it is empty" in form.text
+    assert [tag for tag, found in form.tags if tag in {"fieldset", "button"} and "disabled" in found] == [
+        "fieldset",
+        "button",
+    ]
     refused = admin.submit(f"{own}/force-release", reason="lost")
     assert (refused.status, "not_confirmed" in refused.text) == (422, True)
     refused = admin.submit(f"{own}/force-release", reason="lost", confirm="n2/1")

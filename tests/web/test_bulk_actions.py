@@ -67,14 +67,15 @@ def test_preview_changes_nothing_and_offers_only_allowed_items_with_the_reason_o
     placed = fleet.placed
     position = plane.last_position()
     page = admin.open(preview_of("stop", fleet.active[0], placed, "alc-absent", fleet.active[0]))
-    assert "Stop: 1 of 3 chosen" in page.text
+    assert "Stop 1 of 3 allocations" in page.text
     assert "Stop 1 allocation Back to the list" in page.text
     current = [found["href"] for tag, found in page.tags if tag == "a" and "aria-current" in found]
     assert current == ["/ui/allocations"]
     assert offered(page) == {"item": [fleet.active[0]], "left_out": [placed, "alc-absent"]}
     with plane.client() as client:
         refused = client.get(f"/allocations/{placed}").json()["allowed_actions"]["stop"]
-    assert f"{refused['reason']} {refused['code']}" in page.text
+    reason = refused["reason"].replace(f"allocation {placed}", "the allocation")
+    assert f"{reason} {refused['code']}" in page.text
     assert "alc-absent" in page.text
     assert f"sliceplane allocations stop {fleet.active[0]}" in page.attributes("button", "data-copy")
     assert plane.last_position() == position
@@ -84,6 +85,8 @@ def test_item_that_became_forbidden_is_refused_and_the_others_are_done(fleet: Fl
     plane, (first, second, third) = fleet.plane, fleet.active
     page = admin.open(preview_of("renew", first, second, third))
     assert offered(page)["item"] == [first, second, third]
+    assert "Renew lease of 3 allocations" in page.text
+    assert "2" in page.attributes("input", "value"), "an hour more than the leases of an hour have left"
     with plane.client() as client:
         assert client.delete(f"/allocations/{second}").is_success
     position = plane.last_position()
@@ -92,8 +95,8 @@ def test_item_that_became_forbidden_is_refused_and_the_others_are_done(fleet: Fl
     assert plane.last_position() == position
 
     result = send(admin, page, hours="9")
-    assert "Renew lease: 2 of 3 done" in result.text
-    assert "1 were not done" in result.text
+    assert "Renew lease: 2 of 3 allocations done" in result.text
+    assert "1 allocation was not changed" in result.text
     row, *_ = [each for each in result.text.split("alc-") if each.startswith(second[4:])]
     assert "refused" in row
     leases = plane.rows(
@@ -102,7 +105,7 @@ def test_item_that_became_forbidden_is_refused_and_the_others_are_done(fleet: Fl
     )
     assert sorted(leases) == sorted((f"allocation-{each}",) for each in (first, third))
     position = plane.last_position()
-    assert "Renew lease: 2 of 3 done" in send(admin, page, hours="9").text
+    assert "Renew lease: 2 of 3 allocations done" in send(admin, page, hours="9").text
     assert plane.last_position() == position, "a form that is sent twice has its effect once"
 
 
@@ -113,7 +116,7 @@ def test_dangerous_action_asks_for_the_number_of_items(fleet: Fleet, admin: Brow
         assert (unconfirmed.status, "not_confirmed" in unconfirmed.text) == (422, True)
         assert offered(unconfirmed)["item"] == [fleet.active[0]]
     assert fleet.plane.last_position() == position
-    assert "Stop: 1 of 1 done" in send(admin, page, confirm="1").text
+    assert "Stop: 1 of 1 allocation done" in send(admin, page, confirm="1").text
 
 
 def test_nodes_are_cordoned_with_one_reason_and_opened_again(fleet: Fleet, admin: Browser) -> None:
@@ -129,7 +132,7 @@ def test_nodes_are_cordoned_with_one_reason_and_opened_again(fleet: Fleet, admin
     refused = admin.post("/bulk/nodes", **{**fields, **hidden, "reason": " "})
     assert (refused.status, "required" in refused.text) == (422, True)
     done = admin.post("/bulk/nodes", **{**fields, **hidden, "reason": HOSTILE})
-    assert "Cordon: 2 of 2 done" in done.text
+    assert "Cordon: 2 of 2 nodes done" in done.text
     for name in ("n1", "n3"):
         assert HOSTILE in admin.open(f"/nodes/{name}").text
     assert HOSTILE not in admin.open("/nodes/n2").text
@@ -163,7 +166,7 @@ def test_role_without_the_right_to_change_can_choose_and_executes_nothing(
     forced = auditor.post(
         BULK, csrf=token, action="release", item=fleet.active[0], confirm="1", idempotency_key="x"
     )
-    assert ("0 of 1 done" in forced.text, "role_missing" in forced.text) == (True, True)
+    assert ("0 of 1 allocation done" in forced.text, "role_missing" in forced.text) == (True, True)
     assert plane.last_position() == position
     other = logged_in(plane, issue(plane, "other", projects=["other"]).secret)
     assert offered(other.open(preview_of("release", fleet.active[0])))["item"] == []
@@ -193,10 +196,10 @@ def test_rows_are_chosen_by_keyboard_and_all_at_once(visitor: Visitor, running_p
     page.get_by_label("Choose n2").check()
     page.get_by_label("Choose n4").check()
     cordon.press("Enter")
-    page.get_by_role("heading", name="Cordon: 2 of 2 chosen").wait_for()
+    page.get_by_role("heading", name="Cordon 2 nodes").wait_for()
     page.get_by_label("Reason").fill("fan")
     page.keyboard.press("Enter")
-    page.get_by_role("heading", name="Cordon: 2 of 2 done").wait_for()
+    page.get_by_role("heading", name="Cordon: 2 of 2 nodes done").wait_for()
     with running_plane.client() as client:
         cordoned = [each["id"] for each in client.get("/nodes").json()["items"] if each["cordoned"]]
     assert cordoned == ["n2", "n4"]

@@ -77,10 +77,14 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
 ) -> None:
     begin = granted_at(running) - timedelta(seconds=1)
     end = begin + timedelta(seconds=1) + MILLISECOND
-    opened = admin.open("/usage/periods/open/close").text
-    since = get(running.plane, "/usage/periods/open")["starts_at"][:10]
-    assert f"Billing period {since} 00:00:00 to " in opened
-    assert "Billing period close" not in opened
+    form = admin.open("/usage/periods/open/close")
+    month = get(running.plane, "/usage/periods/open")["starts_at"][:7]
+    assert f"Close the billing period {month} " in form.text
+    assert month in form.attributes("input", "value")
+    assert "disabled" in next(found for tag, found in form.tags if tag == "fieldset"), "it has not ended"
+    for page in (form, admin.open("/usage")):
+        assert f"period {month} ends at " in page.text
+        assert "period_not_ended" in page.text
     assert "Current billing period" in admin.open("/usage/periods/open").text
     fields = {"name": "first", "starts_at": text(begin), "ends_at": text(end)}
     for wrong in ({}, {"confirm": "close", "starts_at": "tomorrow"}):

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from control_plane.web.actions import (
+    NEW,
     REASON,
     Action,
     Call,
@@ -105,7 +106,7 @@ KEY_ACTIONS: Final = {
         "A new key with the same role, projects and scopes replaces the key. The replaced key is still accepted for the"
         " given time.",
         _rotate, lambda name, form: ("keys", "rotate", *name, "--overlap", f"{form.text('hours')}h"),
-        fields=(Field("hours", "Hours for which the replaced key is still accepted", "number", value="1", example="1"),),
+        fields=(Field("hours", "Hours for which the replaced key is still accepted (0: none)", "number", value="1", example="1"),),
         made=_page_of_key, secret=_ISSUED,
     ),
     "revoke-key": Action(
@@ -115,7 +116,9 @@ KEY_ACTIONS: Final = {
 }  # fmt: skip
 SERVICE_ACCOUNT_ACTIONS: Final = {
     "disable": Action(
-        "Disable", "disable", "Each key of the service account is refused until the account is enabled.",
+        "Disable", "disable",
+        "Each key of the service account is refused until the account is enabled, and so is each session that was started"
+        " with one.",
         with_reason("disable"), words("service-accounts", "disable", reason=True), fields=(REASON,), dangerous=True,
     ),
     "enable": Action(
@@ -167,7 +170,9 @@ KEY: Final = Resource(
     facts=lambda view: {
         "Role": view["role"],
         "Projects": ", ".join(view["projects"] or ()) or "all",
-        "Last used": view["last_used_at"],
+        "Service account": view["service_account"],
+        "Expires": view["expires_at"] or "never",
+        "Last used": view["last_used_at"] or "never",
     },
     label=lambda names: names["key"],
     words=lambda names: (names["key"],),
@@ -193,7 +198,7 @@ ACCESS: Final = Resource(
     path=lambda _names: (),
     page=lambda _names: "/access/keys",
     facts=lambda _view: {},
-    label=lambda _names: "new",
+    label=lambda _names: NEW,
     words=lambda _names: (),
     load=_load,
 )  # fmt: skip

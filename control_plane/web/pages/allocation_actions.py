@@ -1,7 +1,9 @@
 """Actions on allocations and on their ingress rules."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from http import HTTPStatus
+from math import ceil
 from typing import Any, Final
 
 from control_plane.web.actions import (
@@ -22,12 +24,34 @@ from control_plane.web.rendering import in_path, is_lease_over
 from control_plane.web.visits import Form, Visit, problem
 
 _HOUR: Final = 3600
-_FAULT: Final = Field("fault", "What is wrong with the hardware? The answer is recorded.", example="FAULT")
+_FAULT: Final = Field(
+    "fault",
+    "What is wrong with the hardware, in one line, which is recorded and shown to admins",
+    example="FAULT",
+)
 _KINDS: Final = ("tcp port", "udp port", "whole address")
 
 
 def _renew(form: Form) -> Call:
     return Call("POST", ("lease",), {"lease_seconds": seconds(form.text("hours"), "hours", _HOUR)})
+
+
+def _hours_left(view: View) -> float:
+    """Return the hours until the present end of a lease; 0 if there is none or it is over."""
+    lease = None if is_lease_over(view) else view["lease"]
+    if lease is None:
+        return 0
+    return max(0, (datetime.fromisoformat(lease["expires_at"]) - datetime.now(UTC)).total_seconds() / _HOUR)
+
+
+async def _left(_visit: Visit, view: View) -> Mapping[str, Any]:
+    hours = _hours_left(view)
+    return {"Left of the lease": f"{hours:.2f} hours; a smaller number changes nothing"} if hours else {}
+
+
+def _longer_lease(view: View) -> Names:
+    """Return a length of the lease, in whole hours, with which it ends at least an hour later than at present."""
+    return {"hours": str(ceil(_hours_left(view)) + 1)}
 
 
 def _fault(form: Form) -> Call:
@@ -61,23 +85,27 @@ def _open_words(name: Words, form: Form) -> Words:
 
 ACTIONS: Final = {
     "stop": Action(
-        "Stop", "stop", "The slices are stopped and become unreachable. Slots, addresses and the lease are kept.",
+        "Stop", "stop",
+        "The slices are stopped and become unreachable. Slots, disks, addresses and the lease are kept: the lease still"
+        " ends at its time, and the slots are still metered.",
         plain("POST", "stop"), words("allocations", "stop"), dangerous=True,
     ),
     "start": Action(
-        "Start", "start", "The slices are started in the same slots.", plain("POST", "start"), words("allocations", "start"),
+        "Start", "start", "The slices are started in the same slots, with their disks and addresses.", plain("POST", "start"), words("allocations", "start"),
     ),
     "renew": Action(
         "Renew lease", "renew_lease",
-        "The lease ends the given time from now. A lease that ends later already is not changed.",
+        "The lease ends this number of hours from now; they are not added to its present end. A lease that ends later"
+        " already is not changed.",
         _renew, lambda name, form: ("allocations", "renew", *name, "--lease", f"{form.text('hours')}h"),
-        fields=(Field("hours", "Hours from now", "number", value="1"),),
+        fields=(Field("hours", "Hours from now until the lease ends", "number", value="1"),),
+        of="of", facts=_left, initial=_longer_lease,
     ),
     "open-ingress": Action(
         "Open ingress", "open_ingress",
         "A public address or port leads to a slice. It is reserved at once, and becomes an endpoint when its node has"
         " applied it.",
-        _open, _open_words,
+        _open, _open_words, of="for",
         fields=(
             Field("kind", "Kind", "choice", value=_KINDS[0], choices=_KINDS, example=_KINDS[0]),
             Field("port", "Port of the slice (not for a whole address)", "number", required=False, value="22", example="22"),
@@ -89,15 +117,17 @@ ACTIONS: Final = {
     ),
     "release": Action(
         "Release", "release",
-        "The slices and all data on their disks are deleted, and the addresses are given up. This cannot be undone.",
+        "The slices and all data on their disks are deleted, the addresses are given up, and the lease ends. This cannot"
+        " be undone.",
         plain("DELETE"), words("allocations", "release"), dangerous=True, asks_name=True,
     ),
     "report-fault": Action(
         "Report a fault", "report_fault",
-        "The allocation is released, with all data on its disks, and no slice is placed in its slots until an admin has"
-        " readmitted them.",
+        "The allocation is released: the slices and all data on their disks are deleted, and the addresses are given up."
+        " This cannot be undone. It is not placed on other slots; create another allocation instead. No slice is placed"
+        " in its slots until an admin has readmitted them.",
         _fault, lambda name, form: ("allocations", "release", *name, "--fault", form.text("fault")),
-        fields=(_FAULT,), dangerous=True, asks_name=True,
+        fields=(_FAULT,), dangerous=True, asks_name=True, of="of",
     ),
 }  # fmt: skip
 INGRESS_ACTIONS: Final = {

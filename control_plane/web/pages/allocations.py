@@ -20,6 +20,7 @@ from control_plane.web.visits import Form, Visit, both, nothing
 _TIMELINE: Final = 100
 _LEASE_ENDED: Final = "allocation.lease_ended"
 _LOG_LINES: Final = 2000
+_SLOTS_OF_NODE: Final = 500
 """Number of lines of a serial log that its page shows by default."""
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -76,7 +77,7 @@ async def show(visit: Visit) -> Response:
         logins=[*_logins(found)],
         actions=ACTIONS,
         allowed_actions=_without_repeated_actions(found),
-        commands=_commands(visit, name),
+        commands=_commands(visit, found),
         on_nodes=at is None and consoles.is_on_nodes(found),
         console=consoles.allowed(visit, found),
         terminal=consoles.allowed_terminal(found),
@@ -94,8 +95,9 @@ def _without_repeated_actions(allocation: Mapping[str, Any]) -> dict[str, Any]:
     return allowed
 
 
-def _commands(visit: Visit, name: str) -> list[Command]:
+def _commands(visit: Visit, allocation: Mapping[str, Any]) -> list[Command]:
     """Return the command lines that read an allocation and carry out the actions on it."""
+    name = allocation["id"]
     own = ("allocations", name)
     return [
         command_of(visit.request, "Show", cli=("allocations", "show", name), path=own),
@@ -108,7 +110,9 @@ def _commands(visit: Visit, name: str) -> list[Command]:
         ),
         command_of(visit.request, "Log in", cli=("ssh", name), path=own),
         *(
-            commands_of(visit, ALLOCATION, {"allocation": name}, each, Form(each.defaults))
+            commands_of(
+                visit, ALLOCATION, {"allocation": name}, each, Form([*each.first_values(allocation).items()])
+            )
             for each in ACTIONS.values()
         ),
     ]
@@ -132,7 +136,16 @@ async def show_timeline(visit: Visit) -> Response:
 
 async def show_placement(visit: Visit) -> Response:
     name = visit.request.path_params["allocation"]
-    return visit.render("placement.html", placement=await visit.get("allocations", name, "placement"))
+    placement = await visit.get("allocations", name, "placement")
+    node, at = placement["slots"][0].rpartition("/")[0], f"position:{placement['position']}"
+    before = (
+        await visit.get("slots", node=node, at=at, limit=_SLOTS_OF_NODE)
+        if visit.allows("fleet:read")
+        else None
+    )
+    return visit.render(
+        "placement.html", placement=placement, node=node, slots=None if before is None else before["items"]
+    )
 
 
 async def show_serial_log(visit: Visit) -> Response:

@@ -28,7 +28,7 @@ _REMOVED: Final = {
 }
 _CUT: Final = {
     "cut": Action(
-        "Cut session", "cut", "The session ends within a second. Its user gets the reason.",
+        "Cut", "cut", "The session ends within a second. Its user gets the reason. The slice continues to run.",
         with_reason("cut"), words("consoles", "cut", reason=True), fields=(REASON,), dangerous=True,
     ),
 }  # fmt: skip

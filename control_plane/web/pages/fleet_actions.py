@@ -1,6 +1,9 @@
 """Actions on nodes, on their slots and on their tasks."""
 
+from collections.abc import Mapping
 from typing import Any, Final
+
+from markupsafe import Markup
 
 from control_plane.web.actions import (
     REASON,
@@ -8,14 +11,17 @@ from control_plane.web.actions import (
     Call,
     Field,
     Resource,
+    View,
     Words,
     plain,
     whole,
     with_reason,
     words,
 )
-from control_plane.web.rendering import in_path
-from control_plane.web.visits import Form
+from control_plane.web.rendering import in_path, linked
+from control_plane.web.visits import Form, Visit
+
+_MOST_SLOTS: Final = 500
 
 
 def _drain(form: Form) -> Call:
@@ -41,6 +47,17 @@ def _approve_words(name: Words, form: Form) -> Words:
     return ("slots", "approve", *name, *skus)
 
 
+async def _holders(visit: Visit, node: View) -> Mapping[str, Any]:
+    """Return the number of slots of a node that are not empty, and the allocations that hold them."""
+    slots = (await visit.get("slots", node=node["id"], limit=_MOST_SLOTS))["items"]
+    held = [each["allocation_id"] for each in slots if each["allocation_id"]]
+    holders = [linked(each) for each in dict.fromkeys(held)]
+    return {
+        "Slots in use": f"{len(held)} of {len(slots)}",
+        f"Allocations ({len(holders)})": Markup("<br>").join(holders),
+    }
+
+
 NODE_ACTIONS: Final = {
     "cordon": Action(
         "Cordon", "cordon", "No new slice is placed on the node. Slices that run there stay.",
@@ -52,12 +69,14 @@ NODE_ACTIONS: Final = {
     ),
     "drain": Action(
         "Drain", "drain",
-        "The node is cordoned and emptied: its allocations end by themselves, or are released after the given time.",
-        _drain, _drain_words, dangerous=True,
+        "The node is cordoned and emptied, and stays cordoned. Its allocations are released after the given time: their"
+        " slices and all data on their disks are deleted, which cannot be undone. Without a time, the drain waits until"
+        " they end by themselves. Another drain changes the time.",
+        _drain, _drain_words, dangerous=True, facts=_holders,
         fields=(
             REASON,
-            Field("minutes", "Release its allocations after this many minutes (empty: wait until they end)", "number",
-                  required=False),
+            Field("minutes", "Minutes after which its allocations are released (0: at once; empty: wait until they end)",
+                  "number", required=False),
         ),
     ),
     "readmit": Action(
@@ -67,25 +86,27 @@ NODE_ACTIONS: Final = {
     "revoke": Action(
         "Revoke access", "revoke",
         "The access of the node ends at once: its key, its session and its queue. Its slices continue to run, but the"
-        " control plane cannot change or observe them.",
+        " control plane cannot change, observe or remove them. The node must enrol again to regain access.",
         with_reason("revoke"), words("nodes", "revoke", reason=True), fields=(REASON,), dangerous=True, asks_name=True,
+        of="of", facts=_holders,
     ),
 }  # fmt: skip
 SLOT_ACTIONS: Final = {
     "approve": Action(
         "Approve", "approve",
         "The slot can be used. Its MAC and IP addresses are reserved, and it is bound to the hardware that its node"
-        " describes.",
+        " describes now, also if this differs from the hardware approved before.",
         _approve, _approve_words,
         fields=(Field("skus", "SKUs under which it is offered, separated by spaces (empty: chosen by its size)",
                       required=False),),
     ),
     "retire": Action(
-        "Retire", "retire", "No slice is placed in the slot until it is approved again. It keeps its addresses.",
+        "Retire", "retire", "No slice is placed in the slot until it is approved again. It gives up its PCI functions and keeps its addresses.",
         with_reason("retire"), words("slots", "retire", reason=True), fields=(REASON,),
     ),
     "reprovision": Action(
-        "Reprovision", "reprovision", "The slot gets another MAC and another IP address.",
+        "Reprovision", "reprovision",
+        "The slot gives up its MAC and IP address and gets others, which the next slice in it has.",
         with_reason("reprovision"), words("slots", "reprovision", reason=True), fields=(REASON,), dangerous=True,
     ),
     "readmit": Action(
@@ -102,10 +123,12 @@ SLOT_ACTIONS: Final = {
 }  # fmt: skip
 TASK_ACTIONS: Final = {
     "retry": Action(
-        "Retry", "retry", "The task runs again.", plain("POST", "retry"), words("tasks", "retry"),
+        "Retry", "retry", "The task runs again. For a removal, the removal of the slice is requested again.", plain("POST", "retry"), words("tasks", "retry"),
     ),
     "cancel": Action(
-        "Cancel", "cancel", "The task is cancelled. If it brings up a slice, its allocation fails.",
+        "Cancel", "cancel",
+        "The task is cancelled: before it begins, or between two of its steps. If it brings up a slice, its allocation"
+        " fails, and its slices are removed.",
         plain("POST", "cancel"), words("tasks", "cancel"), dangerous=True, asks_name=True,
     ),
 }  # fmt: skip
@@ -127,7 +150,8 @@ SLOT: Final = Resource(
     page=lambda names: f"/nodes/{in_path(names['node'])}/slots/{in_path(names['index'])}",
     facts=lambda view: {
         "SKUs": ", ".join(view["skus"]),
-        "Addresses": " ".join(filter(None, (view["mac_address"], view["private_ip"]))),
+        "MAC address": view["mac_address"],
+        "IP address": view["private_ip"],
         "Allocation": view["allocation_id"],
         "Reason": view["reason"] and view["reason"]["message"],
     },

@@ -3,7 +3,11 @@ period.
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import urlencode
+
+from markupsafe import Markup
 
 from control_plane.web.actions import (
     REASON,
@@ -18,7 +22,7 @@ from control_plane.web.actions import (
     whole,
     words,
 )
-from control_plane.web.rendering import amount, in_path, prose
+from control_plane.web.rendering import amount, in_path
 from control_plane.web.visits import Form, Visit, both, nothing
 
 _COUNTS: Final = {
@@ -33,6 +37,8 @@ _COUNTS: Final = {
 }
 _PRICES: Final = {"price_per_hour": "Price per hour", "budget_per_month": "Budget per calendar month"}
 _MOST: Final = 500
+_MOST_DAYS: Final = 31
+"""Days of the longest month."""
 LIMITS: Final = {**_COUNTS, **_PRICES}
 """The limits of a project, each with its label."""
 
@@ -77,6 +83,30 @@ async def _project(visit: Visit, names: Names) -> View:
     return {**found, "skus": tuple(each["name"] for each in skus["items"]) if skus else ()}
 
 
+async def _used(_visit: Visit, view: View) -> Mapping[str, Any]:
+    """Return what a project uses now of each limit."""
+    used = view["used"] or {}
+    return {
+        "In use now": ", ".join(f"{label} {used[name]}" for name, label in LIMITS.items() if used.get(name))
+    }
+
+
+async def _held(_visit: Visit, view: View) -> Mapping[str, Any]:
+    """Return what a project must give up before its personal data can be erased, and what an erasure keeps."""
+    used = view["used"] or {}
+    listed = f"/ui/allocations?{urlencode({'project': view['id']})}"
+    blocking = Markup('slots: {}, waiting requests: {} (<a href="{}">allocations</a>)').format(
+        used.get("slots", 0), used.get("waiting_requests", 0), listed
+    )
+    return {
+        "Must be released before": blocking
+        if used.get("slots") or used.get("waiting_requests")
+        else "nothing",
+        "Stays readable": "which slots the project held, when and at which price; actors; names of API keys and service"
+        " accounts; reasons of other commands",
+    }
+
+
 _SKU: Final = Field("sku", "SKU", example="SKU")
 PROJECT_ACTIONS: Final = {
     "reserve": Action(
@@ -84,14 +114,14 @@ PROJECT_ACTIONS: Final = {
         "Slots of the SKU are kept free for the project, including those that it holds. An earlier reservation of the SKU"
         " is replaced.",
         _reserve, lambda name, form: ("reservations", "set", *name, form.text("sku"), form.text("slots")),
-        fields=(_SKU, Field("slots", "Slots", "number", example="1")),
+        fields=(_SKU, Field("slots", "Number of slots", "number", example="1")), of="for",
         choices=lambda view: {"sku": view["skus"]},
     ),
     "unreserve": Action(
         "Remove reservation", "set_limits",
         "The slots are no longer kept free for the project. Its allocations keep their slots.",
         _unreserve, lambda name, form: ("reservations", "remove", *name, form.text("sku")),
-        fields=(_SKU,), dangerous=True,
+        fields=(_SKU,), dangerous=True, of="of",
         choices=lambda view: {"sku": tuple(each["sku"] for each in view["reservations"])},
     ),
     "limits": Action(
@@ -102,15 +132,16 @@ PROJECT_ACTIONS: Final = {
         fields=tuple(
             Field(name, label, "number", required=False) for name, label in LIMITS.items()
         ),
-        initial=_present_limits,
+        initial=_present_limits, of="of", facts=_used,
     ),
     "erase": Action(
         "Erase personal data", "erase",
         "SSH keys, labels, user-data, descriptions and the reason of an archival become unreadable in all past events and"
-        " are removed from all views. Its allocations must have released their slots before. The project stays usable."
-        " This cannot be undone.",
+        " are removed from all views. While its allocations hold slots or its requests wait, the erasure is refused. The"
+        " project stays usable. This cannot be undone.",
         lambda form: Call("DELETE", ("personal-data",), {"reason": form.text("reason")}),
-        words("projects", "erase", reason=True), fields=(REASON,), dangerous=True, asks_name=True,
+        words("projects", "erase", reason=True), dangerous=True, asks_name=True, of="of", facts=_held,
+        fields=(REASON._replace(label="Reason, which is recorded and not erased: it must not contain personal data"),),
     ),
 }  # fmt: skip
 PROJECT: Final = Resource(
@@ -141,9 +172,43 @@ def _close_words(_name: Words, form: Form) -> Words:
     )
 
 
+def _month_end(period: View) -> datetime:
+    """Return the end of the calendar month in which the open period begins: that of the next period to close."""
+    begin = datetime.fromisoformat(f"{_month(period)}-01T00:00:00Z")
+    return (begin + timedelta(days=_MOST_DAYS)).replace(day=1)
+
+
+def _month(period: View) -> str:
+    return str(period["starts_at"][: len("2026-11")])
+
+
+def closing_of(visit: Visit, period: View) -> View:
+    """Return whether the caller may close the first month of the open period now, in the form of `allowed_actions`."""
+    found: View = by_scope(visit, "close", scope="usage:write")["close"]
+    end = _month_end(period)
+    if not found["allowed"] or end <= datetime.now(UTC):
+        return found
+    reason = (
+        f"period {_month(period)} ends at {end:%Y-%m-%d %H:%M:%S}; close it then, or close a shorter period with"
+        " sliceplane usage periods close"
+    )
+    return {"allowed": False, "code": "period_not_ended", "reason": reason}
+
+
+def _first_month(period: View) -> Names:
+    """Return the first values of the form that closes a period: its times only if it is not a whole month."""
+    name, begin = _month(period), period["starts_at"]
+    is_whole = begin == f"{name}-01T00:00:00Z"
+    return {"name": name, **({} if is_whole else {"starts_at": begin, "ends_at": _stamp(_month_end(period))})}
+
+
+def _stamp(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}"
+
+
 async def _open_period(visit: Visit, _names: Names) -> View:
     found = await visit.get("usage", "periods", "open")
-    return {**found, "allowed_actions": by_scope(visit, "close", scope="usage:write")}
+    return {**found, "allowed_actions": {"close": closing_of(visit, found)}}
 
 
 PERIOD: Final = Resource(
@@ -153,7 +218,7 @@ PERIOD: Final = Resource(
             "Close the billing period", "close",
             "The usage of the period becomes final. Later events that change it are corrections in the next"
             " period. This cannot be undone.",
-            _close, _close_words,
+            _close, _close_words, initial=_first_month,
             fields=(
                 Field("name", "Name of the period, such as 2026-11", example="PERIOD"),
                 Field("starts_at", "Begin, such as 2026-11-01T00:00:00Z (empty: that of the month)", required=False),
@@ -165,10 +230,16 @@ PERIOD: Final = Resource(
     },
     path=lambda _names: ("usage", "periods"),
     page=lambda _names: "/usage",
-    facts=lambda view: {"Total so far": f"{amount(view['total']['price'])}, in the currency of SKU prices"},
+    facts=lambda view: {
+        "Begins": view["starts_at"],
+        "Ends": _stamp(_month_end(view)),
+        "Open usage": f"{amount(view['total']['price'])} until now, in the currency of SKU prices",
+    },
     label=lambda _names: "close",
-    title=lambda view: f"{prose(view['starts_at'])} to {prose(view['ends_at'])}",
+    title=_month,
     words=lambda _names: (),
     load=_open_period,
 )  # fmt: skip
-"""The action that closes a period names the period in its form, because the period has no name before."""
+"""The action that closes a period names the period in its form. The first value is the calendar month in which the
+open period begins.
+"""

@@ -3,6 +3,7 @@
 from typing import Final
 
 from control_plane.web.actions import (
+    NEW,
     REASON,
     Action,
     Call,
@@ -43,12 +44,12 @@ PROJECTION_ACTIONS: Final = {
     ),
     "retry-event": Action(
         "Retry event", "retry", "The event at which the projection stopped is tried again.",
-        plain("POST", "retry"), words("projections", "retry"),
+        plain("POST", "retry"), words("projections", "retry"), of="of",
     ),
     "skip": Action(
         "Skip event", "skip",
         "The event at which the projection stopped is skipped, now and in every rebuild. The tables do not contain it.",
-        _skip, _skip_words, dangerous=True, asks_name=True, initial=_stopped_at,
+        _skip, _skip_words, dangerous=True, asks_name=True, of="of", initial=_stopped_at,
         fields=(Field("position", "Position of the event", "number", example="POSITION"), REASON),
     ),
 }  # fmt: skip
@@ -85,7 +86,7 @@ VERIFICATIONS: Final = Resource(
     path=lambda _names: ("verifications",),
     page=lambda _names: "/verifications",
     facts=lambda _view: {},
-    label=lambda _names: "new",
+    label=lambda _names: NEW,
     words=lambda _names: (),
     load=_load,
 )  # fmt: skip

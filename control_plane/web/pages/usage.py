@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from control_plane.web.pages.project_actions import LIMITS, PERIOD, PROJECT_ACTIONS
+from control_plane.web.pages.project_actions import LIMITS, PERIOD, PROJECT_ACTIONS, closing_of
 from control_plane.web.visits import Visit, both, nothing
 
 _FILTERS: Final = ("period", "from", "to", "project", "sku", "label")
@@ -45,8 +45,8 @@ async def show(visit: Visit) -> Response:
         budgets=budgets,
         spent=await _spent(visit, budgets[0]["budget"]["month"], found, chosen) if budgets else None,
         narrowed=[_narrowed(group, each["key"]) for each in found["groups"]],
-        may_close=visit.allows("usage:write"),
         closing=PERIOD.actions["close"],
+        may_close=closing_of(visit, periods["items"][0]),
     )
 
 

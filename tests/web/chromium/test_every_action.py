@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import pytest
 from playwright.sync_api import Browser, Error, Locator
 
-from control_plane.web.actions import CONFIRM, Resource, confirmation_of
+from control_plane.web.actions import CONFIRM, NEW, Resource, confirmation_of
 from control_plane.web.bulk import Bulk
 from control_plane.web.pages.access_actions import ACCESS, KEY, SERVICE_ACCOUNT, SESSION_OF_CALLER
 from control_plane.web.pages.allocation_actions import ALLOCATION, INGRESS
@@ -62,6 +62,12 @@ def _disabled_account(world: World) -> Names:
     return names
 
 
+def _period_after_a_closed_one(world: World) -> Names:
+    """Close the month before, so that the form has the ended period as its first value."""
+    assert world.send("POST", "/usage/periods/2026-09/close", {}).is_success
+    return world.ended_period()
+
+
 _STOPPED: Final = _named("projection", World.stopped_projection)
 OF_CALLERS: Final = (
     Trial(ALLOCATION, "stop", World.running, "allocation.stopping"),
@@ -90,7 +96,7 @@ OF_ADMINS: Final = (
     Trial(PROJECT, "unreserve", _default, "project.reservations_set", {"sku": "lab.small"}),
     Trial(PROJECT, "limits", World.project, "project.limits_set", {"slots": "3", "budget_per_month": "9.50"}),
     Trial(PROJECT, "erase", World.project, "project.personal_data_destroyed", REASON),
-    Trial(PERIOD, "close", World.ended_period, "billing.period_closed", {"name": "2026-10"}),
+    Trial(PERIOD, "close", _period_after_a_closed_one, "billing.period_closed"),
     Trial(KEY, "rotate", World.key, "access.key_replaced", {"hours": "2"}),
     Trial(KEY, "revoke-key", World.key, "access.key_revoked", REASON),
     Trial(SERVICE_ACCOUNT, "disable", World.account, "service_account.disabled", REASON),
@@ -180,11 +186,11 @@ def test_action_on_several_rows_is_carried_out_on_the_chosen_rows(chromium: Brow
                     each.check()
                 page.get_by_role("button", name=f"{action.title}…", exact=True).click()
                 with _described(admin, name):
-                    page.get_by_role("heading", name=f"{action.title}: 2 of 2 chosen").wait_for()
+                    two = f"2 {bulk.resource.kind}s"
+                    page.get_by_role("heading", name=action.on(two), exact=True).wait_for()
                     _fill(admin, {**fields, **({CONFIRM: "2"} if action.dangerous else {})})
-                    of = " of" if " " in action.title else ""
-                    page.get_by_role("button", name=f"{action.title}{of} 2 {bulk.resource.kind}s").click()
-                    page.get_by_role("heading", name=f"{action.title}: 2 of 2 done").wait_for()
+                    page.get_by_role("button", name=action.on(two)).click()
+                    page.get_by_role("heading", name=f"{action.title}: 2 of {two} done").wait_for()
         assert admin.faults == []
 
 
@@ -198,8 +204,11 @@ def _carry_out(visitor: Visitor, world: World, trial: Trial) -> None:
     with _described(visitor, f"{trial.resource.kind}: {trial.action}"):
         _open_with(visitor, trial.start.format(**names) or trial.resource.page(names), link)
         link.click()
-        page.get_by_role("heading", name=action.title, exact=True).wait_for()
-        confirmed = {CONFIRM: confirmation_of(trial.resource.label(names))} if action.asks_name else {}
+        label = trial.resource.label(names)
+        shown = f"{action.on(trial.resource.kind)} {names.get('period', label)}"
+        heading = action.title if label == NEW else shown
+        page.get_by_role("heading", name=heading, exact=True).wait_for()
+        confirmed = {CONFIRM: confirmation_of(label)} if action.asks_name else {}
         _fill(visitor, {**trial.fields, **confirmed})
         page.locator("main form.fields").get_by_role("button", name=action.title).click()
         if action.secret is None:
