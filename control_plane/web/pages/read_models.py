@@ -4,8 +4,9 @@ from typing import Final
 
 from starlette.responses import Response
 
-from control_plane.web.actions import by_scope
+from control_plane.web.actions import View, by_scope
 from control_plane.web.pages.read_model_actions import PROJECTION_ACTIONS, VERIFICATION_ACTIONS
+from control_plane.web.rendering import unnamed
 from control_plane.web.visits import Visit
 
 UNFINISHED: Final = frozenset({"asked", "running"})
@@ -15,6 +16,7 @@ UNFINISHED: Final = frozenset({"asked", "running"})
 async def show_projections(visit: Visit) -> Response:
     listed = await visit.get("projections", cursor=visit.query("cursor"))
     found = listed["items"]
+    why = {each["name"]: _reasons(each) for each in found}
     return visit.render(
         "projections.html",
         projections=found,
@@ -22,7 +24,20 @@ async def show_projections(visit: Visit) -> Response:
         in_progress=any(each["rebuild"] or _lag(each) for each in found),
         lags={each["name"]: _lag(each) for each in found},
         actions=PROJECTION_ACTIONS,
+        why=why,
+        reasons=[*dict.fromkeys(reason for reasons in why.values() for reason in reasons.values())],
     )
+
+
+def _reasons(projection: View) -> dict[str, str]:
+    """Return why the actions that are not allowed on a projection are not, by the name of the action. The sentences do
+    not name the projection, so that the page states each once.
+    """
+    return {
+        name: f"{action.title}: {unnamed(allowed['reason'], projection['name'])}"
+        for name, action in PROJECTION_ACTIONS.items()
+        if not (allowed := projection["allowed_actions"][action.allowed_by])["allowed"]
+    }
 
 
 def _lag(projection: dict[str, int | None]) -> int:
