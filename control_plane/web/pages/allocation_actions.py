@@ -103,15 +103,15 @@ ACTIONS: Final = {
     ),
     "open-ingress": Action(
         "Open ingress", "open_ingress",
-        "A public address or port leads to a slice. It is reserved at once, and becomes an endpoint when its node has"
-        " applied it.",
+        "A public address or port leads to a slice, from the networks that are entered or else from everywhere. It is"
+        " reserved at once, and becomes an endpoint when its node has applied it.",
         _open, _open_words, of="for",
         fields=(
             Field("kind", "Kind", "choice", value=_KINDS[0], choices=_KINDS, example=_KINDS[0]),
             Field("port", "Port of the slice (not for a whole address)", "number", required=False, value="22", example="22"),
             Field("public_port", "Public port (empty: a free one)", "number", required=False),
             Field("slot", "Index of the slot within the allocation, counted from 0", "number", value="0", example="0"),
-            Field("sources", "Networks that may connect, such as 203.0.113.0/24, one per line (empty: all)", "lines",
+            Field("sources", "Networks that may connect, such as 203.0.113.0/24, one per line (empty: every address)", "lines",
                   required=False),
         ),
     ),
