@@ -182,24 +182,22 @@ def _month(period: View) -> str:
     return str(period["starts_at"][: len("2026-11")])
 
 
-def closing_of(visit: Visit, period: View) -> View:
-    """Return whether the caller may close the first month of the open period now, in the form of `allowed_actions`."""
-    found: View = by_scope(visit, "close", scope="usage:write")["close"]
-    end = _month_end(period)
-    if not found["allowed"] or end <= datetime.now(UTC):
-        return found
-    reason = (
-        f"period {_month(period)} ends at {end:%Y-%m-%d %H:%M:%S}; close it then, or close a shorter period with"
-        " sliceplane usage periods close"
-    )
-    return {"allowed": False, "code": "period_not_ended", "reason": reason}
-
-
 def _first_month(period: View) -> Names:
     """Return the first values of the form that closes a period: its times only if it is not a whole month."""
     name, begin = _month(period), period["starts_at"]
     is_whole = begin == f"{name}-01T00:00:00Z"
     return {"name": name, **({} if is_whole else {"starts_at": begin, "ends_at": _stamp(_month_end(period))})}
+
+
+def _end_of(period: View) -> str:
+    """Return the end of the next period to close, and whether it has passed."""
+    end = _month_end(period)
+    is_over = end <= datetime.now(UTC)
+    return (
+        _stamp(end)
+        if is_over
+        else f"{prose(_stamp(end))}, not yet: the month can be closed then, a shorter period after its own end"
+    )
 
 
 def _stamp(time: datetime) -> str:
@@ -208,7 +206,7 @@ def _stamp(time: datetime) -> str:
 
 async def _open_period(visit: Visit, _names: Names) -> View:
     found = await visit.get("usage", "periods", "open")
-    return {**found, "allowed_actions": {"close": closing_of(visit, found)}}
+    return {**found, "allowed_actions": by_scope(visit, "close", scope="usage:write")}
 
 
 PERIOD: Final = Resource(
@@ -232,7 +230,7 @@ PERIOD: Final = Resource(
     page=lambda _names: "/usage",
     facts=lambda view: {
         "Begins": view["starts_at"],
-        "Ends": _stamp(_month_end(view)),
+        "Ends": _end_of(view),
         "Open usage": f"{amount(view['total']['price'])} until now, in the currency of SKU prices",
     },
     label=lambda _names: "close",

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from control_plane.web.pages.project_actions import LIMITS, PERIOD, PROJECT_ACTIONS, closing_of
+from control_plane.web.actions import by_scope
+from control_plane.web.pages.project_actions import LIMITS, PERIOD, PROJECT_ACTIONS
 from control_plane.web.visits import Visit, both, nothing
 
 _FILTERS: Final = ("period", "from", "to", "project", "sku", "label")
@@ -46,7 +47,7 @@ async def show(visit: Visit) -> Response:
         spent=await _spent(visit, budgets[0]["budget"]["month"], found, chosen) if budgets else None,
         narrowed=[_narrowed(group, each["key"]) for each in found["groups"]],
         closing=PERIOD.actions["close"],
-        may_close=closing_of(visit, periods["items"][0]),
+        may_close=by_scope(visit, "close", scope="usage:write")["close"],
     )
 
 
