@@ -138,14 +138,14 @@ def prose(text: str) -> str:
 
 
 def linked(value: Any) -> Markup | str:
-    """Return a scalar of a JSON document as text; the id of an allocation as a link to its page, and a time of the API
-    as date and time.
+    """Return a scalar of a JSON document as text; the id of an allocation as a link to its page, and times as date and
+    time.
     """
     text = scalar(value)
     if _TIME.fullmatch(text):
         return moment(text)
     if not _ALLOCATION.fullmatch(text):
-        return text
+        return prose(text)
     return Markup('<a href="/ui/allocations/{}">{}</a>').format(text, text)
 
 

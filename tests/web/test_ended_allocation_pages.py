@@ -46,7 +46,7 @@ def test_failed_allocation_keeps_the_serial_log_until_its_slots_are_empty(
     failed.report("slice.failed", reason={"code": "machine_absent", "message": "the machine is absent"})
     page = browser.open(own)
     assert "Lease ended" in page.text
-    assert "the slices are being removed, or are removed slice_not_on_node" in page.text
+    assert "the slices are being removed, or are removed (code slice_not_on_node)" in page.text
     assert f"/ui{own}/serial-log?slot=0" in page.attributes("a", "href")
     failed.report("slice.removed", absent=["machine"])
     page = browser.open(own)
