@@ -50,6 +50,7 @@ _TONES: Final = {
         "equal", "live", "allowed", "connected",
     ),
     "busy": (
+_NO_SLOT_HELD: Final = "no_slot_held"
         "requested", "placed", "provisioning", "starting", "stopping", "releasing", "registered", "discovered",
         "due", "sent", "waiting", "not_sealed", "resyncing", "reserved", "none", "asked", "running", "rebuilding", "connecting",
     ),
@@ -138,6 +139,16 @@ def prose(text: str) -> str:
 
 
 def linked(value: Any) -> Markup | str:
+def holds_slots(allocation: Mapping[str, Any]) -> bool:
+    """Return whether an allocation holds its slots, and nodes may have its slices. A failed allocation holds them until
+    their nodes have proved them empty; until then, a fault of its slots can be reported.
+    """
+    if allocation["state"] == "failed":
+        actions = allocation["allowed_actions"] or {}
+        return bool(actions.get("report_fault", {}).get("code") != _NO_SLOT_HELD)
+    return bool(allocation["state"] != "released")
+
+
     """Return a scalar of a JSON document as text; the id of an allocation as a link to its page, and times as date and
     time.
     """
@@ -305,3 +316,4 @@ def _environment() -> Environment:
 
 
 _ENVIRONMENT: Final = _environment()
+        holds_slots=holds_slots,
