@@ -119,7 +119,9 @@ def test_header_is_one_row_in_wide_windows_and_its_fields_never_overlap(visitor:
         assert (max(rows) - min(rows) < 20) is (width > 390), width
         assert width <= 390 or field.evaluate(_FITS), f"the placeholder is complete at {width} pixels"
         user = page.locator(".top .user")
-        assert width < 1920 or user.evaluate("(it) => it.scrollWidth <= it.clientWidth"), "the name is complete"
+        assert width < 1920 or user.evaluate("(it) => it.scrollWidth <= it.clientWidth"), (
+            "the name is complete"
+        )
 
 
 def test_no_page_runs_or_is_broken_by_one_of_a_hundred_hostile_texts(
