@@ -13,12 +13,15 @@ _WORDS: Final = {
     "slots": "slot", "endpoints": "endpoint", "images": "image", "devices": "device", "sources": "source",
     "labels": "label", "public_addresses": "public",
     "slot_id": "slot", "node_id": "node", "allocation_id": "allocation", "ingress_id": "ingress",
-    "mac_address": "MAC", "private_ip": "address", "actual_ip": "observed at", "lease_state": "DHCP",
-    "sku": "SKU", "skus": "SKU", "vcpus": "vCPU", "memory_mib": "memory", "numa_node": "NUMA node", "l2_domain": "L2 domain",
+    "mac_address": "MAC", "mac": "MAC", "private_ip": "address", "actual_ip": "observed at",
+    "expected_ip": "expected address", "lease_state": "DHCP",
+    "sku": "SKU", "skus": "SKU", "sku_version": "SKU version", "slot_index": "index", "vcpus": "vCPU", "memory_mib": "memory", "numa_node": "NUMA node", "l2_domain": "L2 domain",
     "expires_at": "until", "requested_by": "requested by",
-    "agent_version": "agent", "key_thumbprint": "key", "network_mode": "mode",
+    "agent_version": "agent", "key_thumbprint": "key", "key_id": "key", "network_mode": "mode",
 }  # fmt: skip
-_WORDS_OF_HOLDERS: Final = {"value": "held", "stream": "held by"}
+_WORDS_OF_HOLDERS: Final = {
+    "value": "held", "stream": "held by", "kind": "kind of address", "since": "held since position",
+}  # fmt: skip
 
 
 def parts_of(path: str) -> list[str]:

@@ -35,17 +35,30 @@ _LONGEST: Final = 60
 _BETWEEN: Final = " / "
 """Separator between the names in the path of a field."""
 _UNREADABLE: Final = ("_sha256", "_thumbprint", "public_key")
+_LEFT_OUT: Final = frozenset({
+    "session", "current_session", "presented_session", "session_id", "console_id", "message_id", "order_id", "network_id",
+    "network_policy_id", "project_network_id", "credential", "use", "serial", "origin", "lead_seconds", "idle_seconds",
+    "started_at", "granted_at", "queued_at", "revoked_at",
+})  # fmt: skip
+"""Fields of events that the line of an event leaves out: counters and ids of the control plane, and times that are
+nearly those of the event. The page of the event shows them.
+"""
+_LISTED: Final = ("skus", "leftovers", "vacated", "added", "withdrawn", "missing", "limits", "reservations")
+"""Lists and records of an event that its line shows."""
+_SECONDS: Final = "_seconds"
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}", re.ASCII)
 _KIND: Final = re.compile(r"[A-Za-z]+(?: [a-z]+)?", re.ASCII)
 """Words before the name of a resource at the begin of a sentence, such as `node` or `API key`."""
 _LEASE_OVER: Final = ("releasing", "released", "failed")
+_NO_SLOT_HELD: Final = "no_slot_held"
 _ABBREVIATION: Final = re.compile(r"\bsku\b")
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _MIB_PER_GIB: Final = 1024
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_WORDS_OF_UNITS: Final = {"d": "day", "h": "hour", "min": "minute", "s": "second"}
 _TONES: Final = {
     "good": (
         "active", "free", "enrolled", "done", "ok", "ready", "offered", "published", "bound", "suitable", "sealed", "closed",
@@ -128,10 +141,31 @@ def is_lease_over(allocation: Mapping[str, Any]) -> bool:
     return allocation["state"] in _LEASE_OVER
 
 
+def holds_slots(allocation: Mapping[str, Any]) -> bool:
+    """Return whether an allocation holds its slots, and nodes may have its slices. A failed allocation holds them until
+    their nodes have proved them empty; until then, a fault of its slots can be reported.
+    """
+    if allocation["state"] == "failed":
+        actions = allocation["allowed_actions"] or {}
+        return bool(actions.get("report_fault", {}).get("code") != _NO_SLOT_HELD)
+    return bool(allocation["state"] != "released")
+
+
 def span(seconds: float) -> str:
     """Return a duration in the largest unit that fits, rounded down. A no-break space separates number and unit."""
+    number, unit = _in_largest_unit(seconds)
+    return f"{number}\N{NO-BREAK SPACE}{unit}"
+
+
+def span_in_words(seconds: float) -> str:
+    """Return a duration in the largest unit that fits, rounded down, such as `14 days`."""
+    number, unit = _in_largest_unit(seconds)
+    return f"{number} {_WORDS_OF_UNITS[unit]}{'' if number == 1 else 's'}"
+
+
+def _in_largest_unit(seconds: float) -> tuple[int, str]:
     size, unit = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
-    return f"{int(seconds // size)}\N{NO-BREAK SPACE}{unit}"
+    return int(seconds // size), unit
 
 
 def prose(text: str) -> str:
@@ -148,8 +182,8 @@ def unnamed(sentence: str, name: str) -> str:
 
 
 def linked(value: Any) -> Markup | str:
-    """Return a scalar of a JSON document as text; the id of an allocation as a link to its page, and a time of the API
-    as date and time. HTML stays as it is.
+    """Return a scalar of a JSON document as text; the id of an allocation as a link to its page, and times as date and
+    time. HTML stays as it is.
     """
     if isinstance(value, Markup):
         return value
@@ -157,7 +191,7 @@ def linked(value: Any) -> Markup | str:
     if _TIME.fullmatch(text):
         return moment(text)
     if not _ALLOCATION.fullmatch(text):
-        return text
+        return prose(text)
     return Markup('<a href="/ui/allocations/{}">{}</a>').format(text, text)
 
 
@@ -174,8 +208,8 @@ def amount(value: str | int, others: Iterable[str | int | None] = ()) -> str:
     return f"{Decimal(value):,.{decimals}f}"
 
 
-def took(seconds: float | None) -> str:
-    """Return the time that a step took, such as `120 ms`, `3.4 s` or `2 h`; empty if it is not known."""
+def elapsed(seconds: float | None) -> str:
+    """Return the time between two events, such as `120 ms`, `3.4 s` or `2 h`; empty if it is not known."""
     if seconds is None:
         return ""
     if seconds < 1:
@@ -183,34 +217,51 @@ def took(seconds: float | None) -> str:
     return f"{seconds:.1f}\N{NO-BREAK SPACE}s" if seconds < _MINUTE else span(seconds)
 
 
-def gist(data: Mapping[str, Any], of: str = "") -> Markup:
+def gist(event: Mapping[str, Any], of: str = "") -> Markup:
     """Return the content of an event in one line, for every type of event. Values equal to `of`, the name of the
-    resource that the page shows, and values that mean nothing to a reader, such as digests and keys, are omitted.
+    resource that the page shows, or to the actor, and values that mean nothing to a reader, such as digests, keys and
+    counters, are omitted.
     """
-    shown = {name: each for name, each in data.items() if each != of and not name.endswith(_UNREADABLE)}
+    known = (of, event["actor"])
+    shown = {
+        name: each
+        for name, each in event["data"].items()
+        if each not in known and name not in _LEFT_OUT and not name.endswith(_UNREADABLE)
+    }
+    if "reason" in shown:
+        shown.pop("failures", None)
+    if str(shown.get("slot_id", "")).startswith(f"{shown.get('node_id')}/"):
+        del shown["node_id"]
     return Markup(", ").join(_parts(shown))
 
 
 def _parts(data: Mapping[str, Any]) -> Iterator[str | Markup]:
     for name, value in data.items():
-        match name, value:
-            case _, None | "":
-                continue
-            case "allocation_id", _:
-                yield linked(value)
-            case "slot_id" | "node_id", _:
-                yield str(value)
-            case "reason", str():
-                yield prose(value)
-            case _, dict() | list():
-                yield from _of_record(name, value)
-            case _, str() if _TIME.fullmatch(value):
-                yield f"{readable_name([name])} {prose(value)}"
-            case _, _:
-                yield from _short(name, scalar(value))
+        if value not in (None, "") and value is not False:
+            yield from _of_field(name, value)
 
 
-def _of_record(name: str, value: Any) -> Iterator[str]:
+def _of_field(name: str, value: Any) -> Iterator[str | Markup]:
+    match name, value:
+        case _, True:
+            yield readable_name([name])
+        case "allocation_id", _:
+            yield linked(value)
+        case "task_id", _:
+            yield Markup('task <a href="/ui/tasks/{}">{}…{}</a>').format(value, value[:8], value[-4:])
+        case "slot_id" | "node_id", _:
+            yield str(value)
+        case "reason", str():
+            yield prose(value)
+        case _, dict() | list():
+            yield from _of_record(name, value)
+        case _, int() if name.endswith(_SECONDS):
+            yield f"{readable_name([name.removesuffix(_SECONDS)])} {span(value)}"
+        case _, _:
+            yield from _short(name, scalar(value))
+
+
+def _of_record(name: str, value: Any) -> Iterator[str | Markup]:
     """Yield what a line shows of a record or a list in an event: most are left out."""
     match name, value:
         case ("reason", {"message": message}) | ("failures", [*_, {"reason": {"message": message}}]):
@@ -219,6 +270,12 @@ def _of_record(name: str, value: Any) -> Iterator[str]:
             yield "slots " + " ".join(str(each.get("slot_id", "")) for each in slots)
         case "drift", [*drift]:
             yield ", ".join(str(each.get("kind", "")) for each in drift)
+        case _, {"name": str(named), "version": int(version)}:
+            yield f"{readable_name([name])} {named} version {version}"
+        case _, [*listed] if listed and name in _LISTED:
+            yield from _short(name, " ".join(map(str, listed)))
+        case _, dict() if name in _LISTED:
+            yield from _parts(value)
         case _:
             pass
 
@@ -226,7 +283,7 @@ def _of_record(name: str, value: Any) -> Iterator[str]:
 def _short(name: str, text: str) -> Iterator[str]:
     # A text of JSON, such as the result of a task, is left out like a record.
     if not text.startswith(("{", "[")):
-        yield f"{readable_name([name])} {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"
+        yield f"{readable_name([name])} {prose(text if len(text) <= _LONGEST else text[:_LONGEST] + '…')}"
 
 
 def field_name(path: str) -> Markup:
@@ -301,14 +358,15 @@ def _environment() -> Environment:
     )
     filters = {
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
-        "tone": tone_of, "fact": fact, "mark": mark_of, "slot_status": slot_status, "scalar": scalar, "as_json": as_json, "took": took,
+        "tone": tone_of, "fact": fact, "mark": mark_of, "slot_status": slot_status, "scalar": scalar, "as_json": as_json, "elapsed": elapsed,
         "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount,
-        "breakable": breakable, "mib": mib, "field_name": field_name, "unnamed": unnamed,
+        "breakable": breakable, "mib": mib, "field_name": field_name, "span_in_words": span_in_words, "unnamed": unnamed,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(
         release=release(),
         forms_of_times=FORMS,
+        holds_slots=holds_slots,
         is_lease_over=is_lease_over,
         new_key=lambda: str(uuid4()),
         without_cursor=_without_cursor,

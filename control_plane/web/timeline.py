@@ -17,18 +17,21 @@ LEVELS: Final = ("routine", "normal", "important")
 """Levels of importance, ascending. Events below the chosen level are folded."""
 _DEFAULT: Final = "normal"
 IMPORTANT: Final = frozenset({
-    "failed", "bring_up_failed", "degraded", "excluded", "quarantined", "force_released", "lost", "revoked",
-    "key_revoked", "principal_revoked", "refused", "message_refused", "head_refused", "lease_expired", "release_overdue",
-    "slice_interrupted", "slice_removal_incomplete", "slice_removal_overridden", "agent_superseded", "reports_throttled",
-    "replaced", "event_skipped",
+    "access.key_revoked", "access.principal_revoked", "allocation.failed", "allocation.lease_expired",
+    "allocation.release_overdue", "allocation.replaced", "allocation.slice_interrupted", "allocation.slice_removal_incomplete",
+    "allocation.slice_removal_overridden", "console.failed", "ingress.lost", "node.agent_superseded", "node.bring_up_failed",
+    "node.degraded", "node.excluded", "node.head_refused", "node.reports_throttled", "node.revoked", "order.message_refused",
+    "order.refused", "projection.event_skipped", "slot.bring_up_failed", "slot.degraded", "slot.excluded", "slot.force_released",
+    "slot.quarantined", "task.failed",
 })  # fmt: skip
-"""Last parts of the types of events that report a failure, or an intervention."""
+"""Types of events that report a failure, or an intervention. The API filters by at most 50 types."""
 ROUTINE: Final = frozenset({
-    "specified", "readiness_check_set", "lease_granted", "lease_renewed", "slice_address_observed", "inspected",
-    "devices_checked", "devices_described", "devices_granted", "repaired", "reports_resumed", "session_started",
-    "session_ended",
+    "access.session_ended", "access.session_started", "allocation.lease_granted", "allocation.lease_renewed",
+    "allocation.readiness_check_set", "allocation.slice_address_observed", "allocation.specified", "node.inspected",
+    "node.repaired", "node.reports_resumed", "slot.devices_checked", "slot.devices_described", "slot.devices_granted",
+    "slot.repaired", "task.requested", "task.retried", "task.succeeded",
 })  # fmt: skip
-ROUTINE_TYPES: Final = frozenset({"task.requested", "task.succeeded", "task.retried"})
+"""Types of events that repeat, or that follow from another."""
 TIMELINE_PAGE: Final = 250
 """Number of events of one page of a timeline; a run is folded within a page."""
 _SHORTEST: Final = 2
@@ -43,7 +46,7 @@ class Step(NamedTuple):
 
     event: Mapping[str, Any]
     level: str
-    took: float | None
+    since_previous: float | None
 
 
 class Fold(NamedTuple):
@@ -59,6 +62,11 @@ class Fold(NamedTuple):
     def id(self) -> int:
         """Position of the oldest event: newer events can join the run."""
         return int(self.steps[-1].event["position"])
+
+    @property
+    def seconds(self) -> float:
+        """Time from the oldest to the newest event."""
+        return sum(each.since_previous or 0 for each in self.steps[:-1])
 
     @property
     def types(self) -> list[tuple[str, int]]:
@@ -93,10 +101,15 @@ class Timeline(NamedTuple):
 
 def level_of(kind: str) -> str:
     """Return the importance of a type of event. A type that the console does not know is normal."""
-    last = kind.rpartition(".")[2]
-    if last in IMPORTANT:
+    if kind in IMPORTANT:
         return "important"
-    return "routine" if last in ROUTINE or kind in ROUTINE_TYPES else "normal"
+    return "routine" if kind in ROUTINE else "normal"
+
+
+def chosen_level(visit: Visit) -> str:
+    """Return the level of importance in the page's address, or the default."""
+    level = visit.query("level")
+    return level if level in LEVELS else _DEFAULT
 
 
 async def read_seal(visit: Visit) -> Seal | None:
@@ -113,8 +126,7 @@ async def read_seal(visit: Visit) -> Seal | None:
 
 def timeline_of(visit: Visit, events: Sequence[Mapping[str, Any]], seal: Seal | None) -> Timeline:
     """Return the timeline of events, newest first, at the level and with the open folds of the page's address."""
-    level = visit.query("level")
-    chosen = level if level in LEVELS else _DEFAULT
+    chosen = chosen_level(visit)
     opened = {int(each) for each in (visit.query("open") or "").split(",")[:_MOST_OPEN] if _is_position(each)}
     levels = [(each, visit.url(level=None if each == _DEFAULT else each, open=None)) for each in LEVELS]
     steps = _steps(events)
@@ -129,10 +141,10 @@ def _is_position(text: str) -> bool:
 
 def _steps(events: Sequence[Mapping[str, Any]]) -> list[Step]:
     times = [datetime.fromisoformat(each["recorded_at"]) for each in events]
-    took = [(one - before).total_seconds() for one, before in pairwise(times)]
+    gaps = [(one - before).total_seconds() for one, before in pairwise(times)]
     return [
         Step(each, level_of(each["type"]), seconds)
-        for each, seconds in zip(events, [*took, None], strict=False)
+        for each, seconds in zip(events, [*gaps, None], strict=False)
     ]
 
 
@@ -149,8 +161,8 @@ def _rows(visit: Visit, steps: Sequence[Step], level: str, opened: set[int]) -> 
         for each in shown:
             if fold is None or fold.is_open:
                 yield kind, each
-            if (each.took or 0) >= IDLE_SECONDS:
-                yield "idle", each.took
+            if (each.since_previous or 0) >= IDLE_SECONDS:
+                yield "idle", each.since_previous
 
 
 def _fold(visit: Visit, steps: Sequence[Step], opened: set[int]) -> Fold:

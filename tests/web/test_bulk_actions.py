@@ -75,7 +75,7 @@ def test_preview_changes_nothing_and_offers_only_allowed_items_with_the_reason_o
     with plane.client() as client:
         refused = client.get(f"/allocations/{placed}").json()["allowed_actions"]["stop"]
     reason = refused["reason"].replace(f"allocation {placed}", "the allocation")
-    assert f"{reason} {refused['code']}" in page.text
+    assert f"{reason} (code {refused['code']})" in page.text
     assert "alc-absent" in page.text
     assert f"sliceplane allocations stop {fleet.active[0]}" in page.attributes("button", "data-copy")
     assert plane.last_position() == position

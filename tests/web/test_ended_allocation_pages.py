@@ -2,6 +2,7 @@
 
 import re
 
+from control_plane.web.pages.allocations import lease_end
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -30,11 +31,15 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles(emptied
     ended.report("slice.removed", absent=["machine"])
     released = browser.open(own)
     assert "Lease ended" in released.text
+    assert "Slots released 2" in released.text
+    assert re.search(r"Former slots The allocation held these slots until \S+ \S+\. Other", released.text)
+    assert "Former slots" not in releasing.text
     assert "The allocation is released already." in released.text
     assert f"/ui{own}/release" not in released.attributes("a", "href")
     assert not consoles & set(released.attributes("a", "href"))
     until(lambda: "released" in browser.open("/allocations?label=kind=ended").text, "the release is listed")
-    assert " ended kind=ended" in browser.open("/allocations?label=kind=ended").text
+    listed = browser.open("/allocations?label=kind=ended").text
+    assert f"formerly {ended.slot['slot_id']} ended kind=ended" in listed
 
 
 def test_failed_allocation_keeps_the_serial_log_until_its_slots_are_empty(
@@ -46,9 +51,20 @@ def test_failed_allocation_keeps_the_serial_log_until_its_slots_are_empty(
     failed.report("slice.failed", reason={"code": "machine_absent", "message": "the machine is absent"})
     page = browser.open(own)
     assert "Lease ended" in page.text
-    assert "the slices are being removed, or are removed slice_not_on_node" in page.text
+    assert "the slices are being removed, or are removed (code slice_not_on_node)" in page.text
+    assert "Reason: the machine is absent (code machine_absent)" in page.text
+    assert "Former slots" not in page.text
     assert f"/ui{own}/serial-log?slot=0" in page.attributes("a", "href")
     failed.report("slice.removed", absent=["machine"])
     page = browser.open(own)
     assert f"/ui{own}/serial-log?slot=0" not in page.attributes("a", "href")
-    assert "slice_not_on_node" not in page.text.partition("Slots")[2]
+    assert "slice_not_on_node" not in page.text.partition("Former slots")[2]
+    until(lambda: "formerly n1/0" in browser.open("/allocations").text, "the list has no current slot")
+
+
+def test_lease_ended_when_its_end_was_recorded_but_not_after_its_planned_end() -> None:
+    planned, early, late = "2026-01-01T10:00:00.5Z", "2026-01-01T09:59:00Z", "2026-01-01T10:00:01Z"
+    for recorded, ended in ((early, early), (late, planned)):
+        events = [{"type": "allocation.lease_ended", "recorded_at": recorded}]
+        assert lease_end({"lease": {"expires_at": planned}}, events) == ended
+    assert lease_end({"lease": {"expires_at": planned}}, []) is None

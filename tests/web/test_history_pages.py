@@ -1,6 +1,7 @@
 """The history explorer of the web console: states at any time, changes, and the difference of two times."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,8 @@ def test_difference_of_two_positions_lists_only_the_fields_that_differ(
     assert "lease granted at none" in table
     assert "lease until none" in table
     assert "mode" not in table
+    assert "version" not in table
+    assert "generation" not in page.text
     same = admin.open(f"{own}&compared=position:{active}&at=position:{active}")
     assert "Nothing differs." in same.text
     assert admin.open(f"{own}&compared=position:{active}&at=position:{placed}").status == 422
@@ -63,6 +66,10 @@ def test_history_names_fields_with_words_and_has_their_paths_as_titles(
         ("slots / 1 / mac_address", "slot 1 MAC"),
         ("memory_mib", "memory (MiB)"),
         ("kind", "kind"),
+        ("holders / 0 / kind", "kind of address"),
+        ("holders / 0 / since", "held since position"),
+        ("slots / 0 / slot_index", "slot index"),
+        ("sku_version", "SKU version"),
         ("value", "value"),
         ("holders / 0 / value", "held"),
         ("labels / a / b_c", "label a / b_c"),
@@ -75,14 +82,38 @@ def test_path_of_a_field_is_shown_as_its_readable_name(path: str, shown: str) ->
 
 
 def test_line_of_an_event_names_fields_with_words() -> None:
+    def line(data: dict[str, Any], of: str = "") -> str:
+        return gist({"actor": "key:robot", "data": data}, of)
+
     data = {
         "sku": "lab.small",
         "mac_address": "52:54:00:00:00:01",
         "lease_seconds": 60,
         "l2_domain": "default",
     }
-    assert gist(data) == "SKU lab.small, MAC 52:54:00:00:00:01, lease seconds 60, L2 domain default"
-    assert gist({"expires_at": "2026-11-28T10:00:00Z"}) == "until 2026-11-28 10:00:00"
+    assert line(data) == "SKU lab.small, MAC 52:54:00:00:00:01, lease 1\xa0min, L2 domain default"
+    assert line({"expires_at": "2026-11-28T10:00:00Z"}) == "until 2026-11-28 10:00:00"
+    assert (
+        line({"sku": {"name": "s", "version": 2, "content": {}}, "simulated": True})
+        == "SKU s version 2, simulated"
+    )
+    assert line({"limits": {"max_lease_seconds": 86400}, "reservations": {"s": 4}}) == "max lease 1\xa0d, s 4"
+    assert line({"vacated": ["n1/0", "n1/1"], "ready": False}) == "vacated n1/0 n1/1"
+
+
+def test_line_of_an_event_leaves_out_counters_repeated_names_and_the_name_of_the_page() -> None:
+    data = {
+        "node_id": "n1",
+        "slot_id": "n1/0",
+        "session": 2,
+        "session_id": "ses-1",
+        "actor": "key:robot",
+        "reason": {"code": "c", "message": "it failed at 2026-11-28T10:00:00.123456+00:00"},
+        "failures": [{"reason": {"message": "another sentence"}}],
+    }
+    shown = gist({"actor": "key:robot", "data": data})
+    assert shown == "n1/0, it failed at 2026-11-28 10:00:00"
+    assert gist({"actor": "key:robot", "data": data}, "n1/0") == "n1, it failed at 2026-11-28 10:00:00"
 
 
 def test_changes_lead_to_the_state_after_them_and_to_their_neighbours(

@@ -111,13 +111,17 @@ def test_header_is_one_row_in_wide_windows_and_its_fields_never_overlap(visitor:
     visitor.open("/")
     page.get_by_text("Views", exact=True).wait_for()
     field = page.get_by_role("searchbox")
-    for width in (1265, *_WIDTHS):
+    for width in (1920, 1265, *_WIDTHS):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate(_OVERLAPS) == [], width
         tops = [page.get_by_role("link", name="Overview"), field, page.get_by_role("button", name="Log out")]
         rows = [each.evaluate("(it) => it.closest('nav, form').getBoundingClientRect().top") for each in tops]
         assert (max(rows) - min(rows) < 20) is (width > 390), width
         assert width <= 390 or field.evaluate(_FITS), f"the placeholder is complete at {width} pixels"
+        user = page.locator(".top .user")
+        assert width < 1920 or user.evaluate("(it) => it.scrollWidth <= it.clientWidth"), (
+            "the name is complete"
+        )
 
 
 def test_no_page_runs_or_is_broken_by_one_of_a_hundred_hostile_texts(

@@ -139,6 +139,7 @@ def test_overview_names_a_sku_without_history_and_shows_its_numbers_in_a_table(
     assert "Table of lab.small" in page.text
     assert "All allocations" in page.text
     assert "All events" in page.text
+    assert "Allocations active 1" in re.sub("[●] ", "", page.text)
     assert "Table of lab.small" not in logged_in(running.plane, keys["owner"].secret).open("/").text
 
 
@@ -332,7 +333,11 @@ def test_bring_up_that_succeeded_is_not_retried_because_it_has_succeeded(
         "select order_id::text from work.task where allocation_id = %(id)s", id=running.id
     )
     until(is_done, "the order is done")
-    assert "the task has succeeded and cannot be retried task_succeeded" in admin.open(f"/tasks/{order}").text
+    page = admin.open(f"/tasks/{order}").text
+    assert "the task has succeeded and cannot be retried (code task_succeeded)" in page
+    assert "Sent to the node once" in page
+    assert "unknown" not in page
+    assert "Attempt –" not in page
 
 
 def test_page_of_an_unknown_path_has_the_menu_only_for_a_logged_in_browser(
@@ -446,7 +451,10 @@ def test_form_creates_an_allocation_once_and_a_refusal_keeps_what_was_entered(
 
     stop = view["allowed_actions"]["stop"]
     assert f"/ui/allocations/{name}/stop" not in created.attributes("a", "href")
-    assert f"{stop['reason'].replace(f'allocation {name}', 'the allocation')} {stop['code']}" in created.text
+    assert (
+        f"{stop['reason'].replace(f'allocation {name}', 'the allocation')} (code {stop['code']})"
+        in created.text
+    )
     assert admin.submit(f"/allocations/{name}/stop").status == 409
     assert admin.submit(f"/allocations/{name}/renew", hours="x").status == 422
     assert "not_confirmed" in admin.submit(f"/allocations/{name}/release").text

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,14 +14,16 @@ from control_plane.web.commands import Command, command_of
 from control_plane.web.pages import consoles
 from control_plane.web.pages.allocation_actions import ACTIONS, ALLOCATION
 from control_plane.web.pages.bulk_actions import ALLOCATIONS
+from control_plane.web.rendering import holds_slots
 from control_plane.web.timeline import TIMELINE_PAGE, read_seal, timeline_of
 from control_plane.web.visits import Form, Visit, both, nothing
 
 _TIMELINE: Final = 100
-_LEASE_ENDED: Final = "allocation.lease_ended"
+_LEASE_ENDED: Final = ("allocation.lease_ended",)
+_SLOTS_RELEASED: Final = ("allocation.released", "slot.released", "slot.force_released")
 _LOG_LINES: Final = 2000
-_SLOTS_OF_NODE: Final = 500
 """Number of lines of a serial log that its page shows by default."""
+_SLOTS_OF_NODE: Final = 500
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SSH_PORT: Final = 22
@@ -71,17 +73,33 @@ async def show(visit: Visit) -> Response:
         timeline=timeline_of(visit, events, seal),
         requested_by=oldest[0]["actor"] if oldest else None,
         has_older=timeline["next_cursor"] is not None,
-        lease_ended_at=next((each["recorded_at"] for each in events if each["type"] == _LEASE_ENDED), None),
+        lease_ended_at=lease_end(found, events),
+        slots_released_at=None if holds_slots(found) else _newest(events, _SLOTS_RELEASED),
         after=f"{events[0]['epoch']}.{events[0]['position']}" if events else "",
         tasks=None if tasks is None else tasks["items"],
         logins=[*_logins(found)],
         actions=ACTIONS,
         allowed_actions=_without_repeated_actions(found),
         commands=_commands(visit, found),
-        on_nodes=at is None and consoles.is_on_nodes(found),
+        on_nodes=at is None and holds_slots(found),
         console=consoles.allowed(visit, found),
         terminal=consoles.allowed_terminal(found),
     )
+
+
+def _newest(events: Sequence[Mapping[str, Any]], types: Sequence[str]) -> str | None:
+    """Return when the newest event of these types was recorded; None if there is none. `events` are newest first."""
+    return next((each["recorded_at"] for each in events if each["type"] in types), None)
+
+
+def lease_end(allocation: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return when the lease of an allocation ended, None if it has not: when this was recorded, but not later than the
+    end of the lease, as for its usage. A lease that ends by its time is recorded a moment later.
+    """
+    recorded = _newest(events, _LEASE_ENDED)
+    if recorded is None or allocation["lease"] is None:
+        return recorded
+    return min(recorded, str(allocation["lease"]["expires_at"]), key=datetime.fromisoformat)
 
 
 def _without_repeated_actions(allocation: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +192,7 @@ def _is_until(event: Mapping[str, Any], at: str) -> bool:
 
 def _logins(allocation: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """Yield the command lines of ssh(1) that log in to the slices of an allocation: one for each endpoint that leads to
-    the SSH server of a slice, and, if the allocation has access by the SSH gateway, one for each slice through it.
+    the SSH server of a slice, and, if the deployment has an SSH gateway, one for each slice through it.
     """
     if allocation.get("ssh_gateway"):
         for number, slot in enumerate(allocation["slots"]):

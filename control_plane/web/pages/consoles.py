@@ -44,15 +44,6 @@ def allowed(visit: Visit, allocation: Mapping[str, Any] | None) -> Mapping[str, 
     return found
 
 
-def is_on_nodes(allocation: Mapping[str, Any]) -> bool:
-    """Return whether nodes may still have slices of an allocation at present. A failed allocation keeps its slots until
-    their nodes have proved them empty; until then, a fault of its slots can be reported.
-    """
-    if allocation["state"] == "failed":
-        return bool(allocation["allowed_actions"]["report_fault"]["allowed"])
-    return bool(allocation["state"] != "released")
-
-
 def allowed_terminal(allocation: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return whether the caller may open a terminal in the slices of an allocation, in the form of `allowed_actions`.
     An allocation in the past has no terminals.

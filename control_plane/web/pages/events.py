@@ -10,7 +10,7 @@ from starlette.responses import Response
 from control_plane.web.calls import Refusal
 from control_plane.web.commands import command_of
 from control_plane.web.rendering import fields_of
-from control_plane.web.timeline import TIMELINE_PAGE, read_seal, timeline_of
+from control_plane.web.timeline import IMPORTANT, TIMELINE_PAGE, chosen_level, read_seal, timeline_of
 from control_plane.web.visits import Visit, both, nothing
 
 _FILTERS: Final = ("type", "actor", "project", "stream", "node", "correlation", "from", "to")
@@ -26,9 +26,13 @@ class Branch(NamedTuple):
 
 
 async def show_list(visit: Visit) -> Response:
-    """List events, newest first, filtered by type, actor, project, stream, node, correlation id and time."""
+    """List events, newest first, filtered by type, actor, project, stream, node, correlation id and time. At the level
+    `important`, the API filters by the important types, because a page of the ledger may have no important event.
+    """
     chosen = {name: visit.query(name) for name in _FILTERS}
-    api = {name: value for name, value in chosen.items() if name not in ("node", "stream")}
+    api: dict[str, Any] = {name: value for name, value in chosen.items() if name not in ("node", "stream")}
+    if chosen["type"] is None and chosen_level(visit) == "important":
+        api["type"] = sorted(IMPORTANT)
     times = {name: visit.moment(name) for name in ("from", "to")}
     streams = await _streams(visit, chosen["stream"], chosen["node"])
     listed, seal = await both(

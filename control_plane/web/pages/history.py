@@ -19,6 +19,8 @@ _CHANGES: Final = 100
 _STREAMS: Final = frozenset({"allocation", "node", "slot"})
 """Kinds of resources that have a stream of events of their own."""
 _QUERY: Final = ("kind", "name", "at", "from", "compared")
+_LEFT_OUT: Final = frozenset({"id", "version", "generation"})
+"""Fields of a resource that the page leaves out: its name, which is the title, and its counters."""
 
 
 class Slider(NamedTuple):
@@ -67,8 +69,8 @@ async def show(visit: Visit) -> Response:
         "history.html",
         found=found,
         held=await holdings(visit, kind, found["state"], visit.at),
-        changes=changes,
-        rows=[*fields_of(found["state"])],
+        changes={**changes, "changes": [_readable(each) for each in changes["changes"]]},
+        rows=[each for each in fields_of(found["state"]) if each[0] not in _LEFT_OUT],
         slider=_slider(found, changes["changes"], first and first["changes"]),
         neighbours=_neighbours(found["at"]["position"], changes["changes"]),
         difference=None if compared_to is None else [*_differences(compared_to)],
@@ -78,6 +80,12 @@ async def show(visit: Visit) -> Response:
         link=lambda **changed: f"{ROOT}/history?{urlencode(_given({**chosen, **changed}))}",
         **values,
     )
+
+
+def _readable(change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a change without the fields that the page leaves out."""
+    fields = [each for each in change["fields"] if each["path"].removeprefix("/") not in _LEFT_OUT]
+    return {**change, "fields": fields}
 
 
 def _given(query: Mapping[str, str | None]) -> dict[str, str]:
@@ -131,5 +139,5 @@ def _differences(sides: Mapping[str, Any]) -> Iterator[Difference]:
     """Yield the fields that differ between the two states of a response with changes."""
     before, after = dict(fields_of(sides["before"])), dict(fields_of(sides["after"]))
     for field in {**before, **after}:
-        if before.get(field) != after.get(field):
+        if before.get(field) != after.get(field) and field not in _LEFT_OUT:
             yield Difference(field, before.get(field), after.get(field))

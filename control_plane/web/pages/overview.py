@@ -31,7 +31,7 @@ async def show(visit: Visit) -> Response:
         capacity=None if capacity is None else charts(capacity),
         allocations=None if allocations is None else allocations["items"][:_SHOWN],
         states=_states(allocations),
-        counted=COUNTED,
+        counted=COUNTED if allocations and allocations["next_cursor"] is not None else None,
         tasks=None if tasks is None else tasks["items"],
         events=None if events is None else events["items"],
     )

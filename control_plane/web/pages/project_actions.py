@@ -192,12 +192,8 @@ def _first_month(period: View) -> Names:
 def _end_of(period: View) -> str:
     """Return the end of the next period to close, and whether it has passed."""
     end = _month_end(period)
-    is_over = end <= datetime.now(UTC)
-    return (
-        _stamp(end)
-        if is_over
-        else f"{prose(_stamp(end))}, not yet: the month can be closed then, a shorter period after its own end"
-    )
+    later = "" if end <= datetime.now(UTC) else ", not yet: until then, only a shorter period can be closed"
+    return f"{_stamp(end)}{later}"
 
 
 def _stamp(time: datetime) -> str:
