@@ -62,6 +62,12 @@ def test_free_slot_that_placement_cannot_use_is_shown_as_blocked(admin: Browser)
     assert "▲ blocked" in admin.open("/nodes/rack-2").text
     assert "free, but not placeable: " in admin.open("/nodes/rack-2").text
     assert "▲ blocked" in admin.open("/nodes/rack-2/slots/0").text
+    overview = admin.open("/").text
+    assert "▲ blocked 4 Blocked: no slice can be placed there now (2 " in overview
+    assert "2 unreachable" in overview
+    assert "The past does not include which nodes were unreachable" in overview
+    assert "Now: 4 blocked." in overview
+    assert "● free" not in overview
 
 
 @pytest.mark.parametrize(
