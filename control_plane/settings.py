@@ -162,7 +162,7 @@ class Settings(ProgramSettings):
     if the new interval is below a quarter of the old one, all nodes count as unreachable until then."""
 
     currency: str = Field(default="USD", pattern="^[A-Z]{3}$")
-    """Currency of all prices (ISO 4217), for exports in FOCUS."""
+    """Currency of all prices (ISO 4217), for exports in FOCUS and the web console."""
     provider_name: str = Field(default="Sliceplane", min_length=1, max_length=200)
     """Name of the operator, which provides the service and issues the bill, for exports in FOCUS."""
     billing_account: str = Field(default="default", min_length=1, max_length=200)

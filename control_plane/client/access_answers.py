@@ -188,3 +188,5 @@ class Caller(Answer, frozen=True):
     credential: str | None = None
     credential_kind: str | None = None
     expires_at: datetime | None = None
+    currency: str | None = None
+    """Currency of all prices and amounts (ISO 4217)."""

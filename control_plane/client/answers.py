@@ -529,6 +529,13 @@ class DriftCount(Answer, frozen=True):
     blocking: int
 
 
+class BlockedSlotCount(Answer, frozen=True):
+    """Numbers of free slots in which no slice can be placed now."""
+
+    by_reason: dict[str, int]
+    by_sku: dict[str, int]
+
+
 class Status(Answer, frozen=True):
     """The status of the control plane: its health checks, and counts, which are present only if Postgres responds."""
 
@@ -536,6 +543,7 @@ class Status(Answer, frozen=True):
     checks: tuple[HealthCheck, ...]
     nodes: dict[str, int] | None = None
     slots: dict[str, int] | None = None
+    blocked_slots: BlockedSlotCount | None = None
     drift: DriftCount | None = None
     tasks: dict[str, int] | None = None
     failing_sinks: tuple[str, ...] = ()

@@ -27,24 +27,26 @@ class Chart(NamedTuple):
     `most` is the largest total number of slots at one of these times, at least 1; it is the top of the chart. `areas`
     are the areas of the statuses from bottom to top, without statuses that no slot has. `rows` are the numbers by
     status, each row with its time, at the first time and at each later one at which a number differs from that of the
-    time before. `last` are the numbers by status at the last time. `has_history` is False if the SKU had no slots
-    before the last time, so that its areas have no width.
+    time before. `now` are the numbers by status now: free slots in which no slice can be placed now are blocked.
+    `has_history` is False if the SKU had no slots before the last time, so that its areas have no width.
     """
 
     sku: str
     most: int
     areas: tuple[Area, ...]
     rows: tuple[tuple[str, Mapping[str, int]], ...]
-    last: Mapping[str, int]
+    now: Mapping[str, int]
     has_history: bool
 
 
-def charts(history: Mapping[str, Any]) -> list[Chart]:
-    """Return the charts of a response of `GET /v1/capacity/history`, one for each SKU in the response."""
+def charts(history: Mapping[str, Any], blocked: Mapping[str, int]) -> list[Chart]:
+    """Return the charts of a response of `GET /v1/capacity/history` that ends now, one for each SKU in the response.
+    `blocked` is the number of free slots of each SKU in which no slice can be placed now, from `GET /v1/status`.
+    """
     points = history["points"]
     skus = sorted({each["sku"] for point in points for each in point["skus"]})
     times = [point["at"] for point in points]
-    return [_chart(sku, times, [_numbers(point, sku) for point in points]) for sku in skus]
+    return [_chart(sku, times, [_numbers(each, sku) for each in points], blocked.get(sku, 0)) for sku in skus]
 
 
 def _numbers(point: Mapping[str, Any], sku: str) -> dict[str, int]:
@@ -52,7 +54,13 @@ def _numbers(point: Mapping[str, Any], sku: str) -> dict[str, int]:
     return {each: 0 if found is None else found[each] for each in STATUSES}
 
 
-def _chart(sku: str, times: Sequence[str], numbers: Sequence[Mapping[str, int]]) -> Chart:
+def _now(last: Mapping[str, int], blocked: int) -> dict[str, int]:
+    """Return the last numbers of a history, which do not depend on nodes, with all blocked slots counted as such."""
+    added = min(last["free"], max(0, blocked - last["blocked"]))
+    return {**last, "blocked": last["blocked"] + added, "free": last["free"] - added}
+
+
+def _chart(sku: str, times: Sequence[str], numbers: Sequence[Mapping[str, int]], blocked: int) -> Chart:
     most = max(1, *(sum(each.values()) for each in numbers))
     areas, below = list[Area](), [0] * len(numbers)
     for status in STATUSES:
@@ -68,7 +76,7 @@ def _chart(sku: str, times: Sequence[str], numbers: Sequence[Mapping[str, int]])
         if index == 0 or each != numbers[index - 1]
     ]
     has_history = any(sum(each.values()) for each in numbers[:-1])
-    return Chart(sku, most, tuple(areas), tuple(changed), numbers[-1], has_history)
+    return Chart(sku, most, tuple(areas), tuple(changed), _now(numbers[-1], blocked), has_history)
 
 
 def _steps(heights: Sequence[int], most: int) -> list[tuple[float, float]]:

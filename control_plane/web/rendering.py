@@ -56,6 +56,7 @@ _NO_SLOT_HELD: Final = "no_slot_held"
 _ABBREVIATION: Final = re.compile(r"\bsku\b")
 _MINUTE: Final = 60
 _HOUR: Final = 3600
+_CENT: Final = Decimal("0.01")
 _MIB_PER_GIB: Final = 1024
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _WORDS_OF_UNITS: Final = {"d": "day", "h": "hour", "min": "minute", "s": "second"}
@@ -206,6 +207,13 @@ def amount(value: str | int, others: Iterable[str | int | None] = ()) -> str:
     """
     decimals = max(len(str(each).partition(".")[2]) for each in (value, *others) if each is not None)
     return f"{Decimal(value):,.{decimals}f}"
+
+
+def money(value: str) -> Markup:
+    """Return an amount of money with two decimals, and with all of its decimals as the title."""
+    exact = Decimal(value)
+    short = f"{exact:,.2f}" if exact == 0 or abs(exact) >= _CENT else f"{'−' if exact < 0 else ''}<{_CENT}"
+    return Markup('<span title="{}">{}</span>').format(amount(value), short)
 
 
 def elapsed(seconds: float | None) -> str:
@@ -359,7 +367,7 @@ def _environment() -> Environment:
     filters = {
         "badge": badge, "moment": moment, "relative": relative, "gist": gist, "in_path": in_path, "span": span,
         "tone": tone_of, "fact": fact, "mark": mark_of, "slot_status": slot_status, "scalar": scalar, "as_json": as_json, "elapsed": elapsed,
-        "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount,
+        "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount, "money": money,
         "breakable": breakable, "mib": mib, "field_name": field_name, "span_in_words": span_in_words, "unnamed": unnamed,
     }  # fmt: skip
     made.filters.update(filters)

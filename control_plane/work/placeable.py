@@ -16,7 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane.decisions.placing.choice import CORDONED
 from control_plane.work import tables
 from control_plane.work.live_nodes import WITH_HEARTBEAT
-from events.values import NodeId, SlotId, node_of
+from events.slot_states import Free, slot_state_name
+from events.values import NodeId, SkuName, SlotId, node_of
 from read_models import nodes, slots
 from read_models.compiled import CompiledQuery, rows_together
 
@@ -147,16 +148,16 @@ async def hosts_blocked(
     The code `simulated` is returned only for a node to which no other reason applies, because it is the only code that
     does not apply to a request that names the node.
     """
-    node, (access, *sound) = nodes.node, HOST
-    needs = (access, *heartbeat(unreachable_after), *sound, kind(simulated_allowed=simulated_allowed))
-    reason = first_reason(needs)
-    query = (
-        sa.select(node.c.node_id, reason.label("code"))
-        .select_from(WITH_HEARTBEAT)
-        .where(node.c.node_id.in_(names))
-    )
-    found = await conn.execute(query)
+    query = _hosts(unreachable_after, simulated_allowed=simulated_allowed)
+    found = await conn.execute(query.where(nodes.node.c.node_id.in_(names)))
     return {NodeId(row.node_id): row.code for row in found if row.code is not None}
+
+
+def _hosts(unreachable_after: timedelta, *, simulated_allowed: bool) -> sa.Select[Any]:
+    """Return the query for all nodes: `node_id`, and `code`, which is null if new slices are placed on the node now."""
+    access, *sound = HOST
+    needs = (access, *heartbeat(unreachable_after), *sound, kind(simulated_allowed=simulated_allowed))
+    return sa.select(nodes.node.c.node_id, first_reason(needs).label("code")).select_from(WITH_HEARTBEAT)
 
 
 async def slots_blocked(
@@ -173,6 +174,33 @@ async def slots_blocked(
     own = {SlotId(row.slot_id): row.code for row in await conn.execute(query)}
     found = ((name, hosts.get(node_of(name)) or code) for name, code in own.items())
     return {name: code for name, code in found if code is not None}
+
+
+class BlockedSlots(NamedTuple):
+    """A number of free slots in which no new slice could be placed now, all for the reason `code`. They are offered
+    under `skus`.
+    """
+
+    code: str
+    skus: tuple[SkuName, ...]
+    number: int
+
+
+async def free_slots_blocked(
+    conn: AsyncConnection, unreachable_after: timedelta, *, simulated_allowed: bool
+) -> list[BlockedSlots]:
+    """Count the free slots of the fleet in which no new slice could be placed now, by the reason that `slots_blocked`
+    returns and by the SKUs under which they are offered.
+    """
+    slot, host = slots.slot, _hosts(unreachable_after, simulated_allowed=simulated_allowed).subquery("host")
+    code = sa.func.coalesce(host.c.code, first_reason(SLOT))
+    query = (
+        sa.select(code.label("code"), slot.c.skus, sa.func.count().label("number"))
+        .select_from(sa.join(slot, host, slot.c.node_id == host.c.node_id))
+        .where(slot.c.state == slot_state_name(Free()), code.is_not(None))
+        .group_by(sa.literal_column("1"), sa.literal_column("2"))
+    )
+    return [BlockedSlots(row.code, tuple(row.skus or ()), row.number) for row in await conn.execute(query)]
 
 
 def first_reason(needs: Sequence[Need]) -> sa.ColumnElement[str | None]:

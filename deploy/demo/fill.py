@@ -69,6 +69,8 @@ async def _fill(
         recorder = Recorder(Handle(engine, _wake_no_follower, clock), clock, Random(seed), until)  # noqa: S311 (not for cryptography)
         _schedule(recorder, fleet, began, sizes, seed)
         await recorder.run(lambda moment: show((moment - began) / (until - began), moment), halted.is_set)
+        if not halted.is_set():
+            await recorder.keep_orders()
     finally:
         await engine.dispose()
     return fleet

@@ -83,10 +83,7 @@ class Streams:
     def _console(self, request: StreamRequest) -> Console | Reason:
         network = self._network_of(request)
         if network is None:
-            return _reason(
-                "slice_not_on_node",
-                f"slot {request.slot_id} has no slice of allocation {request.allocation_id}",
-            )
+            return _reason("slice_not_on_node", _no_slice(request))
         if (refusal := self._consoles.reserve(request)) is not None:
             return _reason("console_in_use", refusal)
         found = self._opened(request, network)
@@ -135,8 +132,7 @@ class Streams:
             log.exception("stream_failed", stream_id=str(request.stream_id))
             return _failed(request, "internal_error", f"{type(error).__name__}: {error}")
         if found is None:
-            reason = f"slot {request.slot_id} has no machine of allocation {request.allocation_id}"
-            return _failed(request, "slice_not_on_node", reason)
+            return _failed(request, "slice_not_on_node", _no_slice(request))
         content, size = found
         return SerialLogSent(stream_id=request.stream_id, text=text_of(content), kept_bytes=size)
 
@@ -157,6 +153,13 @@ class Streams:
         if order.allocation_id != request.allocation_id:
             return None
         return network_of(order.slot_id, order.body.network)
+
+
+def _no_slice(request: StreamRequest) -> str:
+    return (
+        f"slot {request.slot_id} has no slice of allocation {request.allocation_id}: the node has not created it yet, or"
+        " has removed it; its timeline shows which"
+    )
 
 
 def _failed(request: StreamRequest, code: StreamCode, message: str) -> SerialLogSent:

@@ -24,6 +24,7 @@ FOLLOWERS = [check(name, leads=True, behind=0, lag_seconds=0.0) for name in ("di
 COUNTS = {
     "nodes": {"enrolled": 3, "unreachable": 1},
     "slots": {"claimed": 2, "free": 5},
+    "blocked_slots": {"by_reason": {"unreachable": 2, "cordoned": 1}, "by_sku": {"c1.small": 3}},
     "drift": {"open": 2, "blocking": 1},
     "tasks": {"failed": 1, "poisoned": 0, "refused": 0, "expired": 0, "parked": 4},
 }
@@ -52,6 +53,7 @@ def test_status_of_a_ready_control_plane_shows_its_measurements_and_ends_with_co
     assert "a process leads, lag 0.00 s" in lines["dispatcher"]
     assert "3 enrolled, 1 unreachable" in lines["nodes"]
     assert "2 claimed, 5 free" in lines["slots"]
+    assert "3 of the free slots: 2 unreachable, 1 cordoned" in lines["blocked slots"]
     assert "2 open, 1 blocking placement" in lines["drift"]
     assert "1 failed, 4 parked" in lines["tasks"]
 

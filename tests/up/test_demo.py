@@ -36,6 +36,11 @@ select distinct substr(stream_id, length('allocation-') + 1), type, correlation_
  where stream_id like 'allocation-%' and type in ('allocation.requested', 'allocation.releasing', 'allocation.released')
 """
 LAST: Final = "select max(position) from ledger.event"
+ORDERS: Final = """
+select count(*), count(task.order_id) from read.slot
+  left join work.task on task.slot_id = slot.slot_id and task.allocation_id = slot.allocation_id and task.state = 'done'
+ where slot.state = 'claimed'
+"""
 USED: Final = "select count(*), sum(ends_at - starts_at) from read.usage_lease where starts_at is not null"
 
 
@@ -81,6 +86,11 @@ async def test_demo_data_are_a_consistent_history_with_times_in_the_past_and_wit
 
     for allocation, name, correlation in rows(database, OF_ALLOCATIONS):
         assert correlation_of(allocation) == correlation, f"the timeline of {allocation} has its {name}"
+
+    [(claimed, ordered)] = rows(database, ORDERS)
+    assert ordered == claimed > 0, (
+        "an agent with an empty host gets the order of each slice, and creates it again"
+    )
 
     async with living(database) as fleet:
         await fleet.project([each.name for each in PROJECTIONS.values() if not each.inline], 500)

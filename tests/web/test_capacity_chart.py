@@ -20,26 +20,37 @@ def point(at: str, **skus: tuple[int, int]) -> dict[str, Any]:
 
 
 def test_areas_are_stacked_and_keep_each_number_until_the_next_point() -> None:
-    [chart] = charts({"points": [point("a", s=(4, 0)), point("b", s=(3, 1)), point("c", s=(3, 1))]})
+    [chart] = charts({"points": [point("a", s=(4, 0)), point("b", s=(3, 1)), point("c", s=(3, 1))]}, {})
     assert (chart.sku, chart.most) == ("s", 4)
     claimed, free = chart.areas
     assert (claimed.status, free.status) == ("claimed", "free")
     assert claimed.points == "0,120 300,120 300,90 600,90 600,120 0,120"
     assert free.points == "0,0 600,0 600,90 300,90 300,120 0,120"
     assert [(at, each["free"], each["claimed"]) for at, each in chart.rows] == [("a", 4, 0), ("b", 3, 1)]
-    assert chart.last["free"] == 3
+    assert (chart.now["free"], chart.now["blocked"]) == (3, 0)
     assert chart.has_history
 
 
+def test_free_slots_in_which_nothing_can_be_placed_are_blocked_now_but_not_in_the_history() -> None:
+    history = {"points": [point("a", s=(4, 0)), point("b", s=(3, 1))]}
+    [chart] = charts(history, {"s": 2, "t": 1})
+    assert (chart.now["free"], chart.now["blocked"], chart.now["claimed"]) == (1, 2, 1)
+    assert [each["blocked"] for _, each in chart.rows] == [0, 0]
+    history["points"][1]["skus"][0]["blocked"] = 2
+    assert charts(history, {"s": 2})[0].now["free"] == 3, (
+        "slots that the history has as blocked are not counted twice"
+    )
+
+
 def test_sku_without_slots_at_first_begins_with_zero() -> None:
-    first, second = charts({"points": [point("a", s=(1, 0)), point("b", s=(1, 0), t=(2, 0))]})
+    first, second = charts({"points": [point("a", s=(1, 0)), point("b", s=(1, 0), t=(2, 0))]}, {})
     assert (first.sku, second.sku) == ("s", "t")
     assert [(at, each["free"]) for at, each in second.rows] == [("a", 0), ("b", 2)]
 
 
 def test_history_without_slots_or_with_one_point_is_drawn() -> None:
-    assert charts({"points": [point("a")]}) == []
-    [chart] = charts({"points": [point("a", s=(2, 2))]})
+    assert charts({"points": [point("a")]}, {}) == []
+    [chart] = charts({"points": [point("a", s=(2, 2))]}, {})
     assert [each.status for each in chart.areas] == ["claimed", "free"]
     assert not chart.has_history
 
@@ -57,7 +68,7 @@ def overview(capacity: list[Chart]) -> str:
         notice=None,
         at=None,
         capacity=capacity,
-        **dict.fromkeys(("status", "drift", "allocations", "tasks", "events")),
+        **dict.fromkeys(("status", "slots", "blocked_by", "drift", "allocations", "tasks", "events")),
     )
     return bytes(shown.body).decode()
 
@@ -69,7 +80,8 @@ def test_overview_draws_a_chart_only_of_a_sku_with_history() -> None:
                 point("2026-11-28T00:00:00Z", s=(1, 0)),
                 point("2026-11-29T00:00:00Z", s=(0, 1), t=(1, 0)),
             ]
-        }
+        },
+        {},
     )
     text = overview(found)
     assert text.count('class="chart"') == text.count("No history yet.") == 1
@@ -81,7 +93,7 @@ def test_overview_draws_a_chart_only_of_a_sku_with_history() -> None:
 def test_each_area_of_a_chart_and_its_key_in_the_legend_differ_without_colour() -> None:
     sku = {"sku": "s", "free": 1, "claimed": 1, "quarantined": 1, "blocked": 1}
     points = [{"at": f"2026-11-2{day}T00:00:00Z", "position": 1, "skus": [sku]} for day in (8, 9)]
-    text = overview(charts({"points": points}))
+    text = overview(charts({"points": points}, {}))
     for status in ("quarantined", "blocked"):
         assert text.count(f'<pattern id="pattern-{status}"') == 1
         assert text.count(f'fill="url(#pattern-{status})" points=') == 1, "the area of the chart"

@@ -23,7 +23,7 @@ def test_preview_follows_the_form_while_it_is_filled_in_and_creates_nothing(
     assert "SSH public keys" in preview.inner_text()
     page.get_by_label("SSH public keys").fill(KEY)
     preview.get_by_text("It would get n1/0, n1/1").wait_for()
-    assert "0.02 per hour, 0.02" in preview.inner_text()
+    assert "0.02 USD per hour, 0.02 USD" in preview.inner_text()
     page.get_by_label("Lease, in hours").fill(HOSTILE[:8])
     preview.get_by_text("not a number of hours").wait_for()
     page.get_by_label("Lease, in hours").fill("2")

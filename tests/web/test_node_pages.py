@@ -60,8 +60,20 @@ def chosen(page: Page) -> list[str]:
 def test_free_slot_that_placement_cannot_use_is_shown_as_blocked(admin: Browser) -> None:
     assert "slot 0 blocked" in admin.open("/nodes?name=rack-2").text
     assert "▲ blocked" in admin.open("/nodes/rack-2").text
-    assert "free, but not placeable: " in admin.open("/nodes/rack-2").text
-    assert "▲ blocked" in admin.open("/nodes/rack-2/slots/0").text
+    assert "free, but no slice can be placed in it now: unreachable" in admin.open("/nodes/rack-2").text
+    slot = admin.open("/nodes/rack-2/slots/0").text
+    assert "▲ blocked" in slot
+    assert "no slice can be placed in it now: unreachable" in slot
+    listed = admin.open("/nodes").text
+    assert listed.index("Slots: ● free") < listed.index("Nodes by name"), (
+        "the key of the shapes is above the table"
+    )
+    overview = admin.open("/").text
+    assert "▲ blocked 4 Blocked: no slice can be placed there now (2 " in overview
+    assert "2 unreachable" in overview
+    assert "The past does not include which nodes were unreachable" in overview
+    assert "Now: 4 blocked." in overview
+    assert "● free" not in overview
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from control_plane.web.rendering import money
 from tests.api.access.principals import create_project, issue
 from tests.api.allocations.billing import MILLISECOND, close, get, granted_at, text, until_known
 from tests.api.node import admit
@@ -42,6 +43,9 @@ def test_each_figure_of_the_usage_links_to_its_entries_and_they_link_to_their_ev
     for target in targets:
         entries = admin.open(target.removeprefix("/ui"))
         assert running.id[-6:] in entries.text
+        named = "project red" if "project=red" in target else "all projects"
+        assert f"Usage entries of {named}" in entries.text
+        assert re.search(r"Total: 0\.\d{6} USD", entries.text)
         assert "</a> <a" in entries.response.text, "each event is a line of its own, without commas"
         events = [each for each in entries.attributes("a", "href") if each.startswith("/ui/events/")]
         [entry] = get(running.plane, "/usage/entries")["items"]
@@ -103,11 +107,14 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
     budget = get(running.plane, "/projects/red")["budget"]
     for path in ("/usage", "/projects/red"):
         page = admin.open(path)
-        assert f"{budget['limit']} " in page.text
-        assert f"{budget['committed']} {budget['remaining']}" in page.text
-        assert "All amounts are in the currency in which this deployment states the prices" in page.text
+        assert "Project Budget (USD) Spent (USD) Committed (USD) Remaining (USD) red 100.00 " in page.text
+        assert {budget["committed"], budget["remaining"]} <= {*page.attributes("span", "title")}
+    limits = admin.open("/projects/red").text.partition("What Used Limit ")[2]
+    assert re.match(r"Slots 1 5 GPUs 0 none vCPUs 1 none Memory in MiB \d+ none Whole public", limits)
+    assert "Waiting requests 0 default Longest lease in seconds each lease none " in limits
+    assert re.search(r"Budget per calendar month \(USD\) [\d.]+ committed 100.00 ", limits)
     # The budget counts until the same time as the usage by project.
-    rows = re.findall(r"red [\d.]+ ([\d.]+) ", admin.open("/usage").text)
+    rows = re.findall(r"red [\d.]+ (<?[\d.]+) ", admin.open("/usage").text)
     assert len(rows) == 2
     assert rows[0] == rows[1]
     # A form begins with the present limits, so a change of one limit keeps the others.
@@ -116,6 +123,20 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
         found["name"]: found.get("value") for tag, found in form.tags if tag == "input" and "name" in found
     }
     assert (present["budget_per_month"], present["slots"]) == ("100.00", "5")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("16549.690236", '<span title="16,549.690236">16,549.69</span>'),
+        ("20000", '<span title="20,000">20,000.00</span>'),
+        ("0.000197", '<span title="0.000197">&lt;0.01</span>'),
+        ("-0.000197", '<span title="-0.000197">−&lt;0.01</span>'),
+        ("0.000000", '<span title="0.000000">0.00</span>'),
+    ],
+)
+def test_amount_of_money_has_two_decimals_and_its_title_has_all(value: str, shown: str) -> None:
+    assert money(value) == shown
 
 
 def test_reservation_is_set_changed_and_removed_by_an_admin_only(
@@ -135,6 +156,7 @@ def test_reservation_is_set_changed_and_removed_by_an_admin_only(
     [found] = reserved()
     assert (found["slots"], found["used"], found["unused"]) == (3, 1, 2)
     listed = admin.open("/reservations")
+    assert "Reserved slots Held by the project Kept from others Missing" in listed.text
     assert f"red lab.small 3 1 2 ▲ {found['short_by']}" in listed.text
     [change] = [each for each in listed.attributes("a", "href") if "/red/reserve?sku=" in each]
     form = admin.open(change.removeprefix("/ui"))

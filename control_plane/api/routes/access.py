@@ -116,6 +116,8 @@ class CallerView(BaseModel):
     credential_kind: CredentialKind
     expires_at: datetime | None
     """Time from which the credential is refused; null: it does not expire."""
+    currency: str
+    """Currency of all prices and amounts that the API returns (ISO 4217)."""
 
 
 class RevokedPrincipal(BaseModel):
@@ -158,7 +160,7 @@ def _view(row: KeyRow, caller: Principal, now: datetime, use: StoredUse | None =
 
 @router.get("/whoami", openapi_extra=AUTHENTICATED)
 async def caller(request: Request, principal: Caller) -> CallerView:
-    """Return the role, scopes and projects of the caller, and the credential of the request."""
+    """Return the role, scopes and projects of the caller, the credential of the request, and the currency of prices."""
     held = credential_of(request)
     return CallerView(
         actor=principal.actor,
@@ -168,6 +170,7 @@ async def caller(request: Request, principal: Caller) -> CallerView:
         credential=held.id,
         credential_kind=held.kind,
         expires_at=None if held.expires_at is None else datetime.fromtimestamp(held.expires_at, UTC),
+        currency=plane_of(request).settings.currency,
     )
 
 

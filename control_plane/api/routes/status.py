@@ -7,6 +7,7 @@ replicas, and without Redis or a leader nodes must still deliver heartbeats and 
 service.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -25,7 +26,9 @@ from control_plane.api.requests.state import plane_of
 from control_plane.api.views.task_views import SHOWN
 from control_plane.decisions.access import Scope
 from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.settings import Settings
 from control_plane.work.live_nodes import live_nodes
+from control_plane.work.placeable import free_slots_blocked
 from control_plane.work.tables import head_sink, parked, task
 
 router = APIRouter(tags=["health"], route_class=AuthenticatedRoute)
@@ -81,13 +84,25 @@ class TaskCount(BaseModel):
     parked: int
 
 
+class BlockedSlotCount(BaseModel):
+    """Number of free slots in which no slice can be placed now, by the reason (`blocked_by` of the slot) and by SKU. A
+    slot that is offered under several SKUs is counted for each.
+    """
+
+    by_reason: dict[str, int]
+    by_sku: dict[str, int]
+
+
 class StatusView(ReadinessView):
     """The health checks, and counts of what needs attention. `nodes` counts nodes by the state in their views, and
-    `slots` slots by their state. `failing_sinks` are the sinks of signed heads that store none now.
+    `slots` slots by their state. `blocked_slots` counts those of the free slots in which no slice can be placed now,
+    such as the slots of unreachable and cordoned nodes. `failing_sinks` are the sinks of signed heads that store none
+    now.
     """
 
     nodes: dict[str, int]
     slots: dict[str, int]
+    blocked_slots: BlockedSlotCount
     drift: DriftCount
     tasks: TaskCount
     failing_sinks: list[str]
@@ -132,6 +147,7 @@ async def status(request: Request) -> StatusView:
             **dict(_readiness(found)),
             nodes=await _nodes(conn, plane.settings.unreachable_after),
             slots={row.state: row.number for row in await conn.execute(_SLOTS)},
+            blocked_slots=await _blocked_slots(conn, plane.settings),
             drift=await _drift(conn),
             tasks=await _tasks(conn),
             failing_sinks=list(await conn.scalars(_FAILING_SINKS)),
@@ -165,6 +181,17 @@ async def _nodes(conn: AsyncConnection, unreachable_after: timedelta) -> dict[st
     found = live_nodes(unreachable_after).subquery()
     query = sa.select(found.c.live_state, sa.func.count().label("number")).group_by(found.c.live_state)
     return {row.live_state: row.number for row in await conn.execute(query.order_by(found.c.live_state))}
+
+
+async def _blocked_slots(conn: AsyncConnection, settings: Settings) -> BlockedSlotCount:
+    found = await free_slots_blocked(
+        conn, settings.unreachable_after, simulated_allowed=settings.place_on_simulated_nodes
+    )
+    by_reason, by_sku = Counter[str](), Counter[str]()
+    for each in found:
+        by_reason[each.code] += each.number
+        by_sku.update(dict.fromkeys(each.skus, each.number))
+    return BlockedSlotCount(by_reason=dict(by_reason), by_sku=dict(by_sku))
 
 
 async def _drift(conn: AsyncConnection) -> DriftCount:

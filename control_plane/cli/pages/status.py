@@ -23,6 +23,9 @@ def _status(found: Status, url: str) -> Iterator[Row]:
         yield "nodes", _counted(found.nodes, "none", "sliceplane nodes list")
     if found.slots is not None:
         yield "slots", _counted(found.slots, "none", "sliceplane slots list")
+    if found.blocked_slots is not None and (reasons := found.blocked_slots.by_reason):
+        counted = _counted(reasons, "none", "sliceplane slots list")
+        yield "blocked slots", Text.assemble(f"{sum(reasons.values())} of the free slots: ", counted)
     if found.drift is not None:
         drift = {"open": found.drift.open, "blocking placement": found.drift.blocking}
         yield "drift", _counted(drift, "none", "sliceplane nodes drift")

@@ -149,7 +149,7 @@ async def _load(visit: Visit, names: Names) -> View:
     found = next((each for each in listed["items"] if each["id"] == names["console"]), None)
     if found is None:
         message = f"no open console session has the id {names['console'][:64]!r}"
-        raise problem(HTTPStatus.NOT_FOUND, "unknown_console", message, "Open the list of console sessions.")
+        raise problem(HTTPStatus.NOT_FOUND, "unknown_console", message, "Open the list of open consoles.")
     return {**found, "allowed_actions": by_scope(visit, *_CUT, scope=_SCOPE)}
 
 

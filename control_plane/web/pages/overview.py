@@ -1,6 +1,7 @@
 """Overview: what needs attention, and what changed last. Parts that the caller may not read are left out."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -26,15 +27,30 @@ async def show(visit: Visit) -> Response:
     return visit.render(
         "overview.html",
         status=status,
+        slots=None if status is None else _slots(status),
+        blocked_by=None if status is None else _reasons(status["blocked_slots"]["by_reason"]),
         drift=None if drift is None else drift["items"][:_SHOWN],
         drift_is_cut=drift is not None and (len(drift["items"]) > _SHOWN or drift["next_cursor"] is not None),
-        capacity=None if capacity is None else charts(capacity),
+        capacity=None if capacity is None else charts(capacity, status["blocked_slots"]["by_sku"]),
         allocations=None if allocations is None else allocations["items"][:_SHOWN],
         states=_states(allocations),
         counted=COUNTED if allocations and allocations["next_cursor"] is not None else None,
         tasks=None if tasks is None else tasks["items"],
         events=None if events is None else events["items"],
     )
+
+
+def _slots(status: Any) -> dict[str, int]:
+    """Return the number of slots in each state, those of free slots in which no slice can be placed now as blocked."""
+    blocked = sum(status["blocked_slots"]["by_reason"].values())
+    found = {"free": 0, **status["slots"]}
+    return {**found, "free": max(0, found["free"] - blocked), "blocked": blocked}
+
+
+def _reasons(numbers: Mapping[str, int]) -> str:
+    """Return the reasons for which slots are blocked, each with the number of slots, the most frequent first."""
+    found = Counter(numbers).most_common()
+    return ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in found)
 
 
 def _states(allocations: Any) -> dict[str, int]:

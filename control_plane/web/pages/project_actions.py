@@ -35,11 +35,12 @@ _COUNTS: Final = {
     "waiting_requests": "Waiting requests",
     "max_lease_seconds": "Longest lease in seconds",
 }
-_PRICES: Final = {"price_per_hour": "Price per hour", "budget_per_month": "Budget per calendar month"}
+PRICES: Final = {"price_per_hour": "Price per hour", "budget_per_month": "Budget per calendar month"}
+"""The limits of a project that are amounts of money."""
 _MOST: Final = 500
 _MOST_DAYS: Final = 31
 """Days of the longest month."""
-LIMITS: Final = {**_COUNTS, **_PRICES}
+LIMITS: Final = {**_COUNTS, **PRICES}
 """The limits of a project, each with its label."""
 
 
@@ -111,15 +112,15 @@ _SKU: Final = Field("sku", "SKU", example="SKU")
 PROJECT_ACTIONS: Final = {
     "reserve": Action(
         "Reserve slots", "set_limits",
-        "Slots of the SKU are kept free for the project, including those that it holds. An earlier reservation of the SKU"
-        " is replaced.",
+        "The project can hold this number of slots of the SKU, also if other projects want them: the slots that it holds"
+        " count, and the rest is kept from other projects. An earlier reservation of the SKU is replaced.",
         _reserve, lambda name, form: ("reservations", "set", *name, form.text("sku"), form.text("slots")),
         fields=(_SKU, Field("slots", "Number of slots", "number", example="1")), of="for",
         choices=lambda view: {"sku": view["skus"]},
     ),
     "unreserve": Action(
         "Remove reservation", "set_limits",
-        "The slots are no longer kept free for the project. Its allocations keep their slots.",
+        "The slots are no longer kept from other projects. Its allocations keep their slots.",
         _unreserve, lambda name, form: ("reservations", "remove", *name, form.text("sku")),
         fields=(_SKU,), dangerous=True, of="of",
         choices=lambda view: {"sku": tuple(each["sku"] for each in view["reservations"])},
@@ -202,7 +203,8 @@ def _stamp(time: datetime) -> str:
 
 async def _open_period(visit: Visit, _names: Names) -> View:
     found = await visit.get("usage", "periods", "open")
-    return {**found, "allowed_actions": by_scope(visit, "close", scope="usage:write")}
+    may = by_scope(visit, "close", scope="usage:write")
+    return {**found, "allowed_actions": may, "currency": visit.user["currency"]}
 
 
 PERIOD: Final = Resource(
@@ -227,7 +229,7 @@ PERIOD: Final = Resource(
     facts=lambda view: {
         "Begins": view["starts_at"],
         "Ends": _end_of(view),
-        "Open usage": f"{amount(view['total']['price'])} until now, in the currency of SKU prices",
+        "Open usage": f"{amount(view['total']['price'])} {view['currency']} until now",
     },
     label=lambda _names: "close",
     title=_month,

@@ -6,7 +6,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from control_plane.web.actions import by_scope
-from control_plane.web.pages.project_actions import LIMITS, PERIOD, PROJECT_ACTIONS
+from control_plane.web.pages.project_actions import LIMITS, PERIOD, PRICES, PROJECT_ACTIONS
 from control_plane.web.visits import Visit, both, nothing
 
 _FILTERS: Final = ("period", "from", "to", "project", "sku", "label")
@@ -85,12 +85,20 @@ async def show_entries(visit: Visit) -> Response:
     )
     return visit.render(
         "usage_entries.html",
+        scope=_scope(chosen),
         usage=found,
         entries=listed["items"],
         next_cursor=listed["next_cursor"],
         unused=unused["items"],
         given={name: value for name, value in chosen.items() if value},
     )
+
+
+def _scope(chosen: Mapping[str, str | None]) -> str:
+    """Return what entries with these filters belong to, such as `project vision, SKU c1.large`."""
+    names = {"project": "project", "sku": "SKU", "label": "label", "period": "period"}
+    found = [f"{name} {chosen[key]}" for key, name in names.items() if chosen[key]]
+    return ", ".join(found) if chosen["project"] else ", ".join(("all projects", *found))
 
 
 async def download(visit: Visit) -> Response:
@@ -125,14 +133,18 @@ async def show_project(visit: Visit) -> Response:
     return visit.render(
         "project.html",
         project=project,
-        limits=_limits_of(project),
-        waiting=LIMITS["waiting_requests"],
+        limits=_limits_of(project, visit.user["currency"]),
         actions={each: PROJECT_ACTIONS[each] for each in ("reserve", "limits", "erase")},
     )
 
 
-def _limits_of(project: Any) -> list[tuple[str, Any, Any]]:
-    """Return each limit of a project that is set or used: its label, the limit and the use."""
-    used = project["used"] or {}
-    rows = [(label, project["limits"][name], used.get(name)) for name, label in LIMITS.items()]
-    return [each for each in rows if each[1] is not None or each[2] not in (None, 0, "0", "0.00")]
+def _limits_of(project: Any, currency: str) -> list[tuple[str, str, str | None, str | None]]:
+    """Return each limit of a project: its name, its label, the limit and what is used of it, as text. The budget is
+    used by what is committed.
+    """
+    committed = project["budget"] and project["budget"]["committed"]
+    used = {**(project["used"] or {}), "budget_per_month": committed}
+    return [
+        (name, f"{label} ({currency})" if name in PRICES else label, project["limits"][name], used.get(name))
+        for name, label in LIMITS.items()
+    ]

@@ -51,6 +51,7 @@ def test_whoami_returns_the_actor_role_scopes_and_projects_of_the_caller(shared_
             "credential": key.id,
             "credential_kind": "key",
             "expires_at": None,
+            "currency": "USD",
         }
 
 

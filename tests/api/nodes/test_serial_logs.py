@@ -85,7 +85,7 @@ def test_answer_of_another_node_and_a_second_answer_are_dropped(site: LogSite) -
 
 def test_failure_that_the_node_reports_is_the_reason_of_the_refusal(site: LogSite) -> None:
     requested = site.request()
-    reason = {"code": "slice_not_on_node", "message": "slot n1/0 has no machine of the allocation"}
+    reason = {"code": "slice_not_on_node", "message": "slot n1/0 has no slice of the allocation"}
     site.answer(stream_id=site.requested_stream(), failure=reason)
     refused = requested.result(20)
     assert refused.status_code == 409

@@ -208,10 +208,14 @@ def test_status_counts_nodes_by_state_and_drift_and_tasks_that_need_attention(
     found = summary(running_plane)
 
     assert found["nodes"] == {"enrolled": 1, "registered": 1}
+    assert found["slots"] == {"free": 1}
+    assert found["blocked_slots"] == {"by_reason": {"uplink.lost": 1}, "by_sku": {"lab.small": 1}}
     assert found["drift"] == {"open": 1, "blocking": 1}
     assert found["tasks"] == {"failed": 0, "poisoned": 0, "refused": 0, "expired": 0, "parked": 0}
     running_plane.rows("update work.node_seen set seen_at = seen_at - interval '1 hour' returning 1")
-    assert summary(running_plane)["nodes"] == {"registered": 1, "unreachable": 1}
+    found = summary(running_plane)
+    assert found["nodes"] == {"registered": 1, "unreachable": 1}
+    assert found["blocked_slots"]["by_reason"] == {"unreachable": 1}
 
 
 def test_status_counts_failed_tasks(running_plane: RunningPlane) -> None:
