@@ -17,7 +17,7 @@ from control_plane.web.visits import Form, Visit, problem, see_other
 
 CONFIRM: Final = "confirm"
 NEW: Final = "new"
-"""Label of what does not exist before the action."""
+"""Label of a resource that does not exist before the action."""
 _CONFIRM_CHARACTERS: Final = 6
 _LONG: Final = 24
 """Names with more characters than this are confirmed by their last `_CONFIRM_CHARACTERS` characters."""
@@ -63,12 +63,12 @@ class Action(NamedTuple):
     fields: tuple[Field, ...] = ()
     dangerous: bool = False
     asks_name: bool = False
-    of: str = ""
-    """Preposition between the title and the resource in headings, such as `of` in `Renew lease of allocation`."""
+    preposition: str = ""
+    """Word between the title and the resource in headings, such as `of` in `Renew lease of allocation`."""
     facts: Callable[[Visit, View], Awaitable[Mapping[str, Any]]] | None = None
-    """Returns the facts that decide about this action, which its form shows after those of the resource."""
+    """Returns further facts that matter for this action. Its form shows them after the facts of the resource."""
     initial: Callable[[View], Names] | None = None
-    """Returns the first values of fields that follow from the present state."""
+    """Returns the initial values of fields that follow from the present state."""
     choices: Callable[[View], Mapping[str, tuple[str, ...]]] | None = None
     """Returns the choices of fields that are selected from lists which follow from the present state. A field without
     choices stays a field for text.
@@ -79,15 +79,17 @@ class Action(NamedTuple):
     """Field of the response that has a secret. The browser gets it on a page, and is not redirected."""
 
     def first_values(self, view: View) -> dict[str, str]:
-        """Return the values that the fields of the form have first, in the present state of the resource."""
+        """Return the initial values of the fields of the form, in the present state of the resource."""
         fixed = {each.name: each.value for each in self.fields}
         return fixed if self.initial is None else {**fixed, **self.initial(view)}
 
     def on(self, what: str) -> str:
-        """Return the title with what the action changes, such as `Drain node` or `Renew lease of 2 allocations`."""
-        return (
-            self.title if self.title.endswith(what) else " ".join(filter(None, (self.title, self.of, what)))
-        )
+        """Return the title, followed by what the action changes, such as `Drain node` or `Renew lease of 2
+        allocations`. A title that ends with it already, such as `Close the billing period`, is returned unchanged.
+        """
+        if self.title.endswith(what):
+            return self.title
+        return " ".join(filter(None, (self.title, self.preposition, what)))
 
 
 class Resource(NamedTuple):

@@ -141,8 +141,8 @@ async def _preview(
 
 
 def _first_values(action: Action, items: Sequence[Item]) -> View:
-    """Return the values that the fields of the form have first. Of the numbers that follow from the states of the
-    items, it is the largest, which has an effect on every item.
+    """Return the initial values of the fields of the form. If the states of the items lead to different numbers, the
+    value is the largest one, so that the action has an effect on every item.
     """
     found = [action.first_values(each.view) for each in items if each.view is not None]
     return {

@@ -55,7 +55,9 @@ def _numbers(point: Mapping[str, Any], sku: str) -> dict[str, int]:
 
 
 def _now(last: Mapping[str, int], blocked: int) -> dict[str, int]:
-    """Return the last numbers of a history, which do not depend on nodes, with all blocked slots counted as such."""
+    """Return the numbers by status now. The last numbers of a history do not depend on nodes; here, all `blocked` free
+    slots are counted as blocked, including those that the history counts as blocked already.
+    """
     added = min(last["free"], max(0, blocked - last["blocked"]))
     return {**last, "blocked": last["blocked"] + added, "free": last["free"] - added}
 

@@ -41,7 +41,7 @@ _LEFT_OUT: Final = frozenset({
     "started_at", "granted_at", "queued_at", "revoked_at",
 })  # fmt: skip
 """Fields of events that the line of an event leaves out: counters and ids of the control plane, and times that are
-nearly those of the event. The page of the event shows them.
+close to that of the event. The page of the event shows them.
 """
 _LISTED: Final = ("skus", "leftovers", "vacated", "added", "withdrawn", "missing", "limits", "reservations")
 """Lists and records of an event that its line shows."""
@@ -49,10 +49,13 @@ _SECONDS: Final = "_seconds"
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}", re.ASCII)
-_KIND: Final = re.compile(r"[A-Za-z]+(?: [a-z]+)?", re.ASCII)
-"""Words before the name of a resource at the begin of a sentence, such as `node` or `API key`."""
+_KINDS: Final = frozenset({
+    "allocation", "node", "slot", "task", "project", "API key", "service account", "session", "read model",
+})  # fmt: skip
+"""Kinds of resources that stand before a name at the beginning of a sentence. Other words do not: in `the scope
+allocations:write is missing`, `scope` is not the name of a project.
+"""
 _LEASE_OVER: Final = ("releasing", "released", "failed")
-_NO_SLOT_HELD: Final = "no_slot_held"
 _ABBREVIATION: Final = re.compile(r"\bsku\b")
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -145,10 +148,14 @@ def is_lease_over(allocation: Mapping[str, Any]) -> bool:
 def holds_slots(allocation: Mapping[str, Any]) -> bool:
     """Return whether an allocation holds its slots, and nodes may have its slices. A failed allocation holds them until
     their nodes have proved them empty; until then, a fault of its slots can be reported.
+
+    Callers that may not report a fault, and views of the past, do not show this. For them, a failed allocation holds
+    its slots only if their release is overdue: most failed allocations have released them.
     """
     if allocation["state"] == "failed":
         actions = allocation["allowed_actions"] or {}
-        return bool(actions.get("report_fault", {}).get("code") != _NO_SLOT_HELD)
+        may_report = actions.get("report_fault", {}).get("allowed", False)
+        return bool(may_report or allocation["release_overdue"] is not None)
     return bool(allocation["state"] != "released")
 
 
@@ -179,12 +186,12 @@ def unnamed(sentence: str, name: str) -> str:
     cordoned` for `node n1 is not cordoned`.
     """
     kind, found, rest = sentence.partition(f" {name} ")
-    return f"the {kind} {rest}" if found and _KIND.fullmatch(kind) else sentence
+    return f"the {kind} {rest}" if found and kind in _KINDS else sentence
 
 
 def linked(value: Any) -> Markup | str:
     """Return a scalar of a JSON document as text; the id of an allocation as a link to its page, and times as date and
-    time. HTML stays as it is.
+    time. A `Markup` is returned unchanged.
     """
     if isinstance(value, Markup):
         return value
@@ -227,8 +234,8 @@ def elapsed(seconds: float | None) -> str:
 
 def gist(event: Mapping[str, Any], of: str = "") -> Markup:
     """Return the content of an event in one line, for every type of event. Values equal to `of`, the name of the
-    resource that the page shows, or to the actor, and values that mean nothing to a reader, such as digests, keys and
-    counters, are omitted.
+    resource that the page shows, or to the actor of the event are omitted, and so are values that mean nothing to a
+    reader, such as digests, keys and counters.
     """
     known = (of, event["actor"])
     shown = {

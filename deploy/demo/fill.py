@@ -70,7 +70,7 @@ async def _fill(
         _schedule(recorder, fleet, began, sizes, seed)
         await recorder.run(lambda moment: show((moment - began) / (until - began), moment), halted.is_set)
         if not halted.is_set():
-            await recorder.keep_orders()
+            await recorder.store_orders()
     finally:
         await engine.dispose()
     return fleet

@@ -354,7 +354,7 @@ class Recorder:
 
         self.later(timedelta(seconds=40), restarted)
 
-    async def keep_orders(self) -> None:
+    async def store_orders(self) -> None:
         """Store the orders of the slices that run at the end of the data, as tasks that have succeeded.
 
         The dispatcher derives no order for a slice that is ready already. Without this row, an agent, which begins with

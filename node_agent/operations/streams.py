@@ -158,7 +158,7 @@ class Streams:
 def _no_slice(request: StreamRequest) -> str:
     return (
         f"slot {request.slot_id} has no slice of allocation {request.allocation_id}: the node has not created it yet, or"
-        " has removed it; its timeline shows which"
+        " has removed it; the timeline of the allocation shows which"
     )
 
 

@@ -93,7 +93,7 @@ def test_form_of_an_action_shows_it_as_commands_with_the_entered_values(
     assert "--data-raw '{\"lease_seconds\": 7200}'" in curl
 
 
-def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_decide(
+def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_for_it(
     running: RunningAllocation, admin: Browser
 ) -> None:
     drain, renew = admin.open("/nodes/n1/drain"), admin.open(f"/allocations/{running.id}/renew")
@@ -102,12 +102,12 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_decide(
     assert f"/ui/allocations/{running.id}" in drain.attributes("a", "href")
     assert "Slots in use 0 of 2" in admin.open("/nodes/n2/drain").text
     assert f"Renew lease of allocation {running.id}" in renew.text
-    assert "2" in renew.attributes("input", "value"), "an hour more than the lease of an hour has left"
+    assert "2" in renew.attributes("input", "value"), "one hour longer than the remaining lease, rounded up"
     placement = admin.open(f"/allocations/{running.id}/placement").text
     assert "Chosen node n1, which had 1 of 1 slots free before Suitable nodes 1 of 1" in placement
     assert "it has the fewest usable free slots, because the SKU packs" in placement
     erase = admin.open("/projects/default/erase").text
-    assert "Must be released before slots: 1, waiting requests: 0" in erase
+    assert "Must be released first slots: 1, waiting requests: 0" in erase
     slot_form = admin.open("/nodes/n2/slots/0/reprovision").text
     assert ("MAC address" in slot_form, "IP address" in slot_form) == (True, True)
 

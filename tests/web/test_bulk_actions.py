@@ -86,7 +86,7 @@ def test_item_that_became_forbidden_is_refused_and_the_others_are_done(fleet: Fl
     page = admin.open(preview_of("renew", first, second, third))
     assert offered(page)["item"] == [first, second, third]
     assert "Renew lease of 3 allocations" in page.text
-    assert "2" in page.attributes("input", "value"), "an hour more than the leases of an hour have left"
+    assert "2" in page.attributes("input", "value"), "one hour longer than the remaining leases, rounded up"
     with plane.client() as client:
         assert client.delete(f"/allocations/{second}").is_success
     position = plane.last_position()

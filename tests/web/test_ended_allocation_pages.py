@@ -3,6 +3,7 @@
 import re
 
 from control_plane.web.pages.allocations import lease_end
+from tests.api.access.principals import issue
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -42,7 +43,7 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles(emptied
     assert f"formerly {ended.slot['slot_id']} ended kind=ended" in listed
 
 
-def test_failed_allocation_keeps_the_serial_log_until_its_slots_are_empty(
+def test_failed_allocation_keeps_the_serial_log_and_shows_its_slots_as_current_until_they_are_empty(
     emptied_plane: RunningPlane,
 ) -> None:
     node, browser = admit(emptied_plane, "n1"), logged_in(emptied_plane)
@@ -60,6 +61,10 @@ def test_failed_allocation_keeps_the_serial_log_until_its_slots_are_empty(
     assert f"/ui{own}/serial-log?slot=0" not in page.attributes("a", "href")
     assert "slice_not_on_node" not in page.text.partition("Former slots")[2]
     until(lambda: "formerly n1/0" in browser.open("/allocations").text, "the list has no current slot")
+    auditor = logged_in(emptied_plane, issue(emptied_plane, "reader", "auditor").secret)
+    assert "Former slots" in auditor.open(own).text, "also for a caller that may not report a fault"
+    assert "formerly n1/0" in auditor.open("/allocations").text
+    assert "Former slots" in browser.open(f"{own}?at=position:{emptied_plane.last_position()}").text
 
 
 def test_lease_ended_when_its_end_was_recorded_but_not_after_its_planned_end() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.web.rendering import field_name, gist
+from control_plane.web.rendering import field_name, gist, unnamed
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -81,6 +81,21 @@ def test_path_of_a_field_is_shown_as_its_readable_name(path: str, shown: str) ->
     assert re.sub(r"^<span[^>]*>|</span>$", "", field_name(path)) == shown
 
 
+@pytest.mark.parametrize(
+    ("sentence", "name", "shown"),
+    [
+        ("node n1 is not cordoned", "n1", "the node is not cordoned"),
+        ("API key abc expired", "abc", "the API key expired"),
+        ("slot n1/1 is claimed", "n1", "slot n1/1 is claimed"),
+        ("the scope allocations:write is missing", "scope", "the scope allocations:write is missing"),
+    ],
+)
+def test_reason_of_the_resource_of_the_page_is_shown_without_its_name(
+    sentence: str, name: str, shown: str
+) -> None:
+    assert unnamed(sentence, name) == shown
+
+
 def test_line_of_an_event_names_fields_with_words() -> None:
     def line(data: dict[str, Any], of: str = "") -> str:
         return gist({"actor": "key:robot", "data": data}, of)
@@ -101,7 +116,7 @@ def test_line_of_an_event_names_fields_with_words() -> None:
     assert line({"vacated": ["n1/0", "n1/1"], "ready": False}) == "vacated n1/0 n1/1"
 
 
-def test_line_of_an_event_leaves_out_counters_repeated_names_and_the_name_of_the_page() -> None:
+def test_line_of_an_event_leaves_out_counters_repeated_names_and_the_resource_of_the_page() -> None:
     data = {
         "node_id": "n1",
         "slot_id": "n1/0",

@@ -71,7 +71,7 @@ def test_free_slot_that_placement_cannot_use_is_shown_as_blocked(admin: Browser)
     overview = admin.open("/").text
     assert "▲ blocked 4 Blocked: no slice can be placed there now (2 " in overview
     assert "2 unreachable" in overview
-    assert "The past does not include which nodes were unreachable" in overview
+    assert "The charts and tables do not show which nodes were unreachable" in overview
     assert "Now: 4 blocked." in overview
     assert "● free" not in overview
 

@@ -37,20 +37,23 @@ def _renew(form: Form) -> Call:
 
 
 def _hours_left(view: View) -> float:
-    """Return the hours until the present end of a lease; 0 if there is none or it is over."""
+    """Return the hours until the present end of the lease of an allocation; 0 if there is no lease or it is over."""
     lease = None if is_lease_over(view) else view["lease"]
     if lease is None:
         return 0
     return max(0, (datetime.fromisoformat(lease["expires_at"]) - datetime.now(UTC)).total_seconds() / _HOUR)
 
 
-async def _left(_visit: Visit, view: View) -> Mapping[str, Any]:
+async def _remaining_lease(_visit: Visit, view: View) -> Mapping[str, Any]:
     hours = _hours_left(view)
-    return {"Left of the lease": f"{hours:.2f} hours; a smaller number changes nothing"} if hours else {}
+    remaining = f"{hours:.2f} hours; a smaller number of hours changes nothing"
+    return {"Remaining lease": remaining} if hours else {}
 
 
 def _longer_lease(view: View) -> Names:
-    """Return a length of the lease, in whole hours, with which it ends at least an hour later than at present."""
+    """Return the initial value of the form: whole hours after which the lease ends, at least an hour later than
+    planned at present.
+    """
     return {"hours": str(ceil(_hours_left(view)) + 1)}
 
 
@@ -99,13 +102,13 @@ ACTIONS: Final = {
         " already is not changed.",
         _renew, lambda name, form: ("allocations", "renew", *name, "--lease", f"{form.text('hours')}h"),
         fields=(Field("hours", "Hours from now until the lease ends", "number", value="1"),),
-        of="of", facts=_left, initial=_longer_lease,
+        preposition="of", facts=_remaining_lease, initial=_longer_lease,
     ),
     "open-ingress": Action(
         "Open ingress", "open_ingress",
         "A public address or port leads to a slice, from the networks that are entered or else from everywhere. It is"
         " reserved at once, and becomes an endpoint when its node has applied it.",
-        _open, _open_words, of="for",
+        _open, _open_words, preposition="for",
         fields=(
             Field("kind", "Kind", "choice", value=_KINDS[0], choices=_KINDS, example=_KINDS[0]),
             Field("port", "Port of the slice (not for a whole address)", "number", required=False, value="22", example="22"),
@@ -124,10 +127,10 @@ ACTIONS: Final = {
     "report-fault": Action(
         "Report a fault", "report_fault",
         "The allocation is released: the slices and all data on their disks are deleted, and the addresses are given up."
-        " This cannot be undone. It is not placed on other slots; create another allocation instead. No slice is placed"
-        " in its slots until an admin has readmitted them.",
+        " This cannot be undone. The allocation is not placed in other slots; create another allocation instead. No slice"
+        " is placed in its slots until an admin has readmitted them.",
         _fault, lambda name, form: ("allocations", "release", *name, "--fault", form.text("fault")),
-        fields=(_FAULT,), dangerous=True, asks_name=True, of="of",
+        fields=(_FAULT,), dangerous=True, asks_name=True, preposition="of",
     ),
 }  # fmt: skip
 INGRESS_ACTIONS: Final = {

@@ -88,13 +88,17 @@ async def show(visit: Visit) -> Response:
 
 
 def _newest(events: Sequence[Mapping[str, Any]], types: Sequence[str]) -> str | None:
-    """Return when the newest event of these types was recorded; None if there is none. `events` are newest first."""
+    """Return the time at which the newest event of these types was recorded; None if there is none. `events` are newest
+    first.
+    """
     return next((each["recorded_at"] for each in events if each["type"] in types), None)
 
 
 def lease_end(allocation: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return when the lease of an allocation ended, None if it has not: when this was recorded, but not later than the
-    end of the lease, as for its usage. A lease that ends by its time is recorded a moment later.
+    """Return the time at which the lease of an allocation ended; None if it has not ended.
+
+    This is the time at which the end was recorded, but at most the planned end of the lease, as in the usage: the end
+    of a lease that expires is recorded a moment later.
     """
     recorded = _newest(events, _LEASE_ENDED)
     if recorded is None or allocation["lease"] is None:
@@ -156,13 +160,16 @@ async def show_placement(visit: Visit) -> Response:
     name = visit.request.path_params["allocation"]
     placement = await visit.get("allocations", name, "placement")
     node, at = placement["slots"][0].rpartition("/")[0], f"position:{placement['position']}"
-    before = (
+    slots_before = (
         await visit.get("slots", node=node, at=at, limit=_SLOTS_OF_NODE)
         if visit.allows("fleet:read")
         else None
     )
     return visit.render(
-        "placement.html", placement=placement, node=node, slots=None if before is None else before["items"]
+        "placement.html",
+        placement=placement,
+        node=node,
+        slots=None if slots_before is None else slots_before["items"],
     )
 
 

@@ -48,7 +48,7 @@ def _approve_words(name: Words, form: Form) -> Words:
 
 
 async def _holders(visit: Visit, node: View) -> Mapping[str, Any]:
-    """Return the number of slots of a node that are not empty, and the allocations that hold them."""
+    """Return the number of slots of a node that allocations hold, and links to these allocations."""
     slots = (await visit.get("slots", node=node["id"], limit=_MOST_SLOTS))["items"]
     held = [each["allocation_id"] for each in slots if each["allocation_id"]]
     holders = [linked(each) for each in dict.fromkeys(held)]
@@ -88,14 +88,14 @@ NODE_ACTIONS: Final = {
         "The access of the node ends at once: its key, its session and its queue. Its slices continue to run, but the"
         " control plane cannot change, observe or remove them. The node must enrol again to regain access.",
         with_reason("revoke"), words("nodes", "revoke", reason=True), fields=(REASON,), dangerous=True, asks_name=True,
-        of="of", facts=_holders,
+        preposition="of", facts=_holders,
     ),
 }  # fmt: skip
 SLOT_ACTIONS: Final = {
     "approve": Action(
         "Approve", "approve",
         "The slot can be used. Its MAC and IP addresses are reserved, and it is bound to the hardware that its node"
-        " describes now, also if this differs from the hardware approved before.",
+        " describes now, even if this differs from the hardware approved before.",
         _approve, _approve_words,
         fields=(Field("skus", "SKUs under which it is offered, separated by spaces (empty: chosen by its size)",
                       required=False),),
@@ -106,7 +106,7 @@ SLOT_ACTIONS: Final = {
     ),
     "reprovision": Action(
         "Reprovision", "reprovision",
-        "The slot gives up its MAC and IP address and gets others, which the next slice in it has.",
+        "The slot gives up its MAC and IP address and gets others, which the next slice in it uses.",
         with_reason("reprovision"), words("slots", "reprovision", reason=True), fields=(REASON,), dangerous=True,
     ),
     "readmit": Action(
@@ -123,11 +123,11 @@ SLOT_ACTIONS: Final = {
 }  # fmt: skip
 TASK_ACTIONS: Final = {
     "retry": Action(
-        "Retry", "retry", "The task runs again. For a removal, the removal of the slice is requested again.", plain("POST", "retry"), words("tasks", "retry"),
+        "Retry", "retry", "The task runs again. If it removes a slice, the removal is requested again.", plain("POST", "retry"), words("tasks", "retry"),
     ),
     "cancel": Action(
         "Cancel", "cancel",
-        "The task is cancelled: before it begins, or between two of its steps. If it brings up a slice, its allocation"
+        "The task is cancelled before it begins, or between two of its steps. If it brings up a slice, its allocation"
         " fails, and its slices are removed.",
         plain("POST", "cancel"), words("tasks", "cancel"), dangerous=True, asks_name=True,
     ),

@@ -69,7 +69,7 @@ async def show(visit: Visit) -> Response:
         "history.html",
         found=found,
         held=await holdings(visit, kind, found["state"], visit.at),
-        changes={**changes, "changes": [_readable(each) for each in changes["changes"]]},
+        changes={**changes, "changes": [_shown(each) for each in changes["changes"]]},
         rows=[each for each in fields_of(found["state"]) if each[0] not in _LEFT_OUT],
         slider=_slider(found, changes["changes"], first and first["changes"]),
         neighbours=_neighbours(found["at"]["position"], changes["changes"]),
@@ -82,7 +82,7 @@ async def show(visit: Visit) -> Response:
     )
 
 
-def _readable(change: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(change: Mapping[str, Any]) -> dict[str, Any]:
     """Return a change without the fields that the page leaves out."""
     fields = [each for each in change["fields"] if each["path"].removeprefix("/") not in _LEFT_OUT]
     return {**change, "fields": fields}

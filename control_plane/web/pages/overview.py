@@ -41,7 +41,7 @@ async def show(visit: Visit) -> Response:
 
 
 def _slots(status: Any) -> dict[str, int]:
-    """Return the number of slots in each state, those of free slots in which no slice can be placed now as blocked."""
+    """Return the number of slots in each state. Free slots in which no slice can be placed now count as blocked."""
     blocked = sum(status["blocked_slots"]["by_reason"].values())
     found = {"free": 0, **status["slots"]}
     return {**found, "free": max(0, found["free"] - blocked), "blocked": blocked}

@@ -4,6 +4,7 @@ period.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -85,10 +86,12 @@ async def _project(visit: Visit, names: Names) -> View:
 
 
 async def _used(_visit: Visit, view: View) -> Mapping[str, Any]:
-    """Return what a project uses now of each limit."""
+    """Return how much of each limit a project uses now."""
     used = view["used"] or {}
     return {
-        "In use now": ", ".join(f"{label} {used[name]}" for name, label in LIMITS.items() if used.get(name))
+        "In use now": ", ".join(
+            f"{label} {used[name]}" for name, label in LIMITS.items() if Decimal(used.get(name) or 0)
+        )
     }
 
 
@@ -100,7 +103,7 @@ async def _held(_visit: Visit, view: View) -> Mapping[str, Any]:
         used.get("slots", 0), used.get("waiting_requests", 0), listed
     )
     return {
-        "Must be released before": blocking
+        "Must be released first": blocking
         if used.get("slots") or used.get("waiting_requests")
         else "nothing",
         "Stays readable": "which slots the project held, when and at which price; actors; names of API keys and service"
@@ -112,17 +115,17 @@ _SKU: Final = Field("sku", "SKU", example="SKU")
 PROJECT_ACTIONS: Final = {
     "reserve": Action(
         "Reserve slots", "set_limits",
-        "The project can hold this number of slots of the SKU, also if other projects want them: the slots that it holds"
-        " count, and the rest is kept from other projects. An earlier reservation of the SKU is replaced.",
+        "The project can hold this number of slots of the SKU, even if other projects request them: the slots that it"
+        " holds count, and the rest is kept from other projects. An earlier reservation of the SKU is replaced.",
         _reserve, lambda name, form: ("reservations", "set", *name, form.text("sku"), form.text("slots")),
-        fields=(_SKU, Field("slots", "Number of slots", "number", example="1")), of="for",
+        fields=(_SKU, Field("slots", "Number of slots", "number", example="1")), preposition="for",
         choices=lambda view: {"sku": view["skus"]},
     ),
     "unreserve": Action(
         "Remove reservation", "set_limits",
         "The slots are no longer kept from other projects. Its allocations keep their slots.",
         _unreserve, lambda name, form: ("reservations", "remove", *name, form.text("sku")),
-        fields=(_SKU,), dangerous=True, of="of",
+        fields=(_SKU,), dangerous=True, preposition="of",
         choices=lambda view: {"sku": tuple(each["sku"] for each in view["reservations"])},
     ),
     "limits": Action(
@@ -133,7 +136,7 @@ PROJECT_ACTIONS: Final = {
         fields=tuple(
             Field(name, label, "number", required=False) for name, label in LIMITS.items()
         ),
-        initial=_present_limits, of="of", facts=_used,
+        initial=_present_limits, preposition="of", facts=_used,
     ),
     "erase": Action(
         "Erase personal data", "erase",
@@ -141,7 +144,7 @@ PROJECT_ACTIONS: Final = {
         " are removed from all views. While its allocations hold slots or its requests wait, the erasure is refused. The"
         " project stays usable. This cannot be undone.",
         lambda form: Call("DELETE", ("personal-data",), {"reason": form.text("reason")}),
-        words("projects", "erase", reason=True), dangerous=True, asks_name=True, of="of", facts=_held,
+        words("projects", "erase", reason=True), dangerous=True, asks_name=True, preposition="of", facts=_held,
         fields=(REASON._replace(label="Reason, which is recorded and not erased: it must not contain personal data"),),
     ),
 }  # fmt: skip
@@ -183,17 +186,19 @@ def _month(period: View) -> str:
     return str(period["starts_at"][: len("2026-11")])
 
 
-def _first_month(period: View) -> Names:
-    """Return the first values of the form that closes a period: its times only if it is not a whole month."""
+def _first_period(period: View) -> Names:
+    """Return the initial values of the form that closes a period. A period that is a whole month needs no times."""
     name, begin = _month(period), period["starts_at"]
     is_whole = begin == f"{name}-01T00:00:00Z"
     return {"name": name, **({} if is_whole else {"starts_at": begin, "ends_at": _stamp(_month_end(period))})}
 
 
 def _end_of(period: View) -> str:
-    """Return the end of the next period to close, and whether it has passed."""
+    """Return the end of the next period to close, and a note if this is in the future."""
     end = _month_end(period)
-    later = "" if end <= datetime.now(UTC) else ", not yet: until then, only a shorter period can be closed"
+    later = (
+        "" if end <= datetime.now(UTC) else ", in the future: until then, only a shorter period can be closed"
+    )
     return f"{_stamp(end)}{later}"
 
 
@@ -203,8 +208,8 @@ def _stamp(time: datetime) -> str:
 
 async def _open_period(visit: Visit, _names: Names) -> View:
     found = await visit.get("usage", "periods", "open")
-    may = by_scope(visit, "close", scope="usage:write")
-    return {**found, "allowed_actions": may, "currency": visit.user["currency"]}
+    allowed = by_scope(visit, "close", scope="usage:write")
+    return {**found, "allowed_actions": allowed, "currency": visit.user["currency"]}
 
 
 PERIOD: Final = Resource(
@@ -214,7 +219,7 @@ PERIOD: Final = Resource(
             "Close the billing period", "close",
             "The usage of the period becomes final. Later events that change it are corrections in the next"
             " period. This cannot be undone.",
-            _close, _close_words, initial=_first_month,
+            _close, _close_words, initial=_first_period,
             fields=(
                 Field("name", "Name of the period, such as 2026-11", example="PERIOD"),
                 Field("starts_at", "Begin, such as 2026-11-01T00:00:00Z (empty: that of the month)", required=False),
@@ -229,13 +234,13 @@ PERIOD: Final = Resource(
     facts=lambda view: {
         "Begins": view["starts_at"],
         "Ends": _end_of(view),
-        "Open usage": f"{amount(view['total']['price'])} {view['currency']} until now",
+        "Usage so far": f"{amount(view['total']['price'])} {view['currency']}",
     },
     label=lambda _names: "close",
     title=_month,
     words=lambda _names: (),
     load=_open_period,
 )  # fmt: skip
-"""The action that closes a period names the period in its form. The first value is the calendar month in which the
-open period begins.
+"""The action that closes a period has a field for the name of the period. Its initial value is the calendar month in
+which the open period begins.
 """

@@ -44,12 +44,12 @@ PROJECTION_ACTIONS: Final = {
     ),
     "retry-event": Action(
         "Retry event", "retry", "The event at which the projection stopped is tried again.",
-        plain("POST", "retry"), words("projections", "retry"), of="of",
+        plain("POST", "retry"), words("projections", "retry"), preposition="of",
     ),
     "skip": Action(
         "Skip event", "skip",
         "The event at which the projection stopped is skipped, now and in every rebuild. The tables do not contain it.",
-        _skip, _skip_words, dangerous=True, asks_name=True, of="of", initial=_stopped_at,
+        _skip, _skip_words, dangerous=True, asks_name=True, preposition="of", initial=_stopped_at,
         fields=(Field("position", "Position of the event", "number", example="POSITION"), REASON),
     ),
 }  # fmt: skip

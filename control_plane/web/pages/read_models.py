@@ -30,8 +30,8 @@ async def show_projections(visit: Visit) -> Response:
 
 
 def _reasons(projection: View) -> dict[str, str]:
-    """Return why the actions that are not allowed on a projection are not, by the name of the action. The sentences do
-    not name the projection, so that the page states each once.
+    """Return the reasons of the actions that are not allowed on a projection, by the name of the action. The sentences
+    do not name the projection, so that the page states each once.
     """
     return {
         name: f"{action.title}: {unnamed(allowed['reason'], projection['name'])}"

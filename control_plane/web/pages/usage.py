@@ -139,8 +139,8 @@ async def show_project(visit: Visit) -> Response:
 
 
 def _limits_of(project: Any, currency: str) -> list[tuple[str, str, str | None, str | None]]:
-    """Return each limit of a project: its name, its label, the limit and what is used of it, as text. The budget is
-    used by what is committed.
+    """Return each limit of a project: its name, its label, the limit and what is used of it, as text. The used part
+    of the budget is the committed amount.
     """
     committed = project["budget"] and project["budget"]["committed"]
     used = {**(project["used"] or {}), "budget_per_month": committed}

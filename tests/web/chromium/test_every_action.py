@@ -63,7 +63,7 @@ def _disabled_account(world: World) -> Names:
 
 
 def _period_after_a_closed_one(world: World) -> Names:
-    """Close the month before, so that the form has the ended period as its first value."""
+    """Close the month before the ended period, so that the initial value of the form is the ended period."""
     assert world.send("POST", "/usage/periods/2026-09/close", {}).is_success
     return world.ended_period()
 
