@@ -32,7 +32,8 @@ class Field(NamedTuple):
 
     name: str
     label: str
-    kind: Literal["text", "number", "choice", "lines"] = "text"
+    kind: Literal["text", "number", "money", "choice", "lines"] = "text"
+    """The label of `money` is shown with the currency of the deployment."""
     required: bool = True
     value: str = ""
     example: str = ""

@@ -148,6 +148,9 @@ def test_list_of_nodes_at_a_past_position_keeps_the_position_and_offers_only_rec
     assert "spare-09" in page.text
     assert "rack-1" not in page.text
     assert "unreachable" not in page.text
+    assert "not recorded" in page.text
+    node = admin.open(f"/nodes/spare-09?at=position:{position}").text
+    assert "Last heartbeat not recorded Reports to deliver not recorded " in node
     kept = [(found["name"], found["value"]) for tag, found in page.tags if found.get("type") == "hidden"]
     assert ("at", f"position:{position}") in kept, "the form of the filters keeps the time"
     assert {("name", "spare-0"), ("drift", "false")} <= {*kept}, "the form of the time keeps the filters"
@@ -167,6 +170,7 @@ def test_counts_of_the_overview_lead_to_the_nodes_that_they_count(admin: Browser
     targets = admin.open("/").attributes("a", "href")
     assert names(admin.open("/nodes?state=unreachable")) == ["rack-2"]
     assert {"/ui/nodes?state=unreachable", "/ui/nodes?state=registered", "/ui/nodes?drift=true"} <= {*targets}
+    assert "/ui/nodes/rack-1/slots/1" in targets, "the drift of a slot links to the page of the slot"
 
 
 def test_overview_with_more_open_drift_than_it_shows_links_to_all_nodes_with_drift(

@@ -329,10 +329,13 @@ def test_bring_up_that_succeeded_is_not_retried_because_it_has_succeeded(
             )
         )
 
-    [(order,)] = running.plane.rows(
-        "select order_id::text from work.task where allocation_id = %(id)s", id=running.id
+    [(order, node, slot)] = running.plane.rows(
+        "select order_id::text, node_id, slot_id from work.task where allocation_id = %(id)s", id=running.id
     )
     until(is_done, "the order is done")
+    address = f"/ui/nodes/{node}/slots/{str(slot).removeprefix(f'{node}/')}"
+    for path in ("/tasks", f"/tasks/{order}"):
+        assert address in admin.open(path).attributes("a", "href"), "the slot of a task links to its page"
     page = admin.open(f"/tasks/{order}").text
     assert "the task has succeeded and cannot be retried (code task_succeeded)" in page
     assert "Sent to the node once" in page

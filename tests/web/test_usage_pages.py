@@ -114,6 +114,7 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
     limits = admin.open("/projects/red").text.partition("What Used Limit ")[2]
     assert re.match(r"Slots 1 5 GPUs 0 none vCPUs 1 none Memory in MiB \d+ none Whole public", limits)
     assert "Waiting requests 0 default Longest lease in seconds each lease none " in limits
+    assert re.search(r"Price per hour \(USD\) \d+\.\d\d\d* none ", limits)
     assert re.search(r"Budget per calendar month \(USD\) [\d.]+ committed 100.00 ", limits)
     # The budget counts until the same time as the usage by project.
     rows = re.findall(r"red [\d.]+ (<?[\d.]+) ", admin.open("/usage").text)
@@ -125,6 +126,10 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
         found["name"]: found.get("value") for tag, found in form.tags if tag == "input" and "name" in found
     }
     assert (present["budget_per_month"], present["slots"]) == ("100.00", "5")
+    assert re.search(
+        r"In use now Slots: 1; vCPUs: 1; .*Price per hour \(USD\): [\d.]+; Budget per ", form.text
+    )
+    assert "Price per hour (USD) Budget per calendar month (USD) Set limits" in form.text
 
 
 @pytest.mark.parametrize(
@@ -160,6 +165,8 @@ def test_reservation_is_set_changed_and_removed_by_an_admin_only(
     listed = admin.open("/reservations")
     assert "Reserved slots Held by the project Kept from others Missing" in listed.text
     assert f"red lab.small 3 1 2 ▲ {found['short_by']}" in listed.text
+    assert "/ui/projects/red/reserve" in listed.attributes("a", "href")
+    assert admin.open("/projects/red").attributes("a", "href").count("/ui/projects/red/reserve") == 1
     [change] = [each for each in listed.attributes("a", "href") if "/red/reserve?sku=" in each]
     form = admin.open(change.removeprefix("/ui"))
     assert "3" in form.attributes("input", "value")

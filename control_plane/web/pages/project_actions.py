@@ -23,7 +23,7 @@ from control_plane.web.actions import (
     whole,
     words,
 )
-from control_plane.web.rendering import amount, in_path
+from control_plane.web.rendering import amount, in_path, money
 from control_plane.web.visits import Form, Visit, both, nothing
 
 _COUNTS: Final = {
@@ -41,12 +41,12 @@ PRICES: Final = {"price_per_hour": "Price per hour", "budget_per_month": "Budget
 _MOST: Final = 500
 _MOST_DAYS: Final = 31
 """Days of the longest month."""
-LIMITS: Final = {**_COUNTS, **PRICES}
+_LIMITS: Final = {**_COUNTS, **PRICES}
 """The limits of a project, each with its label."""
 
 
 def _limits(form: Form) -> Call:
-    given = {name: form.text(name) for name in LIMITS if form.text(name)}
+    given = {name: form.text(name) for name in _LIMITS if form.text(name)}
     counts = {name: whole(given[name], f"a number ({name})") for name in _COUNTS if name in given}
     return Call("PUT", ("limits",), {**given, **counts})
 
@@ -54,7 +54,7 @@ def _limits(form: Form) -> Call:
 def _limits_words(name: Words, form: Form) -> Words:
     options = [
         word
-        for limit in LIMITS
+        for limit in _LIMITS
         if (text := form.text(limit))
         for word in (f"--{'max-lease' if limit == 'max_lease_seconds' else limit.replace('_', '-')}",
                      f"{text}s" if limit == "max_lease_seconds" else text)
@@ -85,14 +85,27 @@ async def _project(visit: Visit, names: Names) -> View:
     return {**found, "skus": tuple(each["name"] for each in skus["items"]) if skus else ()}
 
 
-async def _used(_visit: Visit, view: View) -> Mapping[str, Any]:
-    """Return how much of each limit a project uses now."""
-    used = view["used"] or {}
-    return {
-        "In use now": ", ".join(
-            f"{label} {used[name]}" for name, label in LIMITS.items() if Decimal(used.get(name) or 0)
-        )
-    }
+def limits_of(project: View, currency: str) -> list[tuple[str, str, str | None, str | None]]:
+    """Return each limit of a project: its name, its label, the limit and what is used of it, as text. The budget is
+    used by what is committed.
+    """
+    committed = project["budget"] and project["budget"]["committed"]
+    used = {**(project["used"] or {}), "budget_per_month": committed}
+    return [
+        (name, f"{label} ({currency})" if name in PRICES else label, project["limits"][name], used.get(name))
+        for name, label in _LIMITS.items()
+    ]
+
+
+async def _used(visit: Visit, view: View) -> Mapping[str, Any]:
+    """Return what a project uses now of each limit."""
+    limits = limits_of(view, visit.user["currency"])
+    used = [
+        Markup("{}: {}").format(label, money(used) if name in PRICES else amount(used))
+        for name, label, _, used in limits
+        if used is not None and Decimal(used)
+    ]
+    return {"In use now": Markup("; ").join(used) or "nothing"}
 
 
 async def _held(_visit: Visit, view: View) -> Mapping[str, Any]:
@@ -134,7 +147,7 @@ PROJECT_ACTIONS: Final = {
         " is removed. Without a limit of waiting requests, the default of the deployment applies.",
         _limits, _limits_words,
         fields=tuple(
-            Field(name, label, "number", required=False) for name, label in LIMITS.items()
+            Field(name, label, "money" if name in PRICES else "number", required=False) for name, label in _LIMITS.items()
         ),
         initial=_present_limits, preposition="of", facts=_used,
     ),

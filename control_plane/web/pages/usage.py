@@ -6,7 +6,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from control_plane.web.actions import by_scope
-from control_plane.web.pages.project_actions import LIMITS, PERIOD, PRICES, PROJECT_ACTIONS
+from control_plane.web.pages.project_actions import PERIOD, PROJECT_ACTIONS, limits_of
 from control_plane.web.visits import Visit, both, nothing
 
 _FILTERS: Final = ("period", "from", "to", "project", "sku", "label")
@@ -133,18 +133,6 @@ async def show_project(visit: Visit) -> Response:
     return visit.render(
         "project.html",
         project=project,
-        limits=_limits_of(project, visit.user["currency"]),
+        limits=limits_of(project, visit.user["currency"]),
         actions={each: PROJECT_ACTIONS[each] for each in ("reserve", "limits", "erase")},
     )
-
-
-def _limits_of(project: Any, currency: str) -> list[tuple[str, str, str | None, str | None]]:
-    """Return each limit of a project: its name, its label, the limit and what is used of it, as text. The used part
-    of the budget is the committed amount.
-    """
-    committed = project["budget"] and project["budget"]["committed"]
-    used = {**(project["used"] or {}), "budget_per_month": committed}
-    return [
-        (name, f"{label} ({currency})" if name in PRICES else label, project["limits"][name], used.get(name))
-        for name, label in LIMITS.items()
-    ]
