@@ -13,7 +13,7 @@ _WORDS: Final = {
     "slots": "slot", "endpoints": "endpoint", "images": "image", "devices": "device", "sources": "source",
     "labels": "label", "public_addresses": "public",
     "slot_id": "slot", "node_id": "node", "allocation_id": "allocation", "ingress_id": "ingress",
-    "mac_address": "MAC", "mac": "MAC", "private_ip": "address", "actual_ip": "observed at",
+    "mac_address": "MAC", "mac": "MAC", "private_ip": "address", "actual_ip": "observed address",
     "expected_ip": "expected address", "lease_state": "DHCP",
     "sku": "SKU", "skus": "SKU", "sku_version": "SKU version", "slot_index": "index", "vcpus": "vCPU", "memory_mib": "memory", "numa_node": "NUMA node", "l2_domain": "L2 domain",
     "expires_at": "until", "requested_by": "requested by",

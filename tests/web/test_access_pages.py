@@ -66,6 +66,9 @@ def test_issued_key_is_accepted_and_only_the_response_to_its_form_has_the_secret
 
 def test_rotated_key_has_a_successor_with_a_secret_of_its_own(plane: RunningPlane, admin: Browser) -> None:
     old = issue(plane, "rotated", projects=["other"])
+    form = admin.open(f"/access/keys/{old.id}/rotate").text
+    assert "The secret of the new key is shown once." in form
+    assert "Last used none recorded" in form
     rotated = admin.submit(f"/access/keys/{old.id}/rotate", hours="0")
     assert accepts(plane, secret_of(rotated))
     assert not accepts(plane, old.secret)

@@ -105,6 +105,7 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_fo
     assert "2" in renew.attributes("input", "value"), "one hour longer than the remaining lease, rounded up"
     placement = admin.open(f"/allocations/{running.id}/placement").text
     assert "Chosen node n1, which had 1 of 1 slots free before Suitable nodes 1 of 1" in placement
+    assert "Nodes before it as of position " in placement
     assert "it has the fewest usable free slots, because the SKU packs" in placement
     erase = admin.open("/projects/default/erase").text
     assert "Must be released first slots: 1, waiting requests: 0" in erase

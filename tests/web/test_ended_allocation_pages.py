@@ -11,7 +11,9 @@ from tests.waiting import until
 from tests.web.browsing import logged_in
 
 
-def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles(emptied_plane: RunningPlane) -> None:
+def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles_or_commands_of_actions(
+    emptied_plane: RunningPlane,
+) -> None:
     node, browser = admit(emptied_plane, "n1"), logged_in(emptied_plane)
     ended = RunningAllocation(emptied_plane, node, labels={"kind": "ended"})
     own = f"/allocations/{ended.id}"
@@ -19,9 +21,13 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles(emptied
     active = browser.open(own)
     assert "Lease ends 2" in active.text
     assert consoles <= set(active.attributes("a", "href"))
-    assert "The allocation is active already." in active.text
+    assert "the allocation is active already" in active.text
     assert f"/ui{own}/start" not in active.attributes("a", "href")
     assert f"/ui{own}/release" in active.attributes("a", "href")
+    assert f"sliceplane allocations serial-log {ended.id}" in active.text
+    assert f"sliceplane ssh {ended.id}" in active.text
+    assert f"sliceplane allocations release {ended.id}" in active.text
+    assert "sliceplane allocations start" not in active.text
     emptied_plane.client().delete(own)
     releasing = browser.open(own)
     assert re.search(r"Lease ended \S+ \S+ \d+ s ago, granted", releasing.text)
@@ -35,9 +41,14 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles(emptied
     assert "Slots released 2" in released.text
     assert re.search(r"Former slots The allocation held these slots until \S+ \S+\. Other", released.text)
     assert "Former slots" not in releasing.text
-    assert "The allocation is released already." in released.text
+    assert "the allocation is released already" in released.text
     assert f"/ui{own}/release" not in released.attributes("a", "href")
     assert not consoles & set(released.attributes("a", "href"))
+    assert re.findall(r"sliceplane \S+ \S+ alc-", released.text) == [
+        "sliceplane allocations show alc-",
+        "sliceplane allocations watch alc-",
+    ]
+    assert "sliceplane ssh" not in released.text
     until(lambda: "released" in browser.open("/allocations?label=kind=ended").text, "the release is listed")
     listed = browser.open("/allocations?label=kind=ended").text
     assert f"formerly {ended.slot['slot_id']} ended kind=ended" in listed

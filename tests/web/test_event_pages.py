@@ -87,6 +87,11 @@ def test_page_of_an_event_shows_its_causes_as_a_tree_and_its_proof_once_it_is_se
     assert proof["status"] == 409
     assert leaf in page.text
     assert f"sliceplane events causes {position}" in page.text
+    others = page.text.partition("Other events with the same correlation id, oldest first")[2]
+    assert "allocation.requested project default, SKU" in others
+    assert running.id not in others.partition("As a command")[0]
+    first = admin.open(f"/events/{position_of(running, 'allocation.requested')}").text
+    assert "direct cause of another event; later events with the same correlation id are below." in first
     owner = logged_in(running.plane, issue(running.plane, "owner", projects=["default"]).secret)
     shown = owner.open(f"/events/{position}")
     assert (shown.status, "Seal" in shown.text) == (200, False)

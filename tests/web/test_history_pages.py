@@ -64,6 +64,7 @@ def test_history_names_fields_with_words_and_has_their_paths_as_titles(
     [
         ("/slots/0/slot_id", "slot"),
         ("slots / 1 / mac_address", "slot 1 MAC"),
+        ("/slots/0/actual_ip", "slot observed address"),
         ("memory_mib", "memory (MiB)"),
         ("kind", "kind"),
         ("holders / 0 / kind", "kind of address"),

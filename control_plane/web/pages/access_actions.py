@@ -104,7 +104,7 @@ KEY_ACTIONS: Final = {
     "rotate": Action(
         "Rotate", "rotate",
         "A new key with the same role, projects and scopes replaces the key. The replaced key is still accepted for the"
-        " given time.",
+        " given time. The secret of the new key is shown once.",
         _rotate, lambda name, form: ("keys", "rotate", *name, "--overlap", f"{form.text('hours')}h"),
         fields=(Field("hours", "Hours for which the replaced key is still accepted (0: it is refused at once)", "number", value="1", example="1"),),
         made=_page_of_key, secret=_ISSUED,

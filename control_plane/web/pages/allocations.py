@@ -67,6 +67,8 @@ async def show(visit: Visit) -> Response:
     if timeline["next_cursor"] is not None:
         oldest = (await visit.get("allocations", name, "events", limit=1))["items"]
     events = [each for each in timeline["items"] if at is None or _is_until(each, at)]
+    logins, allowed = [*_logins(found)], _without_repeated_actions(found)
+    on_nodes = at is None and holds_slots(found)
     return visit.render(
         "allocation.html",
         allocation=found,
@@ -77,11 +79,11 @@ async def show(visit: Visit) -> Response:
         slots_released_at=None if holds_slots(found) else _newest(events, _SLOTS_RELEASED),
         after=f"{events[0]['epoch']}.{events[0]['position']}" if events else "",
         tasks=None if tasks is None else tasks["items"],
-        logins=[*_logins(found)],
+        logins=logins,
         actions=ACTIONS,
-        allowed_actions=_without_repeated_actions(found),
-        commands=_commands(visit, found),
-        on_nodes=at is None and holds_slots(found),
+        allowed_actions=allowed,
+        commands=[*_commands(visit, found, allowed, has_log=on_nodes, has_login=bool(logins))],
+        on_nodes=on_nodes,
         console=consoles.allowed(visit, found),
         terminal=consoles.allowed_terminal(found),
     )
@@ -113,31 +115,32 @@ def _without_repeated_actions(allocation: Mapping[str, Any]) -> dict[str, Any]:
     state, allowed = allocation["state"], dict(allocation.get("allowed_actions") or {})
     for name, states in _DONE_IN.items():
         if state in states and allowed.get(name, {}).get("allowed"):
-            allowed[name] = {"allowed": False, "code": None, "reason": f"The allocation is {state} already."}
+            allowed[name] = {"allowed": False, "code": None, "reason": f"the allocation is {state} already"}
     return allowed
 
 
-def _commands(visit: Visit, allocation: Mapping[str, Any]) -> list[Command]:
-    """Return the command lines that read an allocation and carry out the actions on it."""
-    name = allocation["id"]
+def _commands(
+    visit: Visit,
+    allocation: Mapping[str, Any],
+    allowed: Mapping[str, Any],
+    *,
+    has_log: bool,
+    has_login: bool,
+) -> Iterator[Command]:
+    """Yield the command lines that read an allocation and carry out the allowed actions on it."""
+    request, name = visit.request, allocation["id"]
     own = ("allocations", name)
-    return [
-        command_of(visit.request, "Show", cli=("allocations", "show", name), path=own),
-        command_of(visit.request, "Watch", cli=("allocations", "watch", name), path=(*own, "watch")),
-        command_of(
-            visit.request,
-            "Serial log",
-            cli=("allocations", "serial-log", name),
-            path=(*own, "serial-log"),
-        ),
-        command_of(visit.request, "Log in", cli=("ssh", name), path=own),
-        *(
-            commands_of(
-                visit, ALLOCATION, {"allocation": name}, each, Form([*each.first_values(allocation).items()])
-            )
-            for each in ACTIONS.values()
-        ),
-    ]
+    yield command_of(request, "Show", cli=("allocations", "show", name), path=own)
+    yield command_of(request, "Watch", cli=("allocations", "watch", name), path=(*own, "watch"))
+    if has_log:
+        cli = ("allocations", "serial-log", name)
+        yield command_of(request, "Serial log", cli=cli, path=(*own, "serial-log"))
+    if has_login:
+        yield command_of(request, "Log in", cli=("ssh", name), path=own)
+    for each in ACTIONS.values():
+        if allowed.get(each.allowed_by, {}).get("allowed"):
+            form = Form([*each.first_values(allocation).items()])
+            yield commands_of(visit, ALLOCATION, {"allocation": name}, each, form)
 
 
 async def show_timeline(visit: Visit) -> Response:
