@@ -65,7 +65,7 @@ SECONDS: Final = 60
 CLOSED: Final = 3000
 """Creations as fast as possible."""
 PROJECTS: Final = 50
-CONNECTIONS: Final = 64
+CONNECTIONS: Final = 128
 API_PROCESSES: Final = 1
 """Number of worker processes of the API. On two cores, which Postgres shares, a second one needs more processor time
 for smaller groups of creations than it adds.
