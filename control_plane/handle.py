@@ -21,7 +21,7 @@ in such a transaction: a command that it cannot carry out runs again in a transa
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import psycopg
 import sqlalchemy as sa
@@ -45,6 +45,7 @@ from events.ledger.connection import fetch_value, ledger_connection
 from events.ledger.errors import AnswerErased, ClaimHeld, KeyDestroyed, LedgerRefusal, VersionConflict
 from events.values import StreamId
 from read_models import inline
+from read_models.compiled import Query, Rows, send
 from tasks.failpoints import failpoint
 
 log = structlog.get_logger()
@@ -125,9 +126,20 @@ class Outcome(NamedTuple):
 
 Command = Callable[[Transaction], Awaitable[Decision]]
 T = TypeVar("T")
-DecideTogether = Callable[[Transaction, Sequence[T]], Awaitable[Decisions]]
-"""Decision about several commands. It must not wait for rows of slots, for which other transactions may wait long."""
 Clock = Callable[[AsyncConnection], Awaitable[datetime]]
+
+
+@dataclass(frozen=True, slots=True)
+class DecideTogether(Generic[T]):
+    """How several commands are decided in one transaction.
+
+    `reads` returns the queries that the decision about given commands always needs, which take one round trip with the
+    idempotency keys. `decide` gets those commands that have to run, which may be fewer, and the rows of these queries.
+    It must not wait for rows of slots, for which other transactions may wait long.
+    """
+
+    reads: Callable[[Sequence[T]], Sequence[Query]]
+    decide: Callable[[Transaction, Sequence[T], Sequence[Rows]], Awaitable[Decisions]]
 
 
 class RetryWithoutLocks(Exception):
@@ -241,11 +253,13 @@ class Handle:
             ledger = await ledger_connection(conn)
             async with ledger.pipeline():  # one round trip
                 taking = await take_new_keys(ledger, [key for _, key in keyed]) if keyed else None
+                read = await send(ledger, decide.reads([command for command, _ in commands]))
                 now = await self.clock(conn)
             new = () if taking is None else await taking.new()
             used = {index for each, (index, _) in enumerate(keyed) if each not in new}
             run = [index for index in range(len(commands)) if index not in used]
-            made = await decide(Transaction(conn, now), [commands[each][0] for each in run])
+            rows = await read.rows()
+            made = await decide.decide(Transaction(conn, now), [commands[each][0] for each in run], rows)
             decided = {
                 index: each for index, each in zip(run, made.decisions, strict=True) if each is not None
             }

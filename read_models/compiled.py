@@ -5,8 +5,8 @@ finds the compiled text in its cache, and prepares the columns of the result. Co
 second therefore keep the text of their queries.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, LiteralString
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, LiteralString, NamedTuple
 
 import psycopg
 import sqlalchemy as sa
@@ -42,17 +42,35 @@ class CompiledQuery:
         return await cursor.execute(self._text, {**self._values, **values}, prepare=True)
 
 
-async def rows_together(
-    conn: AsyncConnection, *queries: tuple[CompiledQuery, Mapping[str, object]]
-) -> list[list[dict[str, Any]]]:
+Query = tuple[CompiledQuery, Mapping[str, object]]
+"""A query with the values of its parameters."""
+Rows = list[dict[str, Any]]
+
+
+async def rows_together(conn: AsyncConnection, *queries: Query) -> list[Rows]:
     """Return the rows of several queries, each with its values, like `CompiledQuery.rows`.
 
     All queries take one round trip. The server runs them in their order, each with a snapshot of its own.
     """
     driver = await ledger_connection(conn)
     async with driver.pipeline():
-        cursors = [await query._sent(driver, values) for query, values in queries]  # noqa: SLF001 (same module)
-    return [await cursor.fetchall() for cursor in cursors]
+        sent = await send(driver, queries)
+    return await sent.rows()
+
+
+class SentQueries(NamedTuple):
+    """Queries that were sent in a pipeline, with results that may still be on their way from the server."""
+
+    cursors: Sequence[psycopg.AsyncCursor[dict[str, Any]]]
+
+    async def rows(self) -> list[Rows]:
+        """Return the rows of each query, in the order in which the queries were sent."""
+        return [await cursor.fetchall() for cursor in self.cursors]
+
+
+async def send(driver: psycopg.AsyncConnection, queries: Iterable[Query]) -> SentQueries:
+    """Send several queries in the pipeline of the caller."""
+    return SentQueries([await query._sent(driver, values) for query, values in queries])  # noqa: SLF001 (same module)
 
 
 async def run_together(

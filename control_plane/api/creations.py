@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from control_plane.commands.creating_together import Creation, create_together, may_share
+from control_plane.commands.creating_together import CREATE_TOGETHER, Creation, may_share
 from control_plane.commands.placing import create_allocation
 from control_plane.handle import Handle, Outcome
 from events.ledger.append import CommandKey
@@ -20,9 +20,9 @@ MOST_TOGETHER: Final = 64
 """Number of creations that share a transaction. More would delay each other more than they save."""
 AT_ONCE: Final = 2
 """Number of groups that are recorded at the same time: one decides while the other waits for the disk."""
-ENOUGH: Final = 24
+ENOUGH: Final = 40
 """Number of waiting creations that form a group before `WAIT_SECONDS` have passed."""
-WAIT_SECONDS: Final = 0.025
+WAIT_SECONDS: Final = 0.05
 """Time that a creation waits for others to share its transaction, unless no other is being recorded or is waiting.
 Callers do not notice it. Without it, groups at 150 creations per second would contain only one or two creations.
 """
@@ -92,7 +92,7 @@ class Creations:
     async def _record_group(self, group: Sequence[_Waiting]) -> None:
         try:
             outcomes = await self._handle.run_together(
-                [(each.creation, each.key) for each in group], create_together
+                [(each.creation, each.key) for each in group], CREATE_TOGETHER
             )
         except BaseException as error:
             for each in group:

@@ -16,7 +16,13 @@ from typing import Final, NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.admission.quotas import HeldProject, Quotas, hold_projects, last_check
+from control_plane.commands.admission.quotas import (
+    HeldProject,
+    Quotas,
+    held_projects,
+    last_check,
+    projects_queries,
+)
 from control_plane.commands.admission.reservations import Claimable
 from control_plane.commands.catalogue import entries_of
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
@@ -33,16 +39,14 @@ from control_plane.decisions.catalogue import specify
 from control_plane.decisions.leases import against_length, limits_of, limits_of_project
 from control_plane.decisions.placing.choice import Candidate, choose, fits
 from control_plane.decisions.placing.suitability import Suited
-from control_plane.handle import Decision, Decisions, Transaction
+from control_plane.handle import DecideTogether, Decision, Decisions, Transaction
 from control_plane.origin import Origin
 from control_plane.work.placeable import hold_all_open
 from events.allocations import AllocationSpecified
 from events.derived.quotas import NOTHING_USED, QuotaUse
-from events.entries import Entry
-from events.offers import SlotClass
-from events.values import EntryKind, NodeId, ProjectId, SlotId, StreamId, node_of
+from events.values import NodeId, ProjectId, SlotId, StreamId, node_of
 from read_models import catalogue, slots
-from read_models.compiled import rows_together
+from read_models.compiled import Query, Rows
 from read_models.slots import SlotRow
 
 ROUNDS: Final = 3
@@ -64,18 +68,36 @@ def may_share(new: NewAllocation) -> bool:
     return not (new.alternative_skus or new.ingress_rules or request.apart_from or request.node is not None)
 
 
-async def create_together(transaction: Transaction, creations: Sequence[Creation]) -> Decisions:
-    """Decide several creations, each of which `may_share`. A creation without a decision must run by itself."""
+def _reads(creations: Sequence[Creation]) -> tuple[Query, ...]:
+    """Return the queries that lock and read the projects, callers and entries of creations, and that read the classes
+    of all slots.
+    """
+    entries = {name for each in creations for name in entries_of(each.new.request, each.new.app_profile)}
+    named = catalogue.find_query(sorted(entries), lock="share")
+    return *projects_queries(_pairs(creations)), named, (slots.CLASSES, {})
+
+
+def _pairs(creations: Sequence[Creation]) -> list[tuple[ProjectId, str]]:
+    return sorted({(each.new.request.project, each.origin.actor) for each in creations})
+
+
+async def _decide(transaction: Transaction, creations: Sequence[Creation], rows: Sequence[Rows]) -> Decisions:
     conn = transaction.conn
-    pairs = {(each.new.request.project, each.origin.actor) for each in creations}
-    held = await hold_projects(conn, sorted(pairs))
+    *of_projects, of_entries, of_classes = rows
+    held = held_projects(of_projects, _pairs(creations))
+    found_entries = {(each.kind, each.name): each for each in map(catalogue.entry_in, of_entries)}
+    classes = slots.classes_in(of_classes)
     requested: dict[StreamId, QuotaUse] = {}
     decisions: dict[int, Decision] = {}
     taken = frozenset[SlotId]()
     used = list[tuple[Quotas, QuotaUse, Decimal]]()
     for alike in _alike(creations):
         first = creations[alike[0]].new
-        entries, classes = await _entries_and_classes(conn, first)
+        entries = {
+            kind: found_entries[kind, name]
+            for kind, name in entries_of(first.request, first.app_profile)
+            if (kind, name) in found_entries
+        }
         options: dict[int, Option] = {}
         for index in alike:
             new, origin, _ = creations[index]
@@ -106,13 +128,8 @@ async def create_together(transaction: Transaction, creations: Sequence[Creation
     return Decisions([decisions.get(index) for index in range(len(creations))], last_check(used))
 
 
-async def _entries_and_classes(
-    conn: AsyncConnection, new: NewAllocation
-) -> tuple[dict[EntryKind, Entry], dict[str, SlotClass]]:
-    """Return the entries of an allocation, held like those of `hold_entries`, and the classes of all slots."""
-    named = catalogue.find_query(entries_of(new.request, new.app_profile), lock="share")
-    entries, classes = await rows_together(conn, named, (slots.CLASSES, {}))
-    return catalogue.by_kind(entries), slots.classes_in(classes)
+CREATE_TOGETHER: Final = DecideTogether(_reads, _decide)
+"""Decides several creations, each of which `may_share`. A creation without a decision must run by itself."""
 
 
 def _needs_only_slots(project: ProjectId, held: HeldProject) -> bool:

@@ -47,7 +47,7 @@ from events.values import (
 )
 from read_models import projects, quota_use, waiting
 from read_models.commitments import commitments
-from read_models.compiled import CompiledQuery, rows_together
+from read_models.compiled import CompiledQuery, Query, Rows, rows_together
 from read_models.principals import limits_in, principal
 from read_models.projects import ProjectRow
 
@@ -239,14 +239,29 @@ async def hold_projects(
     """Lock the projects of several pairs of a project and a caller, and return for each pair what `hold_project`
     returns.
     """
+    return held_projects(await rows_together(conn, *projects_queries(wanted)), wanted, most_waiting)
+
+
+def projects_queries(wanted: Collection[tuple[ProjectId, str | None]]) -> tuple[Query, Query]:
+    """Return the queries of `hold_projects`, of which `held_projects` reads the rows."""
     values = {"projects": [project for project, _ in wanted], "actors": [actor for _, actor in wanted]}
+    return (_HOLD, values), (quota_use.USED, {"holders": sorted(_holders(wanted))})
+
+
+def _holders(wanted: Collection[tuple[ProjectId, str | None]]) -> set[StreamId]:
     holders = {stream_of_project(project) for project, _ in wanted}
-    holders |= {stream_of_principal(actor) for _, actor in wanted if actor is not None}
-    held_rows, use_rows = await rows_together(
-        conn, (_HOLD, values), (quota_use.USED, {"holders": sorted(holders)})
-    )
+    return holders | {stream_of_principal(actor) for _, actor in wanted if actor is not None}
+
+
+def held_projects(
+    rows_of: Sequence[Rows],
+    wanted: Collection[tuple[ProjectId, str | None]],
+    most_waiting: int | None = None,
+) -> dict[tuple[ProjectId, str | None], HeldProject]:
+    """Return the result of `hold_projects`. `rows_of` are the rows of each of `projects_queries`."""
+    held_rows, use_rows = rows_of
     rows = {(row["project"], row["actor"]): row for row in held_rows}
-    used = quota_use.by_holder(use_rows, holders)
+    used = quota_use.by_holder(use_rows, _holders(wanted))
     found = {pair: _limited(*pair, row, most_waiting) for pair, row in rows.items()}
     held = dict[tuple[ProjectId, str | None], HeldProject]()
     for project, actor in wanted:
