@@ -15,6 +15,7 @@ import sqlalchemy as sa
 import uvloop
 from pydantic import SecretStr
 
+from bench.placement.fleet import HOLDER
 from control_plane.decisions.fleet.slots import begin_release, free
 from control_plane.handle import Decision, Transaction
 from control_plane.origin import Origin
@@ -37,13 +38,12 @@ _REASON: Final = Reason("released_by_caller", "a release was requested by the be
 _CREATED: Final = 3
 """Version of an allocation's stream after its creation: requested, specified, placed."""
 _ABSENT: Final = ("port", "lease", "flow", "translation", "firewall", "domain", "disk")
-# These queries read few rows: the benchmark does not measure which allocations are released.
 _ALL: Final = sa.text("select count(*) from read.slot")
+# This query uses an index of few rows: the benchmark does not measure which allocations are released.
 _FREE: Final = sa.text("select count(*) from read.slot where state = 'free' and not blocked")
 _OLDEST: Final = sa.text(
-    "select event.position, slot.slot_id, slot.allocation_id from ledger.event"
-    " join read.slot on slot.slot_id = event.data::json ->> 'slot_id'"
-    " where event.type = 'slot.claimed' and event.position > :after order by event.position limit :count"
+    "select slot_id, allocation_id from read.slot where state = 'claimed' and allocation_id <> :holder"
+    " order by allocation_id limit :count"
 )
 
 
@@ -58,9 +58,6 @@ class Releases(msgspec.Struct):
 
 
 class _Held(NamedTuple):
-    """A slot that an allocation holds since the event at `position`."""
-
-    position: int
     slot_id: SlotId
     allocation_id: AllocationId
 
@@ -89,17 +86,18 @@ def _changes(held: _Held, row: slots.SlotRow) -> tuple[Change, Change]:
 
 async def _run(releases: Releases) -> None:
     settings = Settings(database_url=SecretStr(releases.database), redis_url=SecretStr(releases.redis))
-    after = 0
     async with plane(settings, pool=1) as made:
         async with made.engine.connect() as conn:
             kept_free = round((await conn.scalar(_ALL) or 0) * (1 - releases.share))
         while True:
             async with made.engine.connect() as conn:
                 count = min(MOST, max(0, kept_free - (await conn.scalar(_FREE) or 0)))
-                rows = (await conn.execute(_OLDEST, {"count": count, "after": after})).all() if count else []
-            found = [_Held(*each) for each in rows]
+                found = (
+                    [_Held(*each) for each in await conn.execute(_OLDEST, {"count": count, "holder": HOLDER})]
+                    if count
+                    else []
+                )
             if found:
-                after = found[-1].position
                 await _release(made, found)
             if len(found) < MOST:
                 await asyncio.sleep(PAUSE_SECONDS)

@@ -22,6 +22,8 @@ _WORDS: Final = {
 _WORDS_OF_HOLDERS: Final = {
     "value": "held", "stream": "held by", "kind": "kind of address", "since": "held since position",
 }  # fmt: skip
+_PARTS_OF_HOLDER: Final = 3
+"""Number of parts of the path of a holder's own field, such as `/holders/0/kind`."""
 
 
 def parts_of(path: str) -> list[str]:
@@ -39,6 +41,7 @@ def _words(parts: Sequence[str]) -> Iterator[str]:
         case ["labels", label]:  # a label keeps the name that its owner chose
             yield f"label {label}"
         case _:
-            known = {**_WORDS, **_WORDS_OF_HOLDERS} if parts[0] == "holders" else _WORDS
+            of_holder = len(parts) == _PARTS_OF_HOLDER and parts[0] == "holders"
+            known = {**_WORDS, **_WORDS_OF_HOLDERS} if of_holder else _WORDS
             translated = (known.get(part, part.replace("_", " ")) for part in parts)
             yield from (word for word, _ in groupby(word for word in translated if word not in {"", "0"}))

@@ -39,6 +39,7 @@ def test_key_of_an_account_has_the_actor_role_projects_and_scopes_of_the_account
             "credential": key.id,
             "credential_kind": "key",
             "expires_at": None,
+            "currency": "USD",
         }
         assert codes(caller.get("/tasks")) == ["scope_missing"]
         shown = admin.get(f"/keys/{key.id}").json()
