@@ -160,20 +160,31 @@ def holds_slots(allocation: Mapping[str, Any]) -> bool:
 
 
 def span(seconds: float) -> str:
-    """Return a duration in the largest unit that fits, rounded down. A no-break space separates number and unit."""
-    number, unit = _in_largest_unit(seconds)
-    return f"{number}\N{NO-BREAK SPACE}{unit}"
+    """Return a duration in its two largest units, rounded down, such as `4 h 48 min`. No-break spaces separate numbers
+    and units.
+    """
+    return "\N{NO-BREAK SPACE}".join(
+        f"{number}\N{NO-BREAK SPACE}{unit}" for number, unit in _in_largest_units(seconds)
+    )
 
 
 def span_in_words(seconds: float) -> str:
-    """Return a duration in the largest unit that fits, rounded down, such as `14 days`."""
-    number, unit = _in_largest_unit(seconds)
-    return f"{number} {_WORDS_OF_UNITS[unit]}{'' if number == 1 else 's'}"
+    """Return a duration in its two largest units, rounded down, such as `2 days 18 hours`."""
+    return " ".join(
+        f"{number} {_WORDS_OF_UNITS[unit]}{'' if number == 1 else 's'}"
+        for number, unit in _in_largest_units(seconds)
+    )
 
 
-def _in_largest_unit(seconds: float) -> tuple[int, str]:
-    size, unit = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
-    return int(seconds // size), unit
+def _in_largest_units(seconds: float) -> list[tuple[int, str]]:
+    """Return the numbers of the largest unit that fits and of the next one, without numbers of 0 after the first."""
+    first = next((index for index, (size, _) in enumerate(_UNITS) if seconds >= size), len(_UNITS) - 1)
+    found, left = list[tuple[int, str]](), int(seconds)
+    for size, unit in _UNITS[first : first + 2]:
+        number, left = divmod(left, size)
+        if number or not found:
+            found.append((number, unit))
+    return found
 
 
 def prose(text: str) -> str:
@@ -224,11 +235,13 @@ def money(value: str) -> Markup:
 
 
 def elapsed(seconds: float | None) -> str:
-    """Return the time between two events, such as `120 ms`, `3.4 s` or `2 h`; empty if it is not known."""
+    """Return the time between two events, such as `120 ms`, `3.4 s` or `4 h 48 min`; empty if it is not known. Times of
+    transactions that ran at once can be in another order than their positions: then the time is 0.
+    """
     if seconds is None:
         return ""
     if seconds < 1:
-        return f"{round(seconds * 1000)}\N{NO-BREAK SPACE}ms"
+        return f"{round(max(0, seconds) * 1000)}\N{NO-BREAK SPACE}ms"
     return f"{seconds:.1f}\N{NO-BREAK SPACE}s" if seconds < _MINUTE else span(seconds)
 
 

@@ -17,7 +17,7 @@ LEVELS: Final = ("routine", "normal", "important")
 """Levels of importance, ascending. Events below the chosen level are folded."""
 _DEFAULT: Final = "normal"
 IMPORTANT: Final = frozenset({
-    "access.key_revoked", "access.principal_revoked", "allocation.failed", "allocation.lease_expired",
+    "access.key_revoked", "access.principal_revoked", "allocation.failed",
     "allocation.release_overdue", "allocation.replaced", "allocation.slice_interrupted", "allocation.slice_removal_incomplete",
     "allocation.slice_removal_overridden", "console.failed", "ingress.lost", "node.agent_superseded", "node.bring_up_failed",
     "node.degraded", "node.excluded", "node.head_refused", "node.reports_throttled", "node.revoked", "order.message_refused",

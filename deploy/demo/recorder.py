@@ -78,6 +78,7 @@ _EVER: Final = timedelta(days=3650)
 """Age of a heartbeat with which a node is used: they have the true time, and the plan is in the past."""
 _NO_BUDGET: Final = Limits(burst=10**6)
 _SESSION: Final = timedelta(minutes=15)
+_SHORTEST_LEASE_SECONDS: Final = 600
 _ABSENT: Final = ("link", "lease", "port", "translation", "machine")
 _FAULTS: Final = (
     ("step_refused", "machine.start: cannot allocate memory"),
@@ -275,7 +276,7 @@ class Recorder:
         lease = planned.lasts if planned.expires else planned.lasts * 1.5
         request = AllocationRequested(
             allocation, planned.project, planned.sku, "private-nat", ImageName("lab-guest"), (_KEY,),
-            max(round(lease.total_seconds()), 600), planned.slots, planned.labels,
+            max(round(lease.total_seconds()), _SHORTEST_LEASE_SECONDS), planned.slots, planned.labels,
         )  # fmt: skip
 
         def note_slots(facts: Sequence[object], _now: datetime) -> str:
@@ -335,7 +336,8 @@ class Recorder:
             self.later(planned.lasts * 0.5, partial(self._interrupt, allocation))
         if planned.expires:
             # The lease began at the last report.
-            self.later(planned.lasts + timedelta(seconds=660), partial(self._expire, allocation))
+            ends_in = max(planned.lasts, timedelta(seconds=_SHORTEST_LEASE_SECONDS))
+            self.later(ends_in + timedelta(seconds=2), partial(self._expire, allocation))
         else:
             self.later(planned.lasts, partial(self._release, allocation, planned))
 

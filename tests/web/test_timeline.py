@@ -158,10 +158,25 @@ def test_step_shows_the_time_since_the_event_before_it_and_an_hour_without_event
     assert [kind for kind, _ in rows] == ["step", "step", "idle", "step", "step"]
     assert [elapsed(row.since_previous) for kind, row in rows if kind == "step"] == [
         "3.5\xa0s",
-        "1\xa0h",
+        "1\xa0h\xa01\xa0min",
         "59\xa0min",
         "",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (-0.003, "0 ms"),
+        (0.12, "120 ms"),
+        (90, "1 min 30 s"),
+        (17_280, "4 h 48 min"),
+        (172_800, "2 d"),
+        (238_000, "2 d 18 h"),
+    ],
+)
+def test_time_between_events_has_two_units_and_is_never_negative(seconds: float, shown: str) -> None:
+    assert elapsed(seconds).replace("\xa0", " ") == shown
 
 
 def test_idle_time_inside_of_an_open_fold_is_shown_and_after_a_closed_one_too() -> None:

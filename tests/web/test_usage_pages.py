@@ -113,7 +113,7 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
         assert {budget["committed"], budget["remaining"]} <= {*page.attributes("span", "title")}
     limits = admin.open("/projects/red").text.partition("What Used Limit ")[2]
     assert re.match(r"Slots 1 5 GPUs 0 none vCPUs 1 none Memory in MiB \d+ none Whole public", limits)
-    assert "Waiting requests 0 default Longest lease in seconds each lease none " in limits
+    assert "Waiting requests 0 default Longest lease in seconds applies to each lease none " in limits
     assert re.search(r"Price per hour \(USD\) \d+\.\d\d\d* none ", limits)
     assert re.search(r"Budget per calendar month \(USD\) [\d.]+ committed 100.00 ", limits)
     # The budget counts until the same time as the usage by project.

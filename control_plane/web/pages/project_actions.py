@@ -101,7 +101,11 @@ async def _used(visit: Visit, view: View) -> Mapping[str, Any]:
     """Return what a project uses now of each limit."""
     limits = limits_of(view, visit.user["currency"])
     used = [
-        Markup("{}: {}").format(label, money(used) if name in PRICES else amount(used))
+        Markup("{}: {}{}").format(
+            label,
+            money(used) if name in PRICES else amount(used),
+            " committed" if name == "budget_per_month" else "",
+        )
         for name, label, _, used in limits
         if used is not None and Decimal(used)
     ]
