@@ -79,8 +79,7 @@ async def run_together(
     """Run several statements without results in one round trip, each with the same values."""
     driver = await ledger_connection(conn)
     async with driver.pipeline():
-        for each in statements:
-            await each._sent(driver, values)  # noqa: SLF001 (same module)
+        await send(driver, [(each, values) for each in statements])
 
 
 class CompiledQueries:

@@ -530,7 +530,7 @@ class DriftCount(Answer, frozen=True):
 
 
 class BlockedSlotCount(Answer, frozen=True):
-    """Numbers of free slots in which no slice can be placed now."""
+    """Numbers of slots that are free but cannot get a slice now, by the reason and by SKU."""
 
     by_reason: dict[str, int]
     by_sku: dict[str, int]

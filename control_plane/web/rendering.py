@@ -44,7 +44,7 @@ _LEFT_OUT: Final = frozenset({
 close to that of the event. The page of the event shows them.
 """
 _LISTED: Final = ("skus", "leftovers", "vacated", "added", "withdrawn", "missing", "limits", "reservations")
-"""Lists and records of an event that its line shows."""
+"""Fields of events with a list or a record as their value that the line of an event shows."""
 _SECONDS: Final = "_seconds"
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
@@ -146,8 +146,8 @@ def is_lease_over(allocation: Mapping[str, Any]) -> bool:
 
 
 def holds_slots(allocation: Mapping[str, Any]) -> bool:
-    """Return whether an allocation holds its slots, and nodes may have its slices. A failed allocation holds them until
-    their nodes have proved them empty; until then, a fault of its slots can be reported.
+    """Return whether an allocation still holds its slots, so that nodes may still have its slices. A failed
+    allocation holds them until their nodes have proved them empty; until then, a fault of its slots can be reported.
 
     Callers that may not report a fault, and views of the past, do not show this. For them, a failed allocation holds
     its slots only if their release is overdue: most failed allocations have released them.
@@ -177,7 +177,7 @@ def span_in_words(seconds: float) -> str:
 
 
 def _in_largest_units(seconds: float) -> list[tuple[int, str]]:
-    """Return the numbers of the largest unit that fits and of the next one, without numbers of 0 after the first."""
+    """Return a duration in its two largest units, such as 4 h and 48 min; the second one is left out if it is 0."""
     first = next((index for index, (size, _) in enumerate(_UNITS) if seconds >= size), len(_UNITS) - 1)
     found, left = list[tuple[int, str]](), int(seconds)
     for size, unit in _UNITS[first : first + 2]:

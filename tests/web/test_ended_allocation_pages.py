@@ -54,7 +54,7 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles_or_comm
     assert f"formerly {ended.slot['slot_id']} ended kind=ended" in listed
 
 
-def test_failed_allocation_keeps_the_serial_log_and_shows_its_slots_as_current_until_they_are_empty(
+def test_failed_allocation_has_its_serial_log_and_shows_its_slots_as_current_until_they_are_released(
     emptied_plane: RunningPlane,
 ) -> None:
     node, browser = admit(emptied_plane, "n1"), logged_in(emptied_plane)

@@ -85,8 +85,9 @@ class TaskCount(BaseModel):
 
 
 class BlockedSlotCount(BaseModel):
-    """Number of free slots in which no slice can be placed now, by the reason (`blocked_by` of the slot) and by SKU. A
-    slot that is offered under several SKUs is counted for each.
+    """Numbers of slots that are free but cannot get a slice now, for example because their node is unreachable.
+    `by_reason` has one number for each reason (`blocked_by` of the slot), and `by_sku` one for each SKU. A slot that is
+    offered under several SKUs is counted for each of them.
     """
 
     by_reason: dict[str, int]

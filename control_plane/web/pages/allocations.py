@@ -109,8 +109,8 @@ def lease_end(allocation: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
 
 
 def _without_repeated_actions(allocation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `allowed_actions` of an allocation, in which actions that it has already carried out are not allowed. The
-    API accepts such a repeated request, but it changes nothing.
+    """Return `allowed_actions` of an allocation, changed so that an action without an effect is not allowed, such as
+    the release of a released allocation. The API accepts such a request, but it changes nothing.
     """
     state, allowed = allocation["state"], dict(allocation.get("allowed_actions") or {})
     for name, states in _DONE_IN.items():

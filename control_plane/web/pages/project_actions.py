@@ -194,7 +194,7 @@ def _close_words(_name: Words, form: Form) -> Words:
 
 
 def _month_end(period: View) -> datetime:
-    """Return the end of the calendar month in which the open period begins: that of the next period to close."""
+    """Return the end of the calendar month in which the open billing period begins. A period usually ends then."""
     begin = datetime.fromisoformat(f"{_month(period)}-01T00:00:00Z")
     return (begin + timedelta(days=_MOST_DAYS)).replace(day=1)
 

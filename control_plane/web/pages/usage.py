@@ -95,7 +95,7 @@ async def show_entries(visit: Visit) -> Response:
 
 
 def _scope(chosen: Mapping[str, str | None]) -> str:
-    """Return what entries with these filters belong to, such as `project vision, SKU c1.large`."""
+    """Return the filters of a list of usage entries in words, such as `project vision, SKU c1.large`."""
     names = {"project": "project", "sku": "SKU", "label": "label", "period": "period"}
     found = [f"{name} {chosen[key]}" for key, name in names.items() if chosen[key]]
     return ", ".join(found) if chosen["project"] else ", ".join(("all projects", *found))
