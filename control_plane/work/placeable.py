@@ -192,14 +192,22 @@ async def free_slots_blocked(
     """Count the free slots of the fleet in which no new slice could be placed now, by the reason that `slots_blocked`
     returns and by the SKUs under which they are offered.
     """
-    slot, host = slots.slot, _hosts(unreachable_after, simulated_allowed=simulated_allowed).subquery("host")
-    code = sa.func.coalesce(host.c.code, first_reason(SLOT))
-    query = (
-        sa.select(code.label("code"), slot.c.skus, sa.func.count().label("number"))
-        .select_from(sa.join(slot, host, slot.c.node_id == host.c.node_id))
-        .where(slot.c.state == slot_state_name(Free()), code.is_not(None))
-        .group_by(sa.literal_column("1"), sa.literal_column("2"))
+    hosts = _hosts(unreachable_after, simulated_allowed=simulated_allowed).subquery()
+    found = await conn.execute(sa.select(hosts).where(hosts.c.code.is_not(None)))
+    blocked = {row.node_id: row.code for row in found}
+    names, codes = (sa.literal([*each], ARRAY(sa.Text)) for each in (blocked, blocked.values()))
+    host = sa.func.unnest(names, codes).table_valued("node_id", "code", name="host").render_derived()
+    slot, own_code = slots.slot, first_reason(SLOT)
+    # Usually few nodes and slots are blocked. Indexes find the slots of both parts, without reading all slots.
+    of_hosts = sa.select(host.c.code, slot.c.skus).where(slot.c.node_id == host.c.node_id)
+    of_slots = sa.select(own_code, slot.c.skus).where(
+        sa.or_(slot.c.drift.is_not(None), slot.c.excluded.is_not(None)),
+        own_code.is_not(None),
+        slot.c.node_id != sa.all_(names),
     )
+    is_free = slot.c.state == slot_state_name(Free())
+    each_slot = sa.union_all(of_hosts.where(is_free), of_slots.where(is_free)).subquery()
+    query = sa.select(*each_slot.c, sa.func.count().label("number")).group_by(*each_slot.c)
     return [BlockedSlots(row.code, tuple(row.skus or ()), row.number) for row in await conn.execute(query)]
 
 
