@@ -234,6 +234,24 @@ def test_long_timeline_is_divided_into_pages_with_folds_that_open_and_close(
     page.get_by_role("link", name="Open 250 events").wait_for()
 
 
+def test_live_page_asks_for_events_that_were_recorded_after_its_state_was_read(
+    running: RunningAllocation, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Visit.get
+
+    async def get_and_then_record(self: Visit, *path: str, **query: Any) -> Any:
+        found = await read(self, *path, **query)
+        if path == ("allocations", running.id):
+            renew(running.plane, running.id, 1)
+        return found
+
+    monkeypatch.setattr(Visit, "get", get_and_then_record)
+    [shown] = admin.open(f"/allocations/{running.id}").attributes("div", "data-after")
+    newest = "select max(position) from ledger.event where stream_id = %(s)s"
+    [(position,)] = running.plane.rows(newest, s=f"allocation-{running.id}")
+    assert int(shown.partition(".")[2]) < position
+
+
 def test_page_of_an_allocation_names_the_caller_that_requested_it_also_after_many_events(
     emptied_plane: RunningPlane,
 ) -> None:

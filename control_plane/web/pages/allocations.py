@@ -56,10 +56,12 @@ async def show_list(visit: Visit) -> Response:
 
 async def show(visit: Visit) -> Response:
     name, at = visit.request.path_params["allocation"], visit.at
-    found = await visit.get("allocations", name, at=at)
-    timeline, seal, tasks = await both(
-        visit.get("allocations", name, "events", order="desc", limit=_TIMELINE),
-        read_seal(visit),
+    # The events are read first: the live page asks for later ones, so that it misses none that changes the allocation.
+    timeline, seal = await both(
+        visit.get("allocations", name, "events", order="desc", limit=_TIMELINE), read_seal(visit)
+    )
+    found, tasks = await both(
+        visit.get("allocations", name, at=at),
         visit.get("tasks", allocation=name, limit=20) if visit.allows("tasks:read") and not at else nothing(),
     )
     # Of an allocation with more events than the page shows, the first one is read separately.
