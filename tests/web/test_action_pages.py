@@ -108,6 +108,8 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_fo
     assert "The nodes just before this placement" in placement
     assert "it has the fewest usable free slots: allocations of SKU lab.small are packed" in placement
     assert "● suitable enough free slots meet the request" in placement
+    slot = admin.open("/nodes/n1/slots/0").text
+    assert "Approve… A new or retired slot can be used" in slot, "an allowed action is explained too"
     erase = admin.open("/projects/default/erase").text
     assert "Must be released first slots: 1, waiting requests: 0" in erase
     slot_form = admin.open("/nodes/n2/slots/0/reprovision").text
