@@ -83,6 +83,12 @@ _TONES: Final = {
 _TONE_OF: Final = {state: tone for tone, states in _TONES.items() for state in states}
 _MARKS: Final = {"good": "●", "busy": "◐", "used": "■", "new": "◇", "held": "◆", "bad": "▲", "quiet": "○"}
 """Shape of each tone, so that a state is recognized without its colour."""
+_OBSTACLES: Final = {
+    "registered": "not enrolled",
+    "missing": "a prerequisite is missing",
+    "bring_ups_failed": "excluded after failed bring-ups",
+}
+"""Reasons for placing no slice on a node or in a slot that their codes do not explain."""
 SLOT_STATUSES: Final = ("free", "claimed", "releasing", "quarantined", "blocked", "discovered", "retired")
 """States of slots as the console shows them, each with a tone of its own."""
 
@@ -126,7 +132,12 @@ def blocking(node: Mapping[str, Any]) -> list[str]:
         "cordoned" if node["cordoned"] else None,
         node["excluded"]["code"] if node["excluded"] else None,
     ]
-    return [each.replace("_", " ") for each in dict.fromkeys(found) if each]
+    return [obstacle(each) for each in dict.fromkeys(found) if each]
+
+
+def obstacle(code: str) -> str:
+    """Return in words the reason with this code for placing no slice on a node or in a slot."""
+    return _OBSTACLES.get(code, code.replace("_", " "))
 
 
 def mark_of(state: str) -> str:
@@ -408,7 +419,7 @@ def _environment() -> Environment:
         "tone": tone_of, "fact": fact, "mark": mark_of, "slot_status": slot_status, "scalar": scalar, "as_json": as_json, "elapsed": elapsed,
         "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount, "money": money,
         "breakable": breakable, "mib": mib, "field_name": field_name, "span_in_words": span_in_words, "unnamed": unnamed,
-        "blocking": blocking,
+        "blocking": blocking, "obstacle": obstacle,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(

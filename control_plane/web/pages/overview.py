@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from starlette.responses import Response
 
 from control_plane.web.capacity_chart import charts
+from control_plane.web.rendering import obstacle
 from control_plane.web.visits import Visit, both, nothing
 
 COUNTED: Final = 50
@@ -110,7 +111,7 @@ def _possible_concerns(
     yield Concern("sinks of signed heads that store none", len(status["failing_sinks"]), None)
     for reason, number in Counter(status["blocked_slots"]["by_reason"]).most_common():
         target = _NODES_BLOCKED.get(reason, _DRIFTING)
-        yield Concern(f"blocked slots: {reason.replace('_', ' ')}", number, target, is_urgent=False)
+        yield Concern(f"blocked slots: {obstacle(reason)}", number, target, is_urgent=False)
     for state in ("refused", "expired"):
         yield Concern(f"{state} tasks", tasks[state], f"/ui/tasks?state={state}", is_urgent=False)
     yield Concern("other open drift", drift["open"] - drift["blocking"], _DRIFTING, is_urgent=False)
@@ -128,7 +129,7 @@ def _slots(status: Any) -> dict[str, int]:
 def _reasons(numbers: Mapping[str, int]) -> str:
     """Return the reasons for which slots are blocked, each with the number of slots, the most frequent first."""
     found = Counter(numbers).most_common()
-    return ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in found)
+    return ", ".join(f"{number} {obstacle(reason)}" for reason, number in found)
 
 
 def _states(allocations: Any) -> dict[str, int]:
