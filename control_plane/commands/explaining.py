@@ -141,7 +141,7 @@ def _code(wanted: PlacementRequest, fleet: Fleet, own: sa.FromClause) -> sa.Colu
         Need(own.c.able > 0, mismatch),
         Need(own.c.able >= count, sa.literal(TOO_FEW_SLOTS)),
         access,
-        *(() if fleet.is_past else placeable.heartbeat(wanted.unreachable_after)),
+        *(() if fleet.is_past else placeable.heartbeat(wanted.unreachable_after, fleet.node)),
         *sound,
         Need(wanted.has_image(fleet.node), sa.literal(IMAGE_MISSING)),
         Need(wanted.supports_mode(fleet.node), sa.literal(MODE_UNSUPPORTED)),

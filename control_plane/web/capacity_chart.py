@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 WIDTH: Final = 600
+BAR_WIDTH: Final = 40
 HEIGHT: Final = 120
-"""Width and height of a chart, in the units of its SVG image."""
+"""Widths of a chart and of the bar beside it, and height of both, in the units of their SVG images."""
 STATUSES: Final = ("claimed", "quarantined", "blocked", "free")
 """The statuses of slots, in the order of their areas from the bottom of a chart to its top."""
 
@@ -24,18 +25,22 @@ class Area(NamedTuple):
 class Chart(NamedTuple):
     """The chart of one SKU: its numbers of slots by status at several times.
 
-    `most` is the largest total number of slots at one of these times, at least 1; it is the top of the chart. `areas`
-    are the areas of the statuses from bottom to top, without statuses that no slot has. `rows` are the numbers by
-    status, each row with its time, at the first time and at each later one at which a number differs from that of the
-    time before. `now` are the numbers by status now: free slots in which no slice can be placed now are blocked.
-    `has_history` is False if the SKU had no slots before the last time, so that its areas have no width.
+    `most` is the largest total number of slots at one of these times, at least 1; it is the top of the chart. `begin`
+    and `end` are the first and the last time. `areas` are the areas of the statuses from bottom to top, without
+    statuses that no slot has. `rows` are the numbers by status, each row with its time, at the first time and at each
+    later one at which a number differs from that of the time before. `now` are the numbers by status now: free slots in
+    which no slice can be placed now are blocked. `bar` are the areas of these numbers. `has_history` is False if the
+    SKU had no slots before the last time, so that its areas have no width.
     """
 
     sku: str
     most: int
+    begin: str
+    end: str
     areas: tuple[Area, ...]
     rows: tuple[tuple[str, Mapping[str, int]], ...]
     now: Mapping[str, int]
+    bar: tuple[Area, ...]
     has_history: bool
 
 
@@ -64,28 +69,37 @@ def _now(last: Mapping[str, int], blocked: int) -> dict[str, int]:
 
 def _chart(sku: str, times: Sequence[str], numbers: Sequence[Mapping[str, int]], blocked: int) -> Chart:
     most = max(1, *(sum(each.values()) for each in numbers))
-    areas, below = list[Area](), [0] * len(numbers)
-    for status in STATUSES:
-        above = [low + each[status] for low, each in zip(below, numbers, strict=True)]
-        # A status without slots has no area.
-        if above != below:
-            corners = [*_steps(above, most), *reversed(_steps(below, most))]
-            areas.append(Area(status, " ".join(f"{x:g},{y:g}" for x, y in corners)))
-        below = above
     changed = [
         (time, each)
         for index, (time, each) in enumerate(zip(times, numbers, strict=True))
         if index == 0 or each != numbers[index - 1]
     ]
+    now = _now(numbers[-1], blocked)
     has_history = any(sum(each.values()) for each in numbers[:-1])
-    return Chart(sku, most, tuple(areas), tuple(changed), _now(numbers[-1], blocked), has_history)
+    areas, bar = _areas(numbers, most, WIDTH), _areas((now, now), most, BAR_WIDTH)
+    return Chart(sku, most, times[0], times[-1], areas, tuple(changed), now, bar, has_history)
 
 
-def _steps(heights: Sequence[int], most: int) -> list[tuple[float, float]]:
-    """Return the corners of a line that keeps each number of slots in `heights` until the next one, as coordinates in
-    the SVG image. `most` is the number of slots at the top of the image.
+def _areas(numbers: Sequence[Mapping[str, int]], most: int, width: int) -> tuple[Area, ...]:
+    """Return the areas of the statuses from bottom to top. `most` is the number of slots at the top of the image, and
+    `width` its width.
     """
-    across = WIDTH / max(1, len(heights) - 1)
+    areas, below = list[Area](), [0] * len(numbers)
+    for status in STATUSES:
+        above = [low + each[status] for low, each in zip(below, numbers, strict=True)]
+        # A status without slots has no area.
+        if above != below:
+            corners = [*_steps(above, most, width), *reversed(_steps(below, most, width))]
+            areas.append(Area(status, " ".join(f"{x:g},{y:g}" for x, y in corners)))
+        below = above
+    return tuple(areas)
+
+
+def _steps(heights: Sequence[int], most: int, width: int) -> list[tuple[float, float]]:
+    """Return the corners of a line that keeps each number of slots in `heights` until the next one, as coordinates in
+    the SVG image. `most` is the number of slots at the top of the image, and `width` its width.
+    """
+    across = width / max(1, len(heights) - 1)
     found = list[tuple[float, float]]()
     for index, height in enumerate(heights):
         y = round(HEIGHT * (1 - height / most), 2)

@@ -69,18 +69,28 @@ _TONES: Final = {
         "equal", "live", "allowed", "connected",
     ),
     "busy": (
-        "requested", "placed", "provisioning", "starting", "stopping", "releasing", "registered", "discovered",
+        "requested", "placed", "provisioning", "starting", "stopping", "releasing",
         "due", "sent", "waiting", "not_sealed", "resyncing", "reserved", "none", "asked", "running", "rebuilding", "connecting",
     ),
     "used": ("claimed",),
+    "new": ("registered", "discovered"),
+    "held": ("quarantined",),
     "bad": (
-        "failed", "unreachable", "revoked", "quarantined", "refused", "poisoned", "expired", "not_ready", "lost",
-        "different", "disabled", "not_allowed", "blocked",
+        "failed", "unreachable", "revoked", "refused", "poisoned", "expired", "not_ready", "lost", "different",
+        "disabled", "not_allowed", "blocked",
     ),
 }  # fmt: skip
 _TONE_OF: Final = {state: tone for tone, states in _TONES.items() for state in states}
-_MARKS: Final = {"good": "●", "busy": "◐", "used": "■", "bad": "▲", "quiet": "○"}
+_MARKS: Final = {"good": "●", "busy": "◐", "used": "■", "new": "◇", "held": "◆", "bad": "▲", "quiet": "○"}
 """Shape of each tone, so that a state is recognized without its colour."""
+_OBSTACLES: Final = {
+    "registered": "not enrolled",
+    "missing": "a prerequisite is missing",
+    "bring_ups_failed": "excluded after failed bring-ups",
+}
+"""Reasons for placing no slice on a node or in a slot that their codes do not explain."""
+SLOT_STATUSES: Final = ("free", "claimed", "releasing", "quarantined", "blocked", "discovered", "retired")
+"""States of slots as the console shows them, each with a tone of its own."""
 
 
 def page(request: Request, template: str, code: int, /, **values: Any) -> Response:
@@ -99,7 +109,7 @@ def badge(state: str) -> Markup:
 
 
 def tone_of(state: str) -> str:
-    """Return the kind of a state: good, busy, used, bad or quiet."""
+    """Return the kind of a state: good, busy, used, new, held, bad or quiet."""
     return _TONE_OF.get(state, "quiet")
 
 
@@ -108,6 +118,26 @@ def slot_status(slot: Mapping[str, Any]) -> str:
     a slot of an unreachable node.
     """
     return "blocked" if slot["state"] == "free" and slot.get("blocked_by") else str(slot["state"])
+
+
+def blocking(node: Mapping[str, Any]) -> list[str]:
+    """Return all reasons that the view of a node has for placing no new slice on it. In the present, the first is
+    `blocked_by`, which views of the past do not have: there, only reasons that follow from events are known.
+    """
+    found = [
+        node["blocked_by"],
+        None if node["key_thumbprint"] else node["state"],
+        "missing" if node["missing"] else None,
+        *(each["kind"] for each in node["drift"] if each["blocks"]),
+        "cordoned" if node["cordoned"] else None,
+        node["excluded"]["code"] if node["excluded"] else None,
+    ]
+    return [obstacle(each) for each in dict.fromkeys(found) if each]
+
+
+def obstacle(code: str) -> str:
+    """Return in words the reason with this code for placing no slice on a node or in a slot."""
+    return _OBSTACLES.get(code, code.replace("_", " "))
 
 
 def mark_of(state: str) -> str:
@@ -389,10 +419,12 @@ def _environment() -> Environment:
         "tone": tone_of, "fact": fact, "mark": mark_of, "slot_status": slot_status, "scalar": scalar, "as_json": as_json, "elapsed": elapsed,
         "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount, "money": money,
         "breakable": breakable, "mib": mib, "field_name": field_name, "span_in_words": span_in_words, "unnamed": unnamed,
+        "blocking": blocking, "obstacle": obstacle,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(
         release=release(),
+        slot_statuses=SLOT_STATUSES,
         forms_of_times=FORMS,
         holds_slots=holds_slots,
         is_lease_over=is_lease_over,

@@ -77,13 +77,19 @@ SLOT: Final = of_slot(slots.slot)
 """Placement conditions on the present row of a slot, in the table of slots."""
 
 
-def heartbeat(unreachable_after: "timedelta | sa.ColumnElement[timedelta]") -> tuple[Need, ...]:
+def heartbeat(
+    unreachable_after: "timedelta | sa.ColumnElement[timedelta]", node: sa.FromClause = nodes.node
+) -> tuple[Need, ...]:
     """Return the conditions on the last heartbeat of a node: the heartbeat arrived within the last `unreachable_after`,
     and it states that the agent has compared all slots of the node with their desired state.
+
+    The reason of a node without heartbeats is its state in the view of the node: `registered` while it has a key and is
+    to enrol again, else `unreachable`.
     """
     seen = tables.node_seen
     on_time = seen.c.seen_at > sa.func.clock_timestamp() - unreachable_after
-    return Need(on_time, sa.literal("unreachable")), Need(seen.c.resynced, sa.literal("resyncing"))
+    silent = sa.case((node.c.state == "enrolled", "unreachable"), else_=node.c.state)
+    return Need(on_time, silent), Need(seen.c.resynced, sa.literal("resyncing"))
 
 
 def kind(node: sa.FromClause = nodes.node, *, simulated_allowed: bool) -> Need:

@@ -104,9 +104,12 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_fo
     assert f"Renew lease of allocation {running.id}" in renew.text
     assert "2" in renew.attributes("input", "value"), "one hour longer than the remaining lease, rounded up"
     placement = admin.open(f"/allocations/{running.id}/placement").text
-    assert "Chosen node n1, which had 1 of 1 slots free before Suitable nodes 1 of 1" in placement
-    assert "Nodes before it as of position " in placement
-    assert "it has the fewest usable free slots, because the SKU packs" in placement
+    assert "Chosen node n1: just before, 1 of its 1 slots was free Suitable nodes 1 of 1 nodes" in placement
+    assert "The nodes just before this placement" in placement
+    assert "it has the fewest usable free slots: allocations of SKU lab.small are packed" in placement
+    assert "● suitable enough free slots meet the request" in placement
+    slot = admin.open("/nodes/n1/slots/0").text
+    assert "Approve… A new or retired slot can be used" in slot, "an allowed action is explained too"
     erase = admin.open("/projects/default/erase").text
     assert "Must be released first slots: 1, waiting requests: 0" in erase
     slot_form = admin.open("/nodes/n2/slots/0/reprovision").text

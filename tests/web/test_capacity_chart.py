@@ -29,6 +29,18 @@ def test_areas_are_stacked_and_keep_each_number_until_the_next_point() -> None:
     assert [(at, each["free"], each["claimed"]) for at, each in chart.rows] == [("a", 4, 0), ("b", 3, 1)]
     assert (chart.now["free"], chart.now["blocked"]) == (3, 0)
     assert chart.has_history
+    assert (chart.begin, chart.end) == ("a", "c")
+
+
+def test_bar_beside_a_chart_has_the_numbers_of_now_on_the_same_scale() -> None:
+    history = {"points": [point("a", s=(4, 0)), point("b", s=(3, 1))]}
+    [chart] = charts(history, {"s": 1})
+    assert [each.status for each in chart.areas] == ["claimed", "free"]
+    assert [(each.status, each.points.split()[0]) for each in chart.bar] == [
+        ("claimed", "0,90"),
+        ("blocked", "0,60"),
+        ("free", "0,0"),
+    ]
 
 
 def test_free_slots_in_which_nothing_can_be_placed_are_blocked_now_but_not_in_the_history() -> None:
@@ -55,8 +67,8 @@ def test_history_without_slots_or_with_one_point_is_drawn() -> None:
     assert not chart.has_history
 
 
-def overview(capacity: list[Chart]) -> str:
-    """Return the overview with charts, without its other parts."""
+def overview(capacity: list[Chart], **shown_too: Any) -> str:
+    """Return the overview with charts and the parts in `shown_too`, without its other parts."""
     user: dict[str, Any] = {"actor": "key:a", "role": "admin", "projects": None, "scopes": []}
     shown = page(
         Request({"type": "http", "path": "/ui/", "query_string": b"", "headers": []}),
@@ -68,7 +80,10 @@ def overview(capacity: list[Chart]) -> str:
         notice=None,
         at=None,
         capacity=capacity,
-        **dict.fromkeys(("status", "slots", "blocked_by", "drift", "allocations", "tasks", "events")),
+        **dict.fromkeys(
+            ("status", "concerns", "slots", "blocked_by", "drift", "allocations", "tasks", "events")
+        )
+        | shown_too,
     )
     return bytes(shown.body).decode()
 
@@ -84,7 +99,12 @@ def test_overview_draws_a_chart_only_of_a_sku_with_history() -> None:
         {},
     )
     text = overview(found)
-    assert text.count('class="chart"') == text.count("No history yet.") == 1
+    assert text.count("No history yet.") == 1
+    assert text.count('class="chart"') == 2, "the areas of a SKU, and the bar of the present"
+    assert '<div class="scale" aria-hidden="true"><span>1</span><span>0</span></div>' in text
+    assert re.search(
+        r'class="times"><time[^>]*>2026-11-28 00:00:00</time><time[^>]*>2026-11-29 00:00:00<', text
+    )
     assert 'aria-label="Slots of s by status over 24 hours, at most 1. Now: 1 claimed' in text
     assert 'role="img"' in text
     assert 'class="slots-claimed" points=' in text
@@ -96,10 +116,15 @@ def test_each_area_of_a_chart_and_its_key_in_the_legend_differ_without_colour() 
     text = overview(charts({"points": points}, {}))
     for status in ("quarantined", "blocked"):
         assert text.count(f'<pattern id="pattern-{status}"') == 1
-        assert text.count(f'fill="url(#pattern-{status})" points=') == 1, "the area of the chart"
+        assert text.count(f'fill="url(#pattern-{status})" points=') == 2, "the area of the chart, and the bar"
         assert text.count(f'fill="url(#pattern-{status})" width=') == 1, "the key of the legend"
     for status in ("free", "claimed"):
         assert f"pattern-{status}" not in text, "areas without a pattern differ in lightness"
+
+
+def test_overview_without_concerns_states_that_nothing_needs_attention() -> None:
+    status: dict[str, Any] = {"checks": [], "nodes": {}}
+    assert "Nothing needs attention." in overview([], status=status, concerns=[], slots={})
 
 
 @pytest.mark.parametrize("theme", [0, 1])

@@ -3,10 +3,14 @@ list from other pages.
 """
 
 import json
+import re
 import shlex
+from typing import get_args
 
 import pytest
 
+from control_plane.web.rendering import SLOT_STATUSES, STATIC, mark_of, tone_of
+from events.slot_states import SlotStateName
 from tests.api.node import admit, register_node
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
@@ -65,15 +69,89 @@ def test_free_slot_that_placement_cannot_use_is_shown_as_blocked(admin: Browser)
     assert "▲ blocked" in slot
     assert "no slice can be placed in it now: unreachable" in slot
     listed = admin.open("/nodes").text
-    assert listed.index("Slots: ● free") < listed.index("Nodes by name"), (
-        "the key of the shapes is above the table"
-    )
+    assert listed.index(
+        "Slots: ● free ■ claimed ◐ releasing ◆ quarantined ▲ blocked ◇ discovered ○ retired"
+    ) < (listed.index("Nodes by name")), "the key of the shapes is above the table"
     overview = admin.open("/").text
     assert "▲ blocked 4 Blocked: no slice can be placed there now (2 " in overview
     assert "2 unreachable" in overview
-    assert "The charts and tables do not show which nodes were unreachable" in overview
+    assert "The areas over time and the tables do not show which nodes were unreachable" in overview
     assert "Now: 4 blocked." in overview
-    assert "● free" not in overview
+    assert not re.search(r"● free \d", overview)
+
+
+def test_overview_lists_everything_that_needs_an_operator_with_the_most_urgent_first(admin: Browser) -> None:
+    until(lambda: "▲ 1 Drift that blocks" in admin.open("/").text, "the overview counts the drift")
+    page = admin.open("/")
+    found = page.text[page.text.index("Attention") : page.text.index("Control plane")]
+    concerns = (
+        "▲ 1 Unreachable nodes",
+        "▲ 1 Drift that blocks placement",
+        "◐ 2 Blocked slots: unreachable",
+        f"◐ {CUT + 1} Nodes to enrol",
+    )
+    assert [each for each in concerns if each not in found] == []
+    assert [*concerns] == sorted(concerns, key=found.index)
+    for target in ("state=unreachable", "drift=true", "state=registered"):
+        assert f"/ui/nodes?{target}" in page.attributes("a", "href")
+
+
+def test_overview_links_the_slots_to_approve(admin: Browser, plane: RunningPlane) -> None:
+    change = "update read.slot set state = %(state)s where slot_id = 'rack-2/1' returning 1"
+    plane.rows(change, state="discovered")
+    page = admin.open("/")
+    plane.rows(change, state="free")
+    assert "◐ 1 Slots to approve: rack-2/1" in page.text
+    assert "/ui/nodes/rack-2/slots/1" in page.attributes("a", "href")
+    assert "Slots to approve" not in admin.open("/").text
+
+
+def test_page_of_an_unreachable_node_states_from_when_its_values_are(
+    admin: Browser, plane: RunningPlane
+) -> None:
+    drift = '[{"kind": "uplink.unresponsive", "desired": "a", "observed": "b", "since": "2026-11-25T00:00:00Z", "blocks": true}]'
+    change = "update read.node set drift = %(drift)s where node_id = 'rack-2' returning 1"
+    plane.rows(change, drift=drift)
+    page = admin.open("/nodes/rack-2").text
+    plane.rows(change, drift=None)
+    assert "This page shows what the node reported until then; its present state is not known." in page
+    assert "Reports to deliver 0 at the last heartbeat" in page
+    assert "Placement blocked: unreachable, uplink.unresponsive Host" in page, "every reason is shown"
+    assert "Observed since Last heartbeat rack-2 uplink.unresponsive" in page
+    assert page.index("Open drift") < page.index("Slots Slots by index"), "open drift is above the slots"
+    assert "reported until then" not in admin.open("/nodes/rack-1").text
+
+
+def test_node_at_a_past_position_shows_whether_it_was_cordoned(admin: Browser, plane: RunningPlane) -> None:
+    [(position,)] = plane.rows("select position from ledger.event where type = 'node.cordoned'")
+    before, then = (
+        admin.open(f"/nodes/rack-1?at=position:{int(str(position)) - back}").text for back in (1, 0)
+    )
+    assert "Placement open Host" in before
+    assert "Placement blocked: cordoned Cordoned a fan is loud Host" in then
+    assert "blocked: cordoned" in admin.open(f"/nodes?name=rack-1&at=position:{position}").text
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_states_of_slots_differ_in_shape_and_colour(theme: int) -> None:
+    assert {*SLOT_STATUSES} == {*get_args(SlotStateName), "blocked"}
+    assert len({mark_of(each) for each in SLOT_STATUSES}) == len(SLOT_STATUSES)
+    style = (STATIC / "console.css").read_text()
+    tones = {*map(tone_of, SLOT_STATUSES)}
+    colours = {re.findall(rf"--{each}: #(\w{{6}});", style)[theme] for each in tones}
+    assert len(colours) == len(tones) == len(SLOT_STATUSES)
+    assert all(f".slot.{each} " in style for each in tones - {"quiet"})
+    assert re.search(r"\.slots-quarantined \{ fill: var\(--held\)", style), (
+        "the chart has the colour of the list"
+    )
+
+
+def test_list_of_nodes_states_how_many_it_shows_and_whether_more_follow(admin: Browser) -> None:
+    assert f"{CUT} nodes on this page; more follow" in admin.open("/nodes").text
+    first = admin.open("/nodes?name=spare-")
+    [following] = [found["href"] for tag, found in first.tags if tag == "a" and found.get("rel") == "next"]
+    assert "1 node on this page, the last one" in admin.open(str(following).removeprefix("/ui")).text
+    assert re.search(r"retired\s+2 nodes\s+Nodes by name", admin.open("/nodes?name=rack-").text)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +244,7 @@ def test_list_of_nodes_with_invalid_filters_shows_the_reason_of_each_invalid_fil
 
 
 def test_counts_of_the_overview_lead_to_the_nodes_that_they_count(admin: Browser) -> None:
-    until(lambda: "open drift 1" in admin.open("/").text, "the overview counts the drift")
+    until(lambda: "▲ 1 Drift that blocks" in admin.open("/").text, "the overview counts the drift")
     targets = admin.open("/").attributes("a", "href")
     assert names(admin.open("/nodes?state=unreachable")) == ["rack-2"]
     assert {"/ui/nodes?state=unreachable", "/ui/nodes?state=registered", "/ui/nodes?drift=true"} <= {*targets}

@@ -103,8 +103,9 @@ class NodeView(BaseModel):
 
     `blocked_by` is the reason why no new slice is placed on the node: the kind of a drift, `missing` (the node lacks
     what the field `missing` lists), `resyncing`, `unreachable`, `cordoned`, the code of an exclusion
-    (`bring_ups_failed`), the state of a node without access, or `simulated` if only requests that name the node are
-    placed on it; null if slices are placed there, and in views of the past.
+    (`bring_ups_failed`), the state of a node without access or of one that is to enrol again and sends no heartbeats,
+    or `simulated` if only requests that name the node are placed on it; null if slices are placed there, and in views
+    of the past.
 
     Slots get `bridge`, `l2_domain` and a MAC of `mac_pool` when they are approved; without a pool, their MACs are
     derived from their ids.

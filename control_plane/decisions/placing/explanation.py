@@ -75,7 +75,7 @@ _HEALTH: Final[Mapping[str, str]] = {
     MODE_UNSUPPORTED: "the node does not support the network mode",
     UNSUPPORTED: "the agent does not support a part of the request",
     SLOTS_BLOCKED: "suitable slots are blocked by drift, quarantined, or excluded after failed bring-ups or a fault",
-    "unreachable": "unreachable",
+    "unreachable": "the node sends no heartbeats",
     "resyncing": "the agent has not compared all slots with their desired state yet",
     CORDONED: "cordoned",
     "missing": "the host lacks a prerequisite",
@@ -110,7 +110,7 @@ def obstacle_of(code: str) -> Obstacle:
 
 def meaning_of(code: str) -> str:
     """Return the code of a group in words. A code without own words is that of a drift that blocks placement."""
-    words = {SUITABLE: "suitable", **_HARDWARE, **_HEALTH, **_USE}
+    words = {SUITABLE: "enough free slots meet the request", **_HARDWARE, **_HEALTH, **_USE}
     return words.get(code) or f"blocked by the drift {code}"
 
 

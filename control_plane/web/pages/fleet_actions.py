@@ -94,11 +94,12 @@ NODE_ACTIONS: Final = {
 SLOT_ACTIONS: Final = {
     "approve": Action(
         "Approve", "approve",
-        "The slot can be used. Its MAC and IP addresses are reserved, and it is bound to the hardware that its node"
-        " describes now, even if this differs from the hardware approved before.",
+        "A new or retired slot can be used: its MAC and IP addresses are reserved, and it is bound to the hardware that"
+        " its node describes now. Of a slot that is approved already, the SKUs under which it is offered change, and if"
+        " it is free, also the hardware to which it is bound. An allocation keeps the slot that it has, as it is.",
         _approve, _approve_words,
-        fields=(Field("skus", "SKUs under which it is offered, separated by spaces (empty: chosen by its size)",
-                      required=False),),
+        fields=(Field("skus", "SKUs under which it is offered, separated by spaces (empty: those that it had, or else one chosen"
+                      " by its size; a slot that is in use needs at least one)", required=False),),
     ),
     "retire": Action(
         "Retire", "retire", "No slice is placed in the slot until it is approved again. It gives up its PCI functions and keeps its addresses.",

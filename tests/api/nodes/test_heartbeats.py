@@ -71,6 +71,18 @@ def test_unreachable_node_receives_no_allocation(slow_heartbeat_plane: RunningPl
     assert allocate(slow_heartbeat_plane).status_code == httpx.codes.ACCEPTED
 
 
+def test_slots_of_a_silent_node_that_is_to_enrol_again_are_blocked_as_registered(
+    slow_heartbeat_plane: RunningPlane,
+) -> None:
+    admit(slow_heartbeat_plane, "n1", slots=2)
+    set_last_heartbeat(slow_heartbeat_plane, "n1", 4 * SECONDS + 1)
+    with slow_heartbeat_plane.client() as client:
+        assert client.post("/nodes/n1/enrolment").is_success
+        assert client.get("/status").json()["blocked_slots"]["by_reason"] == {"registered": 2}
+    assert state_of(slow_heartbeat_plane, "n1") == "registered"
+    assert [*blocked_by(slow_heartbeat_plane).values()] == ["registered"] * 3
+
+
 @pytest.mark.parametrize("seconds", [0.5, 301, "often"])
 def test_heartbeat_interval_outside_its_bounds_is_refused(seconds: object) -> None:
     with pytest.raises(ValidationError, match="heartbeat_seconds"):
