@@ -94,7 +94,7 @@ class System(Caller):
         return [child for name, child in self.stack.programs.items() if name.partition("-")[0] == process]
 
     def place(self, allocation: str) -> str:
-        """Return the tap name of the allocation's slot."""
+        """Return the name of the tap interface of the allocation's first slot."""
         return f"slice{self.show(allocation)['slots'][0]['slot_index']}"
 
     def in_queue(self) -> int:
@@ -235,7 +235,9 @@ def _room_for(sku: SkuContent) -> dict[str, int]:
 
 
 def _slots_of_all_kinds(room: dict[str, int]) -> list[dict[str, Any]]:
-    """Each has something that a machine may have to itself, so that every kind of step makes and ends slices."""
+    """Return slot settings of the node: two with a GPU and a CPU core each, and two with a virtual function of a
+    network card each, so that slices need every kind of step.
+    """
     return [
         *({"index": index, **room, "gpus": [f"0000:1b:{index:02x}.0"], "cpus": [index]} for index in (0, 1)),
         *({"index": index, **_room_for(SKUS[ON_CARDS]), "vf": f"0000:3b:00.{index}"} for index in (2, 3)),

@@ -240,7 +240,7 @@ async def test_event_with_a_lost_key_is_unreadable_and_not_erased(
 
 
 async def reason_of_unreadable(conn: psycopg.AsyncConnection) -> str:
-    """Return why the event of the request cannot be read, which is the same for a replay."""
+    """Replay the first event of the ledger, which must be unreadable, and return the error with which it was read."""
     [batch] = [each async for each in replay(conn, Position(0), Position(1))]
     fact = batch[0].fact
     assert isinstance(fact, Unreadable)

@@ -67,7 +67,9 @@ def used(events: Sequence[Recorded[Fact]], upto: int, begin: datetime, end: date
 
 
 def billed(events: Sequence[Recorded[Fact]], closed: Sequence[Period], number: int) -> Fraction:
-    """Return the price of the bill with a number, which is that of the open period after the last closed one."""
+    """Return the expected price of the bill of period `number`, with its corrections. The open period has the number
+    after the last closed one.
+    """
     last = max(each.position for each in events)
     known = {each.number: each.through for each in closed} | {len(closed) + 1: last}
     bounds = {each.number: (each.starts_at, each.ends_at) for each in closed}

@@ -136,7 +136,9 @@ def node(name: str) -> Subject:
 
 
 def slot(place: Mapping[str, str], *skus: str) -> Subject:
-    """`skus` are those that an approval names; an approved slot that awaits no approval requires them."""
+    """Return the subject of a slot. `skus` are the SKUs in its request for approval. That request must name SKUs if the
+    slot is approved and its hardware has not changed.
+    """
     requests: Requests = {
         "approve": ("POST", "/approve", {"skus": skus} if skus else None),
         "force_release": ("POST", "/force-release", TEXT),

@@ -164,8 +164,8 @@ def world(shared_plane: RunningPlane) -> World:
 
 
 def _resources(plane: RunningPlane, project: str) -> dict[str, str]:
-    """Create an allocation in a project; return its id, the id of the task that brings it up, and the position of its
-    request.
+    """Create an allocation in a project; return its id, the id of the task that starts its slice, and the position of
+    the first event of the allocation.
     """
     allocation = allocate(plane, project=project).json()["id"]
     found: list[dict[str, Any]] = []

@@ -206,7 +206,9 @@ def cases(
 
 
 def codes_of(answer: httpx.Response) -> set[str]:
-    """Return the reason codes of a refusal; none for other answers, of which a watch never ends."""
+    """Return the reason codes of a refusal. For any other response, return an empty set without reading the body, which
+    never ends if the response is an event stream.
+    """
     if answer.headers.get("content-type") != "application/problem+json":
         return set()
     answer.read()

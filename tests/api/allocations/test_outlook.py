@@ -89,7 +89,7 @@ def test_request_of_several_slots_waits_for_the_last_lease_that_must_end_on_one_
 @pytest.mark.parametrize(
     ("most", "nearest"), [("0.02", {"sku": "lab.medium", "slot_count": 1}), ("0.01", None)]
 )
-def test_nearest_request_keeps_within_the_price_cap(
+def test_similar_request_that_a_refusal_suggests_stays_within_the_price_cap(
     emptied_plane: RunningPlane, most: str, nearest: dict[str, Any] | None
 ) -> None:
     admit(emptied_plane, "n1", memory_mib=192)
@@ -102,7 +102,7 @@ def test_nearest_request_keeps_within_the_price_cap(
 @pytest.mark.parametrize(
     ("memory_mib", "nearest"), [(192, {"sku": "lab.medium", "slot_count": 1}), (191, None)]
 )
-def test_nearest_request_keeps_within_the_limits_of_the_project(
+def test_similar_request_that_a_refusal_suggests_stays_within_the_limits_of_the_project(
     emptied_plane: RunningPlane, memory_mib: int, nearest: dict[str, Any] | None
 ) -> None:
     admit(emptied_plane, "n1", memory_mib=192)

@@ -52,7 +52,7 @@ def release(plane: RunningPlane, allocation: dict[str, Any]) -> None:
         assert client.delete(f"/allocations/{allocation['id']}").is_success
 
 
-def test_of_many_concurrent_requests_exactly_as_many_succeed_as_the_limit_permits(
+def test_exactly_as_many_concurrent_requests_succeed_as_the_quota_permits(
     running_plane: RunningPlane,
 ) -> None:
     Node(running_plane, "n1", slots=24)
@@ -78,7 +78,9 @@ def test_of_many_concurrent_requests_exactly_as_many_succeed_as_the_limit_permit
     assert project_of(running_plane)["used"]["slots"] == 8
 
 
-def test_slot_counts_until_its_node_has_proved_it_empty(plane: RunningPlane, node: Node) -> None:
+def test_released_slot_counts_against_the_quota_until_its_node_has_proved_it_empty(
+    plane: RunningPlane, node: Node
+) -> None:
     limit(plane, slots=1)
     first = accepted_allocation(plane)
     assert used(plane) == {"slots": 1, **SMALL}
@@ -126,7 +128,7 @@ def test_project_without_limits_takes_no_lock_of_a_quota(plane: RunningPlane, no
     assert plane.rows("select holder from work.quota_lock") == [("project-default",)]
 
 
-def test_ingress_rules_count_at_creation_and_later_until_they_are_removed(
+def test_ingress_rules_count_against_the_quota_from_their_creation_until_they_are_removed(
     plane: RunningPlane, node: Node
 ) -> None:
     assert set_public_addresses(plane, SHARED, WHOLE).is_success
@@ -297,7 +299,7 @@ def test_limits_of_a_project_are_shown_as_of_the_past(plane: RunningPlane) -> No
     assert last() == end
 
 
-def test_limits_of_a_wrong_form_and_of_an_archived_project_are_refused(plane: RunningPlane) -> None:
+def test_malformed_limits_and_limits_of_an_archived_project_are_refused(plane: RunningPlane) -> None:
     create_project(plane, "old")
     with plane.client() as client:
         for body in ({"slots": -1}, {"price_per_hour": 2.5}, {"price_per_hour": "-1"}, {"nodes": 1}):

@@ -1,4 +1,4 @@
-"""Tests of the reader of a viewer's messages, which finds the input of a person."""
+"""Tests of the parser of messages from a VNC viewer, which detects the input of a person (keys, pointer, clipboard)."""
 
 import random
 import struct

@@ -83,7 +83,9 @@ def test_gateway_access_leaves_room_for_fourteen_keys_of_the_request(
         assert (reason["code"], reason["field"]) == ("too_many_ssh_keys", "/ssh_authorized_keys")
 
 
-def test_secrets_for_different_purposes_differ_and_are_always_the_same() -> None:
+def test_secret_derived_for_a_purpose_is_the_same_each_time_and_differs_for_other_purposes_and_master_keys() -> (
+    None
+):
     first, second = MasterKey(b"m" * 32), MasterKey(b"n" * 32)
     assert first.derived("a") == MasterKey(b"m" * 32).derived("a")
     assert len({first.derived("a"), first.derived("b"), second.derived("a")}) == 3

@@ -32,11 +32,13 @@ HOUR: Final = 3600
 SLOTS_OF_A_NODE: Final = 8
 UNREACHABLE_AFTER: Final = timedelta(seconds=20)
 ROUND_SECONDS: Final = 25
-"""Time between two rounds of timers after the return: less than a pause that counts as an outage."""
+"""Seconds between two rounds of timers after the control plane's return: less than a pause that counts as an outage."""
 ROUNDS: Final = 29
-"""More than the time until a release is overdue."""
+"""Number of rounds of timers after the return: together they last longer than the time until a release is overdue."""
 LATE_START, LATE_REMOVAL = 3, 20
-"""Rounds after which nodes report what they did only after the return: after one minute, and after eight."""
+"""Rounds after which nodes report slices that they started or removed after the control plane's return: about one and
+eight minutes later.
+"""
 _BATCH: Final = 500
 _BEGINNING: Final = Position(0)
 _FLEET_PROJECTS: Final = ("red", "blue")
@@ -78,8 +80,9 @@ class Errors(msgspec.Struct, frozen=True):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """Arguments of the program. `library` shifts clocks; the file of the clock of the database server, and that of this
-    program, contain by how many seconds.
+    """Arguments of the program. `library` is the shared library that shifts clocks. `database_clock` and `own_clock`
+    are files with the seconds by which the clocks of the database server and of this program are shifted. `nodes` and
+    `own` are the errors of the clocks of the nodes and of this program.
     """
 
     app_dsn: str
@@ -93,8 +96,9 @@ class Configuration(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """Situation of each allocation, the database's time at which the control plane left and returned, and by how many
-    seconds the clock of this program was wrong then. `differences` are those of the read models from the ledger.
+    """Situation of each allocation, the times by the database's clock at which the control plane stopped and returned,
+    and the errors of this program's clock at both times in seconds. `differences` is the number of differences between
+    the read models and a replay of the ledger.
     """
 
     situations: dict[AllocationId, Situation]
@@ -128,7 +132,9 @@ class Absence:
             return await self.fleet.handle.clock(conn)
 
     def let_pass(self, seconds: int) -> None:
-        """Let time pass, on the clock of the database and, with its error, on that of this program."""
+        """Advance the clock of the database server by `seconds`, and that of this program to the same time plus the
+        clock's error.
+        """
         self.passed += seconds
         self.database_clock.step(self.passed)
         error = self.configuration.own
@@ -195,7 +201,7 @@ class Absence:
         self.situations[made] = situation
 
     async def come_back(self) -> None:
-        """Let a new dispatcher run, and the nodes deliver what they observed."""
+        """Start a new dispatcher, and let the nodes deliver the reports of what they observed during the absence."""
         self.dispatcher = _dispatcher(self.fleet)
         spooled = defaultdict[NodeId, int](int)
         for name in self.named(*_SPOOLED):
@@ -211,7 +217,7 @@ class Absence:
             await self.report(name, "removed")
 
     async def run_on(self) -> None:
-        """Let the control plane run for longer than any deadline."""
+        """Run the timers of the control plane for longer than any deadline, while some nodes deliver late reports."""
         for number in range(ROUNDS):
             await self.fleet.record_heartbeats()
             await self.fire_timers()
