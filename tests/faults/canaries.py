@@ -22,9 +22,7 @@ from tests.faults.system import System
 
 _PROC: Final = Path("/proc")
 _RAW_DATABASE: Final = ("postgres/data/base/", "postgres/data/pg_wal/", "postgres/data/global/")
-"""Folders of Postgres data files, which are not searched: a value in them may be compressed or not written yet. The
-dump of the database has their content.
-"""
+"""Pages of the database, which Postgres compresses or has not written yet: the dump has their content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,9 +235,7 @@ def _room_for(sku: SkuContent) -> dict[str, int]:
 
 
 def _slots_of_all_kinds(room: dict[str, int]) -> list[dict[str, Any]]:
-    """Return slot settings of the node: two with a GPU and a CPU core each, and two with a virtual function of a
-    network card each, so that slices need every kind of step.
-    """
+    """Each has something that a machine may have to itself, so that every kind of step makes and ends slices."""
     return [
         *({"index": index, **room, "gpus": [f"0000:1b:{index:02x}.0"], "cpus": [index]} for index in (0, 1)),
         *({"index": index, **_room_for(SKUS[ON_CARDS]), "vf": f"0000:3b:00.{index}"} for index in (2, 3)),

@@ -26,10 +26,9 @@ from tests.waiting import last, until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 Connection = Literal["control plane to redis", "node to redis", "node to api"]
 FAULT_SECONDS: Final = 6.0
-"""Duration of a fault: longer than the timeout of every Redis client, and of a node's requests to the API."""
+"""Longer than the timeout of every client of Redis, and of a node's requests to the API."""
 DELAY_SECONDS: Final = 0.3
-"""Delay of a slow connection in each direction: less than the control plane's timeout, and far more than a usual delay.
-"""
+"""In each direction: less than the control plane's timeout, and far more than a usual delay."""
 
 
 def delayed(proxy: SlowProxy) -> None:

@@ -35,7 +35,7 @@ BOOT_SECONDS: Final = WORKER_TIMEOUT + 3.0
 LEASE_SECONDS: Final = 60
 """The shortest lease that can be requested."""
 SLICES: Final = 4
-"""Number of slices: as many as both nodes together can carry."""
+"""As many as both nodes can carry."""
 CASES: Final = ("nodes", "jumping nodes", "control plane")
 _TRUE_TIME: Final = {"LD_PRELOAD": ""}
 

@@ -112,9 +112,9 @@ def test_suggested_sku_uses_the_gpus_and_the_fabric_of_the_slot() -> None:
 @pytest.mark.parametrize(
     "offer", [NOTHING, Offer("NVIDIA H200 SXM 141GB", 8, "roce", True, 2, Locality.NUMA_NODE)]
 )
-def test_stored_offer_is_read_as_the_same_offer(offer: Offer) -> None:
+def test_stored_hardware_offer_of_a_slot_is_read_back_unchanged(offer: Offer) -> None:
     assert decoded(encoded(offer)) == offer
 
 
-def test_slot_row_without_an_offer_is_of_a_slot_without_pci_functions() -> None:
+def test_slot_row_without_a_stored_offer_is_read_as_a_slot_without_pci_functions() -> None:
     assert decoded(None) == NOTHING

@@ -1,4 +1,4 @@
-"""Placement in random fleets, compared with an answer that is found by looking at every slot (ALC-6)."""
+"""Placement in random fleets, compared with a result that is computed by a check of every slot (ALC-6)."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator

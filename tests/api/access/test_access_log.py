@@ -281,7 +281,7 @@ def test_access_log_pages_in_both_directions_contain_each_row_once(shared_plane:
 
 
 def pages(client: httpx.Client, end: int, **parameters: str) -> list[Row]:
-    """Return all rows before position `end` from pages of three rows."""
+    """Read the access log in pages of three rows, and return all rows before position `end`."""
     found: list[Row] = []
     cursor: str | None = None if parameters else str(end)
     while True:

@@ -165,7 +165,7 @@ def projection() -> Subject:
 
 
 class States:
-    """Resources in every state that decides about actions."""
+    """Resources in every state on which the allowed actions depend."""
 
     def __init__(self, world: World) -> None:
         self.world, self.plane = world, world.plane

@@ -33,7 +33,9 @@ def test_allocation_gets_its_first_sku_if_it_and_an_alternative_sku_are_free(pla
     assert made.json()["sku"] == "lab.small"
 
 
-def test_refusal_has_the_reasons_of_every_sku_of_the_request(plane: RunningPlane) -> None:
+def test_refusal_of_a_request_with_alternative_skus_has_the_reasons_for_every_sku(
+    plane: RunningPlane,
+) -> None:
     refused = allocate(plane, sku="lab.medium", alternative_skus=["lab.small"], slot_count=3)
     assert refused.status_code == 409
     problem = refused.json()

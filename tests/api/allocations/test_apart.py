@@ -25,7 +25,7 @@ def await_nodes(plane: RunningPlane, expected: list[str]) -> None:
     until(lambda: nodes() == expected, f"the allocations are on {expected}")
 
 
-def test_allocations_that_keep_apart_from_a_label_are_on_different_nodes_and_one_too_many_is_refused(
+def test_allocations_that_keep_apart_from_a_label_are_on_different_nodes_and_refused_if_no_node_is_left(
     emptied_plane: RunningPlane,
 ) -> None:
     for name in ("n1", "n2"):
@@ -79,7 +79,7 @@ def test_request_that_keeps_apart_from_a_label_skips_a_node_with_a_slot_locked_b
     assert [slot["node_id"] for slot in made.json()["slots"]] == ["n2"]
 
 
-def test_request_that_keeps_apart_waits_for_a_concurrent_request_before_it_is_refused(
+def test_request_that_keeps_apart_from_a_label_waits_for_a_locked_slot_if_no_other_node_is_suitable(
     emptied_plane: RunningPlane,
 ) -> None:
     admit(emptied_plane, "n1", slots=2)

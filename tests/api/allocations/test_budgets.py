@@ -23,7 +23,7 @@ def budget(plane: RunningPlane) -> dict[str, Any]:
 
 
 def usage_of_month(plane: RunningPlane) -> Decimal:
-    """Return the price of the usage that the projector has written."""
+    """Return the total price of the usage of the default project, as the API computes it from the read model."""
     with plane.client() as client:
         return Decimal(client.get("/usage", params={"project": "default"}).json()["total"]["price"])
 

@@ -43,7 +43,9 @@ def post(plane: RunningPlane, path: str, **body: object) -> bool:
         return client.post(path, json=body or None).is_success
 
 
-def test_placement_names_its_slots_and_counts_each_node_once_as_it_was_before(plane: RunningPlane) -> None:
+def test_explanation_of_a_placement_has_its_slots_and_counts_each_node_in_its_state_before_the_placement(
+    plane: RunningPlane,
+) -> None:
     for name, slots in (("n1", 1), ("n2", 2), ("n3", 1)):
         admit(plane, name, slots)
     assert post(plane, "/nodes/n3/cordon", reason="test")

@@ -117,7 +117,9 @@ def test_refusal_names_every_exceeded_limit_and_limits_can_be_removed(
     accepted_allocation(plane, slot_count=2)
 
 
-def test_project_without_limits_takes_no_lock_of_a_quota(plane: RunningPlane, node: Node) -> None:
+def test_allocation_in_a_project_without_a_limit_on_what_it_requests_takes_no_quota_lock(
+    plane: RunningPlane, node: Node
+) -> None:
     accepted_allocation(plane)
     assert plane.rows("select holder from work.quota_lock") == []
     limit(plane, public_ports=1)
@@ -189,7 +191,9 @@ def test_allocation_is_replaced_on_another_node_although_its_project_has_used_up
     assert used(plane) == {"slots": 1, **SMALL}
 
 
-def test_preview_and_dry_run_check_quotas_and_take_nothing(plane: RunningPlane, node: Node) -> None:
+def test_placement_preview_and_dry_run_check_quotas_and_use_nothing_of_them(
+    plane: RunningPlane, node: Node
+) -> None:
     limit(plane, slots=1)
     body = {"sku": "lab.small", "ssh_authorized_keys": [KEY]}
     with plane.client() as client:
@@ -206,7 +210,9 @@ def test_preview_and_dry_run_check_quotas_and_take_nothing(plane: RunningPlane, 
     assert used(plane)["slots"] == 1
 
 
-def test_sku_above_the_price_cap_or_the_quota_is_not_used(plane: RunningPlane) -> None:
+def test_alternative_sku_is_used_if_the_requested_sku_exceeds_the_price_cap_or_the_quota(
+    plane: RunningPlane,
+) -> None:
     Node(plane, "n1", slots=4)
     with plane.client() as client:
         for index in range(4):
@@ -280,7 +286,7 @@ def test_limits_of_a_caller_hold_in_all_projects_and_for_no_other_caller(
         assert admin.put("/principals/limits", json=account).json()["limits"]["slots"] == 1
 
 
-def test_limits_of_a_project_are_shown_as_of_the_past(plane: RunningPlane) -> None:
+def test_limits_of_a_project_at_a_past_position_are_those_of_that_position(plane: RunningPlane) -> None:
     def last() -> int:
         [[position]] = plane.rows("select max(position) from ledger.event")
         return int(position)

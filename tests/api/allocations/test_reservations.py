@@ -133,7 +133,9 @@ def test_creation_is_refused_if_another_one_takes_the_last_unreserved_slot_after
     assert state(plane) == (2, 0, 2, 0)
 
 
-def test_reservation_beyond_the_free_slots_is_accepted_and_shown_as_short(plane: RunningPlane) -> None:
+def test_reservation_beyond_the_free_slots_is_accepted_and_shows_how_many_slots_are_missing(
+    plane: RunningPlane,
+) -> None:
     Node(plane, "n1", slots=3)
     taken = accepted_allocation(plane)
     answer = reserve(plane, 4)

@@ -67,7 +67,7 @@ def free(plane: RunningPlane, node: Node, allocation: dict[str, Any]) -> None:
 
 
 def placed(plane: RunningPlane, *allocations: dict[str, Any]) -> Callable[[], bool]:
-    """Return the condition that all these allocations, and no other waiting ones of the test, have slots."""
+    """Return a function that returns whether all these allocations are placed."""
     return lambda: all(view(plane, each)["state"] == "placed" for each in allocations)
 
 
@@ -335,7 +335,9 @@ def test_new_request_does_not_take_a_slot_that_a_waiting_request_could_take(
         assert made["state"] == "waiting"
 
 
-def test_exactly_the_capacity_is_granted_to_many_callers_that_wait(plane: RunningPlane, node: Node) -> None:
+def test_exactly_as_many_waiting_requests_of_many_callers_are_placed_as_slots_become_free(
+    plane: RunningPlane, node: Node
+) -> None:
     held = accepted_allocation(plane, slot_count=2)
     limit(plane, waiting_requests=40)
     free_soon = [lambda: allocate(plane, wait_for_capacity=True)] * 12 + [lambda: allocate(plane)] * 4

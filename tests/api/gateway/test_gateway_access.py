@@ -71,7 +71,7 @@ def test_order_of_an_allocation_without_gateway_access_has_only_the_keys_of_the_
 
 
 @pytest.mark.parametrize(("keys", "status"), [(14, 202), (15, 422)])
-def test_gateway_access_leaves_room_for_fourteen_keys_of_the_request(
+def test_allocation_with_gateway_access_can_have_at_most_fourteen_ssh_keys_of_its_request(
     plane: RunningPlane, node: httpx.Client, keys: int, status: int
 ) -> None:
     answer = allocate(plane, gateway_access=True, ssh_authorized_keys=[KEY] * keys)

@@ -1,4 +1,6 @@
-"""The capacity of the fleet: what fits is what placement accepts, and past numbers of slots stay readable."""
+"""Capacity of the fleet over the API: as many allocations fit as placement accepts, and past numbers of slots stay
+readable.
+"""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""The list of nodes with filters, in the present and in the past, against the same filters computed by hand."""
+"""Filters of the list of nodes, now and at a past position, compared with an independent computation."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations as combinations_of
@@ -227,7 +227,7 @@ def test_every_invalid_filter_of_the_node_list_is_refused_with_its_reason(client
     assert "the value must be true or false, not 'perhaps'" in reasons["cordoned"]["message"]
 
 
-def test_states_that_follow_from_heartbeats_are_refused_for_the_past(
+def test_node_list_of_the_past_refuses_filters_by_states_that_depend_on_heartbeats(
     client: httpx.Client, fleet: Fleet
 ) -> None:
     states = ["unreachable", "enrolled", "resyncing"]

@@ -32,13 +32,11 @@ HOUR: Final = 3600
 SLOTS_OF_A_NODE: Final = 8
 UNREACHABLE_AFTER: Final = timedelta(seconds=20)
 ROUND_SECONDS: Final = 25
-"""Seconds between two rounds of timers after the control plane's return: less than a pause that counts as an outage."""
+"""Time between two rounds of timers after the return: less than a pause that counts as an outage."""
 ROUNDS: Final = 29
-"""Number of rounds of timers after the return: together they last longer than the time until a release is overdue."""
+"""More than the time until a release is overdue."""
 LATE_START, LATE_REMOVAL = 3, 20
-"""Rounds after which nodes report slices that they started or removed after the control plane's return: about one and
-eight minutes later.
-"""
+"""Rounds after which nodes report what they did only after the return: after one minute, and after eight."""
 _BATCH: Final = 500
 _BEGINNING: Final = Position(0)
 _FLEET_PROJECTS: Final = ("red", "blue")
@@ -132,9 +130,7 @@ class Absence:
             return await self.fleet.handle.clock(conn)
 
     def let_pass(self, seconds: int) -> None:
-        """Advance the clock of the database server by `seconds`, and that of this program to the same time plus the
-        clock's error.
-        """
+        """Let time pass, on the clock of the database and, with its error, on that of this program."""
         self.passed += seconds
         self.database_clock.step(self.passed)
         error = self.configuration.own
@@ -217,7 +213,7 @@ class Absence:
             await self.report(name, "removed")
 
     async def run_on(self) -> None:
-        """Run the timers of the control plane for longer than any deadline, while some nodes deliver late reports."""
+        """Let the control plane run for longer than any deadline."""
         for number in range(ROUNDS):
             await self.fleet.record_heartbeats()
             await self.fire_timers()

@@ -36,11 +36,9 @@ LINKS: Final = {
     "lossy": (LOSE, LOSE),
     "reset": (REFUSE, REFUSE),
 }
-"""Packet filter verdicts of each fault: for packets to the node, and for packets that the node sends."""
+"""The verdict for packets to the node, and for those that it sends."""
 BAD_SECONDS: Final = 22.0
-"""Duration of a fault: longer than the 15 s after which a worker counts as dead and the 20 s after which a node is
-unreachable.
-"""
+"""The longest lease is that of a worker in the queue, 15 s; a node counts as unreachable after 20."""
 _RULES: Final = """
 table inet bad_link {{
   chain to_node {{ type filter hook input priority -400; iifname "{link}" {to_node}; }}

@@ -20,13 +20,9 @@ from tests.waiting import last
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 
 STOPPED_SECONDS: Final = {"agent": 18.0, "redis": 5.0}
-"""Seconds for which the agent or Redis is stopped: longer than 15 s, after which a worker counts as dead, and than 3 s,
-after which requests to Redis time out.
-"""
+"""Longer than the leases: a worker's in the queue is 15 s, the timeout of Redis 3 s, ..."""
 OTHERS_STOPPED_SECONDS: Final = 7.0
-"""Seconds for which each other program is stopped: longer than a leader's session (5 s), a transaction (4 s), and the
-timeouts of an agent for programs of its host.
-"""
+"""... a leader's session 5 s, a transaction 4 s; an agent's timeouts for its host's programs are shorter."""
 
 
 EVERY: Final = [Case(program, phase) for program in PROGRAMS for phase in PHASES]
@@ -35,8 +31,8 @@ QUICK: Final = [
     for case in EVERY
     if case.of != "agent" and case.phase != "provisioning" and case != Case("qemu", "idle")
 ]
-"""Cases from which the usual run chooses. The other cases take longer: a guest boots after the fault, or the test waits
-until a killed or stopped agent counts as dead.
+"""In the other cases a guest boots after the fault, which takes long on a busy machine, or an agent's long lease
+expires.
 """
 
 

@@ -43,9 +43,7 @@ _PROGRAMS: Final = frozenset(
     for name in (program, f"{program}-2")
 )
 _SEALERS: Final = ("process/sealer/environment", "process/sealer-2/environment")
-"""Environments of the sealer processes. They contain the address of Redis, because every program requires this setting,
-although the sealer does not use it.
-"""
+"""Every program needs the address of Redis among its settings, also the sealer, which does not use it."""
 OWN: Final = (
     "first API key",
     "issued API key",

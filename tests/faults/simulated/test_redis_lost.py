@@ -26,7 +26,7 @@ from tests.waiting import last, until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 Moment = Literal["waiting", "held", "idle"]
 SLOW_SECONDS: Final = 6.0
-"""Duration of a fault of Redis: longer than the timeout of every Redis client, and than a transaction may be idle."""
+"""Longer than the timeout of every client of Redis, and than a transaction may idle meanwhile."""
 
 
 def flushed(system: System) -> None:
