@@ -164,7 +164,7 @@ class _Creations:
         return created
 
     async def append(self) -> float:
-        """Return the number of bare full appends per second."""
+        """Append commands of the size of a creation directly to the ledger. Return their number per second."""
         first, self._appended = self._appended, self._appended + APPENDS
         commands = [
             [full_command(number, index) for index in range(first, first + APPENDS)]

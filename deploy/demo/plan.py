@@ -58,7 +58,7 @@ class DemoProject:
     name: ProjectId
     description: str
     share: float
-    """Share of the allocations."""
+    """Share of all allocations that this project requests, from 0 to 1."""
     limits: ProjectLimits
 
 
