@@ -37,7 +37,9 @@ pytest_plugins = [
 
 _MEMORY: Final = Path("/dev/shm")
 _NEEDED_BYTES: Final = 4 * 2**30
-"""All temporary folders of a complete run have less than half a gigabyte; the rest is for other programs."""
+"""Free memory that temporary folders in /dev/shm require. Those of a complete run need less than half a gigabyte; the
+rest is for other programs.
+"""
 
 # To copy a database's files on a disk takes ten times the processor time. Workers and programs inherit the variable.
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _NEEDED_BYTES:

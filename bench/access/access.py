@@ -32,7 +32,9 @@ from events.values import allocation_of, new_uuid, node_id
 ROUNDS: Final = 10
 SECONDS: Final = 1.0
 REPETITIONS: Final = 4
-"""How often a round measures all sides in both orders: the speed of a machine changes within seconds."""
+"""Number of times that a round measures all sides in both orders, because the speed of a machine changes within
+seconds.
+"""
 CONNECTIONS: Final = 32
 WARM_UP_SECONDS: Final = 2.0
 

@@ -40,7 +40,7 @@ class Flooded(msgspec.Struct):
 
 
 class UnexpectedResponse(Exception):
-    """The API returned something else than 200 or 429, or closed a connection."""
+    """The API returned a status other than 200 or 429, or closed a connection."""
 
 
 class _Connection:

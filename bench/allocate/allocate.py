@@ -63,7 +63,7 @@ last response arrives after the last request was due.
 """
 SECONDS: Final = 60
 CLOSED: Final = 3000
-"""Creations as fast as possible."""
+"""Number of creations in the closed loop, in which callers create allocations as fast as they can."""
 PROJECTS: Final = 50
 CONNECTIONS: Final = 128
 API_PROCESSES: Final = 1
@@ -76,10 +76,10 @@ FULL: Final = 0.5
 KEPT_FULL: Final = 0.7
 APPEND_CONNECTIONS: Final = 8
 APPENDS: Final = 250
-"""Bare appends of each connection."""
+"""Number of bare appends that each connection makes."""
 SMALL_FLEET, LARGE_FLEET = 100, 10_000
 CREATIONS: Final = 100
-"""Creations of a round in the small and in the large fleet."""
+"""Number of creations that a round measures in the small fleet, and in the large fleet."""
 _ORIGIN_REASON: Final = "bench"
 _LIMITS: Final = {"slots": 1_000_000, "vcpus": 100_000_000, "price_per_hour": "1000000"}
 _NO_LIMIT: Final = {"SLICEPLANE_REQUESTS_PER_MINUTE": "0", "SLICEPLANE_PROJECT_REQUESTS_PER_MINUTE": "0"}
@@ -164,7 +164,7 @@ class _Creations:
         return created
 
     async def append(self) -> float:
-        """Return the number of bare full appends per second."""
+        """Append commands of the size of a creation directly to the ledger. Return their number per second."""
         first, self._appended = self._appended, self._appended + APPENDS
         commands = [
             [full_command(number, index) for index in range(first, first + APPENDS)]

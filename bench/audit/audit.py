@@ -44,13 +44,13 @@ from events.ledger.tail import Tail
 
 ROUNDS: Final = 7
 EVENTS: Final = 200_000
-"""Events in the verified export."""
+"""Number of events in the export that is verified."""
 RATE: Final = 1_000
 LAG_EVENTS: Final = 8_000
 APPENDS: Final = 8_000
-"""Events of one turn that measures the rate of appends."""
+"""Number of events that one turn appends to measure the rate of appends."""
 WARM_UP: Final = 200
-"""Events before each turn."""
+"""Number of events that are appended before each turn and not measured."""
 UNLIMITED: Final = 1_000_000
 """A rate that is never reached: each connection appends as soon as its last append has returned."""
 CONNECTIONS: Final = 8
@@ -97,7 +97,9 @@ class _Site:
 
     @staticmethod
     def lags(commits: Sequence[Commit], seen: Sequence[tuple[int, int]]) -> list[float]:
-        """Return milliseconds from the commit of each event until a head was `seen` that covers its position."""
+        """Return the milliseconds from the commit of each event to the time at which a head that covers its position
+        was observed. `seen` has the size of each head and this time.
+        """
         heads, found = iter(seen), list[float]()
         size, moment = next(heads)
         for position, committed in commits:
@@ -107,8 +109,8 @@ class _Site:
         return found
 
     async def watch_heads(self, upto: asyncio.Future[int]) -> list[tuple[int, int]]:
-        """Return the size of each new head and the time in nanoseconds at which it was seen, until the position that
-        `upto` gets is sealed.
+        """Observe new heads until the position that is the result of the future `upto` is sealed. Return the size of
+        each head, and the time in nanoseconds at which it was observed.
         """
         seen = list[tuple[int, int]]()
         while not upto.done() or not seen or seen[-1][0] < upto.result():

@@ -39,7 +39,7 @@ from events.ledger.connection import ledger_connection
 
 SLOTS: Final = 8
 AT_ONCE: Final = 48
-"""Allocations in progress at the same time."""
+"""Number of allocations that are in progress at the same time."""
 NODES_OF_A_PROCESS: Final = 1_152
 ADMITTED_AT_ONCE: Final = 32
 SURVEY_SECONDS: Final = 600.0

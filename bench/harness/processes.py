@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 _PROC: Final = Path("/proc")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _OWN, _WAITED_FOR = slice(11, 13), slice(13, 15)
-"""Fields after the name: user and system time in ticks, of the process, and of its children that were waited for."""
+"""Fields of /proc/PID/stat after the name of the process: user and system time in ticks, of the process itself and of
+its children that it has waited for.
+"""
 
 
 class Usage(NamedTuple):

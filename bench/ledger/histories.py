@@ -23,7 +23,7 @@ from events.ledger.project_keys import keys_for
 LANES: Final = 4
 NODES: Final = 256
 _ALLOCATIONS_PER_NODE: Final = 2
-"""Allocations per node that are alive at the same time."""
+"""Number of allocations per node that exist at the same time."""
 _COMMANDS_PER_COMMIT: Final = 25
 """Commands per commit: one commit for each command would measure the disk."""
 

@@ -66,7 +66,7 @@ from read_models.rows import Patch, folded
 from read_models.slots import SlotRow
 
 SLOTS: Final = 8
-"""Slots of each node."""
+"""Number of slots of each node."""
 SLOT_COUNTS: Final = (1, 1, 1, 1, 2, 2, 4, 8)
 """Slot counts of allocations; each entry has the same probability."""
 PROJECTS: Final = tuple(ProjectId(f"project-{number}") for number in range(20))

@@ -24,7 +24,9 @@ from tasks.drift import DriftKind
 
 ROUNDS: Final = 20
 _QUIET_SECONDS: Final = 1.5
-"""Longer than the longest pause between two surveys."""
+"""Seconds without a new drift event after which no further drift of a change is expected: more than the longest pause
+between two surveys.
+"""
 _EVENT_TYPES: Final = "&".join(
     f"type={type_}" for type_ in ("node.degraded", "node.repaired", "slot.degraded", "slot.repaired")
 )

@@ -21,7 +21,9 @@ from tasks.drift import CATALOGUE, DriftKind
 ROUNDS: Final = 1
 _FIRST_SUBNET: Final = "10.100.1."
 _NEEDS_MORE: Final = ("$off", "$device", "$elsewhere", "$function", "$meter")
-"""Variables of faults that this site cannot inject: it has no stopped slice, device, pinned CPU or rate limit."""
+"""Variables in the commands of faults that this site cannot inject, because it has no stopped slice, device, pinned CPU
+or rate limit.
+"""
 
 
 def _in_subnet_of(slice_: ActiveSlice, fault: InjectedFault) -> InjectedFault:

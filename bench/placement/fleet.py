@@ -25,7 +25,9 @@ OFFERS: Final = (
     Offer(GPU_MODEL, 1, "roce", numa_nodes=1),
     Offer(None, 0, "ethernet", numa_nodes=1),
 )
-"""Hardware of the nodes in turn; only slots with the first one suit the constrained SKU."""
+"""Hardware that the slots of the nodes offer, in turn; only slots with the first offer are suitable for the SKU
+`CONSTRAINED`.
+"""
 HOLDER: Final = allocation_of(UUID(int=0))
 """Holder of all slots that are in use. It has no events."""
 _LATER: Final = timedelta(days=3650)

@@ -51,7 +51,7 @@ _KEY: Final = re.compile(r"sp_\S+\n")
 
 
 class Defect(Exception):
-    """The wheel or its installation is wrong; the message states how."""
+    """The wheel or its installation has a defect; the message describes the defect."""
 
 
 def main() -> int:

@@ -109,4 +109,4 @@ def _schedule_incidents(recorder: Recorder, fleet: list[DemoNode], began: dateti
 
 
 async def _wake_no_follower() -> None:
-    """Wake no follower of the ledger: the control plane's programs are not running yet."""
+    """Do nothing instead of waking followers of the ledger: the control plane's programs are not running yet."""

@@ -58,7 +58,7 @@ class DemoProject:
     name: ProjectId
     description: str
     share: float
-    """Share of the allocations."""
+    """Share of all allocations that this project requests, from 0 to 1."""
     limits: ProjectLimits
 
 
@@ -77,7 +77,7 @@ class PlannedAllocation:
     """Whether it ends with its lease; otherwise its caller releases it."""
     boots_in: timedelta
     fails: bool
-    """Whether its first bring-up fails due to a node fault."""
+    """Whether the first start of its slices fails due to a node fault."""
     is_interrupted: bool
     leaves_remains: bool
     """Whether its node first finds remains of a slice after the release."""

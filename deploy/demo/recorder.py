@@ -75,7 +75,9 @@ _KEY: Final = SshPublicKey(
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV demo"
 )
 _EVER: Final = timedelta(days=3650)
-"""Age of a heartbeat with which a node is used: they have the true time, and the plan is in the past."""
+"""Maximum age of the last heartbeat of a node that is used. It is long, because heartbeats have the true time and the
+recorded data have times in the past.
+"""
 _NO_BUDGET: Final = Limits(burst=10**6)
 _SESSION: Final = timedelta(minutes=15)
 _SHORTEST_LEASE_SECONDS: Final = 600
@@ -233,7 +235,7 @@ class Recorder:
         await self.report(node.name, reports.DriftRepaired(slot=slot, drift=(evidence,)))
 
     async def open_drift(self, node: DemoNode, kind: str, desired: str, observed: str) -> None:
-        """Report drift of a node that it cannot repair, and from then on no heartbeat."""
+        """Report drift that the node cannot repair. From then on, the node sends no heartbeat."""
         since, slot = self.clock.now, None
         found = LocatedEvidence(kind=kind, desired=desired, observed=observed, since=since, slot=slot)
         await self.describe(node, found)
@@ -270,7 +272,7 @@ class Recorder:
     # Allocations
 
     async def request(self, planned: PlannedAllocation, broken: Sequence[NodeId] = ()) -> None:
-        """Request an allocation. On the `broken` nodes, no slice can be brought up."""
+        """Request an allocation. On the nodes in `broken`, no slice can be started."""
         correlation = self._uuid()
         allocation = allocation_of(correlation)
         lease = planned.lasts if planned.expires else planned.lasts * 1.5
@@ -307,8 +309,8 @@ class Recorder:
         self.later(planned.boots_in, partial(ending, allocation, planned))
 
     async def _fail(self, allocation: AllocationId, planned: PlannedAllocation) -> None:
-        """Report that the slices cannot be brought up, and continue on the node that replaces this one, if it is a
-        fault of the node.
+        """Report that the slices of the allocation cannot be started. If the control plane then places the allocation
+        on another node, start its slices there.
         """
         former = self._placed[allocation]
         code, message = self.random.choice(_FAULTS)

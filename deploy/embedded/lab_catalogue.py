@@ -89,4 +89,4 @@ def _no_answer(_fact: EntryPublished) -> str:
 
 
 async def _no_wake() -> None:
-    """Wake no follower of the ledger: the control plane's programs are not running yet."""
+    """Do nothing instead of waking followers of the ledger: the control plane's programs are not running yet."""

@@ -41,7 +41,7 @@ from deploy.setup.interrupts import INTERRUPTED
 
 DOWN_SECONDS: Final = 60.0
 MOST_DEMO_NODES: Final = 250
-"""Nodes that have a subnet beside those of the two other nodes."""
+"""Maximum number of demo nodes: as many as there are subnets besides those of the two nodes that `./dev up` starts."""
 MOST_DEMO_DAYS: Final = 90
 FAILURES: Final = (
     AlreadyRunning,

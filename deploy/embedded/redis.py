@@ -52,7 +52,7 @@ _BOUNDS: Final = (
     "zset-max-ziplist-entries 64",
 )
 _CLIENTS_BOUNDED: Final = 7
-"""The first major version that limits the memory of all connections together."""
+"""First major version of Redis that can limit the memory of all connections together."""
 _BOUNDS_OF_7: Final = (
     # Limit of the memory of all connections: incomplete commands, and replies that clients have not read. The largest
     # connection is closed first. Before Redis 7, the control plane has to detect an endless command.

@@ -37,7 +37,7 @@ _WINDOW_HEIGHT: Final = 900
 _MOST_HEIGHT: Final = 3000
 """Pixels after which a picture of a long page ends."""
 _EXPECTED: Final = {"missing": httpx.codes.NOT_FOUND}
-"""Status codes different from 200 that pages have."""
+"""Expected status codes of pages, by the name of the page. A page that is not listed must have status 200."""
 
 
 def main(words: Sequence[str]) -> int:

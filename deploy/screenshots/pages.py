@@ -120,6 +120,6 @@ def _access(api: Api) -> Iterator[ConsolePage]:
 
 
 def _first(api: Api, path: str, **query: str) -> list[dict[str, Any]]:
-    """Return the first resource of a list; an empty list if there is none."""
+    """Return a list with the first resource at an API path, or an empty list if there is none."""
     found: list[dict[str, Any]] = api.get(path, **{"limit": "1", **query})["items"]
     return found[:1]

@@ -118,7 +118,9 @@ same worker, because they share servers.
 """
 ALL: Final = "--all"
 SAMPLE: Final = ("--slow-share", "10")
-"""Arguments of pytest that select the slow tests of a run of the whole suite, unless it runs all tests (`ALL`)."""
+"""Arguments of pytest that select one part of the slow tests for a run of the whole suite. With `ALL`, they are not
+used.
+"""
 
 
 def command(name: str, arguments: Sequence[str]) -> list[str]:

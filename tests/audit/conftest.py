@@ -1,4 +1,4 @@
-"""Fixtures: the superuser of the database."""
+"""Fixture of the audit tests: a database connection of the superuser."""
 
 from collections.abc import AsyncIterator
 

@@ -22,7 +22,7 @@ LIMIT: Final = 5000
 SESSION: Final = (
     "insert into work.node_session values ('n1', 3, 'thumb', 'c', 'q', null, clock_timestamp(), 3, null)"
 )
-"""Statement that adds a session of a node, of which heads have a digest."""
+"""SQL statement that adds a row to the table of node sessions; each signed head contains a digest of this table."""
 Clock = Callable[[], datetime]
 
 
@@ -59,13 +59,13 @@ async def with_key(conn: psycopg.AsyncConnection, stream: str, key: str) -> None
 async def sealer(
     database: Database, signer: Signer = SIGNER, clock: Clock = utc_now
 ) -> AsyncIterator[Sealer]:
-    """Continue sealing at the newest head, as the role of the sealer."""
+    """Yield a sealer that continues at the newest head, connected with the database role of the sealer."""
     async with await psycopg.AsyncConnection.connect(database.sealer_dsn, autocommit=True) as conn:
         yield await Sealer.load(conn, signer, clock)
 
 
 async def seal(database: Database, signer: Signer = SIGNER, clock: Clock = utc_now) -> SignedHead:
-    """Seal everything that is final, and return the newest head."""
+    """Seal all positions up to the final one, below which no event can still be committed. Return the newest head."""
     tail = Tail(database.sealer_dsn, "sealer")
     try:
         async with sealer(database, signer, clock) as sealing:

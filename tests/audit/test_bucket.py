@@ -1,4 +1,4 @@
-"""The sink of heads in an S3-compatible store with object lock, against the server of moto."""
+"""Tests of the sink that keeps signed heads in an S3-compatible store with object lock; moto provides the store."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -96,13 +96,15 @@ async def test_head_in_a_bucket_is_locked_against_deletion_until_its_retention_e
 
 
 @pytest.mark.parametrize("bucket", ["nowhere/ledger-1", "unlocked"])
-async def test_store_that_refuses_a_head_is_an_unavailable_sink(url: str, store: Minio, bucket: str) -> None:
+async def test_bucket_that_refuses_a_head_is_reported_as_an_unavailable_sink(
+    url: str, store: Minio, bucket: str
+) -> None:
     store.make_bucket("unlocked")
     with pytest.raises(SinkUnavailable, match="did not store head 1"):
         await sink_of(url, bucket).send(HEADS[0])
 
 
-async def test_store_that_does_not_answer_is_an_unavailable_sink(
+async def test_bucket_that_does_not_answer_is_reported_as_an_unavailable_sink(
     sink: BucketSink, server: ThreadedMotoServer
 ) -> None:
     server.stop()
@@ -112,7 +114,7 @@ async def test_store_that_does_not_answer_is_an_unavailable_sink(
         await sink.last()
 
 
-async def test_object_that_is_not_a_head_makes_the_sink_unavailable(sink: BucketSink) -> None:
+async def test_object_in_the_bucket_that_is_not_a_head_makes_the_sink_unavailable(sink: BucketSink) -> None:
     await sink.send(SignedHead(HEADS[0].head, "no head"))
     with pytest.raises(SinkUnavailable, match="is not a head"):
         await sink.last()
@@ -130,7 +132,7 @@ async def test_ledger_without_the_newest_head_of_the_bucket_is_not_sealed(
         await refuse_restored_ledger(admin, [sink])
 
 
-async def test_unavailable_sink_does_not_stop_the_check_of_the_others(
+async def test_unavailable_sink_does_not_prevent_the_check_of_the_other_sinks(
     conn: psycopg.AsyncConnection,
     database: Database,
     admin: psycopg.AsyncConnection,

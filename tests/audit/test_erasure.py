@@ -247,7 +247,7 @@ def test_watch_after_an_erasure_sends_no_erased_data_from_memory(
     assert found[0].data["data"]["description"] == "erased"
 
 
-def test_only_an_admin_erases_and_an_unknown_project_is_refused(
+def test_erasure_requested_by_a_caller_without_the_admin_role_or_for_an_unknown_project_is_refused(
     plane: RunningPlane, admin: httpx.Client
 ) -> None:
     create_project(plane, PROJECT)
@@ -257,7 +257,9 @@ def test_only_an_admin_erases_and_an_unknown_project_is_refused(
     assert erase(admin, "nowhere").status_code == 404
 
 
-def test_erasure_of_one_project_leaves_the_data_of_others(plane: RunningPlane, admin: httpx.Client) -> None:
+def test_erasure_of_one_project_leaves_the_data_of_other_projects(
+    plane: RunningPlane, admin: httpx.Client
+) -> None:
     create_project(plane, PROJECT)
     made = admin.post("/projects", json={"id": "other", "description": f"of {MARKER}"})
     assert made.status_code == 201

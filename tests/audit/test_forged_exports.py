@@ -91,7 +91,7 @@ def test_verifier_reports_a_changed_row_that_precedes_its_head_in_the_export(tmp
     assert kinds(verdict) == {(Kind.EXPORT, 1), (Kind.ROW_CHANGED, 1)}
 
 
-def test_changed_row_of_a_later_head_is_found_if_the_size_stored_with_a_head_was_changed(
+def test_changed_row_is_found_even_if_the_size_stored_with_a_head_was_changed_too(
     tmp_path: Path,
 ) -> None:
     later = [row(3, "s", 3), row(4, "s", 4)]

@@ -79,7 +79,7 @@ def test_compressed_file_with_a_damaged_checksum_never_passes(good: tuple[Sealed
     assert Kind.EXPORT in kinds(verdict_of(sealed, wrong))
 
 
-def test_export_in_several_frames_passes_and_with_other_bytes_behind_them_fails(
+def test_export_of_several_zstandard_frames_passes_and_fails_if_other_bytes_follow_the_frames(
     good: tuple[Sealed, Lines],
 ) -> None:
     sealed, lines = good
@@ -89,7 +89,9 @@ def test_export_in_several_frames_passes_and_with_other_bytes_behind_them_fails(
     assert kinds(verdict_of(sealed, b"".join([*frames, b"\0" * 512]))) == {Kind.EXPORT}
 
 
-def test_window_that_needs_more_memory_than_allowed_is_refused(good: tuple[Sealed, Lines]) -> None:
+def test_compressed_export_that_needs_more_memory_for_decompression_than_allowed_is_refused(
+    good: tuple[Sealed, Lines],
+) -> None:
     """A file of a few bytes could make an auditor's program allocate gigabytes otherwise."""
     parameters = zstandard.ZstdCompressionParameters(window_log=28, write_content_size=False)
     stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
@@ -97,7 +99,7 @@ def test_window_that_needs_more_memory_than_allowed_is_refused(good: tuple[Seale
     assert kinds(verdict_of(good[0], content)) == {Kind.EXPORT}
 
 
-def test_line_that_would_fill_the_memory_is_refused(
+def test_export_with_a_line_longer_than_the_limit_is_refused(
     good: tuple[Sealed, Lines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "_LINE_BYTES", 1 << 26)
@@ -148,7 +150,9 @@ def test_export_with_one_changed_byte_never_passes_and_never_crashes(
 
 
 def is_equivalent(content: bytes, changed: bytes) -> bool:
-    """Return whether the change means nothing: white space, the time of the export, or the name of a checkpoint."""
+    """Return whether a changed export still has the same meaning: only white space, the time of the export, or the name
+    of a checkpoint may differ.
+    """
     values = [
         [msgspec.json.decode(line) for line in each.splitlines()]
         for each in (content, changed)
@@ -171,7 +175,7 @@ def _is_json(content: bytes) -> bool:
 
 
 def with_heads(lines: Lines, change: Callable[[SignedHead], str]) -> bytes:
-    """Return the export with other texts of its heads."""
+    """Return the export `lines` with the text of each head replaced by the result of `change`."""
     changed = []
     for line in lines:
         tag, *rest = msgspec.json.decode(line)
@@ -227,7 +231,9 @@ def test_wrong_key_never_passes_and_a_retired_key_verifies_only_its_own_heads(
 
 
 @pytest.mark.parametrize("text", ["x", "a.b.c", "ä", "." * 20, "{}"])
-def test_kept_text_that_is_not_a_head_never_passes(good: tuple[Sealed, Lines], text: str) -> None:
+def test_verification_with_a_kept_text_that_is_not_a_head_never_passes(
+    good: tuple[Sealed, Lines], text: str
+) -> None:
     sealed, lines = good
     verdict = verdict_of(sealed, compressed(lines), [text])
 
@@ -241,7 +247,7 @@ def test_interrupted_line_of_a_file_of_heads_is_ignored(good: tuple[Sealed, Line
         assert verdict_of(sealed, compressed(lines), [text[:end], text, ""]).differences == []
 
 
-def test_signed_text_of_another_type_is_not_a_head() -> None:
+def test_text_of_another_type_with_a_valid_signature_is_not_accepted_as_a_head() -> None:
     with pytest.raises(BadHead, match="head\\+jws"):
         verify_head(SIGNER.sign("order+jws", b"{}"), KEYS)
     with pytest.raises(BadHead, match="the signed text is not a head"):

@@ -218,7 +218,9 @@ def found_in(verdict: Verdict) -> set[tuple[Kind, int | None]]:
     return {(each.kind, each.position) for each in verdict.differences}
 
 
-def test_unchanged_ledger_verifies_and_its_unsealed_tail_is_noted(sealed: Sealed) -> None:
+def test_unchanged_ledger_passes_the_verification_and_its_unsealed_events_are_reported_as_such(
+    sealed: Sealed,
+) -> None:
     verdict = sealed.verify()
 
     assert verdict.differences == []
@@ -243,7 +245,7 @@ def test_position_far_after_the_last_one_does_not_delay_the_verdict(sealed: Seal
     assert "2 rows after position 11 are not sealed and not proved" in verdict.notes
 
 
-def test_cut_of_the_unsealed_tail_is_not_seen(sealed: Sealed) -> None:
+def test_deletion_of_the_last_events_before_they_are_sealed_is_not_detected(sealed: Sealed) -> None:
     """docs/audit.md states this limit: nothing outside the database has a trace of these events yet."""
     verdict = sealed.verify(
         "delete from ledger.event where position > 11", "delete from ledger.head where stream_id = 'later'"
@@ -252,7 +254,7 @@ def test_cut_of_the_unsealed_tail_is_not_seen(sealed: Sealed) -> None:
     assert verdict.differences == []
 
 
-def test_unsealed_event_that_was_changed_with_a_new_leaf_is_not_seen_but_noted_as_not_proved(
+def test_unsealed_event_that_was_changed_together_with_its_leaf_is_only_reported_as_not_proved(
     sealed: Sealed,
 ) -> None:
     verdict = sealed.verify("update ledger.event set actor = 'x' where position = 12", NEW_LEAF.format(12))
@@ -261,7 +263,7 @@ def test_unsealed_event_that_was_changed_with_a_new_leaf_is_not_seen_but_noted_a
     assert verdict.notes == ["2 rows after position 11 are not sealed and not proved"]
 
 
-def test_restored_ledger_without_a_kept_head_is_not_seen_and_the_verdict_states_this_limit(
+def test_restore_of_an_older_ledger_is_not_detected_without_a_kept_head_and_the_verdict_states_this_limit(
     sealed: Sealed,
 ) -> None:
     restored = next(each for each in CASES if each.name == "restored from before the second head")
@@ -278,7 +280,7 @@ def test_kept_head_proves_every_head_before_it(sealed: Sealed) -> None:
         assert sealed.verify(kept=kept).differences == []
 
 
-def test_session_that_changed_a_moment_before_the_export_is_noted_as_not_sealed(sealed: Sealed) -> None:
+def test_node_session_that_changed_just_before_the_export_is_reported_as_not_sealed(sealed: Sealed) -> None:
     path = sealed.folder / "later.zst"
     path.write_bytes(asyncio.run(sealed._export(("update work.node_session set number = 4",))))
 

@@ -19,7 +19,9 @@ from events.ledger.tree import (
 LARGEST = 300
 ENTRIES = [f"entry {number}".encode() for number in range(LARGEST)]
 LEAVES = [sha256(b"\x00" + entry).digest() for entry in ENTRIES]
-"""Leaf hashes of RFC 6962. The ledger's leaves are hashes too, of rows; the tree does not depend on what they hash."""
+"""Leaf hashes (RFC 6962) of sample entries. The leaves of the ledger are hashes of rows instead; for the tree, this
+makes no difference.
+"""
 
 
 def root(leaves: Range) -> bytes:
@@ -36,13 +38,13 @@ def other() -> InmemoryTree:
     return tree
 
 
-def test_roots_of_all_sizes_are_those_of_the_other_implementation(other: InmemoryTree) -> None:
+def test_merkle_tree_roots_of_all_sizes_equal_those_of_pymerkle(other: InmemoryTree) -> None:
     assert [root(Range(0, size)) for size in range(1, LARGEST + 1)] == [
         other.get_root(size) for size in range(1, LARGEST + 1)
     ]
 
 
-def test_inclusion_proofs_have_the_hashes_of_the_other_implementation_and_each_verifies_the_other(
+def test_inclusion_proofs_equal_those_of_pymerkle_and_each_implementation_verifies_proofs_of_the_other(
     other: InmemoryTree,
 ) -> None:
     @given(st.integers(1, LARGEST).flatmap(lambda size: st.tuples(st.integers(0, size - 1), st.just(size))))
@@ -59,7 +61,7 @@ def test_inclusion_proofs_have_the_hashes_of_the_other_implementation_and_each_v
     agree()
 
 
-def test_consistency_proofs_of_each_implementation_verify_against_roots_of_the_other(
+def test_consistency_proofs_of_this_implementation_and_of_pymerkle_verify_against_roots_of_the_other(
     other: InmemoryTree,
 ) -> None:
     @given(st.integers(1, LARGEST).flatmap(lambda size: st.tuples(st.integers(1, size), st.just(size))))
@@ -76,7 +78,9 @@ def test_consistency_proofs_of_each_implementation_verify_against_roots_of_the_o
     agree()
 
 
-def test_proof_for_another_root_is_refused_by_both_implementations(other: InmemoryTree) -> None:
+def test_merkle_proof_for_another_root_is_refused_by_this_implementation_and_by_pymerkle(
+    other: InmemoryTree,
+) -> None:
     wrong, right = sha256(b"another history").digest(), root(Range(0, 40))
     with pytest.raises(InvalidProof):
         verify_consistency(wrong, right, other.prove_consistency(17, 40))

@@ -359,7 +359,9 @@ def failing_sink(plane: RunningPlane) -> Iterator[None]:
     plane.rows("delete from work.head_sink where name = %(name)s returning 1", name=FAILING)
 
 
-def test_sinks_show_the_newest_head_that_each_has_stored(plane: RunningPlane, client: httpx.Client) -> None:
+def test_list_of_sinks_shows_the_newest_head_that_each_sink_has_stored(
+    plane: RunningPlane, client: httpx.Client
+) -> None:
     def stored() -> bool:
         shown = client.get("/audit/sinks").json()
         return [each["number"] for each in shown["sinks"]] == [shown["newest"]]
@@ -370,7 +372,9 @@ def test_sinks_show_the_newest_head_that_each_has_stored(plane: RunningPlane, cl
 
 
 @pytest.mark.usefixtures("failing_sink")
-def test_sink_that_stores_no_heads_is_named_with_the_reason(client: httpx.Client, sliceplane: Run) -> None:
+def test_list_of_sinks_shows_the_reason_why_a_sink_stores_no_heads(
+    client: httpx.Client, sliceplane: Run
+) -> None:
     assert client.get("/status").json()["failing_sinks"] == [FAILING]
     shown = sliceplane("audit", "sinks")
     assert shown.code == 1

@@ -130,7 +130,7 @@ def test_two_sealers_seal_one_history_and_the_second_continues_after_the_first(
 
 @pytest.mark.timeout(1800)
 @matrix.cases("P13", [1_000_000], few=1, among=[20_000])
-def test_sealer_that_many_events_left_behind_catches_up_while_events_are_appended(
+def test_sealer_with_a_large_backlog_of_events_catches_up_while_events_are_appended(
     database: Database, tmp_path: Path, case: int
 ) -> None:
     asyncio.run(grow(database, 0, case))

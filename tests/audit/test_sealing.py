@@ -141,7 +141,7 @@ async def test_proofs_from_the_stored_tree_verify_for_every_position_and_pair_of
     "maximum",
     [(limit, each) for limit in ("STATE_SECONDS", "OLDEST_STATE_SECONDS") for each in (0.0, 3600.0)],
 )
-async def test_head_of_new_positions_has_digests_of_the_state_up_to_a_maximum_age(
+async def test_head_reuses_digests_of_the_database_state_only_up_to_a_maximum_age(
     conn: psycopg.AsyncConnection,
     database: Database,
     admin: psycopg.AsyncConnection,
@@ -271,7 +271,7 @@ WRITES = (
 )
 
 
-async def test_role_of_the_sealer_may_only_insert_nodes_and_heads(
+async def test_database_role_of_the_sealer_may_only_insert_tree_nodes_and_heads(
     database: Database, admin: psycopg.AsyncConnection
 ) -> None:
     cursor = await admin.execute(

@@ -24,21 +24,21 @@ CLOSED = PeriodClosed(NOVEMBER, *bounds(NOVEMBER), Position(50))
 @pytest.mark.parametrize(
     ("name", "begin", "end"), [("2026-11", (2026, 11), (2026, 12)), ("2026-12", (2026, 12), (2027, 1))]
 )
-def test_period_named_after_a_month_has_the_bounds_of_the_month_in_utc(
+def test_billing_period_named_after_a_month_begins_and_ends_with_the_month_in_utc(
     name: str, begin: tuple[int, int], end: tuple[int, int]
 ) -> None:
     assert bounds(name) == Bounds(datetime(*begin, 1, tzinfo=UTC), datetime(*end, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("name", ["2026-13", "0000-01", "9999-12", "november"])
-def test_period_not_named_after_a_month_needs_both_times(name: str) -> None:
+def test_billing_period_not_named_after_a_month_requires_a_start_and_an_end(name: str) -> None:
     for given in ((None, None), (None, AFTER), (AFTER, None)):
         with pytest.raises(Malformed) as refused:
             bounds_of(PeriodName(name), *given)
         assert refused.value.objections[0].code == "required"
 
 
-def test_period_that_ends_where_it_begins_is_refused() -> None:
+def test_billing_period_that_ends_at_its_start_time_is_refused() -> None:
     with pytest.raises(Malformed) as refused:
         bounds_of(PeriodName("x"), AFTER, AFTER)
     assert refused.value.objections[0].code == "range_reversed"

@@ -30,7 +30,7 @@ def runner(database: Database) -> Iterator[asyncio.Runner]:
 
 
 async def wake_no_follower() -> None:
-    """Take the place of the message that wakes followers of the ledger."""
+    """Do nothing. Replaces the function that wakes followers of the ledger after an append."""
 
 
 async def project_up_to(conn: psycopg.AsyncConnection, position: int) -> None:

@@ -53,7 +53,7 @@ def test_text_that_a_spreadsheet_would_evaluate_is_marked_as_text(value: str) ->
     assert csv_export.text(f"x{value}") == f"x{value}"
 
 
-def test_charge_in_focus_is_a_correction_with_costs_of_the_entry() -> None:
+def test_focus_export_has_the_reversal_of_a_usage_entry_as_a_correction_with_negative_costs() -> None:
     period = (START, START + timedelta(days=30))
     [found] = rows(focus.COLUMNS, focus.lines([ENTRY], ISSUER, period))
     assert (found["ChargeCategory"], found["ChargeClass"]) == ("Usage", "Correction")

@@ -225,7 +225,7 @@ def changed(change: Callable[[Json], object]) -> Json:
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_change_that_breaks_clients_is_reported_with_its_place(name: str) -> None:
+def test_change_of_the_openapi_document_that_breaks_clients_is_reported_with_its_location(name: str) -> None:
     change, sentence = BREAKS[name]
     assert sentence in breaking_changes(DOCUMENT, changed(change))
 

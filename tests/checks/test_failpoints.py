@@ -32,7 +32,7 @@ from tests.checks.files import ROOT
 PROGRAMS: Final = ("control_plane", "node_agent", "tasks")
 MECHANISM: Final = {ROOT / "tasks" / "failpoints.py", ROOT / "node_agent" / "durable.py"}
 MOVING: Final = {"ENQUEUE", "WITHDRAW", "FETCH", "SETTLE", "REQUEUE"}
-"""Names of the scripts that move an order."""
+"""Names of the Redis scripts that move an order between the lists of a queue."""
 COMMANDS: Final = {"_enqueue"}
 """Functions that only build a command from a script and do not run it."""
 

@@ -8,7 +8,7 @@ from deploy.checks import language
 
 MAX_EXCEPTIONS = 30
 REFUSED = "to" + "ld"
-"""Written in two parts, so that this file has no finding itself."""
+"""A refused word, written in two parts, so that the language check has no finding in this file."""
 
 
 @pytest.fixture

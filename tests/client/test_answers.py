@@ -103,7 +103,7 @@ RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
     usage_answers.Period: usage.PeriodView,
     usage_answers.PeriodBill: usage.PeriodBill,
 }
-"""What the client reads, and what the API sends. The parts of both are compared too."""
+"""API response type of each client type. The types that their fields contain are compared with each other too."""
 UNREAD: Final[Mapping[type[BaseModel], set[str]]] = {
     access_log.AccessView: {"process", "route"},
     allocation_views.AllocationView: {
@@ -123,7 +123,9 @@ UNREAD: Final[Mapping[type[BaseModel], set[str]]] = {
 }
 """Fields that the client does not read; `Reply.raw` has them."""
 FROM_ANOTHER_RESPONSE: Final[Mapping[type[Answer], set[str]]] = {answers.Step: {"slot_id", "task_id"}}
-"""Fields of an answer that the watch of all progress sends, and the task does not."""
+"""Fields of client types that another response of the API contains: the watch of progress sends them, the view of a
+task does not.
+"""
 
 
 def parts(kind: Any) -> Iterator[Any]:

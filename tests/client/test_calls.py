@@ -68,7 +68,7 @@ WITHOUT_A_CALL: Final = {
 of a WebSocket. The operations of nodes, below /v1/agent, are not for clients either.
 """
 VARIANTS: Final[dict[tuple[str, str], tuple[str | None, ...]]] = {("drift", "node_name"): (None, "lab-a")}
-"""Optional arguments that choose another path."""
+"""Values of optional arguments with which a call of the client requests another path of the API."""
 
 
 @cache

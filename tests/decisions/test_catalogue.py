@@ -111,7 +111,9 @@ reasons = st.none() | st.just("old")
 
 
 def _needed_gib(image: ImageContent) -> int:
-    """Return the size of the smallest root disk for one of `GUESTS`: a qcow2 file may hold a smaller disk."""
+    """Return the size in GiB of the smallest root disk for an image of `GUESTS`: a raw file needs its own size, but the
+    disk in a qcow2 file may be smaller than the file.
+    """
     return max({"kernel": 0, "qcow2": 1, "raw": 2}[image.format], image.minimum_disk_gib)
 
 
@@ -121,7 +123,7 @@ def _needed_gib(image: ImageContent) -> int:
     st.none() | st.tuples(st.none() | profiles, reasons),
     st.sampled_from(MODES),
 )
-def test_allocation_is_specified_unless_there_is_an_objection_to_its_entries(
+def test_specification_of_an_allocation_is_made_from_its_catalogue_entries_or_refused_with_every_objection(
     of_sku: tuple[SkuContent | None, str | None],
     of_image: tuple[ImageContent | None, str | None],
     of_profile: tuple[AppProfileContent | None, str | None] | None,

@@ -115,7 +115,7 @@ RULE = IngressReserved(
     ],
     ids=["provisioning", "starting", "stopping", "ingress rule"],
 )
-def test_deadline_counts_from_the_time_since_when_the_control_plane_runs(
+def test_deadline_that_passed_while_the_control_plane_was_down_is_extended_from_its_start(
     history: tuple[AllocationFact, ...], within: timedelta
 ) -> None:
     back = NOW + timedelta(hours=1)

@@ -92,7 +92,7 @@ def test_changed_property_of_a_device_is_drift_that_blocks_and_names_both_values
     ],
     ids=lambda facts: ", ".join(facts) or "nothing",
 )
-def test_state_of_a_port_driver_in_use_and_properties_that_cannot_be_read_are_no_difference(
+def test_port_state_driver_in_use_and_unreadable_properties_of_a_device_are_not_reported_as_a_difference(
     facts: dict[str, Any],
 ) -> None:
     assert differences(with_(**facts)) == ()
@@ -107,7 +107,7 @@ def test_slot_with_another_size_and_another_numa_node_has_one_difference_for_eac
     ]
 
 
-def test_property_that_was_unknown_at_the_approval_is_no_difference_when_it_is_known() -> None:
+def test_device_property_that_was_unknown_at_the_approval_is_not_reported_as_a_difference_later() -> None:
     approved = hardware_of(SIZE, [with_(uuid=None)], 0)
     assert changed(approved, hardware_of(SIZE, [DEVICE], 0), [DEVICE], (), NOW) == ()
 

@@ -32,7 +32,7 @@ AT_24_HOURS: Final = LeaseExpiring(ID, END, 24 * 3600)
 
 
 def recorded(*facts: AllocationFact, at: datetime = NOW) -> list[Recorded[AllocationFact]]:
-    """Return a history that was recorded at `at`."""
+    """Return these facts as the recorded events of one allocation, all with the recording time `at`."""
     cause = Cause("key:test", "test", new_uuid(), NOW)
     return [
         Recorded(Position(place), new_uuid(), stream_of_allocation(ID), place, fact, cause, at, Epoch(1))
@@ -75,7 +75,7 @@ def test_renewed_lease_is_announced_again_for_lead_times_shorter_than_the_time_s
     assert due(renewal, at + HOUR, LEADS) == (AnnounceEnd(HOUR),)
 
 
-def test_announcement_delays_neither_an_order_nor_for_long_a_missed_deadline() -> None:
+def test_lease_announcement_delays_no_order_and_is_followed_at_once_by_a_missed_deadline() -> None:
     stopping = (*LONG, AllocationStopping(ID, REASON, END - HOUR))
     *orders, announcement = due_at(END - 24 * HOUR, *stopping)
     assert [type(each.body) for each in orders if isinstance(each, Order)] == [StopSlice, StopSlice]

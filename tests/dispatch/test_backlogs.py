@@ -133,7 +133,9 @@ async def test_failed_batches_of_an_event_backlog_lose_and_duplicate_no_event(ma
     assert processed.positions == [*range(1, FACTS + 1)]
 
 
-async def test_checkpoints_of_which_one_is_at_another_position_are_not_advanced_together(made: Plane) -> None:
+async def test_checkpoints_advanced_together_stay_unchanged_if_one_of_them_is_at_another_position(
+    made: Plane,
+) -> None:
     async with made.engine.begin() as conn:
         for name in ("late", "early"):
             await checkpoints.load(conn, name)

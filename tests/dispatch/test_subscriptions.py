@@ -15,7 +15,9 @@ from tests.servers.plane import settings_for
 from tests.servers.postgres import Database
 
 TURNS = range(200)
-"""Turns of the event loop before the cancellation: the last ones come after the subscription."""
+"""Numbers of event loop iterations after which a task is cancelled; the largest numbers come after the subscription is
+complete.
+"""
 ENDED_SECONDS = 10.0
 
 

@@ -27,7 +27,7 @@ class SlowProxy:
         self.delay = 0.0
         self.held_up = False
         self.passed = 0
-        """Bytes in both directions."""
+        """Number of bytes that the proxy has forwarded in both directions."""
         self._target = target
         self.loop = asyncio.new_event_loop()
         self._ends: set[asyncio.StreamWriter] = set()

@@ -94,7 +94,7 @@ class System(Caller):
         return [child for name, child in self.stack.programs.items() if name.partition("-")[0] == process]
 
     def place(self, allocation: str) -> str:
-        """Return the tap name of the allocation's slot."""
+        """Return the name of the tap interface of the allocation's first slot."""
         return f"slice{self.show(allocation)['slots'][0]['slot_index']}"
 
     def in_queue(self) -> int:

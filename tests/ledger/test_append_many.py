@@ -82,7 +82,7 @@ def commands(cause: Cause) -> list[LedgerCommand]:
     ]
 
 
-async def test_commands_appended_together_leave_the_rows_that_one_append_of_each_leaves(
+async def test_commands_appended_together_write_the_same_rows_as_commands_appended_one_by_one(
     conn: psycopg.AsyncConnection,
 ) -> None:
     found = []

@@ -178,8 +178,8 @@ async def one(conn: psycopg.AsyncConnection, query: str) -> tuple[datetime]:
 
 
 async def settled_now(conn: psycopg.AsyncConnection) -> Settled:
-    """Return the current time and the time before which all recorded events are committed. `settled` requires a new
-    transaction.
+    """Return the current time and the time before which all recorded events are committed. End the open transaction
+    first, because the values depend on a new one.
     """
     await conn.rollback()
     return await settled(conn)

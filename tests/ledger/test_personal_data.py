@@ -99,7 +99,9 @@ async def test_event_is_stored_as_ciphertext_and_read_in_plain_text(
     assert MARKER.encode() not in b64decode(json.loads(data)["personal"]["sealed"])
 
 
-async def test_event_has_erased_values_once_the_key_is_destroyed(conn: psycopg.AsyncConnection) -> None:
+async def test_event_is_read_with_erased_personal_fields_once_the_key_of_its_project_is_destroyed(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await request(conn)
     stream = StreamId(f"project-{PROJECT}")
     await append(conn, [Change(stream, 0, [ProjectDescribed(PROJECT, MARKER)])], CAUSE)
@@ -126,7 +128,7 @@ async def test_project_gets_a_new_key_after_the_erasure(conn: psycopg.AsyncConne
     assert described.fact == ProjectDescribed(PROJECT, MARKER)
 
 
-async def test_append_with_a_cached_key_that_another_process_destroyed_is_refused_once(
+async def test_append_with_a_cached_project_key_that_another_process_destroyed_is_refused_once(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await request(conn)
@@ -143,7 +145,7 @@ async def test_append_with_a_cached_key_that_another_process_destroyed_is_refuse
     await append(conn, [change], CAUSE)
 
 
-async def test_cached_key_is_not_used_for_a_database_with_the_same_name_on_another_server(
+async def test_cached_project_key_is_not_used_for_a_database_with_the_same_name_on_another_server(
     conn: psycopg.AsyncConnection, database: Database, tmp_path: Path
 ) -> None:
     await request(conn)
@@ -156,7 +158,7 @@ async def test_cached_key_is_not_used_for_a_database_with_the_same_name_on_anoth
         assert ring().cached(database_of(second), [PROJECT]) == {}
 
 
-async def test_key_of_a_transaction_that_was_rolled_back_is_not_used_again(
+async def test_project_key_created_in_a_transaction_that_was_rolled_back_is_not_used_again(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await append(conn, [Change(STREAM, 0, [REQUEST])], CAUSE)
@@ -174,7 +176,7 @@ async def request_twice(conn: psycopg.AsyncConnection) -> None:
         await append(conn, [Change(StreamId(name), 0, [REQUEST])], CAUSE)
 
 
-async def test_key_of_a_transaction_with_two_appends_that_was_rolled_back_is_not_used_again(
+async def test_project_key_created_in_a_rolled_back_transaction_with_two_appends_is_not_used_again(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await request_twice(conn)
@@ -184,7 +186,7 @@ async def test_key_of_a_transaction_with_two_appends_that_was_rolled_back_is_not
     assert event.fact == REQUEST
 
 
-async def test_key_of_a_savepoint_with_two_appends_that_was_rolled_back_is_not_used_again(
+async def test_project_key_created_in_a_rolled_back_savepoint_with_two_appends_is_not_used_again(
     conn: psycopg.AsyncConnection,
 ) -> None:
     async with conn.transaction():
@@ -196,7 +198,7 @@ async def test_key_of_a_savepoint_with_two_appends_that_was_rolled_back_is_not_u
     assert event.fact == REQUEST
 
 
-async def test_key_of_a_transaction_with_two_appends_is_used_by_other_transactions_only_after_its_commit(
+async def test_project_key_created_in_a_transaction_is_used_by_other_transactions_only_after_its_commit(
     connect: Connect,
 ) -> None:
     first, second = [await connect() for _ in range(2)]
@@ -211,7 +213,7 @@ async def test_key_of_a_transaction_with_two_appends_is_used_by_other_transactio
     assert ring().cached(database_of(second), [PROJECT]).keys() == {PROJECT}
 
 
-async def test_ciphertext_of_another_event_is_refused(
+async def test_ciphertext_copied_from_another_event_is_refused(
     conn: psycopg.AsyncConnection, database: Database
 ) -> None:
     await request(conn)
@@ -228,7 +230,7 @@ async def test_ciphertext_of_another_event_is_refused(
     )
 
 
-async def test_event_with_a_lost_key_is_unreadable_and_not_erased(
+async def test_event_with_a_lost_project_key_is_reported_as_unreadable_and_not_as_erased(
     conn: psycopg.AsyncConnection, database: Database
 ) -> None:
     await request(conn)
@@ -240,14 +242,14 @@ async def test_event_with_a_lost_key_is_unreadable_and_not_erased(
 
 
 async def reason_of_unreadable(conn: psycopg.AsyncConnection) -> str:
-    """Return why the event of the request cannot be read, which is the same for a replay."""
+    """Replay the first event of the ledger, which must be unreadable, and return the error with which it was read."""
     [batch] = [each async for each in replay(conn, Position(0), Position(1))]
     fact = batch[0].fact
     assert isinstance(fact, Unreadable)
     return fact.error
 
 
-async def test_stored_response_is_encrypted_and_erased_with_the_key(
+async def test_stored_response_is_encrypted_with_the_key_of_its_project_and_unreadable_after_the_erasure(
     conn: psycopg.AsyncConnection, database: Database
 ) -> None:
     answer = json.dumps({"labels": {"owner": MARKER}})
@@ -261,7 +263,9 @@ async def test_stored_response_is_encrypted_and_erased_with_the_key(
         await take_key(conn, KEY)
 
 
-async def test_other_master_key_is_refused(conn: psycopg.AsyncConnection, tmp_path: Path) -> None:
+async def test_master_key_that_is_not_that_of_the_database_is_refused(
+    conn: psycopg.AsyncConnection, tmp_path: Path
+) -> None:
     await refuse_other_master_key(conn)
     await request(conn)
     await refuse_other_master_key(conn)

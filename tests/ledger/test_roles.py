@@ -102,7 +102,9 @@ CIRCUMVENTIONS: Final = (
     "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'postgres'",
 )
 OWN_SETTINGS: Final = "alter role sliceplane_app set idle_in_transaction_session_timeout = 0"
-"""PostgreSQL allows every role to change its own session defaults; append relies on none of them."""
+"""Statement that changes a session default of the role itself. PostgreSQL permits it to every role; append relies on no
+such default.
+"""
 
 MAY_CALL: Final = frozenset(
     {

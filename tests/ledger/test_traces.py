@@ -56,5 +56,5 @@ def test_trace_started_with_an_id_has_this_id_as_its_trace_id() -> None:
     assert trace_id(started(CAUSE)) == CAUSE.hex
 
 
-def test_reports_have_different_ids() -> None:
+def test_reports_with_different_causes_or_sequence_numbers_have_different_ids() -> None:
     assert len({report_id(CAUSE, 1), report_id(CAUSE, 2), report_id(UUID(int=1), 1)}) == 3

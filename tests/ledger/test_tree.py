@@ -217,7 +217,7 @@ def test_inclusion_proof_of_a_leaf_that_the_tree_does_not_have_is_refused(index:
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 3), (4, 3)])
-def test_consistency_proof_without_a_first_tree_is_refused(first: int, second: int) -> None:
+def test_merkle_consistency_proof_between_impossible_tree_sizes_is_refused(first: int, second: int) -> None:
     with pytest.raises(ValueError, match=f"there is no proof from size {first} to size {second}"):
         consistency_ranges(first, second)
 

@@ -1,6 +1,6 @@
-"""Random fleets and requests, and what placement must answer about them, found by looking at every slot.
+"""Random fleets and requests, and the expected results of placement, computed by a check of every slot.
 
-The expected answers share no code with placement: they use the PCI functions and states of a fleet directly.
+The expected results share no code with placement: they use the PCI functions and states of a fleet directly.
 """
 
 from collections.abc import Iterator, Sequence

@@ -23,7 +23,7 @@ from tests.placement.fleets import NOW, Case, HostModel, SlotModel
 from tests.servers.postgres import Database
 
 NAMES: Final = [f"n{number}" for number in range(HOSTS + 1)]
-"""Nodes in placement order; a search reads the slots of the first `HOSTS` ones."""
+"""Names of the nodes in placement order; one search reads the slots of the first `HOSTS` nodes only."""
 
 
 @pytest.fixture

@@ -63,11 +63,11 @@ def test_slot_with_a_gpu_on_another_numa_node_does_not_suit_a_sku_that_requires_
     assert compared(found) == Mismatch.SEVERAL_NUMA_NODES
 
 
-def test_card_without_an_rdma_device_is_offered_as_ethernet(tmp_path: Path) -> None:
+def test_network_card_without_an_rdma_device_is_offered_as_ethernet(tmp_path: Path) -> None:
     assert offered(ethernet_only(tmp_path), None, ("fabric", "0000:41:00.0")).fabric == "ethernet"
 
 
-def test_function_that_is_not_found_on_the_host_offers_nothing(tmp_path: Path) -> None:
+def test_slot_with_a_pci_function_that_is_missing_on_the_host_offers_no_device(tmp_path: Path) -> None:
     tree = hgx_h200(tmp_path)
     tree.vanish(HGX_GPU)
     assert offered(tree, 0, ("gpu", HGX_GPU)).gpu_count == 0
@@ -84,7 +84,9 @@ def test_function_that_is_not_found_on_the_host_offers_nothing(tmp_path: Path) -
         ({"numa_nodes": None}, Mismatch.SEVERAL_NUMA_NODES),
     ],
 )
-def test_slot_that_differs_in_one_property_does_not_suit(change: dict[str, object], reason: Mismatch) -> None:
+def test_slot_that_lacks_one_property_that_its_sku_requires_is_not_suitable(
+    change: dict[str, object], reason: Mismatch
+) -> None:
     suiting = Offer("NVIDIA H200 SXM 141GB", 1, "ib", False, 1, Locality.ROOT_PORT)
     assert isinstance(compared(suiting), Suited)
     assert compared(msgspec.structs.replace(suiting, **change)) == reason
@@ -110,9 +112,9 @@ def test_suggested_sku_uses_the_gpus_and_the_fabric_of_the_slot() -> None:
 @pytest.mark.parametrize(
     "offer", [NOTHING, Offer("NVIDIA H200 SXM 141GB", 8, "roce", True, 2, Locality.NUMA_NODE)]
 )
-def test_stored_offer_is_read_as_the_same_offer(offer: Offer) -> None:
+def test_stored_hardware_offer_of_a_slot_is_read_back_unchanged(offer: Offer) -> None:
     assert decoded(encoded(offer)) == offer
 
 
-def test_slot_row_without_an_offer_is_of_a_slot_without_pci_functions() -> None:
+def test_slot_row_without_a_stored_offer_is_read_as_a_slot_without_pci_functions() -> None:
     assert decoded(None) == NOTHING

@@ -1,4 +1,4 @@
-"""Placement in random fleets, compared with an answer that is found by looking at every slot (ALC-6)."""
+"""Placement in random fleets, compared with a result that is computed by a check of every slot (ALC-6)."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -184,5 +184,5 @@ async def test_placement_of_several_requests_in_random_fleets_chooses_as_if_they
 
 
 def several(placed_counts: Counter[int]) -> int:
-    """Return how often more than one request was placed."""
+    """Return the number of cases in which more than one request was placed."""
     return sum(placed_counts[each] for each in (2, 3, 4))

@@ -77,7 +77,7 @@ class Model:
         )
 
     def hosts(self, each: QueuedRequest) -> list[NodeId]:
-        """Return the nodes on which a request fits now and that are not kept from it."""
+        """Return the nodes on which a request fits now, without those that are kept for another request."""
         end = NOW + timedelta(minutes=self.minute, seconds=each.request.lease_seconds)
         excluded = kept_from(self.kept.values(), each.place, CLASSES, end)
         free = {name: sum(at <= self.minute for at in slots) for name, slots in self.nodes.items()}
@@ -86,7 +86,9 @@ class Model:
         ]
 
     def place(self, each: QueuedRequest) -> Outcome:
-        """Place a request on the first node on which it fits, and check that none ahead of it fits instead."""
+        """Place a request on the first node on which it fits, and check that no request before it in the queue fits on
+        any node.
+        """
         hosts = self.hosts(each)
         if not hosts:
             return Outcome.NO_CAPACITY
@@ -103,7 +105,9 @@ class Model:
         return Outcome.PLACED
 
     def keep(self, each: QueuedRequest) -> None:
-        """Keep the node on which a request fits first, of those that are not kept from it."""
+        """Keep for a request the node on which it fits earliest. Nodes that are kept for another request are not
+        considered.
+        """
         end = NOW + timedelta(minutes=self.minute, seconds=each.request.lease_seconds)
         excluded = kept_from(self.kept.values(), each.place, CLASSES, end)
         first = [
@@ -193,7 +197,9 @@ def _of(requests: list[QueuedRequest], name: AllocationId) -> QueuedRequest:
     return next(each for each in requests if each.queued.allocation_id == name)
 
 
-def test_pass_tries_a_need_that_does_not_fit_once_and_keeps_at_most_one_node_for_each_sku() -> None:
+def test_pass_over_the_queue_tries_equal_requests_once_if_they_do_not_fit_and_keeps_one_node_for_each_sku() -> (
+    None
+):
     queue = [
         request(number, slots=1 + number % 2, minutes=5, sku=f"s{number % 4 // 2}") for number in range(40)
     ]
@@ -210,7 +216,7 @@ def test_pass_tries_a_need_that_does_not_fit_once_and_keeps_at_most_one_node_for
     assert [each.request.request.sku for each in found if isinstance(each, Keep)] == ["s0", "s1"]
 
 
-def test_pass_ends_after_a_bounded_number_of_different_needs() -> None:
+def test_pass_over_the_queue_tries_a_bounded_number_of_different_requests() -> None:
     queue = [request(number, slots=1, minutes=1 + number, sku=f"s{number}") for number in range(100)]
     steps = one_pass(queue)
     found = [next(steps)]
@@ -223,9 +229,7 @@ def test_pass_ends_after_a_bounded_number_of_different_needs() -> None:
     assert sum(isinstance(each, Keep) for each in found) == MOST_KEPT
 
 
-def test_request_over_its_quota_is_tried_without_keeping_a_node_and_the_next_with_its_need_is_tried_too() -> (
-    None
-):
+def test_waiting_request_over_its_quota_gets_no_node_kept_and_the_next_equal_request_is_tried() -> None:
     queue = [request(number, slots=1, minutes=5) for number in range(2)]
     steps = one_pass(queue)
     assert next(steps) == Try(queue[0])
@@ -241,7 +245,7 @@ def test_request_over_its_quota_is_tried_without_keeping_a_node_and_the_next_wit
         (1, 61, {"class"}, set()),
     ],
 )
-def test_node_is_kept_from_requests_behind_that_would_use_its_slots_too_long(
+def test_node_kept_for_a_request_is_refused_to_later_requests_that_would_use_the_kept_slots_too_long(
     priority: int, minutes: int, classes: set[str], nodes: set[str]
 ) -> None:
     owner = Place(0, NOW, AllocationId("alc-0"))
@@ -254,7 +258,7 @@ def test_node_is_kept_from_requests_behind_that_would_use_its_slots_too_long(
     assert kept_from([unknown], other, {"class"}, NOW) == ({"n1"} if priority == 0 else set())
 
 
-def test_only_a_refusal_for_the_present_state_can_be_waited_out() -> None:
+def test_request_may_wait_only_if_every_reason_of_its_refusal_can_end_with_time() -> None:
     nothing = unplaced([], Demand(SkuName("a"), SMALL, (SMALL.fabric,)), 1, None)
     assert not may_wait(nothing), "no node has such slots"
     assert may_wait(Conflict(Objection("no_capacity", "full")))
@@ -268,6 +272,8 @@ def test_only_a_refusal_for_the_present_state_can_be_waited_out() -> None:
     [AddressRequest(), PortRequest("tcp", 22, None), PortRequest("udp", 53, 20053)],
     ids=["address", "any", "named"],
 )
-def test_requested_ingress_rule_is_the_same_after_it_was_recorded(to: AddressRequest | PortRequest) -> None:
+def test_ingress_rule_of_a_waiting_request_is_read_back_unchanged_from_its_recorded_form(
+    to: AddressRequest | PortRequest,
+) -> None:
     rule = IngressRequest(1, to, (Ipv4Subnet("198.51.100.0/24"),))
     assert requested_ingress(queued_ingress(IngressId("ing-1"), rule)) == rule

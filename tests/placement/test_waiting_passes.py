@@ -11,7 +11,7 @@ HOUR = 3600
 FIRST, SECOND = NodeId("node-a"), NodeId("node-b")
 
 
-async def test_request_that_fits_on_a_node_that_the_pass_releases_is_placed_without_a_further_pass(
+async def test_waiting_request_that_fits_on_a_node_that_is_no_longer_kept_is_placed_in_the_same_pass(
     database: Database,
 ) -> None:
     usual, urgent = (WaitOptions(priority, timedelta(hours=9), 10) for priority in (0, 1))

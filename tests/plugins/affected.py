@@ -21,10 +21,13 @@ from tests.plugins.durations import Durations, shared_fixtures
 from tests.plugins.import_distance import UnknownBase, changed_files, dependents
 
 _MOST_FILES: Final = 40
-"""Files that a run with a budget collects: the collection of all takes longer than most budgets."""
+"""Maximum number of test files that a run with a time budget collects: to collect all takes longer than most budgets.
+"""
 _BUDGET: Final = 10.0
 _LATENESS: Final = 1.3
-"""A test starts at most this many budgets after the first one, because machines differ in speed."""
+"""Factor of the time budget: a test that would start later after the first test is skipped, because the machine is
+slower than expected.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

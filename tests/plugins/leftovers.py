@@ -30,7 +30,9 @@ _LAB_HOST: Final = "node_agent.lab.host"
 _DOMAIN_FOLDERS: Final = ("etc/libvirt/qemu", "run/libvirt/qemu")
 _BRIDGE: Final = "br-"
 _KEPT_BRIDGES: Final = {"br-slice", "br-other"}
-"""An agent makes the first one and keeps it; tests of foreign bridges share the other one."""
+"""Bridges that may remain after a test: an agent creates `br-slice` and keeps it; tests of foreign bridges share
+`br-other`.
+"""
 _OF_MULTIPROCESSING: Final = "pymp-"
 _HELPERS: Final = (
     "multiprocessing.forkserver",

@@ -27,7 +27,7 @@ from tests.torture import PROMISES
 
 LIST: Final = Path("tests/slow_tests.txt")
 SLOW_SECONDS: Final = 5.0
-"""Seconds of all cases of a test function, in a run with all tests, from which it is slow."""
+"""A test function is slow if its cases together take at least this many seconds in a run of all tests."""
 _DURATIONS: Final = Path(".pytest_cache/v/sliceplane/durations")
 
 
@@ -68,7 +68,9 @@ def function_of(test: str) -> str:
 def not_chosen(
     tests: Sequence[str], slow: Collection[str], sampled: Collection[str], share: int, seed: int
 ) -> set[str]:
-    """Return the slow tests that a run leaves out. It leaves out no test of `sampled`."""
+    """Return the slow tests that a run leaves out. A test in `sampled` is never left out: it is already part of a
+    sample.
+    """
     chance = random.Random(f"slow tests {seed}")
     by_folder = defaultdict[str, list[str]](list)
     for each in sorted(tests):

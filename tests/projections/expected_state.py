@@ -81,14 +81,16 @@ class Allocation:
 
     @property
     def place(self) -> tuple[int, datetime, int]:
-        """The place in the order of waiting requests."""
+        """Sort key of the allocation in the order of waiting requests: priority, time of the request, position."""
         assert self.queued is not None
         return -self.queued.priority, self.queued.queued_at, self.queued_at_position
 
 
 @dataclass
 class Expected:
-    """What the events state. `add` raises `AssertionError` if an event contradicts those before it."""
+    """Expected state that follows from the events so far. `add` raises `AssertionError` if an event contradicts an
+    earlier one.
+    """
 
     allocations: dict[AllocationId, Allocation] = field(default_factory=dict)
     holders: dict[SlotId, AllocationId] = field(default_factory=dict)

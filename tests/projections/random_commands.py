@@ -340,8 +340,8 @@ class RandomCommands(RuleBasedStateMachine):
         return used < (DEFAULT_WAITING if limit is None else limit)
 
     def _unavailable(self, project: ProjectId, slots: int, *, placed: bool) -> set[str]:
-        """Return the codes of the refusals that a request of permitted amounts can have: none if it fits. `placed` is
-        whether its slots are already taken.
+        """Return the codes with which a request within all quotas can be refused for lack of slots; none if it fits.
+        `placed` is true if the slots of the request are already claimed.
         """
         free = free_by_node([slot for (slot,) in self._conn.execute(_USABLE).fetchall()])
         total = free.total() + (slots if placed else 0)

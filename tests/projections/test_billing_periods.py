@@ -33,7 +33,7 @@ from tests.servers.postgres import Database
 from tests.torture import count
 
 END = START + timedelta(minutes=40)
-"""Later than every time in a generated history."""
+"""A time after every time in a generated history."""
 boundaries = st.lists(st.integers(1, 35), min_size=2, max_size=4, unique=True).map(sorted)
 
 
@@ -60,14 +60,16 @@ def closing(period: Period, position: int) -> Recorded[Fact]:
 
 
 def used(events: Sequence[Recorded[Fact]], upto: int, begin: datetime, end: datetime) -> Fraction:
-    """Return the price of the usage between two times by the events up to a position, second by second."""
+    """Compute the price of the usage between two times from the events up to a position, second by second."""
     leases = by_hand.leases(each for each in events if each.position <= upto).values()
     _, price = by_hand.total([(lease, by_hand.metered(lease, begin, end)) for lease in leases])
     return price
 
 
 def billed(events: Sequence[Recorded[Fact]], closed: Sequence[Period], number: int) -> Fraction:
-    """Return the price of the bill with a number, which is that of the open period after the last closed one."""
+    """Return the expected price of the bill of period `number`, with its corrections. The open period has the number
+    after the last closed one.
+    """
     last = max(each.position for each in events)
     known = {each.number: each.through for each in closed} | {len(closed) + 1: last}
     bounds = {each.number: (each.starts_at, each.ends_at) for each in closed}

@@ -1,4 +1,6 @@
-"""The tail that the live followers of the projector share: each gets every event, and most are read once."""
+"""Reader of the newest events that the live followers of the projector share: each follower gets every event, and most
+events are read from the ledger once.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +15,7 @@ from tests.servers.postgres import Database
 
 
 class CountingTail(SharedTail):
-    """A shared tail that counts its reads of the ledger."""
+    """Shared reader of the newest events that counts its reads of the ledger."""
 
     reads = 0
 
@@ -29,7 +31,7 @@ async def tail(database: Database) -> AsyncIterator[CountingTail]:
     await tail.close()
 
 
-async def test_second_follower_gets_the_events_that_the_first_one_read_in_batches_of_its_own_size(
+async def test_second_follower_of_a_shared_tail_gets_the_events_that_the_first_one_read_in_batches_of_its_own_size(
     tail: CountingTail, conn: psycopg.AsyncConnection
 ) -> None:
     recorded = await committed(conn, on("slot-a", 0), on("slot-b", 0), on("slot-c", 0))
@@ -42,7 +44,7 @@ async def test_second_follower_gets_the_events_that_the_first_one_read_in_batche
     assert tail.reads == 1
 
 
-async def test_follower_at_the_end_of_the_kept_events_gets_newer_ones(
+async def test_follower_at_the_end_of_the_cached_events_of_a_shared_tail_gets_newer_events(
     tail: CountingTail, conn: psycopg.AsyncConnection
 ) -> None:
     await committed(conn, on("slot-a", 0))
@@ -51,7 +53,7 @@ async def test_follower_at_the_end_of_the_kept_events_gets_newer_ones(
     assert (await tail.batch(read.final, 10)).events == newer
 
 
-async def test_follower_before_the_kept_events_gets_all_of_them(
+async def test_follower_before_the_cached_events_of_a_shared_tail_gets_all_events_after_its_position(
     tail: CountingTail, conn: psycopg.AsyncConnection
 ) -> None:
     recorded = await committed(conn, on("slot-a", 0), on("slot-b", 0))
@@ -59,7 +61,7 @@ async def test_follower_before_the_kept_events_gets_all_of_them(
     assert (await tail.batch(Position(0), 10)).events == recorded
 
 
-async def test_tail_that_lost_its_connection_reads_the_events_again(
+async def test_shared_tail_that_lost_its_connection_reads_the_events_again(
     tail: CountingTail, conn: psycopg.AsyncConnection
 ) -> None:
     recorded = await committed(conn, on("slot-a", 0))

@@ -32,7 +32,7 @@ def runner(database: Database) -> Iterator[asyncio.Runner]:
 
 
 @pytest.mark.timeout(300)  # Shrinking a failing history takes minutes.
-def test_totals_of_any_history_equal_the_computation_by_hand_from_its_events(
+def test_usage_totals_of_any_history_equal_the_computation_by_hand_from_its_events(
     database: Database, runner: asyncio.Runner
 ) -> None:
     engine = engine_of(sqlalchemy_url(database.app_dsn).render_as_string(hide_password=False), 1)
@@ -110,6 +110,8 @@ def test_totals_of_any_history_equal_the_computation_by_hand_from_its_events(
         ("999999999999.999999", "3.20", "888888888.888889"),
     ],
 )
-def test_price_is_rounded_once_half_to_even_to_six_decimals(seconds: str, price: str, rounded: str) -> None:
+def test_price_of_usage_is_rounded_once_half_to_even_to_six_decimals(
+    seconds: str, price: str, rounded: str
+) -> None:
     amount = amount_of(Decimal(seconds), Decimal(seconds) * Decimal(price))
     assert f"{amount.price:f}" == rounded

@@ -86,7 +86,7 @@ def slot_seconds(lease: Lease, duration: timedelta) -> Fraction:
 
 
 def rounded(found: Sequence[tuple[Lease, timedelta]]) -> Amount:
-    """Return the amount of leases that were metered for these durations."""
+    """Return the rounded slot-seconds and price of leases that were metered for these durations."""
     seconds, price = total(found)
     weighted = price * 3600
     return amount_of(*(Decimal(each.numerator) / Decimal(each.denominator) for each in (seconds, weighted)))

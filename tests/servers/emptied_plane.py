@@ -26,7 +26,7 @@ from tests.waiting import until
 
 _NAME: Final = "reused_plane"
 _running: Final[set[pytest.FixtureDef[Any]]] = set()
-"""The definition of the fixture with this name while its control plane runs."""
+"""Definition of the fixture `reused_plane` while its control plane runs; empty while it does not."""
 _FOLLOWERS: Final = 2 + sum(not each.inline for each in PROJECTIONS.values())
 """Followers of the ledger with a checkpoint: the dispatcher, and the projector with each of its read models and the
 numbers of slots."""
@@ -81,7 +81,9 @@ class _Reused:
         return True
 
     def _marker(self) -> bytes:
-        """Wait until the control plane has restored a Redis that started or lost its data, and return the marker."""
+        """Wait until the control plane has restored Redis after its start or a loss of data. Return the value of the
+        key that marks Redis as restored.
+        """
         until(lambda: self.redis.get(MARKER) is not None, "the control plane has restored Redis")
         marker = self.redis.get(MARKER)
         assert isinstance(marker, bytes)

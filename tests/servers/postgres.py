@@ -28,7 +28,7 @@ from tests.plugins.requirements import missing_server
 
 TEMPLATE: Final = "sliceplane"
 WITH_CATALOGUE: Final = "sliceplane_with_catalogue"
-"""Template database with the catalogue of the lab."""
+"""Name of the template database that contains the catalogue of the lab."""
 _NUMBERS: Final = count(1)
 
 

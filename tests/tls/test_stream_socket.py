@@ -78,7 +78,7 @@ async def _send_output(caller: ServerConnection) -> None:
 
 
 class Stream(Protocol):
-    """What the streams of both clients have in common."""
+    """Interface that the streams of both clients (agent and command line) implement."""
 
     def send(self, data: bytes) -> object: ...
 

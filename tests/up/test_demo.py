@@ -108,7 +108,7 @@ def test_demo_data_are_refused_by_a_ledger_with_events_and_change_nothing(databa
     assert before == (rows(database, APPEND), rows(database, LAST))
 
 
-def test_interrupted_recording_ends_between_two_commands_and_restores_the_clock_of_the_ledger(
+def test_interrupted_recording_of_demo_data_ends_between_two_commands_and_restores_the_clock_of_the_ledger(
     database: Database,
 ) -> None:
     before = rows(database, APPEND)
@@ -125,11 +125,11 @@ def test_interrupted_recording_ends_between_two_commands_and_restores_the_clock_
     assert 0 < rows(database, "select count(*) from ledger.event")[0][0] < 300
 
 
-def test_planned_allocations_depend_on_the_seed_only() -> None:
+def test_planned_allocations_of_the_demo_data_depend_on_the_seed_only() -> None:
     assert planned_allocations(SIZES, 1) == planned_allocations(SIZES, 1) != planned_allocations(SIZES, 2)
 
 
-def test_interrupted_demo_data_are_refused_by_a_plain_up_and_deleted_to_be_recorded_again(
+def test_incomplete_demo_data_are_refused_without_the_option_demo_and_deleted_with_it(
     tmp_path: Path,
 ) -> None:
     layout = Layout(tmp_path)

@@ -47,7 +47,7 @@ def test_screenshots_of_chosen_pages_have_the_chosen_width_and_theme(
     assert "active" not in states
 
 
-def test_screenshots_without_a_control_plane_fail_with_what_to_do(
+def test_screenshots_without_a_running_control_plane_fail_with_a_message_that_states_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--state", str(tmp_path), str(tmp_path / "pictures")]) == 1

@@ -41,7 +41,7 @@ STARTED: Final = "Ctrl-C stops everything"
 SLOTS: Final = 4
 """All slots of the two nodes of `./dev up`."""
 WHOLE_LIFE: Final = ("allocation.requested", "slot.claimed", "allocation.activated", "nothing differs")
-"""Output of `up --once` about one slice."""
+"""Texts that `./dev up --once` prints about one slice from its request to its release."""
 
 
 class Up:

@@ -81,7 +81,7 @@ def test_access_log_row_of_a_change_has_its_principal_credential_source_and_outc
     assert key.secret not in str(everything)
 
 
-def test_event_names_the_source_of_the_request_that_caused_it(shared_plane: RunningPlane) -> None:
+def test_event_has_the_client_address_of_the_request_that_caused_it(shared_plane: RunningPlane) -> None:
     with shared_plane.client() as client:
         answer = client.post("/projects", json={"id": "caused"})
         [event] = client.get("/events", params={"stream": "project-caused"}).json()["items"]
@@ -281,7 +281,7 @@ def test_access_log_pages_in_both_directions_contain_each_row_once(shared_plane:
 
 
 def pages(client: httpx.Client, end: int, **parameters: str) -> list[Row]:
-    """Return all rows before position `end` from pages of three rows."""
+    """Read the access log in pages of three rows, and return all rows before position `end`."""
     found: list[Row] = []
     cursor: str | None = None if parameters else str(end)
     while True:
@@ -339,14 +339,16 @@ def test_access_log_records_the_fraction_of_reads_that_the_setting_states(
         assert 60 < len(stored(plane, "route = '/v1/skus'")) < 140
 
 
-def test_forwarded_source_is_used_only_if_the_proxy_is_trusted(postgres_server: PostgresServer) -> None:
+def test_forwarded_client_address_is_used_only_if_the_proxy_is_trusted(
+    postgres_server: PostgresServer,
+) -> None:
     forged = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7"}
     trusted = (IPv4Network("127.0.0.0/8"),)
     with running(postgres_server, trusted_proxies=trusted) as plane, plane.client(**forged) as client:
         assert row_of(plane, client.get("/nodes"))["source"] == "198.51.100.7"
 
 
-def test_forwarded_source_of_a_client_that_is_not_a_trusted_proxy_is_ignored(
+def test_forwarded_address_from_a_client_that_is_not_a_trusted_proxy_is_ignored(
     shared_plane: RunningPlane,
 ) -> None:
     with shared_plane.client(**{"X-Forwarded-For": "203.0.113.9"}) as client:

@@ -27,7 +27,7 @@ def rows(sources: Sources, *entries: Entry) -> list[Entry]:
 
 
 def own(entries: list[Entry], found: list[Entry]) -> int:
-    """Return how many of the entries got a row that counts no other request."""
+    """Return the number of entries that got an access log row of their own, which counts no other request."""
     return sum(each is row and row.closed for each, row in zip(entries, found, strict=True))
 
 
@@ -60,7 +60,9 @@ def test_source_addresses_of_one_ipv6_network_share_an_access_log_limit() -> Non
 
 
 def throttled(number: int, principal: str = "key:one") -> Entry:
-    """Return a request of a principal that its quota refuses, with a session and an address of its own."""
+    """Return the access log entry of a refused request: the quota of `principal` was exceeded. Each `number` has
+    another session and another client address.
+    """
     return Entry(
         f"req-{number}",
         "GET",
@@ -90,7 +92,7 @@ def test_access_log_rows_of_requests_that_a_principals_quota_refuses_are_limited
     assert other.closed
 
 
-def test_counting_access_log_rows_of_principals_beyond_the_maximum_count_the_requests_of_one_principal_each() -> (
+def test_principals_over_quota_beyond_the_maximum_number_of_sources_get_one_counting_access_log_row_each() -> (
     None
 ):
     sources = Sources(_Clock())

@@ -136,7 +136,9 @@ def node(name: str) -> Subject:
 
 
 def slot(place: Mapping[str, str], *skus: str) -> Subject:
-    """`skus` are those that an approval names; an approved slot that awaits no approval requires them."""
+    """Return the subject of a slot. `skus` are the SKUs in its request for approval. That request must name SKUs if the
+    slot is approved and its hardware has not changed.
+    """
     requests: Requests = {
         "approve": ("POST", "/approve", {"skus": skus} if skus else None),
         "force_release": ("POST", "/force-release", TEXT),
@@ -163,7 +165,7 @@ def projection() -> Subject:
 
 
 class States:
-    """Resources in every state that decides about actions."""
+    """Resources in every state on which the allowed actions depend."""
 
     def __init__(self, world: World) -> None:
         self.world, self.plane = world, world.plane

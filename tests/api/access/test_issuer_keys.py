@@ -217,7 +217,10 @@ def test_provider_key_verifies_only_signatures_of_algorithms_that_fit_the_type_o
 
 @contextmanager
 def hostile_provider(answers: dict[str, tuple[int, dict[str, str], bytes]]) -> Iterator[str]:
-    """Serve fixed answers by path, and never answer other paths; yield the URL, which replaces `URL` in answers."""
+    """Run an HTTP server that returns a fixed response for each path in `answers`, and never responds to another path.
+
+    Yield the URL of the server, which also replaces the text `URL` in the bodies of the responses.
+    """
     url = ""
 
     class Handler(BaseHTTPRequestHandler):

@@ -164,8 +164,8 @@ def world(shared_plane: RunningPlane) -> World:
 
 
 def _resources(plane: RunningPlane, project: str) -> dict[str, str]:
-    """Create an allocation in a project; return its id, the id of the task that brings it up, and the position of its
-    request.
+    """Create an allocation in a project; return its id, the id of the task that starts its slice, and the position of
+    the first event of the allocation.
     """
     allocation = allocate(plane, project=project).json()["id"]
     found: list[dict[str, Any]] = []
@@ -231,7 +231,7 @@ def test_resource_of_another_project_is_answered_like_one_that_does_not_exist_on
     assert wrong == []
 
 
-def test_resource_of_the_own_project_is_found_on_every_route(world: World) -> None:
+def test_resource_of_the_callers_own_project_is_found_on_every_route(world: World) -> None:
     wrong = []
     # Changes come last, because a released allocation cannot be changed again.
     for route in sorted(world.routes, key=lambda each: not each.reads):

@@ -87,7 +87,7 @@ INVALID: Final = {
         "ended session",
     ),
 }
-"""Principals without valid credentials of callers."""
+"""Kinds of principals without credentials that are valid on routes of callers."""
 OF_CALLERS: Final = ("caller", "caller with a token", "caller of an account", "caller with a session")
 
 
@@ -167,7 +167,8 @@ def routes(plane: RunningPlane) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def expected(principal: str, declared: dict[str, Any]) -> str:
-    """Return what a declaration means for a principal: `pass`, `enter` (credentials are required), or `refuse`.
+    """Return what the access declaration of a route means for a principal: `pass`, `enter` (credentials are required),
+    or `refuse`.
 
     A route that verifies credentials itself decides by its body, which these requests do not have: `verify`.
     """
@@ -206,7 +207,9 @@ def cases(
 
 
 def codes_of(answer: httpx.Response) -> set[str]:
-    """Return the reason codes of a refusal; none for other answers, of which a watch never ends."""
+    """Return the reason codes of a refusal. For any other response, return an empty set without reading the body, which
+    never ends if the response is an event stream.
+    """
     if answer.headers.get("content-type") != "application/problem+json":
         return set()
     answer.read()
@@ -221,7 +224,7 @@ def outcome(answer: httpx.Response, codes: set[str]) -> str:
     return "refuse" if answer.status_code == httpx.codes.FORBIDDEN and codes <= REFUSED else "pass"
 
 
-def test_every_route_is_open_exactly_to_the_principals_that_its_declaration_names(
+def test_every_route_is_open_exactly_to_the_principals_that_its_access_declaration_names(
     shared_plane: RunningPlane, callers: dict[str, dict[str, str]]
 ) -> None:
     wrong, count = [], 0
@@ -278,7 +281,7 @@ def test_request_without_the_required_scope_is_refused_before_its_body_is_parsed
     assert (answer.status_code, codes_of(answer)) == (403, {"role_missing"})
 
 
-def test_route_without_a_declaration_is_refused_when_the_application_is_built() -> None:
+def test_route_without_an_access_declaration_is_refused_when_the_application_is_built() -> None:
     router = APIRouter()
 
     @router.get("/open")
@@ -288,7 +291,9 @@ def test_route_without_a_declaration_is_refused_when_the_application_is_built() 
         declaration_of(router.routes[0])
 
 
-def test_declaration_names_the_roles_that_grant_the_scope_and_whether_projects_limit_it() -> None:
+def test_access_declaration_names_the_roles_that_grant_its_scope_and_whether_projects_limit_the_route() -> (
+    None
+):
     for scope in Scope:
         declared = access(scope)[EXTENSION]
         assert "admin" in declared["roles"]

@@ -33,7 +33,7 @@ CODES: Final = {
 CANARY: Final = "canary-6d1b8f5c"
 """Identifier in the claims of every token. It must not appear in a response or a log line."""
 FOREIGN_RSA: Final = RSAKey.generate_key(2048)
-"""A key of the attacker."""
+"""RSA key of the attacker, which the provider has not published."""
 FOREIGN_EC: Final = ECKey.generate_key("P-256")
 Make = Callable[[Provider], str]
 MALFORMED, UNTRUSTED, AUDIENCE_WRONG = "token_malformed", "token_untrusted", "token_wrong_audience"
@@ -41,7 +41,9 @@ MALFORMED, UNTRUSTED, AUDIENCE_WRONG = "token_malformed", "token_untrusted", "to
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack, the code with which it is refused, and its accepted twin."""
+    """An attack with a token, the reason code with which it is refused, and `twin`: a valid token that differs in one
+    thing.
+    """
 
     name: str
     code: str
@@ -66,7 +68,7 @@ def with_header(**changes: Any) -> Make:
 
 
 def with_times(**offsets: float) -> Make:
-    """Return a maker of tokens with times relative to now, in seconds."""
+    """Return a function that makes a token signed by the provider, with time claims relative to now, in seconds."""
 
     def make(provider: Provider) -> str:
         now = time.time()
@@ -76,7 +78,7 @@ def with_times(**offsets: float) -> Make:
 
 
 def with_payload(change: Callable[[bytes], bytes]) -> Make:
-    """Return a maker of tokens with a payload that is changed before the provider's key signs it."""
+    """Return a function that makes a token with a payload changed by `change` before the provider's key signs it."""
     return lambda provider: provider.sign(change(json.dumps(claims(provider)).encode()))
 
 
@@ -89,7 +91,9 @@ def parts(token: str) -> list[str]:
 
 
 def joined(change: Callable[[list[str]], list[str]]) -> Make:
-    """Return a maker of tokens with parts that are changed after the signature."""
+    """Return a function that makes a valid token and changes its parts (header, payload, signature) after the
+    signature.
+    """
     return lambda provider: ".".join(change(parts(valid(provider))))
 
 
@@ -102,7 +106,7 @@ def unsigned(algorithm: str, *, signature: str) -> Make:
 
 
 def with_hmac(secret_of: Callable[[Any], bytes]) -> Make:
-    """Return a maker of tokens that use the public key of the provider as the key of an HMAC."""
+    """Return a function that makes a token signed with HMAC, with the provider's public key as the secret."""
 
     def make(provider: Provider) -> str:
         header = json_b64encode(provider.header(alg="HS256"))
@@ -114,7 +118,7 @@ def with_hmac(secret_of: Callable[[Any], bytes]) -> Make:
 
 
 def foreign(**changes: Any) -> Make:
-    """Return a maker of tokens that are signed with the key of the attacker."""
+    """Return a function that makes a token signed with the key of the attacker. `changes` are fields of its header."""
     return lambda provider: compact(
         provider.header(**changes), json.dumps(claims(provider)).encode(), "RS256", FOREIGN_RSA
     )
@@ -151,7 +155,7 @@ def nested(provider: Provider) -> str:
 
 
 def with_exact_header(header: str) -> Make:
-    """Return a maker of tokens with an exact header text."""
+    """Return a function that makes a token with exactly this header text, signed with the provider's key."""
 
     def make(provider: Provider) -> str:
         text = header % {"kid": provider.keys["RS256"].kid}
@@ -343,7 +347,7 @@ def shows(text: str, token: str) -> bool:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))
-def test_forged_token_is_refused_and_not_shown_in_response_or_log_and_its_valid_twin_is_accepted(
+def test_forged_token_is_refused_and_not_shown_in_response_or_log_and_the_unaltered_token_is_accepted(
     plane: RunningPlane, oidc_provider: Provider, attack: Attack, capfd: pytest.CaptureFixture[str]
 ) -> None:
     token, twin = attack.token(oidc_provider), attack.twin(oidc_provider)
@@ -359,7 +363,7 @@ def test_forged_token_is_refused_and_not_shown_in_response_or_log_and_its_valid_
     assert not shows(answer.text, token)
 
 
-def test_responses_to_all_attacks_have_only_one_text_per_code(
+def test_responses_to_different_attacks_with_the_same_reason_code_have_the_same_text(
     plane: RunningPlane, oidc_provider: Provider
 ) -> None:
     texts = {send(plane, attack.token(oidc_provider)).json()["detail"] for attack in ATTACKS}
@@ -402,7 +406,9 @@ def test_scheme_of_the_authorization_header_is_accepted_in_any_case(
     assert httpx.get(f"{plane.url}/v1/whoami", headers=headers, verify=TLS_CONTEXT).is_success
 
 
-def test_token_followed_by_a_second_one_is_refused(plane: RunningPlane, oidc_provider: Provider) -> None:
+def test_authorization_header_with_two_tokens_is_refused(
+    plane: RunningPlane, oidc_provider: Provider
+) -> None:
     token = valid(oidc_provider)
     for separator in (" ", ",", ", "):
         assert codes(send(plane, f"{token}{separator}{token}")) == [MALFORMED]

@@ -1,4 +1,6 @@
-"""A running allocation in billed usage: closing of periods, and late events that correct a closed period."""
+"""Helpers of the billing tests: a running allocation, the closing of billing periods, and events that are recorded
+after a period was closed.
+"""
 
 import asyncio
 from collections.abc import Mapping

@@ -20,7 +20,7 @@ def preview(plane: RunningPlane, **fields: object) -> dict[str, Any]:
     return dict(plane.client().post("/placements/preview", json=body).json())
 
 
-def test_allocation_gets_the_first_alternative_that_a_node_has(plane: RunningPlane) -> None:
+def test_allocation_gets_the_first_alternative_sku_that_a_node_offers(plane: RunningPlane) -> None:
     made = allocate(plane, sku="lab.medium", alternative_skus=["lab.small"])
     assert made.status_code == 202, made.text
     assert (made.json()["sku"], made.json()["slots"][0]["node_id"]) == ("lab.small", "n1")
@@ -28,12 +28,14 @@ def test_allocation_gets_the_first_alternative_that_a_node_has(plane: RunningPla
     assert shown["sku"] == "lab.small"
 
 
-def test_allocation_gets_its_first_sku_although_an_alternative_is_free(plane: RunningPlane) -> None:
+def test_allocation_gets_its_first_sku_if_it_and_an_alternative_sku_are_free(plane: RunningPlane) -> None:
     made = allocate(plane, sku="lab.small", alternative_skus=["lab.medium"])
     assert made.json()["sku"] == "lab.small"
 
 
-def test_refusal_has_the_reasons_of_every_sku_of_the_request(plane: RunningPlane) -> None:
+def test_refusal_of_a_request_with_alternative_skus_has_the_reasons_for_every_sku(
+    plane: RunningPlane,
+) -> None:
     refused = allocate(plane, sku="lab.medium", alternative_skus=["lab.small"], slot_count=3)
     assert refused.status_code == 409
     problem = refused.json()
@@ -47,7 +49,7 @@ def test_refusal_has_the_reasons_of_every_sku_of_the_request(plane: RunningPlane
     ]
 
 
-def test_preview_names_the_sku_that_the_allocation_would_get_and_the_groups_of_each(
+def test_placement_preview_names_the_sku_that_would_be_allocated_and_groups_nodes_by_result_for_each_sku(
     plane: RunningPlane,
 ) -> None:
     shown = preview(plane, sku="lab.medium", alternative_skus=["lab.small"])
@@ -58,7 +60,9 @@ def test_preview_names_the_sku_that_the_allocation_would_get_and_the_groups_of_e
     ]
 
 
-def test_unknown_and_repeated_alternatives_are_refused_with_their_place(plane: RunningPlane) -> None:
+def test_unknown_alternative_sku_is_refused_with_its_json_pointer_and_a_repeated_one_with_its_code(
+    plane: RunningPlane,
+) -> None:
     unknown = allocate(plane, alternative_skus=["lab.medium", "lab.huge"])
     assert unknown.status_code == 404
     assert [(each["code"], each["field"]) for each in unknown.json()["reasons"]] == [
@@ -69,7 +73,7 @@ def test_unknown_and_repeated_alternatives_are_refused_with_their_place(plane: R
     assert [each["code"] for each in repeated.json()["reasons"]] == ["duplicate_sku"]
 
 
-def test_malformed_request_is_refused_with_the_unknown_alternatives_among_its_reasons(
+def test_malformed_request_is_refused_with_reasons_that_include_its_unknown_alternative_skus(
     plane: RunningPlane,
 ) -> None:
     refused = allocate(plane, slot_count=0, sku="lab.giant", alternative_skus=["lab.medium", "lab.huge"])
@@ -78,7 +82,9 @@ def test_malformed_request_is_refused_with_the_unknown_alternatives_among_its_re
     assert found[0][1] == "/slot_count"
 
 
-def test_preview_does_not_call_nodes_suitable_for_a_sku_that_costs_too_much(plane: RunningPlane) -> None:
+def test_placement_preview_does_not_list_nodes_as_suitable_for_a_sku_above_the_price_cap(
+    plane: RunningPlane,
+) -> None:
     shown = preview(plane, max_price_per_hour="0.001")
     assert (shown["sku"], [each["code"] for each in shown["reasons"]]) == (None, ["price_too_high"])
     assert [(each["code"], each["obstacle"]) for each in shown["groups"]] == [("price_too_high", "use")]

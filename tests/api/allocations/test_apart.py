@@ -25,7 +25,7 @@ def await_nodes(plane: RunningPlane, expected: list[str]) -> None:
     until(lambda: nodes() == expected, f"the allocations are on {expected}")
 
 
-def test_allocations_that_keep_apart_from_a_label_are_on_different_nodes_and_one_too_many_is_refused(
+def test_allocations_that_keep_apart_from_a_label_are_on_different_nodes_and_refused_if_no_node_is_left(
     emptied_plane: RunningPlane,
 ) -> None:
     for name in ("n1", "n2"):
@@ -40,7 +40,9 @@ def test_allocations_that_keep_apart_from_a_label_are_on_different_nodes_and_one
     assert allocate(emptied_plane, labels=DB).status_code == 202
 
 
-def test_labels_of_another_project_keep_no_allocation_away(emptied_plane: RunningPlane) -> None:
+def test_request_that_keeps_apart_from_a_label_may_share_a_node_with_another_project_that_uses_the_label(
+    emptied_plane: RunningPlane,
+) -> None:
     admit(emptied_plane, "n1", slots=2)
     create_project(emptied_plane, "other")
     assert allocate(emptied_plane, labels=DB, project="other").status_code == 202
@@ -63,7 +65,7 @@ def test_concurrent_requests_that_keep_apart_from_each_other_share_no_node(
     assert emptied_plane.rows("select count(*) from work.label_lock") == [(0,)]
 
 
-def test_request_that_keeps_apart_leaves_out_a_node_where_a_concurrent_request_is_about_to_claim_a_slot(
+def test_request_that_keeps_apart_from_a_label_skips_a_node_with_a_slot_locked_by_a_concurrent_request(
     emptied_plane: RunningPlane,
 ) -> None:
     for name in ("n1", "n2"):
@@ -77,7 +79,7 @@ def test_request_that_keeps_apart_leaves_out_a_node_where_a_concurrent_request_i
     assert [slot["node_id"] for slot in made.json()["slots"]] == ["n2"]
 
 
-def test_request_that_keeps_apart_waits_for_a_concurrent_request_before_it_is_refused(
+def test_request_that_keeps_apart_from_a_label_waits_for_a_locked_slot_if_no_other_node_is_suitable(
     emptied_plane: RunningPlane,
 ) -> None:
     admit(emptied_plane, "n1", slots=2)

@@ -170,7 +170,7 @@ def test_exports_have_the_entries_of_the_bill_and_for_a_caller_those_of_its_proj
         assert exported(plane, query, other) == []
 
 
-def test_export_that_is_not_possible_is_refused_with_the_reason(shared_plane: RunningPlane) -> None:
+def test_invalid_request_for_a_billing_export_is_refused_with_the_reason(shared_plane: RunningPlane) -> None:
     with shared_plane.client() as client:
         for query, status, code in (
             ({"format": "focus"}, 422, "required"),
@@ -181,7 +181,9 @@ def test_export_that_is_not_possible_is_refused_with_the_reason(shared_plane: Ru
             assert (answer.status_code, answer.json()["reasons"][0]["code"]) == (status, code), answer.text
 
 
-def test_period_that_is_not_closed_is_refused_by_its_name(shared_plane: RunningPlane) -> None:
+def test_billing_request_with_the_name_of_a_period_that_is_not_closed_is_refused(
+    shared_plane: RunningPlane,
+) -> None:
     with shared_plane.client() as client:
         for path in ("/usage?period=1999-01", "/usage/entries?period=1999-01", "/usage/periods/1999-01"):
             answer = client.get(path)

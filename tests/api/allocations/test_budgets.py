@@ -23,12 +23,12 @@ def budget(plane: RunningPlane) -> dict[str, Any]:
 
 
 def usage_of_month(plane: RunningPlane) -> Decimal:
-    """Return the price of the usage that the projector has written."""
+    """Return the total price of the usage of the default project, as the API computes it from the read model."""
     with plane.client() as client:
         return Decimal(client.get("/usage", params={"project": "default"}).json()["total"]["price"])
 
 
-def test_creation_that_does_not_fit_into_the_budget_is_refused_with_what_remains(
+def test_creation_that_does_not_fit_into_the_budget_is_refused_with_the_remaining_budget(
     emptied_plane: RunningPlane,
 ) -> None:
     Node(emptied_plane, "n1", slots=4)
@@ -71,7 +71,7 @@ def test_creation_that_does_not_fit_into_the_budget_is_refused_with_what_remains
     accepted_allocation(emptied_plane, lease_seconds=HOUR)
 
 
-def test_of_concurrent_creations_exactly_as_many_succeed_as_the_budget_permits(
+def test_exactly_as_many_concurrent_creations_succeed_as_the_budget_permits(
     emptied_plane: RunningPlane,
 ) -> None:
     Node(emptied_plane, "n1", slots=24)
@@ -85,7 +85,7 @@ def test_of_concurrent_creations_exactly_as_many_succeed_as_the_budget_permits(
     assert budget(emptied_plane)["remaining"] == "0"
 
 
-def test_renewal_must_fit_into_the_budget_and_its_refusal_also_names_the_lease_limit(
+def test_renewal_beyond_the_budget_is_refused_and_the_refusal_also_names_an_exceeded_lease_limit(
     emptied_plane: RunningPlane,
 ) -> None:
     running = RunningAllocation(emptied_plane, admit(emptied_plane, "n1"), lease_seconds=HOUR)
@@ -108,7 +108,9 @@ def test_renewal_must_fit_into_the_budget_and_its_refusal_also_names_the_lease_l
     assert renew(60).status_code == 200
 
 
-def test_release_returns_what_is_committed_and_the_rest_equals_the_usage(emptied_plane: RunningPlane) -> None:
+def test_release_reduces_the_committed_price_of_an_allocation_to_the_price_of_its_usage(
+    emptied_plane: RunningPlane,
+) -> None:
     running = RunningAllocation(emptied_plane, admit(emptied_plane, "n1"), lease_seconds=HOUR)
     limit(emptied_plane, budget_per_month="1")
     before = budget(emptied_plane)

@@ -41,7 +41,7 @@ def _view(request: Requested) -> AllocationView:
 
 @pytest.mark.parametrize("limit", [1, 3, 50, 200, 500])
 @pytest.mark.parametrize("state", [None, "active", "failed"])
-async def test_walk_of_a_filtered_list_has_each_match_once_and_reads_a_bounded_number_per_request(
+async def test_pages_of_a_filtered_list_have_each_match_once_and_read_a_bounded_number_of_rows_per_request(
     limit: int, state: str | None
 ) -> None:
     wanted = WantedAllocations(frozenset(() if state is None else (state,)), frozenset())
@@ -61,7 +61,7 @@ async def test_walk_of_a_filtered_list_has_each_match_once_and_reads_a_bounded_n
     assert requests >= TOTAL // MAX_ROWS_READ
 
 
-def test_list_has_the_allocations_in_the_given_states_with_all_given_labels(
+def test_allocation_list_has_the_allocations_in_the_given_states_with_all_given_labels(
     emptied_plane: RunningPlane,
 ) -> None:
     admit(emptied_plane, "n1", slots=4)

@@ -265,7 +265,7 @@ def test_requested_public_port_is_reserved_or_the_request_is_refused(running: Ru
     assert codes(create_ingress(running, public_port=443)) == ["no_public_address"]
 
 
-def test_whole_address_is_reserved_for_one_ingress_rule_only(running: RunningAllocation) -> None:
+def test_whole_public_address_is_reserved_for_one_ingress_rule_only(running: RunningAllocation) -> None:
     with running.plane.client() as client:
         path = f"/allocations/{running.id}/ingress"
         first, second = (client.post(path, json={"kind": "address"}) for _ in range(2))

@@ -120,7 +120,9 @@ def test_released_allocation_cannot_renew_its_lease(running: RunningAllocation) 
     assert "wrong_state" in str(refused["reasons"])
 
 
-def test_wrong_lead_times_are_refused_by_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_lead_times_of_lease_announcements_are_refused_by_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SLICEPLANE_DATABASE_URL", "postgresql://u:p@127.0.0.1/d")
     monkeypatch.setenv("SLICEPLANE_REDIS_URL", "redis://:p@127.0.0.1:6379")
     assert read_settings().lease_leads == (timedelta(hours=24), timedelta(hours=1))

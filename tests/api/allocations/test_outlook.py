@@ -15,7 +15,9 @@ HOUR = timedelta(hours=1)
 
 
 def refused(plane: RunningPlane, **fields: object) -> dict[str, Any]:
-    """Request an allocation that must be refused, check that the preview has the same outlook, and return it."""
+    """Request an allocation that must be refused. Return the outlook in the refusal: a similar possible request and the
+    earliest possible time. Check that the preview has the same outlook.
+    """
     answer = allocate(plane, **fields)
     assert answer.status_code == 409, answer.text
     outlook = answer.json()["outlook"]
@@ -37,7 +39,7 @@ def end_lease_at(plane: RunningPlane, allocation: str, end: datetime) -> None:
     until(lambda: bool(plane.rows(query, end=end, stream=stream)), "the allocation has a timer")
 
 
-def test_request_of_more_slots_than_any_node_has_names_the_largest_possible_number(
+def test_refusal_of_a_request_for_more_slots_than_any_node_has_suggests_the_largest_possible_number(
     emptied_plane: RunningPlane,
 ) -> None:
     admit(emptied_plane, "n1", slots=2)
@@ -49,7 +51,7 @@ def test_request_of_more_slots_than_any_node_has_names_the_largest_possible_numb
     }
 
 
-def test_request_of_a_sku_without_slots_names_the_most_similar_sku_with_a_free_slot(
+def test_refusal_of_a_request_for_a_sku_without_slots_suggests_the_most_similar_sku_with_a_free_slot(
     emptied_plane: RunningPlane,
 ) -> None:
     admit(emptied_plane, "n1")
@@ -57,7 +59,9 @@ def test_request_of_a_sku_without_slots_names_the_most_similar_sku_with_a_free_s
     assert refused(emptied_plane, sku="lab.medium")["nearest"] == {"sku": "lab.small", "slot_count": 1}
 
 
-def test_refused_request_names_the_end_of_the_lease_that_holds_the_slot(emptied_plane: RunningPlane) -> None:
+def test_refusal_for_lack_of_a_free_slot_names_the_time_when_the_lease_that_holds_the_slot_ends(
+    emptied_plane: RunningPlane,
+) -> None:
     running = RunningAllocation(emptied_plane, admit(emptied_plane, "n1"), lease_seconds=7200)
     until(lambda: running.view()["state"] == "active", "the allocation is active")
     end = datetime.fromisoformat(running.view()["lease"]["expires_at"])
@@ -70,7 +74,7 @@ def test_refused_request_names_the_end_of_the_lease_that_holds_the_slot(emptied_
 
 
 @pytest.mark.parametrize(("count", "hours"), [(1, 1), (2, 3), (3, None)])
-def test_request_of_several_slots_waits_for_the_last_lease_that_must_end_on_one_node(
+def test_refusal_of_a_request_for_several_slots_names_the_time_when_enough_leases_of_one_node_have_ended(
     emptied_plane: RunningPlane, count: int, hours: int | None
 ) -> None:
     now = datetime.now(UTC)
@@ -89,7 +93,7 @@ def test_request_of_several_slots_waits_for_the_last_lease_that_must_end_on_one_
 @pytest.mark.parametrize(
     ("most", "nearest"), [("0.02", {"sku": "lab.medium", "slot_count": 1}), ("0.01", None)]
 )
-def test_nearest_request_keeps_within_the_price_cap(
+def test_similar_request_that_a_refusal_suggests_stays_within_the_price_cap(
     emptied_plane: RunningPlane, most: str, nearest: dict[str, Any] | None
 ) -> None:
     admit(emptied_plane, "n1", memory_mib=192)
@@ -102,7 +106,7 @@ def test_nearest_request_keeps_within_the_price_cap(
 @pytest.mark.parametrize(
     ("memory_mib", "nearest"), [(192, {"sku": "lab.medium", "slot_count": 1}), (191, None)]
 )
-def test_nearest_request_keeps_within_the_limits_of_the_project(
+def test_similar_request_that_a_refusal_suggests_stays_within_the_limits_of_the_project(
     emptied_plane: RunningPlane, memory_mib: int, nearest: dict[str, Any] | None
 ) -> None:
     admit(emptied_plane, "n1", memory_mib=192)

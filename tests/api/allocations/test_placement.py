@@ -43,7 +43,9 @@ def post(plane: RunningPlane, path: str, **body: object) -> bool:
         return client.post(path, json=body or None).is_success
 
 
-def test_placement_names_its_slots_and_counts_each_node_once_as_it_was_before(plane: RunningPlane) -> None:
+def test_explanation_of_a_placement_has_its_slots_and_counts_each_node_in_its_state_before_the_placement(
+    plane: RunningPlane,
+) -> None:
     for name, slots in (("n1", 1), ("n2", 2), ("n3", 1)):
         admit(plane, name, slots)
     assert post(plane, "/nodes/n3/cordon", reason="test")
@@ -66,7 +68,7 @@ def test_placement_names_its_slots_and_counts_each_node_once_as_it_was_before(pl
     assert {(each["code"], each["nodes"]) for each in before} == {("suitable", 2), ("cordoned", 1)}
 
 
-def test_placement_on_another_node_after_a_failure_is_explained_without_the_node_before(
+def test_explanation_of_a_replacement_after_a_failed_start_does_not_count_the_failed_node(
     plane: RunningPlane,
 ) -> None:
     first = Node(plane, "n1", slots=1)
@@ -83,7 +85,9 @@ def test_placement_on_another_node_after_a_failure_is_explained_without_the_node
     ]
 
 
-def test_placement_apart_from_a_label_shows_the_nodes_that_had_the_label_then(plane: RunningPlane) -> None:
+def test_explanation_of_a_placement_apart_from_a_label_has_the_nodes_that_had_the_label_at_that_time(
+    plane: RunningPlane,
+) -> None:
     node = Node(plane, "n1", slots=3)
     admit(plane, "n2", 3)
     first = accepted_allocation(plane, labels=DB)
@@ -98,7 +102,7 @@ def test_placement_apart_from_a_label_shows_the_nodes_that_had_the_label_then(pl
     assert {each["code"] for each in before} == {"suitable", "not_apart"}
 
 
-def test_placement_is_not_explained_if_too_many_slots_have_changed_since(
+def test_explanation_of_a_placement_is_refused_if_too_many_slots_have_changed_since_the_placement(
     plane: RunningPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(past_placements, "MOST_CHANGED", 3)

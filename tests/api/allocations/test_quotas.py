@@ -52,7 +52,7 @@ def release(plane: RunningPlane, allocation: dict[str, Any]) -> None:
         assert client.delete(f"/allocations/{allocation['id']}").is_success
 
 
-def test_of_many_concurrent_requests_exactly_as_many_succeed_as_the_limit_permits(
+def test_exactly_as_many_concurrent_requests_succeed_as_the_quota_permits(
     running_plane: RunningPlane,
 ) -> None:
     Node(running_plane, "n1", slots=24)
@@ -78,7 +78,9 @@ def test_of_many_concurrent_requests_exactly_as_many_succeed_as_the_limit_permit
     assert project_of(running_plane)["used"]["slots"] == 8
 
 
-def test_slot_counts_until_its_node_has_proved_it_empty(plane: RunningPlane, node: Node) -> None:
+def test_released_slot_counts_against_the_quota_until_its_node_has_proved_it_empty(
+    plane: RunningPlane, node: Node
+) -> None:
     limit(plane, slots=1)
     first = accepted_allocation(plane)
     assert used(plane) == {"slots": 1, **SMALL}
@@ -115,7 +117,9 @@ def test_refusal_names_every_exceeded_limit_and_limits_can_be_removed(
     accepted_allocation(plane, slot_count=2)
 
 
-def test_project_without_limits_takes_no_lock_of_a_quota(plane: RunningPlane, node: Node) -> None:
+def test_allocation_in_a_project_without_a_limit_on_what_it_requests_takes_no_quota_lock(
+    plane: RunningPlane, node: Node
+) -> None:
     accepted_allocation(plane)
     assert plane.rows("select holder from work.quota_lock") == []
     limit(plane, public_ports=1)
@@ -126,7 +130,7 @@ def test_project_without_limits_takes_no_lock_of_a_quota(plane: RunningPlane, no
     assert plane.rows("select holder from work.quota_lock") == [("project-default",)]
 
 
-def test_ingress_rules_count_at_creation_and_later_until_they_are_removed(
+def test_ingress_rules_count_against_the_quota_from_their_creation_until_they_are_removed(
     plane: RunningPlane, node: Node
 ) -> None:
     assert set_public_addresses(plane, SHARED, WHOLE).is_success
@@ -187,7 +191,9 @@ def test_allocation_is_replaced_on_another_node_although_its_project_has_used_up
     assert used(plane) == {"slots": 1, **SMALL}
 
 
-def test_preview_and_dry_run_check_quotas_and_take_nothing(plane: RunningPlane, node: Node) -> None:
+def test_placement_preview_and_dry_run_check_quotas_and_use_nothing_of_them(
+    plane: RunningPlane, node: Node
+) -> None:
     limit(plane, slots=1)
     body = {"sku": "lab.small", "ssh_authorized_keys": [KEY]}
     with plane.client() as client:
@@ -204,7 +210,9 @@ def test_preview_and_dry_run_check_quotas_and_take_nothing(plane: RunningPlane, 
     assert used(plane)["slots"] == 1
 
 
-def test_sku_above_the_price_cap_or_the_quota_is_not_used(plane: RunningPlane) -> None:
+def test_alternative_sku_is_used_if_the_requested_sku_exceeds_the_price_cap_or_the_quota(
+    plane: RunningPlane,
+) -> None:
     Node(plane, "n1", slots=4)
     with plane.client() as client:
         for index in range(4):
@@ -278,7 +286,7 @@ def test_limits_of_a_caller_hold_in_all_projects_and_for_no_other_caller(
         assert admin.put("/principals/limits", json=account).json()["limits"]["slots"] == 1
 
 
-def test_limits_of_a_project_are_shown_as_of_the_past(plane: RunningPlane) -> None:
+def test_limits_of_a_project_at_a_past_position_are_those_of_that_position(plane: RunningPlane) -> None:
     def last() -> int:
         [[position]] = plane.rows("select max(position) from ledger.event")
         return int(position)
@@ -297,7 +305,7 @@ def test_limits_of_a_project_are_shown_as_of_the_past(plane: RunningPlane) -> No
     assert last() == end
 
 
-def test_limits_of_a_wrong_form_and_of_an_archived_project_are_refused(plane: RunningPlane) -> None:
+def test_malformed_limits_and_limits_of_an_archived_project_are_refused(plane: RunningPlane) -> None:
     create_project(plane, "old")
     with plane.client() as client:
         for body in ({"slots": -1}, {"price_per_hour": 2.5}, {"price_per_hour": "-1"}, {"nodes": 1}):

@@ -57,7 +57,9 @@ def own(plane: RunningPlane, **body: object) -> httpx.Response:
     return allocate(plane, project="vision", **body)
 
 
-def test_other_project_is_refused_what_is_reserved_and_the_owner_gets_it(plane: RunningPlane) -> None:
+def test_reserved_slots_are_refused_to_another_project_and_given_to_the_project_that_reserved_them(
+    plane: RunningPlane,
+) -> None:
     Node(plane, "n1", slots=4)
     assert reserve(plane, 3).is_success
     assert state(plane) == (3, 0, 3, 0)
@@ -80,7 +82,9 @@ def test_other_project_is_refused_what_is_reserved_and_the_owner_gets_it(plane: 
     assert state(plane) == (3, 3, 0, 0), "the slots count until they are free again"
 
 
-def test_preview_and_dry_run_agree_with_reservations(plane: RunningPlane) -> None:
+def test_placement_preview_and_dry_run_do_not_offer_slots_that_are_reserved_for_another_project(
+    plane: RunningPlane,
+) -> None:
     Node(plane, "n1", slots=2)
     assert reserve(plane, 2).is_success
     body = {"project": "default", "sku": SMALL, "ssh_authorized_keys": [KEY]}
@@ -94,7 +98,7 @@ def test_preview_and_dry_run_agree_with_reservations(plane: RunningPlane) -> Non
     assert (possible["reasons"], len(possible["slots"])) == ([], 1)
 
 
-def test_of_concurrent_creations_of_others_none_takes_a_reserved_slot(running_plane: RunningPlane) -> None:
+def test_concurrent_creations_in_other_projects_take_no_reserved_slot(running_plane: RunningPlane) -> None:
     plane = running_plane
     for name in ("vision", "speech"):
         create_project(plane, name)
@@ -129,7 +133,9 @@ def test_creation_is_refused_if_another_one_takes_the_last_unreserved_slot_after
     assert state(plane) == (2, 0, 2, 0)
 
 
-def test_reservation_beyond_the_free_slots_is_accepted_and_shown_as_short(plane: RunningPlane) -> None:
+def test_reservation_beyond_the_free_slots_is_accepted_and_shows_how_many_slots_are_missing(
+    plane: RunningPlane,
+) -> None:
     Node(plane, "n1", slots=3)
     taken = accepted_allocation(plane)
     answer = reserve(plane, 4)
@@ -154,7 +160,9 @@ def test_projects_with_reservations_of_one_sku_keep_each_others_slots(plane: Run
     assert allocate(plane, project="speech").status_code == 202
 
 
-def test_sku_that_cannot_use_the_reserved_slots_is_not_affected(plane: RunningPlane) -> None:
+def test_reservation_of_a_sku_does_not_affect_slots_that_are_offered_only_under_another_sku(
+    plane: RunningPlane,
+) -> None:
     Node(plane, "n1", slots=3)
     with plane.client() as client:
         for name in ("lab.tiny", "lab.other"):

@@ -43,7 +43,9 @@ def keyed(plane: RunningPlane, key: str, **changes: object) -> httpx.Response:
         return client.post("/allocations", json=body)
 
 
-def test_creations_that_wait_at_the_same_time_share_transactions(emptied_plane: RunningPlane) -> None:
+def test_allocation_creations_that_wait_at_the_same_time_share_transactions(
+    emptied_plane: RunningPlane,
+) -> None:
     admit(emptied_plane, "n1", slots=12)
     answers = send_together(emptied_plane, [partial(allocate, emptied_plane)] * 12)
     assert [each.status_code for each in answers] == [202] * 12
@@ -52,7 +54,7 @@ def test_creations_that_wait_at_the_same_time_share_transactions(emptied_plane: 
     assert transactions <= 6, "two run first, and those that arrive meanwhile share transactions"
 
 
-def test_each_of_several_creations_in_one_transaction_gets_its_own_answer(
+def test_each_of_several_allocation_creations_in_one_transaction_gets_its_own_answer(
     emptied_plane: RunningPlane,
 ) -> None:
     admit(emptied_plane, "n1", slots=6)

@@ -67,7 +67,7 @@ def free(plane: RunningPlane, node: Node, allocation: dict[str, Any]) -> None:
 
 
 def placed(plane: RunningPlane, *allocations: dict[str, Any]) -> Callable[[], bool]:
-    """Return the condition that all these allocations, and no other waiting ones of the test, have slots."""
+    """Return a function that returns whether all these allocations are placed."""
     return lambda: all(view(plane, each)["state"] == "placed" for each in allocations)
 
 
@@ -160,7 +160,7 @@ def test_request_without_capacity_waits_without_slots_and_is_placed_when_a_slot_
     until(lambda: view(plane, made)["state"] == "active", "the allocation is active")
 
 
-def test_request_with_capacity_is_placed_at_once_although_it_would_wait(
+def test_request_that_permits_waiting_is_placed_at_once_if_there_is_capacity(
     plane: RunningPlane, node: Node
 ) -> None:
     assert accepted_allocation(plane, wait_for_capacity=True)["state"] == "placed"
@@ -170,7 +170,7 @@ def test_request_with_capacity_is_placed_at_once_although_it_would_wait(
     ("fields", "code"),
     [({"slot_count": 3}, "no_suitable_slot"), ({"max_price_per_hour": "0.001"}, "price_too_high")],
 )
-def test_request_that_no_later_time_permits_is_refused_although_it_would_wait(
+def test_request_that_can_never_be_placed_is_refused_although_it_permits_waiting(
     plane: RunningPlane, node: Node, fields: dict[str, object], code: str
 ) -> None:
     assert codes(allocate(plane, wait_for_capacity=True, **fields)) == [code]
@@ -186,7 +186,7 @@ def test_waiting_requests_are_placed_by_priority_and_then_by_age(plane: RunningP
     assert states(plane, low, old, new, high) == ["waiting", "placed", "waiting", "placed"]
 
 
-def test_cancelled_request_ends_at_once_and_the_next_one_takes_its_place(
+def test_cancelled_waiting_request_ends_at_once_and_the_next_one_becomes_the_first(
     plane: RunningPlane, node: Node
 ) -> None:
     held = accepted_allocation(plane, slot_count=2)
@@ -249,7 +249,7 @@ def test_large_request_gets_a_node_although_smaller_ones_want_each_slot_that_bec
     assert states(plane, small) == ["waiting"]
 
 
-def test_request_with_a_lease_that_ends_before_the_large_one_can_start_uses_the_kept_slot(
+def test_request_with_a_short_lease_is_placed_on_a_node_kept_for_a_large_waiting_request(
     plane: RunningPlane, node: Node
 ) -> None:
     held = [accepted_allocation(plane), accepted_allocation(plane)]
@@ -265,7 +265,9 @@ def test_request_with_a_lease_that_ends_before_the_large_one_can_start_uses_the_
     assert accepted_allocation(plane, lease_seconds=1800)["state"] == "placed"
 
 
-def test_kept_node_is_given_free_when_its_request_is_cancelled(plane: RunningPlane, node: Node) -> None:
+def test_node_kept_for_a_waiting_request_is_available_again_when_the_request_is_cancelled(
+    plane: RunningPlane, node: Node
+) -> None:
     held = [accepted_allocation(plane), accepted_allocation(plane)]
     large, small = queued(plane, slot_count=2), queued(plane)
     settled(plane, large)
@@ -275,7 +277,9 @@ def test_kept_node_is_given_free_when_its_request_is_cancelled(plane: RunningPla
     until(placed(plane, small), "the small request is placed")
 
 
-def test_request_over_its_quota_waits_on_and_lets_others_pass(plane: RunningPlane, node: Node) -> None:
+def test_waiting_request_over_its_quota_continues_to_wait_and_does_not_delay_other_requests(
+    plane: RunningPlane, node: Node
+) -> None:
     create_project(plane, "vision")
     held = [accepted_allocation(plane), accepted_allocation(plane)]
     over, other = queued(plane), queued(plane, project="vision")
@@ -313,7 +317,7 @@ def test_ingress_rules_of_a_waiting_request_are_reserved_when_it_is_placed(
     assert used(plane)["public_ports"] == 1
 
 
-def test_new_request_does_not_take_a_slot_that_a_waiting_one_could_take(
+def test_new_request_does_not_take_a_slot_that_a_waiting_request_could_take(
     plane: RunningPlane, node: Node
 ) -> None:
     """The dispatcher does not lead, so that only the new request can place the waiting one before itself."""
@@ -331,7 +335,9 @@ def test_new_request_does_not_take_a_slot_that_a_waiting_one_could_take(
         assert made["state"] == "waiting"
 
 
-def test_exactly_the_capacity_is_granted_to_many_callers_that_wait(plane: RunningPlane, node: Node) -> None:
+def test_exactly_as_many_waiting_requests_of_many_callers_are_placed_as_slots_become_free(
+    plane: RunningPlane, node: Node
+) -> None:
     held = accepted_allocation(plane, slot_count=2)
     limit(plane, waiting_requests=40)
     free_soon = [lambda: allocate(plane, wait_for_capacity=True)] * 12 + [lambda: allocate(plane)] * 4
@@ -390,7 +396,9 @@ def test_several_dispatchers_place_each_waiting_request_once(plane: RunningPlane
     assert sorted(slots) == ["n1/0", "n1/1"]
 
 
-def test_new_dispatcher_continues_with_the_queue_of_the_last_one(plane: RunningPlane, node: Node) -> None:
+def test_new_dispatcher_continues_with_the_waiting_requests_of_the_previous_dispatcher(
+    plane: RunningPlane, node: Node
+) -> None:
     held = [accepted_allocation(plane), accepted_allocation(plane)]
     made = [queued(plane), queued(plane)]
     with leading(plane, "dispatcher"):
@@ -400,7 +408,7 @@ def test_new_dispatcher_continues_with_the_queue_of_the_last_one(plane: RunningP
     assert states(plane, made[1]) == ["waiting"]
 
 
-def test_new_request_gets_the_slot_that_is_left_on_a_node_kept_for_one_that_fits(
+def test_new_request_gets_the_slot_that_remains_on_a_node_after_the_waiting_request_is_placed_there(
     plane: RunningPlane, node: Node
 ) -> None:
     held = accepted_allocation(plane, slot_count=2)
@@ -413,7 +421,7 @@ def test_new_request_gets_the_slot_that_is_left_on_a_node_kept_for_one_that_fits
         assert states(plane, waiting) == ["placed"]
 
 
-def test_new_request_does_not_take_a_slot_of_another_node_than_the_kept_one(
+def test_new_request_does_not_take_a_slot_that_fits_a_waiting_request_for_which_no_node_is_kept(
     plane: RunningPlane, node: Node
 ) -> None:
     """Only the first waiting request has a kept node; the second could take the slot that becomes free."""

@@ -1,4 +1,4 @@
-"""Tests of the reader of a viewer's messages, which finds the input of a person."""
+"""Tests of the parser of messages from a VNC viewer, which detects the input of a person (keys, pointer, clipboard)."""
 
 import random
 import struct
@@ -39,7 +39,7 @@ def begun() -> ViewerMessages:
 
 
 @pytest.mark.parametrize("name", WITHOUT_INPUT)
-def test_message_that_a_viewer_sends_on_its_own_is_not_input(name: str) -> None:
+def test_message_that_a_viewer_sends_without_an_action_of_a_person_is_not_input(name: str) -> None:
     messages = begun()
     assert not messages.has_input(WITHOUT_INPUT[name] * 3)
     # The reader is at the beginning of a message again.
@@ -47,14 +47,14 @@ def test_message_that_a_viewer_sends_on_its_own_is_not_input(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_INPUT)
-def test_message_of_a_person_is_input_also_between_other_messages(name: str) -> None:
+def test_key_pointer_or_clipboard_message_of_a_viewer_is_input_also_between_other_messages(name: str) -> None:
     messages = begun()
     assert messages.has_input(WITH_INPUT[name])
     assert messages.has_input(UPDATE + WITH_INPUT[name] + UPDATE)
     assert not messages.has_input(UPDATE)
 
 
-def test_messages_are_found_however_their_bytes_are_divided() -> None:
+def test_input_of_a_viewer_is_detected_however_the_bytes_of_its_messages_are_divided() -> None:
     number = random.Random(seed())
     parts = [*WITHOUT_INPUT.values(), *WITH_INPUT.values()]
     for _ in range(count(300)):
@@ -70,7 +70,9 @@ def test_messages_are_found_however_their_bytes_are_divided() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_viewer_of_an_older_version_chooses_no_security_type(version: int) -> None:
+def test_messages_of_a_viewer_with_an_older_rfb_version_are_read_without_a_security_type(
+    version: int,
+) -> None:
     messages = ViewerMessages()
     assert not messages.has_input(b"RFB 003.%03d\n\1" % version)
     assert messages.has_input(WITH_INPUT["key"])
@@ -90,12 +92,14 @@ def test_viewer_of_an_older_version_chooses_no_security_type(version: int) -> No
     ],
     ids=["http", "version", "security", "unknown", "qemu", "clipboard", "longest", "extended"],
 )
-def test_bytes_that_are_not_a_message_are_refused_with_the_reason(sent: bytes, message: str) -> None:
+def test_bytes_of_a_viewer_that_are_not_an_rfb_message_are_refused_with_the_reason(
+    sent: bytes, message: str
+) -> None:
     with pytest.raises(InvalidViewerMessage, match=message):
         ViewerMessages().has_input(sent)
 
 
-def test_random_bytes_are_refused_or_skipped_and_at_most_a_header_is_kept() -> None:
+def test_random_bytes_of_a_viewer_are_refused_or_skipped_and_at_most_a_message_header_is_kept() -> None:
     number = random.Random(seed())
     for _ in range(count(2_000)):
         messages = begun()
@@ -107,7 +111,7 @@ def test_random_bytes_are_refused_or_skipped_and_at_most_a_header_is_kept() -> N
             continue
 
 
-def test_long_text_is_skipped_and_not_kept() -> None:
+def test_long_clipboard_text_of_a_viewer_is_skipped_and_the_next_message_is_recognized() -> None:
     messages, part = begun(), bytes(16 * 1024)
     assert messages.has_input(struct.pack(">BxxxI", 6, MOST_CLIPBOARD))
     for _ in range(MOST_CLIPBOARD // len(part)):
@@ -115,7 +119,7 @@ def test_long_text_is_skipped_and_not_kept() -> None:
     assert messages.has_input(WITH_INPUT["key"])
 
 
-def test_mebibyte_of_short_messages_is_read_within_a_second() -> None:
+def test_mebibyte_of_short_viewer_messages_is_read_within_a_second() -> None:
     messages, sent = begun(), WITH_INPUT["pointer"] * 2730
     began = time.process_time()
     for _ in range(64):

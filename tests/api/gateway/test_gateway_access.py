@@ -71,7 +71,7 @@ def test_order_of_an_allocation_without_gateway_access_has_only_the_keys_of_the_
 
 
 @pytest.mark.parametrize(("keys", "status"), [(14, 202), (15, 422)])
-def test_gateway_access_leaves_room_for_fourteen_keys_of_the_request(
+def test_allocation_with_gateway_access_can_have_at_most_fourteen_ssh_keys_of_its_request(
     plane: RunningPlane, node: httpx.Client, keys: int, status: int
 ) -> None:
     answer = allocate(plane, gateway_access=True, ssh_authorized_keys=[KEY] * keys)
@@ -83,7 +83,9 @@ def test_gateway_access_leaves_room_for_fourteen_keys_of_the_request(
         assert (reason["code"], reason["field"]) == ("too_many_ssh_keys", "/ssh_authorized_keys")
 
 
-def test_secrets_for_different_purposes_differ_and_are_always_the_same() -> None:
+def test_secret_derived_for_a_purpose_is_the_same_each_time_and_differs_for_other_purposes_and_master_keys() -> (
+    None
+):
     first, second = MasterKey(b"m" * 32), MasterKey(b"n" * 32)
     assert first.derived("a") == MasterKey(b"m" * 32).derived("a")
     assert len({first.derived("a"), first.derived("b"), second.derived("a")}) == 3

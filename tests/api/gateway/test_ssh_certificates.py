@@ -61,7 +61,7 @@ class Allocations:
         return answer.status_code, answer.json()["reasons"][0]["code"]
 
     def issued(self) -> list[dict[str, Any]]:
-        """Return the recorded issues, oldest first."""
+        """Return the recorded events of issued certificates, oldest first."""
         query = (
             "select stream_id, actor, correlation_id::text, project, data::jsonb from ledger.event"
             " where type = 'ssh_certificate.issued' order by position"
@@ -131,7 +131,7 @@ def test_ssh_keygen_reads_a_certificate_of_an_ordinary_key_and_of_a_security_key
     assert f'Key ID: "{body["key_id"]}"' in shown
 
 
-def test_each_issue_is_an_event_with_the_caller_that_does_not_change_the_version(
+def test_each_issued_ssh_certificate_is_recorded_with_its_caller_and_the_allocation_version_stays_the_same(
     allocations: Allocations,
 ) -> None:
     name = allocations.active()
@@ -151,7 +151,9 @@ def test_each_issue_is_an_event_with_the_caller_that_does_not_change_the_version
     assert bodies[0]["serial"] != bodies[1]["serial"]
 
 
-def test_repeated_request_gets_the_first_certificate(allocations: Allocations) -> None:
+def test_request_repeated_with_one_idempotency_key_gets_the_first_ssh_certificate(
+    allocations: Allocations,
+) -> None:
     name = allocations.active()
     count = len(allocations.issued())
     first, second = (allocations.request(name, **{"Idempotency-Key": "certificate"}) for _ in range(2))
@@ -202,7 +204,9 @@ def test_only_callers_of_the_project_with_the_scope_get_a_certificate(allocation
         "ssh-ed25519-cert-v01@openssh.com AAAA",
     ],
 )
-def test_key_of_another_type_or_with_options_is_refused(allocations: Allocations, key: str) -> None:
+def test_certificate_for_an_ssh_key_of_an_unsupported_type_or_with_options_is_refused(
+    allocations: Allocations, key: str
+) -> None:
     answer = allocations.request(allocations.active(), key)
     assert (answer.status_code, answer.json()["reasons"][0]["field"]) == (422, "/public_key")
 

@@ -26,7 +26,9 @@ def event(position: int, cause: int | None) -> Event:
     )
 
 
-def test_causes_are_the_chain_to_the_first_event_and_effects_follow_from_each_other() -> None:
+def test_causes_of_an_event_are_the_chain_back_to_the_first_event_and_effects_are_all_events_that_follow_from_it() -> (
+    None
+):
     events = [
         event(position, cause)
         for position, cause in ((1, None), (2, 1), (3, None), (4, 2), (5, 4), (6, 1), (7, 5), (8, 3))
@@ -35,7 +37,7 @@ def test_causes_are_the_chain_to_the_first_event_and_effects_follow_from_each_ot
     assert [[each.position for each in part] for part in found] == [[2, 1], [5, 7], [3, 6, 8]]
 
 
-def test_event_with_a_cause_that_was_not_read_has_the_causes_that_were() -> None:
+def test_chain_of_causes_of_an_event_ends_at_a_cause_that_was_not_read() -> None:
     events = [event(5, 4), event(6, 5), event(7, 6)]
     found = causes_of(events[1], events[:1], events[2:])
     assert [[each.position for each in part] for part in found] == [[5], [7], []]

@@ -43,7 +43,9 @@ async def accepted() -> HeldCredential:
 
 
 def held(verify: Callable[[], Awaitable[HeldCredential]]) -> HeldCredential:
-    """Return a credential of two streams that does not expire."""
+    """Return a credential that does not expire and that events of two ledger streams (key and service account) can
+    revoke.
+    """
     streams = (StreamId("key-test"), StreamId("service-account-test"))
     return HeldCredential(PRINCIPAL, CredentialKind.KEY, "test", streams, None, verify)
 

@@ -1,4 +1,6 @@
-"""Pages of filtered events, in both orders, wherever the read models end that list the positions of events."""
+"""Pages of filtered events are complete in both orders, however far the read models with the positions of events are
+behind.
+"""
 
 import random
 from collections.abc import Sequence
@@ -54,7 +56,9 @@ async def recorded_events(conn: psycopg.AsyncConnection, chance: random.Random) 
 
 
 async def list_positions(engine: AsyncEngine, events: Sequence[Recorded[Fact]], upto: Position) -> None:
-    """Write the rows that list the positions of events up to a position of the ledger, as the projector does."""
+    """Write the read models that list the positions of events by project and allocation, up to the ledger position
+    `upto`.
+    """
     listed = [each for each in events if each.position <= upto]
     async with engine.begin() as conn:
         await conn.execute(

@@ -1,4 +1,6 @@
-"""The capacity of the fleet: what fits is what placement accepts, and past numbers of slots stay readable."""
+"""Capacity of the fleet over the API: as many allocations fit as placement accepts, and past numbers of slots stay
+readable.
+"""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,7 +24,9 @@ def capacity(plane: RunningPlane, **query: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_exactly_as_many_allocations_fit_as_placement_accepts(emptied_plane: RunningPlane) -> None:
+def test_number_of_allocations_that_fit_equals_the_number_that_placement_accepts(
+    emptied_plane: RunningPlane,
+) -> None:
     plane = emptied_plane
     for name, slots in (("n1", 3), ("n2", 2), ("n3", 2)):
         admit(plane, name, slots=slots)
@@ -69,7 +73,9 @@ def test_slots_of_a_sku_by_status_are_shown_now_and_at_an_earlier_position(
             assert sum(each["free"] for [each] in found.values()) == 4 - claimed
 
 
-def test_slot_with_another_size_than_at_its_approval_counts_as_blocked(emptied_plane: RunningPlane) -> None:
+def test_slot_with_a_size_different_from_that_of_its_approval_counts_as_blocked(
+    emptied_plane: RunningPlane,
+) -> None:
     plane = emptied_plane
     node = admit(plane, "n1")
     until(lambda: capacity(plane)["free"] == 1, "the capacity has the slot")
@@ -87,7 +93,7 @@ def history(plane: RunningPlane, **query: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def test_history_has_at_each_point_the_numbers_that_the_past_state_has_at_its_time(
+def test_capacity_history_has_at_each_time_the_numbers_of_the_capacity_view_of_that_time(
     emptied_plane: RunningPlane,
 ) -> None:
     plane = emptied_plane
@@ -117,7 +123,9 @@ def test_history_has_at_each_point_the_numbers_that_the_past_state_has_at_its_ti
     assert len(history(plane)["points"]) == 49
 
 
-def test_history_that_is_not_possible_is_refused_with_the_reason(shared_plane: RunningPlane) -> None:
+def test_capacity_history_with_an_invalid_range_step_or_node_is_refused_with_the_reason(
+    shared_plane: RunningPlane,
+) -> None:
     begin, end = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
     with shared_plane.client() as client:
         for query, status, code, parameter in (

@@ -28,7 +28,7 @@ def running(emptied_plane: RunningPlane) -> RunningAllocation:
 
 
 def released(running: RunningAllocation, *readings: dict[str, Any]) -> dict[str, Any]:
-    """Release the allocation, report its slot empty with these readings, and return the slot."""
+    """Release the allocation, report its slot empty with health readings of its PCI functions, and return the slot."""
     assert running.plane.client().delete(f"/allocations/{running.id}").is_success
     running.report("slice.removed", absent=["machine"], devices=list(readings))
     return slot(running)
@@ -38,7 +38,7 @@ def slot(running: RunningAllocation) -> dict[str, Any]:
     return dict(running.plane.client().get("/nodes/n1/slots/0").json())
 
 
-def test_slot_with_healthy_functions_after_a_release_is_offered_again_and_shows_the_check(
+def test_slot_with_healthy_pci_functions_after_a_release_is_offered_again_and_shows_the_check(
     running: RunningAllocation,
 ) -> None:
     found = released(running, HEALTHY)
@@ -64,7 +64,7 @@ FAULTS: Final[dict[str, tuple[dict[str, Any], str]]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_slot_with_a_faulty_function_is_free_and_excluded_until_an_admin_readmits_it(
+def test_slot_with_a_faulty_pci_function_is_free_and_excluded_until_an_admin_readmits_it(
     running: RunningAllocation, name: str
 ) -> None:
     changed, message = FAULTS[name]
@@ -90,7 +90,7 @@ def test_slot_with_a_faulty_function_is_free_and_excluded_until_an_admin_readmit
         ({"nonfatal_errors": 0}, None),
     ],
 )
-def test_function_is_compared_with_its_check_after_the_previous_release(
+def test_health_of_a_pci_function_is_compared_with_its_check_after_the_previous_release(
     emptied_plane: RunningPlane, changed: dict[str, Any], message: str | None
 ) -> None:
     node = admit(emptied_plane, "n1")
@@ -104,7 +104,7 @@ def test_function_is_compared_with_its_check_after_the_previous_release(
         assert message in excluded["message"]
 
 
-def test_history_of_a_slot_has_every_check_of_its_functions(emptied_plane: RunningPlane) -> None:
+def test_history_of_a_slot_has_every_check_of_its_pci_functions(emptied_plane: RunningPlane) -> None:
     node = admit(emptied_plane, "n1")
     for _ in range(2):
         released(RunningAllocation(emptied_plane, node), HEALTHY)
@@ -133,7 +133,9 @@ def test_slot_of_an_allocation_that_is_released_with_a_fault_is_not_offered_unti
 
 
 @pytest.mark.parametrize("fault", ["", "x" * 501, "two\nlines"])
-def test_fault_without_a_text_in_one_line_is_refused(running: RunningAllocation, fault: str) -> None:
+def test_fault_with_an_invalid_text_is_refused_and_does_not_release_its_allocation(
+    running: RunningAllocation, fault: str
+) -> None:
     answer = running.plane.client().post(f"/allocations/{running.id}/fault", json={"fault": fault})
     assert answer.status_code == 422
     assert running.view()["state"] != "releasing"

@@ -150,7 +150,7 @@ def test_slot_view_has_the_properties_of_its_pci_devices_and_the_files_that_show
     ],
     ids=lambda changed: str(next(iter(changed))),
 )
-def test_change_of_a_fact_that_no_approval_is_about_is_recorded_once_and_is_no_drift(
+def test_changed_property_of_a_pci_device_that_approvals_do_not_compare_is_recorded_once_and_not_as_drift(
     changed: dict[str, Any], node: DescribedNode
 ) -> None:
     node.describe_devices(H200)

@@ -58,7 +58,7 @@ def test_node_without_a_network_mode_is_closed_for_this_mode_only(
     assert shown(plane, "/nodes/n1")["unsupported_modes"] == [unsupported]
 
 
-def test_network_mode_that_a_node_supports_again_is_placed_there_and_its_history_is_kept(
+def test_node_that_supports_a_network_mode_again_is_used_for_it_and_its_past_views_still_show_the_mode_as_missing(
     emptied_plane: RunningPlane,
 ) -> None:
     plane = emptied_plane
@@ -81,7 +81,7 @@ def test_network_mode_that_a_node_supports_again_is_placed_there_and_its_history
     assert [each["slot_id"] for each in allocate(plane).json()["slots"]] == ["n1/0"]
 
 
-def test_slots_of_a_node_without_any_network_mode_of_a_sku_are_no_capacity_of_this_sku(
+def test_slots_of_a_node_that_supports_no_network_mode_of_a_sku_do_not_count_as_capacity_of_this_sku(
     emptied_plane: RunningPlane,
 ) -> None:
     plane = emptied_plane

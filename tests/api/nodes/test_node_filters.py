@@ -1,4 +1,4 @@
-"""The list of nodes with filters, in the present and in the past, against the same filters computed by hand."""
+"""Filters of the list of nodes, now and at a past position, compared with an independent computation."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations as combinations_of
@@ -21,7 +21,7 @@ Filters = dict[str, Any]
 
 
 class Facts(NamedTuple):
-    """What the filters of the list of nodes concern."""
+    """Properties of a node by which the list of nodes can be filtered."""
 
     name: str
     state: str = "enrolled"
@@ -40,7 +40,7 @@ THEN: Final = (
     Facts("rack-10", cordoned=True, drift=True),
     Facts("rack-2", drift=True),
 )
-"""The nodes at the position of the fixture `fleet`, by name."""
+"""Properties of the nodes at the ledger position of the fixture `fleet`, in the order of their names."""
 NOW: Final = (
     Facts("lab-1", "registered"),
     Facts("lab-2", "revoked"),
@@ -133,7 +133,9 @@ def matching(nodes: Sequence[Facts], filters: Filters) -> list[str]:
 
 
 def combinations(*states: list[str]) -> list[Filters]:
-    """Return no filter, each filter, each pair of filters and one of all, with all values."""
+    """Return combinations of filters: none, each filter and each pair of filters with all their values, and all filters
+    together.
+    """
     truths = ["true", "false"]
     values: dict[str, list[Any]] = {
         "state": [*states],
@@ -155,31 +157,35 @@ def combinations(*states: list[str]) -> list[Filters]:
 
 
 def names(client: httpx.Client, parameters: Filters) -> list[str]:
-    """Return the names of the only page of a list of nodes."""
+    """Return the names of the nodes in a list of nodes, which must have a single page."""
     answer = client.get("/nodes", params=parameters)
     assert answer.status_code == 200, (parameters, answer.text)
     assert answer.json()["next_cursor"] is None, parameters
     return [each["id"] for each in answer.json()["items"]]
 
 
-def test_list_has_the_nodes_that_match_every_filter(client: httpx.Client) -> None:
+def test_node_list_has_the_nodes_that_match_every_filter(client: httpx.Client) -> None:
     for filters in combinations(["unreachable", "resyncing", "revoked"], ["enrolled"]):
         assert names(client, filters) == matching(NOW, filters), filters
 
 
 @pytest.mark.parametrize("state", ["registered", "enrolled", "resyncing", "unreachable", "revoked"])
-def test_list_of_one_state_has_as_many_nodes_as_the_status_counts(client: httpx.Client, state: str) -> None:
+def test_node_list_filtered_by_a_state_has_as_many_nodes_as_the_status_counts_in_this_state(
+    client: httpx.Client, state: str
+) -> None:
     found = names(client, {"state": state})
     assert found == [each.name for each in NOW if each.state == state]
     assert client.get("/status").json()["nodes"][state] == len(found)
 
 
-def test_nodes_with_drift_are_those_of_the_list_of_drift(client: httpx.Client) -> None:
+def test_node_list_filtered_by_drift_has_exactly_the_nodes_in_the_list_of_drift(client: httpx.Client) -> None:
     listed = {each["node_id"] for each in client.get("/drift").json()["items"]}
     assert {*names(client, {"drift": "true"})} == listed == {"rack-2", "rack-3"}
 
 
-def test_list_of_the_past_has_the_nodes_that_matched_then(client: httpx.Client, fleet: Fleet) -> None:
+def test_node_list_of_a_past_position_has_the_nodes_that_matched_the_filters_at_that_position(
+    client: httpx.Client, fleet: Fleet
+) -> None:
     for filters in combinations(["enrolled"], ["registered", "revoked"]):
         found = names(client, {**filters, "at": f"position:{fleet.position}"})
         assert found == matching(THEN, filters), filters
@@ -187,7 +193,7 @@ def test_list_of_the_past_has_the_nodes_that_matched_then(client: httpx.Client, 
 
 @pytest.mark.parametrize("filters", [{"name": "rack-"}, {"drift": "true"}, {"excluded": "false"}])
 @pytest.mark.parametrize("limit", [1, 2])
-def test_pages_of_a_filtered_list_have_each_node_once_in_both_orders(
+def test_pages_of_a_filtered_node_list_contain_each_node_once_in_both_orders(
     client: httpx.Client, fleet: Fleet, filters: Filters, limit: int
 ) -> None:
     for at, nodes in (({}, NOW), ({"at": f"position:{fleet.position}"}, THEN)):
@@ -197,7 +203,7 @@ def test_pages_of_a_filtered_list_have_each_node_once_in_both_orders(
             assert [each["id"] for each in found] == wanted, (at, order)
 
 
-def test_filtered_list_of_the_past_continues_behind_the_nodes_that_one_request_reads(
+def test_page_of_a_filtered_past_node_list_ends_after_the_maximum_of_nodes_read_and_its_cursor_continues(
     client: httpx.Client, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_filters, "MAX_ROWS_READ_WITH_SLOTS", 2)
@@ -210,7 +216,7 @@ def test_filtered_list_of_the_past_continues_behind_the_nodes_that_one_request_r
     assert found == [each.name for each in THEN if each.drift]
 
 
-def test_every_invalid_filter_is_refused_with_its_reason(client: httpx.Client) -> None:
+def test_every_invalid_filter_of_the_node_list_is_refused_with_its_reason(client: httpx.Client) -> None:
     wrong = {"state": "gone", "name": "Rack_1", "cordoned": "perhaps", "excluded": "", "drift": "2"}
     refused = client.get("/nodes", params=wrong)
     assert refused.status_code == 422
@@ -221,7 +227,7 @@ def test_every_invalid_filter_is_refused_with_its_reason(client: httpx.Client) -
     assert "the value must be true or false, not 'perhaps'" in reasons["cordoned"]["message"]
 
 
-def test_states_that_follow_from_heartbeats_are_refused_for_the_past(
+def test_node_list_of_the_past_refuses_filters_by_states_that_depend_on_heartbeats(
     client: httpx.Client, fleet: Fleet
 ) -> None:
     states = ["unreachable", "enrolled", "resyncing"]

@@ -35,7 +35,9 @@ def approved(plane: RunningPlane, slot: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def test_slot_gets_the_bridge_the_domain_and_a_mac_of_the_pool_of_its_node(plane: RunningPlane) -> None:
+def test_slot_gets_the_bridge_and_layer_2_domain_of_its_node_and_a_mac_of_the_mac_pool_of_the_node(
+    plane: RunningPlane,
+) -> None:
     admit(plane, "n1", slots=1, approve=False)
     for _ in range(2):
         shown = configure(plane, bridge="br-lab", l2_domain="hall-2", mac_pool=POOL).json()
@@ -50,7 +52,7 @@ def test_slot_gets_the_bridge_the_domain_and_a_mac_of_the_pool_of_its_node(plane
     assert bridge == "br-lab"
 
 
-def test_pool_of_a_domain_is_used_up_by_all_its_nodes_and_another_domain_may_have_the_same_macs(
+def test_nodes_of_a_layer_2_domain_share_its_mac_pool_and_another_domain_may_have_the_same_macs(
     plane: RunningPlane,
 ) -> None:
     for node, domain in (("n1", "hall-1"), ("n2", "hall-1"), ("n3", "hall-2")):
@@ -68,7 +70,7 @@ def test_pool_of_a_domain_is_used_up_by_all_its_nodes_and_another_domain_may_hav
     assert approved(plane, "n1/1")["mac_address"] == "02:00:5e:00:00:11"
 
 
-def test_bridge_and_domain_of_a_node_with_approved_slots_cannot_change_and_its_pool_can(
+def test_bridge_and_layer_2_domain_of_a_node_with_approved_slots_cannot_be_changed_and_its_mac_pool_can(
     plane: RunningPlane,
 ) -> None:
     admit(plane, "n1", slots=1)
@@ -93,7 +95,7 @@ def test_bridge_and_domain_of_a_node_with_approved_slots_cannot_change_and_its_p
         {"mac_pool": {"first": "01:00:00:00:00:00", "last": "01:00:00:00:00:01"}},
     ],
 )
-def test_network_of_a_node_that_is_not_valid_is_refused(plane: RunningPlane, body: dict[str, Any]) -> None:
+def test_node_with_invalid_network_settings_is_refused(plane: RunningPlane, body: dict[str, Any]) -> None:
     admit(plane, "n1", slots=1, approve=False)
     assert configure(plane, **body).status_code == 422
     assert codes(configure(plane, "n9")) == ["unknown_node"]

@@ -36,7 +36,9 @@ end $$;
 create or replace trigger keep_stop before update on read.checkpoint
   for each row when (old.stopped_at is not null) execute function public.keep_stop();
 """
-"""Keeps the stop of a read model, which its projector would clear when it processes the next event."""
+"""SQL that creates a trigger which keeps a read model marked as stopped; its projector would clear the mark at the next
+event.
+"""
 
 
 class World:

@@ -41,7 +41,9 @@ address is inside a subnet.
 _SHOWN: Final = 20
 _UNREADABLE: Final = r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$"
 _READABLE: Final = r"^[^\x00-\x1f\x7f-\x9f\xad\u2028\u2029]*$"
-"""Replacement of a pattern from which schemathesis cannot generate: Python has no `\\p`. It refuses fewer texts."""
+"""Replacement for a pattern with `\\p`, which Python and therefore schemathesis do not support. It excludes fewer
+texts.
+"""
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ _SILENT_NODE: Final = {
     "not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx", "503"]},
     "positive_data_acceptance": {"expected-statuses": [*_ACCEPTED_REFUSALS, "503"]},
 }
-"""Checks of requests that are forwarded to the node."""
+"""Checks of requests that the API forwards to the node: as no agent runs, status 503 is accepted, too."""
 
 
 @contextmanager

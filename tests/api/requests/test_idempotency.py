@@ -179,7 +179,7 @@ def persistently(
                 return answer
 
 
-def test_sealed_answer_is_opened_only_with_the_secret_and_request_it_was_sealed_with() -> None:
+def test_stored_response_is_decrypted_only_with_the_secret_and_request_with_which_it_was_encrypted() -> None:
     sealed = seal_answer("the answer", "secret", "request")
     assert open_answer(sealed, "secret", "request") == "the answer"
     assert "the answer" not in sealed

@@ -41,7 +41,7 @@ def test_every_problem_type_has_a_cause_a_fix_and_an_example_with_a_known_code(k
     assert kind.example.code in CODES
 
 
-def test_every_class_of_reason_codes_has_an_advice() -> None:
+def test_every_class_of_reason_codes_has_advice_on_what_to_do() -> None:
     assert ADVICE.keys() == set(RefusalClass)
 
 

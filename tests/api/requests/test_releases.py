@@ -47,7 +47,7 @@ def test_limits_in_the_list_of_capabilities_are_enforced_on_requests(shared_plan
 
 
 class WithEntry:
-    """Middleware that gives each request an entry for the access log, which nothing writes."""
+    """Middleware that gives each request an access log entry, which is never stored."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

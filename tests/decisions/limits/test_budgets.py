@@ -39,7 +39,9 @@ def test_month_is_the_calendar_month_in_utc(moment: datetime, month: Month) -> N
     ],
     ids=["inside", "begins_before", "ends_after", "whole", "before", "reversed"],
 )
-def test_lease_costs_what_its_part_in_the_month_costs(begin: datetime, end: datetime, hours: int) -> None:
+def test_budget_of_a_month_is_charged_for_the_part_of_a_lease_within_the_month(
+    begin: datetime, end: datetime, hours: int
+) -> None:
     assert weight_of("2.5", 2, begin, end, NOVEMBER) == Decimal("2.5") * 2 * hours * 3600
 
 

@@ -68,14 +68,16 @@ ADDRESS = IngressRule(Ipv4Address("203.0.113.8"), None, ())
         ),
     ],
 )
-def test_limit_is_exceeded_by_a_request_for_more_than_what_is_left(
+def test_request_for_more_than_the_rest_of_a_quota_exceeds_the_quota(
     limits: Limits, used: QuotaUse, requested: QuotaUse, exceeded: list[str]
 ) -> None:
     found = exceeded_by("project", "vision", limits, used, requested)
     assert [each.limit_name for each in found] == exceeded
 
 
-def test_refusal_names_holder_limit_use_and_request_of_each_exceeded_limit() -> None:
+def test_quota_refusal_states_the_holder_the_limit_the_use_and_the_requested_amount_of_each_exceeded_limit() -> (
+    None
+):
     limits = ProjectLimits(slots=2, price_per_hour="6.4")
     used = QuotaUse(slots=2, price_per_hour=Decimal("6.40"))
     exceeded = exceeded_by("project", "vision", limits, used, AMOUNTS)
@@ -104,7 +106,7 @@ def test_price_cap_is_compared_with_the_price_of_all_slots_together(
     assert [each.code for each in against_price(specified, 3, most)] == codes
 
 
-def test_every_fact_that_frees_something_takes_back_what_the_fact_before_added() -> None:
+def test_every_event_that_frees_a_resource_subtracts_from_the_quota_use_what_its_claim_added() -> None:
     before = (SlotClaimed(A, ID, USE), IngressReserved(ID, A, NAME, PORT, None, USE.project))
     assert [each for fact in before for each in use_changes(fact)] == [
         (stream_of_project(USE.project), use_changes(before[0])[0].shard, AMOUNTS),
@@ -134,10 +136,10 @@ def test_every_fact_that_frees_something_takes_back_what_the_fact_before_added()
         )
 
 
-def test_fact_of_the_first_version_changes_no_use() -> None:
+def test_event_of_the_first_version_without_recorded_amounts_does_not_change_the_quota_use() -> None:
     for fact in (SlotClaimed(A, ID), SlotReleased(A, ID, ()), IngressRemoved(ID, NAME, PORT)):
         assert use_changes(fact) == ()
 
 
-def test_several_slots_count_as_often() -> None:
+def test_quota_use_of_several_slots_is_a_multiple_of_the_use_of_one_slot() -> None:
     assert times(AMOUNTS, 3) == QuotaUse(3, 6, 72, 12288, price_per_hour=Decimal("9.60"))

@@ -28,18 +28,18 @@ def supply(free: int, *reservations: tuple[ProjectId, int, int]) -> Supply:
     ],
     ids=["none", "unused", "partly_used", "beyond", "own", "own_and_others", "two"],
 )
-def test_project_may_take_what_remains_beside_the_unused_parts_of_other_reservations(
+def test_project_may_take_the_free_slots_that_other_projects_have_not_reserved(
     found: Supply, project: ProjectId, most: int
 ) -> None:
     assert [count for count in range(1, 100) if permits(found, project, count)] == [*range(1, most + 1)]
 
 
-def test_project_may_take_nothing_while_fewer_slots_are_free_than_others_have_reserved() -> None:
+def test_project_may_take_no_slot_while_fewer_slots_are_free_than_other_projects_have_reserved() -> None:
     assert not permits(supply(2, (RED, 3, 0)), GREEN, 0)
     assert not permits(supply(2, (RED, 3, 0)), GREEN, 1)
 
 
-def test_missing_slots_are_those_that_all_reservations_need_together() -> None:
+def test_reservations_that_together_exceed_the_free_slots_each_show_how_many_slots_they_lack() -> None:
     found = supply(3, (RED, 3, 1), (BLUE, 4, 0))
     assert [found.short_by(each) for each in found.reservations] == [2, 3]
     assert [supply(6, (RED, 3, 1), (BLUE, 4, 0)).short_by(each) for each in found.reservations] == [0, 0]
@@ -57,7 +57,7 @@ def test_missing_slots_are_those_that_all_reservations_need_together() -> None:
     ],
     ids=["unreserved", "one_class", "both_classes", "two_skus", "short", "nothing_free"],
 )
-def test_slots_that_fit_are_those_that_may_be_taken_of_each_class(
+def test_number_of_slots_that_fit_excludes_the_reserved_slots_of_each_class(
     free: dict[str, int], reserved: list[tuple[set[str], int]], count: int
 ) -> None:
     assert fits(free, reserved) == count

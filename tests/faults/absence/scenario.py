@@ -78,8 +78,9 @@ class Errors(msgspec.Struct, frozen=True):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """Arguments of the program. `library` shifts clocks; the file of the clock of the database server, and that of this
-    program, contain by how many seconds.
+    """Arguments of the program. `library` is the shared library that shifts clocks. `database_clock` and `own_clock`
+    are files with the seconds by which the clocks of the database server and of this program are shifted. `nodes` and
+    `own` are the errors of the clocks of the nodes and of this program.
     """
 
     app_dsn: str
@@ -93,8 +94,9 @@ class Configuration(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """Situation of each allocation, the database's time at which the control plane left and returned, and by how many
-    seconds the clock of this program was wrong then. `differences` are those of the read models from the ledger.
+    """Situation of each allocation, the times by the database's clock at which the control plane stopped and returned,
+    and the errors of this program's clock at both times in seconds. `differences` is the number of differences between
+    the read models and a replay of the ledger.
     """
 
     situations: dict[AllocationId, Situation]
@@ -195,7 +197,7 @@ class Absence:
         self.situations[made] = situation
 
     async def come_back(self) -> None:
-        """Let a new dispatcher run, and the nodes deliver what they observed."""
+        """Start a new dispatcher, and let the nodes deliver the reports of what they observed during the absence."""
         self.dispatcher = _dispatcher(self.fleet)
         spooled = defaultdict[NodeId, int](int)
         for name in self.named(*_SPOOLED):

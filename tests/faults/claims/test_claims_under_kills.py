@@ -30,7 +30,7 @@ from tests.waiting import until
 SLOTS: Final = 8
 CALLERS: Final = 64
 CLAIMS, GRANTS = (10_000, 500) if matrix.is_full() else (40, 10)
-"""The callers claim until so many claims were answered, and so many of them granted and released."""
+"""Numbers of answered claims, and of granted and released ones, after which the callers end."""
 GRANTS_PER_KILL: Final = 20
 """Largest number of completed grants between two kills. The number is random, and at least one, so that the callers
 progress however slowly killed programs start.
@@ -108,7 +108,9 @@ class ClaimingCaller:
     def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None
     ) -> tuple[httpx.Response, Span, Span]:
-        """Return the answer, the time from the first attempt to the answer, and that of the last attempt."""
+        """Send a request until the API answers it. Return the answer, the span from the first attempt to the answer,
+        and the span of the last attempt.
+        """
         key, begin, reason = uuid.uuid4().hex, time.monotonic(), "not sent"
         while not self._recorder.stopped:
             self._calls += 1

@@ -38,8 +38,8 @@ expires.
 
 @contextmanager
 def around(lab: Lab, case: Case) -> Iterator[None]:
-    """Stop libvirtd during a release in which QEMU is to be killed. Without the stop, the release would end QEMU within
-    milliseconds, before the test can kill it.
+    """Context of a fault: if QEMU is to be killed during a release, stop libvirtd in this context. Otherwise the
+    release would end QEMU within milliseconds, before the test can kill it.
     """
     held_up = case == Case("qemu", "releasing")
     if held_up:
