@@ -2,6 +2,8 @@
 
 from urllib.parse import parse_qs, urlparse
 
+import pytest
+
 from tests.api.node import KEY, admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -39,9 +41,9 @@ def test_preview_follows_the_form_while_it_is_filled_in_and_creates_nothing(
 
 
 def test_search_for_a_rare_event_continues_by_itself_until_its_end(
-    visitor: Visitor, running_plane: RunningPlane
+    visitor: Visitor, running_plane: RunningPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cordoned, page = cordon_long_ago(running_plane), visitor.page
+    cordoned, page = cordon_long_ago(running_plane, monkeypatch), visitor.page
     visitor.open("/events?type=node.cordoned")
     page.get_by_text("Searched back to").wait_for()
     page.get_by_role("link", name="node.cordoned").wait_for()
