@@ -6,7 +6,7 @@ which the API does not return fails, instead of showing nothing.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -43,9 +43,22 @@ _LEFT_OUT: Final = frozenset({
 """Fields of events that the line of an event leaves out: counters and ids of the control plane, and times that are
 close to that of the event. The page of the event shows them.
 """
-_LISTED: Final = ("skus", "leftovers", "vacated", "added", "withdrawn", "missing", "limits", "reservations")
+_Place = Callable[[str], str | Markup]
+"""How the name of a node or slot is shown: as text, or as a link to its page."""
+_LISTED: Final = ("skus", "leftovers", "added", "withdrawn", "missing", "limits", "reservations")
 """Fields of events with a list or a record as their value that the line of an event shows."""
 _SECONDS: Final = "_seconds"
+_NOTATIONS: Final = {
+    ("reason",): ((r"report (\d+) of [0-9a-f-]{36}", r"report \1 of the node's agent"),),
+    ("holders", "value"): (
+        (r"(.+)/(\d+\.\d+\.\d+\.\d+)", r"address \2 of network \1"),
+        (r"(.+)/((?:[0-9a-f]{2}:){5}[0-9a-f]{2})", r"MAC address \2 of L2 domain \1"),
+        (r"(.+)/([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", r"PCI device \2 of node \1"),
+        (r"(tcp|udp)/(.+):(\d+)", r"\1 port \3 of address \2"),
+    ),
+    ("holders", "stream"): ((r"(slot|allocation)-(.+)", r"\1 \2"),),
+}
+"""How fields that have a notation of the ledger are shown: patterns of their values by the names in their paths."""
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}", re.ASCII)
@@ -275,10 +288,10 @@ def elapsed(seconds: float | None) -> str:
     return f"{seconds:.1f}\N{NO-BREAK SPACE}s" if seconds < _MINUTE else span(seconds)
 
 
-def gist(event: Mapping[str, Any], of: str = "") -> Markup:
+def gist(event: Mapping[str, Any], of: str = "", *, links: bool = False) -> Markup:
     """Return the content of an event in one line, for every type of event. Values equal to `of`, the name of the
     resource that the page shows, or to the actor of the event are omitted, and so are values that mean nothing to a
-    reader, such as digests, keys and counters.
+    reader, such as digests, keys and counters. `links`: nodes and slots are links to their pages.
     """
     known = (of, event["actor"])
     shown = {
@@ -290,16 +303,16 @@ def gist(event: Mapping[str, Any], of: str = "") -> Markup:
         shown.pop("failures", None)
     if str(shown.get("slot_id", "")).startswith(f"{shown.get('node_id')}/"):
         del shown["node_id"]
-    return Markup(", ").join(_parts(shown))
+    return Markup(", ").join(_parts(shown, _place_link if links else str))
 
 
-def _parts(data: Mapping[str, Any]) -> Iterator[str | Markup]:
+def _parts(data: Mapping[str, Any], place: _Place) -> Iterator[str | Markup]:
     for name, value in data.items():
         if value not in (None, "") and value is not False:
-            yield from _of_field(name, value)
+            yield from _of_field(name, value, place)
 
 
-def _of_field(name: str, value: Any) -> Iterator[str | Markup]:
+def _of_field(name: str, value: Any, place: _Place) -> Iterator[str | Markup]:
     match name, value:
         case _, True:
             yield readable_name([name])
@@ -308,24 +321,33 @@ def _of_field(name: str, value: Any) -> Iterator[str | Markup]:
         case "task_id", _:
             yield Markup('task <a href="/ui/tasks/{}">{}…{}</a>').format(value, value[:8], value[-4:])
         case "slot_id" | "node_id", _:
-            yield str(value)
+            yield place(str(value))
         case "reason", str():
             yield prose(value)
         case _, dict() | list():
-            yield from _of_record(name, value)
+            yield from _of_record(name, value, place)
         case _, int() if name.endswith(_SECONDS):
             yield f"{readable_name([name.removesuffix(_SECONDS)])} {span(value)}"
         case _, _:
             yield from _short(name, scalar(value))
 
 
-def _of_record(name: str, value: Any) -> Iterator[str | Markup]:
+def _place_link(name: str) -> Markup:
+    """Return the name of a node or slot as a link to its page."""
+    node, is_slot, index = name.partition("/")
+    path = f"/ui/nodes/{in_path(node)}{f'/slots/{in_path(index)}' if is_slot else ''}"
+    return Markup('<a href="{}">{}</a>').format(path, name)
+
+
+def _of_record(name: str, value: Any, place: _Place) -> Iterator[str | Markup]:
     """Yield what a line shows of a record or a list in an event: most are left out."""
     match name, value:
         case ("reason", {"message": message}) | ("failures", [*_, {"reason": {"message": message}}]):
             yield prose(str(message))
         case "slots", [*slots]:
-            yield "slots " + " ".join(str(each.get("slot_id", "")) for each in slots)
+            yield Markup(" ").join(["slots", *(place(str(each.get("slot_id", ""))) for each in slots)])
+        case "vacated", [*vacated] if vacated:
+            yield Markup(" ").join(["vacated", *(place(str(each)) for each in vacated)])
         case "drift", [*drift]:
             yield ", ".join(str(each.get("kind", "")) for each in drift)
         case _, {"name": str(named), "version": int(version)}:
@@ -333,7 +355,7 @@ def _of_record(name: str, value: Any) -> Iterator[str | Markup]:
         case _, [*listed] if listed and name in _LISTED:
             yield from _short(name, " ".join(map(str, listed)))
         case _, dict() if name in _LISTED:
-            yield from _parts(value)
+            yield from _parts(value, place)
         case _:
             pass
 
@@ -344,16 +366,39 @@ def _short(name: str, text: str) -> Iterator[str]:
         yield f"{readable_name([name])} {prose(text if len(text) <= _LONGEST else text[:_LONGEST] + '…')}"
 
 
-def field_name(path: str) -> Markup:
-    """Return an HTML span with the readable name of a field, and `path` as its title. `path` is a JSON pointer
-    (`/slots/0/mac_address`) or a path from `fields_of` (`slots / 0 / mac_address`). The name of `memory_mib` ends with
-    `(MiB)`.
+def field_name(path: str, currency: str = "") -> Markup:
+    """Return an HTML span with the readable name of a field, and `path` as its title. The name of a field with a unit
+    ends with the unit, such as `(MiB)`; the unit of a price is `currency`.
+    """
+    parts = field_path(path)
+    unit = {"memory_mib": "MiB", "price_per_hour": currency}.get(parts[-1])
+    return Markup('<span title="{}">{}{}</span>').format(
+        path, readable_name(parts), f" ({unit})" if unit else ""
+    )
+
+
+def field_path(path: str) -> list[str]:
+    """Return the parts of a path, which is a JSON pointer (`/slots/0/mac_address`) or a path from `fields_of`
+    (`slots / 0 / mac_address`).
     """
     # The name of a label may contain the separator.
     most = 1 if path.startswith(f"labels{_BETWEEN}") else -1
-    parts = parts_of(path) if path.startswith("/") else path.split(_BETWEEN, most)
-    unit = " (MiB)" if parts[-1] == "memory_mib" else ""
-    return Markup('<span title="{}">{}{}</span>').format(path, readable_name(parts), unit)
+    return parts_of(path) if path.startswith("/") else path.split(_BETWEEN, most)
+
+
+def field_names(path: str) -> tuple[str, ...]:
+    """Return the parts of a path without the indexes of lists."""
+    return tuple(each for each in field_path(path) if not each.isdecimal())
+
+
+def readable(value: Any, path: str) -> Any:
+    """Return the value of a field as an operator writes it, such as `slot n1/0` for the stream `slot-n1/0`. A value
+    without a notation of the ledger is returned unchanged.
+    """
+    for pattern, shown in _NOTATIONS.get(field_names(path), ()):
+        if found := re.fullmatch(pattern, scalar(value), re.ASCII):
+            return found.expand(shown)
+    return value
 
 
 def breakable(name: str) -> Markup:
@@ -419,7 +464,7 @@ def _environment() -> Environment:
         "tone": tone_of, "fact": fact, "mark": mark_of, "slot_status": slot_status, "scalar": scalar, "as_json": as_json, "elapsed": elapsed,
         "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount, "money": money,
         "breakable": breakable, "mib": mib, "field_name": field_name, "span_in_words": span_in_words, "unnamed": unnamed,
-        "blocking": blocking, "obstacle": obstacle,
+        "blocking": blocking, "obstacle": obstacle, "readable": readable,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(

@@ -2,7 +2,8 @@
 
 Consecutive events below the chosen level of importance are shown as one row with their number (a fold), and a link in
 it shows them singly. The level and the open folds are in the address of the page. An hour without an event is a row of
-its own. Callers with the scope `audit:read` see which events are not sealed yet.
+its own, except in a filtered list, where most events are hours apart. Callers with the scope `audit:read` see which
+events are not sealed yet.
 """
 
 from collections import Counter
@@ -75,12 +76,11 @@ class Fold(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """How much of the ledger is sealed: the newest signed head covers positions 1 to `size`. `number` and `sealed_at`
-    are those of this head, None if nothing is sealed.
+    """How much of the ledger is sealed: the newest signed head covers positions 1 to `size`. `sealed_at` is None if
+    nothing is sealed.
     """
 
     size: int
-    number: int | None = None
     sealed_at: str | None = None
 
 
@@ -121,17 +121,21 @@ async def read_seal(visit: Visit) -> Seal | None:
     if not visit.allows("audit:read"):
         return None
     heads = (await visit.get("audit", "heads", limit=1))["items"]
-    return Seal(heads[0]["size"], heads[0]["number"], heads[0]["sealed_at"]) if heads else Seal(0)
+    return Seal(heads[0]["size"], heads[0]["sealed_at"]) if heads else Seal(0)
 
 
-def timeline_of(visit: Visit, events: Sequence[Mapping[str, Any]], seal: Seal | None) -> Timeline:
-    """Return the timeline of events, newest first, at the level and with the open folds of the page's address."""
+def timeline_of(
+    visit: Visit, events: Sequence[Mapping[str, Any]], seal: Seal | None, *, filtered: bool = False
+) -> Timeline:
+    """Return the timeline of events, newest first, at the level and with the open folds of the page's address.
+    `filtered`: the list has only the events that match filters, and no rows of idle time.
+    """
     chosen = chosen_level(visit)
     opened = {int(each) for each in (visit.query("open") or "").split(",")[:_MOST_OPEN] if _is_position(each)}
     levels = [(each, visit.url(level=None if each == _DEFAULT else each, open=None)) for each in LEVELS]
     steps = _steps(events)
     has_shown = any(LEVELS.index(each.level) >= LEVELS.index(chosen) for each in steps)
-    rows = [*_rows(visit, steps, chosen, opened)]
+    rows = [each for each in _rows(visit, steps, chosen, opened) if not (filtered and each[0] == "idle")]
     return Timeline(rows, chosen, levels, len(steps), has_shown, seal)
 
 

@@ -1,11 +1,14 @@
 """Events of the ledger in the web console: the list, the causes and effects of an event, and its proof."""
 
+import re
 from typing import Any
 
 import httpx
 import psycopg
 import pytest
 
+from control_plane.api.routes.ledger import events
+from events.ledger.search import WINDOW
 from tests.api.access.principals import issue
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
@@ -77,7 +80,7 @@ def test_page_of_an_event_shows_its_causes_as_a_tree_and_its_proof_once_it_is_se
 ) -> None:
     position = position_of(running, "allocation.lease_granted")
     placed = position_of(running, "allocation.placed")
-    until(lambda: "The signed head" in admin.open(f"/events/{position}").text, "the event is sealed")
+    until(lambda: "This event was signed at" in admin.open(f"/events/{position}").text, "the event is sealed")
     page = admin.open(f"/events/{position}")
     assert f"/ui/events/{placed}" in page.attributes("a", "href")
     assert page.attributes("li", "aria-current") == ["true"]
@@ -91,7 +94,11 @@ def test_page_of_an_event_shows_its_causes_as_a_tree_and_its_proof_once_it_is_se
     assert "allocation.requested project default, SKU" in others
     assert running.id not in others.partition("As a command")[0]
     first = admin.open(f"/events/{position_of(running, 'allocation.requested')}").text
-    assert "direct cause of another event; later events with the same correlation id are below." in first
+    assert "No event caused it" in first
+    counted = r"No event names it as its cause\. Other events with the same correlation id are below: "
+    assert re.search(counted + r"\d+ after it\.", first), "no event is before it"
+    assert re.search(counted + r"\d+ before it", page.text)
+    assert "Reason report 1 of the node's agent" in page.text
     owner = logged_in(running.plane, issue(running.plane, "owner", projects=["default"]).secret)
     shown = owner.open(f"/events/{position}")
     assert (shown.status, "Seal" in shown.text) == (200, False)
@@ -109,7 +116,7 @@ def test_pages_with_events_show_how_much_is_sealed_to_callers_that_may_read_the_
         for path in (*shown, of_node, f"/nodes/{node}", f"/nodes/{node}/slots/{index}", "/events"):
             before, page, after = newest_head(client), admin.open(path), newest_head(client)
             sizes = range(before["size"], after["size"] + 1)
-            assert any(f"Sealed up to position {size} by head" in page.text for size in sizes), path
+            assert any(f"All events up to position {size} are sealed" in page.text for size in sizes), path
             assert "not sealed" not in page.text, path
         # Nothing can be sealed while this lock is held.
         with psycopg.connect(running.plane.database.admin_dsn) as conn:
@@ -149,3 +156,32 @@ def test_events_are_filtered_by_type_actor_project_stream_node_and_correlation(
         assert (f"/ui/events/{claimed}" in admin.open(path).attributes("a", "href")) is expected, path
     assert admin.open("/events?type=absent").status == 422
     assert admin.open("/events?node=absent").status == 200
+
+
+def test_search_for_a_rare_event_states_how_far_it_went_and_is_continued_by_a_link(
+    running_plane: RunningPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cordoned = cordon_long_ago(running_plane, monkeypatch)
+    page = logged_in(running_plane).open("/events?type=node.cordoned")
+    assert "No event found yet." in page.text
+    assert re.search(r"Searched back to 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\. Continue the search", page.text)
+    [link] = {str(each) for each in page.attributes("a", "href") if "cursor=" in str(each)}
+    following = logged_in(running_plane).open(link.removeprefix("/ui"))
+    assert f"/ui/events/{cordoned}" in following.attributes("a", "href")
+    assert "Continue the search" not in following.text
+
+
+def cordon_long_ago(plane: RunningPlane, patch: pytest.MonkeyPatch) -> int:
+    """Cordon a node and leave more unused positions after the event than the API scans for a page of the newest events.
+    Return the position of the event.
+    """
+    # With fewer windows, the sealer has fewer unused positions to seal.
+    patch.setattr(events, "NEWEST_WINDOWS", 1)
+    admit(plane, "n1")
+    with plane.client() as client:
+        client.post("/nodes/n1/cordon", json={"reason": "a rare event"}).raise_for_status()
+        cordoned = plane.last_position()
+        with psycopg.connect(plane.database.admin_dsn) as conn:
+            conn.execute("select setval('ledger.position_seq', %s)", [cordoned + WINDOW + 100])
+        client.post("/nodes/n1/uncordon", json={"reason": "a newer event"}).raise_for_status()
+    return cordoned

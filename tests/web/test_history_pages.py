@@ -1,11 +1,13 @@
 """The history explorer of the web console: states at any time, changes, and the difference of two times."""
 
 import re
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from control_plane.web.rendering import field_name, gist, unnamed
+from control_plane.web.rendering import field_name, gist, moment, readable, unnamed
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -57,6 +59,15 @@ def test_history_names_fields_with_words_and_has_their_paths_as_titles(
         assert "MAC 52:54:00" in shown
         assert "memory (MiB) 96" in shown
         assert {"mac_address", "/mac_address"} <= {*page.attributes("span", "title")}
+    if kind == "allocation":
+        assert "price per hour (USD)" in shown
+        assert "report 1 of the node's agent" in shown
+        assert "former slot" not in shown
+    if kind == "address":
+        address = running.slot["private_ip"]
+        assert f"held address {address} of network " in shown
+        assert "held by slot n1/0" in shown
+        assert "slot allocation" not in shown, "the allocation has a field of its own"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +91,28 @@ def test_history_names_fields_with_words_and_has_their_paths_as_titles(
 )
 def test_path_of_a_field_is_shown_as_its_readable_name(path: str, shown: str) -> None:
     assert re.sub(r"^<span[^>]*>|</span>$", "", field_name(path)) == shown
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "shown"),
+    [
+        ("/holders/0/value", "10.0.0.0/24/10.0.0.5", "address 10.0.0.5 of network 10.0.0.0/24"),
+        (
+            "holders / 1 / value",
+            "lab/52:54:00:00:00:01",
+            "MAC address 52:54:00:00:00:01 of L2 domain lab",
+        ),
+        ("/holders/0/value", "n1/0000:1b:00.0", "PCI device 0000:1b:00.0 of node n1"),
+        ("/holders/0/value", "tcp/203.0.113.1:80", "tcp port 80 of address 203.0.113.1"),
+        ("/holders/0/value", "203.0.113.1", "203.0.113.1"),
+        ("/holders/0/stream", "slot-n1/0", "slot n1/0"),
+        ("reason", f"report 4 of {UUID(int=1)}", "report 4 of the node's agent"),
+        ("labels / stream", "slot-n1/0", "slot-n1/0"),
+        ("/slots/0/slot_index", 0, 0),
+    ],
+)
+def test_value_with_a_notation_of_the_ledger_is_shown_in_words(path: str, value: Any, shown: Any) -> None:
+    assert readable(value, path) == shown
 
 
 @pytest.mark.parametrize(
@@ -115,6 +148,16 @@ def test_line_of_an_event_names_fields_with_words() -> None:
     )
     assert line({"limits": {"max_lease_seconds": 86400}, "reservations": {"s": 4}}) == "max lease 1\xa0d, s 4"
     assert line({"vacated": ["n1/0", "n1/1"], "ready": False}) == "vacated n1/0 n1/1"
+
+
+def test_line_of_an_event_links_nodes_and_slots_for_callers_that_may_read_them() -> None:
+    slot = '<a href="/ui/nodes/n1/slots/0">n1/0</a>'
+    data = {"node_id": "n1", "vacated": ["n1/0"], "slots": [{"slot_id": "n1/0"}]}
+    event = {"actor": "key:robot", "data": data}
+    assert gist(event, links=True) == f'<a href="/ui/nodes/n1">n1</a>, vacated {slot}, slots {slot}'
+    assert gist(event) == "n1, vacated n1/0, slots n1/0"
+    hostile = gist({"actor": "key:robot", "data": {"node_id": "<b>/../x"}}, links=True)
+    assert hostile == '<a href="/ui/nodes/%3Cb%3E/slots/..%2Fx">&lt;b&gt;/../x</a>'
 
 
 def test_line_of_an_event_leaves_out_counters_repeated_names_and_the_resource_of_the_page() -> None:
@@ -161,6 +204,11 @@ def test_history_of_an_address_and_its_slot_names_the_allocation_of_that_time_an
     with running_plane.client() as client:
         assert client.delete(f"/allocations/{first.id}").is_success
     first.report("slice.removed", absent=["port", "lease"])
+    released = logged_in(running_plane).open(f"/history?kind=allocation&name={first.id}")
+    assert "former slot n1/0" in released.text
+    assert "no longer has its former slots" in released.text
+    changes = released.text.partition("Changes newest first")[2]
+    assert changes.index("allocation.released") < changes.index("allocation.requested")
     free = running_plane.last_position()
     second = RunningAllocation(running_plane, node)
     admin = logged_in(running_plane)
@@ -219,6 +267,8 @@ def test_time_of_the_slider_leads_to_the_state_then_and_its_end_to_the_present(
     page = admin.open("/history", **own)
     [slider] = [found for tag, found in page.tags if tag == "input" and found.get("type") == "range"]
     first, last = str(slider["min"]), str(slider["max"])
+    begin = moment(datetime.fromtimestamp(int(first), UTC).isoformat())
+    assert begin in page.response.text, "the time at which the slider begins"
     assert slider["value"] == last
     then = admin.open("/history", **own, moment=first, last=last)
     assert "at=20" in then.path

@@ -2,9 +2,12 @@
 
 from urllib.parse import parse_qs, urlparse
 
+import pytest
+
 from tests.api.node import KEY, admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
+from tests.web.test_event_pages import cordon_long_ago
 from tests.web.visitors import Visitor
 
 HOSTILE = "<img src=x onerror=\"document.title='run'\">"
@@ -35,6 +38,19 @@ def test_preview_follows_the_form_while_it_is_filled_in_and_creates_nothing(
     preview.get_by_text("It would get no slots now").wait_for()
     assert page.title().startswith("Create")
     assert running_plane.last_position() - position <= 1, "only the session may be new"
+
+
+def test_search_for_a_rare_event_continues_by_itself_until_its_end(
+    visitor: Visitor, running_plane: RunningPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cordoned, page = cordon_long_ago(running_plane, monkeypatch), visitor.page
+    visitor.open("/events?type=node.cordoned")
+    page.get_by_text("Searched back to").wait_for()
+    page.get_by_role("link", name="node.cordoned").wait_for()
+    assert page.locator(f"#e{cordoned}").count() == 1
+    assert page.locator(".events tbody tr").count() == 1, "the row of the empty list is replaced"
+    assert page.get_by_text("Searched back to").count() == 0
+    assert "cursor" not in page.url
 
 
 def test_slider_shows_the_state_at_the_chosen_time(visitor: Visitor, running_plane: RunningPlane) -> None:

@@ -20,6 +20,8 @@ def test_stopped_projection_shows_the_event_and_continues_when_it_is_skipped(
     admin = logged_in(running_plane)
     page = admin.open("/projections")
     assert "slot.painted" in page.text
+    assert "Lag (positions)" in page.text
+    assert re.search(r"lag \d+ positions?, \d+\.\d s", admin.open("/").text), "the overview has the same unit"
     assert f"/ui/events/{unknown}" in page.attributes("a", "href")
     skip = "/projections/holdings/skip"
     assert f"/ui{skip}" in page.attributes("a", "href")

@@ -136,6 +136,8 @@ def test_list_at_the_level_important_has_important_events_that_many_others_follo
     page = admin.open("/events?level=important")
     assert ("allocation.failed" in page.text, rows(page, "fold-")) == (True, [])
     assert "Only important events are listed." in page.text
+    claimed = admin.open("/events?type=slot.claimed")
+    assert "/ui/nodes/n1/slots/0" in claimed.attributes("a", "href")
     chosen = admin.open("/events?level=important&type=allocation.lease_renewed")
     assert f"Open {TIMELINE_PAGE} events" in chosen.text
 
@@ -144,9 +146,11 @@ def event(position: int, kind: str, time: str) -> dict[str, Any]:
     return {"position": position, "type": kind, "recorded_at": f"2026-11-28T{time}Z"}
 
 
-def timeline(*events: dict[str, Any], query: str = "") -> list[tuple[str, Any]]:
+def timeline(*events: dict[str, Any], query: str = "", filtered: bool = False) -> list[tuple[str, Any]]:
     scope = {"type": "http", "path": "/ui/events", "query_string": query.encode(), "headers": []}
-    return [*timeline_of(Visit(Request(scope), Api(Starlette()), "", {}), events, None).rows]
+    return [
+        *timeline_of(Visit(Request(scope), Api(Starlette()), "", {}), events, None, filtered=filtered).rows
+    ]
 
 
 def test_step_shows_the_time_since_the_event_before_it_and_an_hour_without_events_is_idle() -> None:
@@ -162,6 +166,7 @@ def test_step_shows_the_time_since_the_event_before_it_and_an_hour_without_event
         "59\xa0min",
         "",
     ]
+    assert [kind for kind, _ in timeline(*events, filtered=True)] == ["step"] * 4
 
 
 @pytest.mark.parametrize(

@@ -75,14 +75,16 @@ class Past:
             section = more._replace(events=section.events + more.events)
         return section
 
-    async def newest(self, pick: EventFilter, begin: Position, before: Position, limit: int) -> Found:
+    async def newest(
+        self, pick: EventFilter, begin: Position, before: Position, limit: int, windows: int = WINDOWS
+    ) -> Found:
         """Return the last events that match a filter, newest first, after `begin` and before `before`.
 
-        `reached` of the result is the lowest position that the scan has covered. The result may have fewer events than
-        `limit` although further events match.
+        `reached` of the result is the lowest position that the scan has covered: it ends after at most `windows` ranges
+        of the ledger. The result may have fewer events than `limit` although further events match.
         """
         found = Found((), before)
-        for _ in range(WINDOWS):
+        for _ in range(windows):
             if found.reached <= begin + 1 or len(found.events) == limit:
                 break
             async with self._turns, self._engine.connect() as conn:

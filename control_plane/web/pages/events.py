@@ -31,7 +31,8 @@ async def show_list(visit: Visit) -> Response:
     """
     chosen = {name: visit.query(name) for name in _FILTERS}
     api: dict[str, Any] = {name: value for name, value in chosen.items() if name not in ("node", "stream")}
-    if chosen["type"] is None and chosen_level(visit) == "important":
+    only_important = chosen["type"] is None and chosen_level(visit) == "important"
+    if only_important:
         api["type"] = sorted(IMPORTANT)
     times = {name: visit.moment(name) for name in ("from", "to")}
     streams = await _streams(visit, chosen["stream"], chosen["node"])
@@ -46,12 +47,24 @@ async def show_list(visit: Visit) -> Response:
         ),
         read_seal(visit),
     )
+    events, next_cursor = listed["items"], listed["next_cursor"]
+    is_searching = next_cursor is not None and len(events) < TIMELINE_PAGE
     return visit.render(
         "events.html",
-        events=timeline_of(visit, listed["items"], seal),
-        next_cursor=listed["next_cursor"],
+        events=timeline_of(visit, events, seal, filtered=only_important or any(chosen.values())),
+        only_important=only_important,
+        page_size=TIMELINE_PAGE,
+        is_searching=is_searching,
+        searched_back_to=await _time_before(visit, next_cursor) if is_searching else None,
+        next_cursor=next_cursor,
         chosen=chosen,
     )
+
+
+async def _time_before(visit: Visit, cursor: str) -> str | None:
+    """Return the time of the newest event before a cursor of the list; None if there is none."""
+    events = (await visit.get("events", order="desc", limit=1, cursor=cursor))["items"]
+    return events[0]["recorded_at"] if events else None
 
 
 async def _streams(visit: Visit, stream: str | None, node: str | None) -> list[str]:

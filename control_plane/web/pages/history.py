@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from control_plane.web.cookies import ROOT
 from control_plane.web.pages.holdings import holdings
-from control_plane.web.rendering import fields_of
+from control_plane.web.rendering import field_names, fields_of, holds_slots
 from control_plane.web.timeline import read_seal
 from control_plane.web.visits import Visit, both, nothing, problem, see_other
 
@@ -19,8 +19,12 @@ _CHANGES: Final = 100
 _STREAMS: Final = frozenset({"allocation", "node", "slot"})
 """Kinds of resources that have a stream of events of their own."""
 _QUERY: Final = ("kind", "name", "at", "from", "compared")
-_LEFT_OUT: Final = frozenset({"id", "version", "generation"})
-"""Fields of a resource that the page leaves out: its name, which is the title, and its counters."""
+_LEFT_OUT: Final = frozenset({
+    ("id",), ("version",), ("generation",), ("holders", "slot", "id"), ("holders", "slot", "allocation_id"),
+})  # fmt: skip
+"""Fields of a resource that the page leaves out, by the names in their paths: its name, which is the title, its
+counters, and the names of a holder's slot and allocation, which other fields have.
+"""
 
 
 class Slider(NamedTuple):
@@ -30,6 +34,16 @@ class Slider(NamedTuple):
     last: int
     shown: int
     marks: Sequence[int]
+
+    @property
+    def begin(self) -> str:
+        """The time of the first change, in the format of the API."""
+        return datetime.fromtimestamp(self.first, UTC).isoformat()
+
+    @property
+    def ticks(self) -> list[int]:
+        """The places of the marks between the ends of the slider, in thousandths of its length."""
+        return [1000 * (each - self.first) // (self.last - self.first) for each in self.marks]
 
 
 class Difference(NamedTuple):
@@ -69,8 +83,9 @@ async def show(visit: Visit) -> Response:
         "history.html",
         found=found,
         held=await holdings(visit, kind, found["state"], visit.at),
-        changes={**changes, "changes": [_shown(each) for each in changes["changes"]]},
-        rows=[each for each in fields_of(found["state"]) if each[0] not in _LEFT_OUT],
+        changes={**changes, "changes": [_shown(each) for each in reversed(changes["changes"])]},
+        rows=[each for each in fields_of(found["state"]) if field_names(each[0]) not in _LEFT_OUT],
+        has_former_slots=_has_former_slots(kind, found["state"]),
         slider=_slider(found, changes["changes"], first and first["changes"]),
         neighbours=_neighbours(found["at"]["position"], changes["changes"]),
         difference=None if compared_to is None else [*_differences(compared_to)],
@@ -82,9 +97,14 @@ async def show(visit: Visit) -> Response:
     )
 
 
+def _has_former_slots(kind: str, state: Mapping[str, Any] | None) -> bool:
+    """Return whether the state is that of an allocation that no longer has the slots that it names."""
+    return kind == "allocation" and state is not None and bool(state["slots"]) and not holds_slots(state)
+
+
 def _shown(change: Mapping[str, Any]) -> dict[str, Any]:
     """Return a change without the fields that the page leaves out."""
-    fields = [each for each in change["fields"] if each["path"].removeprefix("/") not in _LEFT_OUT]
+    fields = [each for each in change["fields"] if field_names(each["path"]) not in _LEFT_OUT]
     return {**change, "fields": fields}
 
 
@@ -139,5 +159,5 @@ def _differences(sides: Mapping[str, Any]) -> Iterator[Difference]:
     """Yield the fields that differ between the two states of a response with changes."""
     before, after = dict(fields_of(sides["before"])), dict(fields_of(sides["after"]))
     for field in {**before, **after}:
-        if before.get(field) != after.get(field) and field not in _LEFT_OUT:
+        if before.get(field) != after.get(field) and field_names(field) not in _LEFT_OUT:
             yield Difference(field, before.get(field), after.get(field))

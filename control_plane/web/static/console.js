@@ -1,11 +1,12 @@
-// The script of the console. Pages work without it: it refreshes a page that shows something live, shows the preview of
-// a form, copies texts, and moves in time. It never makes markup from data: a refreshed part is the server's own, escaped page.
+// The script of the console. Pages work without it: it refreshes a page that shows something live, continues a search,
+// shows the preview of a form, copies texts, and moves in time. It never makes markup from data: a refreshed part is the server's own, escaped page.
 "use strict";
 
 const REFRESH_MS = 300;
 const RETRY_MS = 3000;
 const PREVIEW_MS = 400;
 const POLL_MS = 1500;
+const SEARCH_MS = 300;
 const MOST_VIEWS = 50;
 
 prepare(document);
@@ -207,6 +208,39 @@ async function poll(root) {
     else shown.textContent = "Live updates are interrupted; trying again";
   }
   shown.hidden = true;
+}
+
+const search = document.querySelector("[data-search]");
+if (search) continueSearch(search);
+
+// Continues the search for events that match few filters, of which the server reads a part of the ledger per request, and
+// appends what it finds, until the page is full. A hidden page does not continue. Pauses keep the search below the quota.
+async function continueSearch(root) {
+  const rows = root.querySelector(".events tbody");
+  let state = root.querySelector("[data-search-state]");
+  let found = Number(state.dataset.found);
+  let next = state.querySelector("p > [rel=next]");
+  let pause = SEARCH_MS;
+  while (next && found < Number(root.dataset.search)) {
+    await new Promise((resolve) => setTimeout(resolve, pause));
+    if (document.hidden) continue;
+    const response = await fetch(next.href).catch(() => null);
+    if (response && response.redirected) { leadToLogin(response); return; }
+    pause = response && response.ok ? SEARCH_MS : RETRY_MS;
+    if (pause === RETRY_MS) continue;
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    const more = document.adoptNode(page.querySelector(".events tbody"));
+    if (!found) rows.replaceChildren(...more.children);
+    else rows.append(...more.querySelectorAll("tr[id]"));
+    const fresh = document.adoptNode(page.querySelector("[data-search-state]"));
+    found += Number(fresh.dataset.found);
+    // A reader that has the focus on the link keeps it.
+    const focused = state.contains(document.activeElement);
+    state.replaceWith(fresh);
+    state = fresh;
+    next = state.querySelector("p > [rel=next]");
+    if (focused && next) next.focus();
+  }
 }
 
 const live = document.querySelector("[data-live]");

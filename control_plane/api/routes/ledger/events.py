@@ -1,5 +1,7 @@
 """`/v1/events`: list and watch the events of the ledger."""
 
+from typing import Final
+
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
@@ -14,6 +16,10 @@ from control_plane.api.views.views import EventView
 from control_plane.decisions.access import Scope
 from events.values import Position
 
+NEWEST_WINDOWS: Final = 10
+"""Maximum number of ledger ranges that are scanned for one page of the newest events: a search that takes several
+pages can show its progress.
+"""
 router = APIRouter(prefix="/v1/events", tags=["events"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 
 
@@ -40,7 +46,7 @@ async def list_events(
         last = await held(request, cursor)
         before = Position(end + 1) if cursor is None else min(last.position, Position(end + 1))
         begin = max((await held(request, after)).position, begin)
-        return page_of_newest(await feed.past.newest(pick, begin, before, limit), begin)
+        return page_of_newest(await feed.past.newest(pick, begin, before, limit, NEWEST_WINDOWS), begin)
     held_at = await held(request, cursor or after)
     found = await feed.past.full_page(pick, max(held_at.position, begin), end, limit)
     return event_page(found, end)
