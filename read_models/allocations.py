@@ -5,7 +5,7 @@ The state of an allocation is computed from the events of its own stream; these 
 events.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
@@ -90,10 +90,11 @@ async def page(
     limit: int,
     descending: bool = True,
     upto: Position | None = None,
+    among: Collection[Position] | None = None,
 ) -> list[Requested]:
     """Return one page of the allocation requests that have all labels of `labelled`, each in the form `name=value`;
-    newest first or oldest first. With `within`, only those in these projects, and with `upto` only those that were
-    recorded up to this position.
+    newest first or oldest first. With `within`, only those in these projects, with `upto` only those that were recorded
+    up to this position, and with `among` only those at these positions.
     """
     query, position = sa.select(allocation), allocation.c.position
     if within is not None:
@@ -108,12 +109,33 @@ async def page(
         position = given.c.position
     if upto is not None:
         query = query.where(position <= upto)
+    if among is not None:
+        query = query.where(allocation.c.position.in_(among))
     place = None if after is None else (after,)
     query = keyset(query, [position], place, limit, descending=descending)
     return [
         Requested(Position(row.position), AllocationId(row.allocation_id))
         for row in await conn.execute(query)
     ]
+
+
+async def with_ids(
+    conn: AsyncConnection, first: str, last: str, end: str, *, compared: int, limit: int
+) -> list[Position]:
+    """Return the positions of the newest requests of allocations with ids from `first` to `last` that end with `end`.
+    Only the newest `compared` ids of the range are compared with `end`.
+    """
+    name = allocation.c.allocation_id
+    newest = (
+        sa.select(allocation)
+        .where(name.between(first, last))
+        .order_by(name.desc())
+        .limit(compared)
+        .subquery()
+    )
+    ended = sa.select(newest.c.position).where(sa.func.right(newest.c.allocation_id, len(end)) == end)
+    query = ended.order_by(newest.c.allocation_id.desc()).limit(limit)
+    return [Position(each) for each in await conn.scalars(query)]
 
 
 async def positions(

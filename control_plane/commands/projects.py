@@ -7,11 +7,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions.access import unknown_project
 from control_plane.decisions.catalogue import retired_entry, unknown_entry
-from control_plane.decisions.projects import against_changing, against_erasing
+from control_plane.decisions.projects import against_archiving, against_changing, against_erasing
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName, refuse_if
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.work.task_rows import redact_orders
+from events.derived.quotas import QuotaUse
 from events.ledger import project_keys
 from events.ledger.append import Change
 from events.ledger.connection import ledger_connection
@@ -28,6 +29,7 @@ from events.values import ProjectId, SkuName, stream_of_project
 from read_models import catalogue, projects
 from read_models.projections import redactions
 from read_models.projects import ProjectRow
+from read_models.quota_use import used_by
 
 
 def create_project(
@@ -113,13 +115,8 @@ def archive_project(name: ProjectId, reason: str, origin: Origin) -> Command:
         row = await _locked(transaction.conn, name)
         if row.archived is not None:
             return Decision((), origin.at(transaction.now))
-        if running := await _running(transaction.conn, name):
-            raise Conflict(
-                Objection(
-                    "project_in_use",
-                    f"allocations of project {name} still hold slots: {', '.join(running)}; release them first",
-                )
-            )
+        used, holding = await _used(transaction.conn, name), await _running(transaction.conn, name)
+        refuse_if(against_archiving(name, row.archived, used, holding))
         change = Change(stream_of_project(name), row.version, (ProjectArchived(name, reason),))
         return Decision((change,), origin.at(transaction.now))
 
@@ -139,7 +136,8 @@ def erase_personal_data(name: ProjectId, reason: str, origin: Origin) -> Command
         row = await _locked(conn, name)
         # First the requests that wait: one that is placed meanwhile then holds slots.
         waiting = [str(each) for each in await conn.scalars(_WAITING, {"project": name})]
-        refuse_if(against_erasing(name, waiting, await _running(conn, name)))
+        holding = await _running(conn, name)
+        refuse_if(against_erasing(name, await _used(conn, name), holding, waiting))
         destroyed = await project_keys.destroy(await ledger_connection(conn), name)
         if not destroyed:
             return Decision((), origin.at(transaction.now))
@@ -189,6 +187,11 @@ _RUNNING = sa.text(
 _WAITING = sa.text(
     "select allocation_id from read.waiting where project = :project and is_waiting order by allocation_id limit 5"
 )
+
+
+async def _used(conn: AsyncConnection, name: ProjectId) -> QuotaUse:
+    holder = stream_of_project(name)
+    return (await used_by(conn, [holder]))[holder]
 
 
 async def _running(conn: AsyncConnection, name: ProjectId) -> list[str]:

@@ -32,8 +32,10 @@ class Field(NamedTuple):
 
     name: str
     label: str
-    kind: Literal["text", "number", "money", "choice", "lines"] = "text"
-    """The label of `money` is shown with the currency of the deployment."""
+    kind: Literal["text", "number", "money", "choice", "several", "lines"] = "text"
+    """The label of `money` is shown with the currency of the deployment. `several` are checkboxes, one for each of
+    `choices`; the value has the chosen ones, separated by spaces.
+    """
     required: bool = True
     value: str = ""
     example: str = ""
@@ -68,6 +70,8 @@ class Action(NamedTuple):
     """Word between the title and the resource in headings, such as `of` in `Renew lease of allocation`."""
     facts: Callable[[Visit, View], Awaitable[Mapping[str, Any]]] | None = None
     """Returns further facts that matter for this action. Its form shows them after the facts of the resource."""
+    warning: Callable[[Visit, View], Awaitable[str | None]] | None = None
+    """Returns what the action does to the login of the user itself; None: nothing."""
     initial: Callable[[View], Names] | None = None
     """Returns the initial values of fields that follow from the present state."""
     choices: Callable[[View], Mapping[str, tuple[str, ...]]] | None = None
@@ -255,6 +259,7 @@ async def _form(
         label=label,
         shown=None if label == NEW else label if resource.title is None else resource.title(view),
         facts=await resource.facts_for(visit, action, view),
+        warning=None if action.warning is None else await action.warning(visit, view),
         state=view.get("state"),
         allowed=view["allowed_actions"][action.allowed_by],
         fields=[*_offered(action, view, values)],
@@ -273,9 +278,10 @@ def _offered(action: Action, view: View, values: Mapping[str, str]) -> Iterator[
     choices = {} if action.choices is None else action.choices(view)
     for each in action.fields:
         if offered := choices.get(each.name):
-            chosen = values.get(each.name, "")
-            added = () if chosen in offered else (chosen,)
-            yield each._replace(kind="choice", choices=(*added, *offered))
+            value, is_several = values.get(each.name, ""), each.kind == "several"
+            chosen = value.split() if is_several else [value]
+            added = [one for one in chosen if one not in offered]
+            yield each._replace(kind="several" if is_several else "choice", choices=(*added, *offered))
         else:
             yield each
 
@@ -302,6 +308,13 @@ def by_scope(visit: Visit, *actions: str, scope: str) -> View:
 def seconds(amount: str, unit: str, factor: int) -> int:
     """Return the seconds of an amount that a form has, such as `1` or `0.5`, in units of `factor` seconds. Raises
     `Refusal`.
+    """
+    return scaled(amount, unit, factor)
+
+
+def scaled(amount: str, unit: str, factor: int) -> int:
+    """Return an amount that a form has in a unit, such as `1` or `0.5`, in the smaller unit of the API: `factor` of it
+    are one `unit`. Raises `Refusal`.
     """
     try:
         return round(float(amount) * factor)

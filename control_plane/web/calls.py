@@ -51,8 +51,10 @@ class Refusal(Exception):
 
 
 def path_of(*segments: str) -> str:
-    """Return an API path of these segments, such as `/v1/nodes/n1`. No segment can leave its place in the path."""
-    return "/v1/" + "/".join(quote(each, safe="") for each in segments)
+    """Return an API path of these segments, such as `/v1/nodes/n1`; without segments, `/v1`. No segment can
+    leave its place in the path.
+    """
+    return "/".join(["/v1", *(quote(each, safe="") for each in segments)])
 
 
 def url_of(path: str, query: Query) -> str:

@@ -68,6 +68,21 @@ _KINDS: Final = frozenset({
 """Kinds of resources that stand before a name at the beginning of a sentence. Other words do not: in `the scope
 allocations:write is missing`, `scope` is not the name of a project.
 """
+LIMIT_LABELS: Final = {
+    "slots": "Slots",
+    "gpus": "GPUs",
+    "vcpus": "vCPUs",
+    "memory_mib": "Memory",
+    "public_addresses": "Whole public addresses",
+    "public_ports": "Public ports",
+    "waiting_requests": "Waiting requests",
+    "max_lease_seconds": "Longest lease",
+    "price_per_hour": "Price per hour",
+    "budget_per_month": "Budget per calendar month",
+}
+"""Labels of the limits of projects and callers, by their names in the API."""
+LIMIT_UNITS: Final = {"memory_mib": ("GiB", 1024), "max_lease_seconds": ("hours", 3600)}
+"""Units of the console for limits that have a smaller unit in the API, and their sizes in the smaller unit."""
 _LEASE_OVER: Final = ("releasing", "released", "failed")
 _ABBREVIATION: Final = re.compile(r"\bsku\b")
 _MINUTE: Final = 60
@@ -277,6 +292,21 @@ def money(value: str) -> Markup:
     return Markup('<span title="{}">{}</span>').format(amount(value), short)
 
 
+def quantity(value: str | int, limit: str) -> str | Markup:
+    """Return an amount of a limit in the unit of the console; money with two decimals."""
+    if limit in ("price_per_hour", "budget_per_month"):
+        return money(str(value))
+    unit, _ = LIMIT_UNITS.get(limit, ("", 1))
+    return f"{amount(in_unit(value, limit))} {unit}".rstrip()
+
+
+def in_unit(value: str | int, limit: str) -> str:
+    """Return an amount of a limit in the unit of the console as a number, with at most 6 decimals."""
+    _, size = LIMIT_UNITS.get(limit, ("", 1))
+    whole, _, decimals = f"{Decimal(value) / size:.6f}".partition(".")
+    return f"{whole}.{decimals.rstrip('0')}".rstrip(".")
+
+
 def elapsed(seconds: float | None) -> str:
     """Return the time between two events, such as `120 ms`, `3.4 s` or `4 h 48 min`; empty if it is not known. Times of
     transactions that ran at once can be in another order than their positions: then the time is 0.
@@ -464,7 +494,7 @@ def _environment() -> Environment:
         "tone": tone_of, "fact": fact, "mark": mark_of, "slot_status": slot_status, "scalar": scalar, "as_json": as_json, "elapsed": elapsed,
         "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount, "money": money,
         "breakable": breakable, "mib": mib, "field_name": field_name, "span_in_words": span_in_words, "unnamed": unnamed,
-        "blocking": blocking, "obstacle": obstacle, "readable": readable,
+        "blocking": blocking, "obstacle": obstacle, "readable": readable, "quantity": quantity,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(
@@ -472,6 +502,7 @@ def _environment() -> Environment:
         slot_statuses=SLOT_STATUSES,
         forms_of_times=FORMS,
         holds_slots=holds_slots,
+        limit_labels=LIMIT_LABELS,
         is_lease_over=is_lease_over,
         new_key=lambda: str(uuid4()),
         without_cursor=_without_cursor,

@@ -79,8 +79,15 @@ class Form:
         """Return all values of a field that the form has several times, such as a checkbox."""
         return [value for each, value in self._every if each == name]
 
+    def listed(self, name: str) -> list[str]:
+        """Return the words of all values of a field, such as those of chosen checkboxes."""
+        return " ".join(self.every(name)).split()
+
     def values(self) -> Mapping[str, str]:
-        return self._fields
+        """Return the value of each field; of a field that the form has several times, all of them, separated by
+        spaces.
+        """
+        return {name: " ".join(self.every(name)) for name in self._fields}
 
 
 async def read_form(request: Request, secret: str) -> Form:

@@ -9,12 +9,14 @@ from random import Random
 from typing import Final, NamedTuple
 
 from events.projects import ProjectLimits
-from events.values import NodeId, ProjectId, SkuName
+from events.values import NodeId, ProjectId, ServiceAccountId, SkuName
 
 SMALL: Final = SkuName("c1.small")
 LARGE: Final = SkuName("c1.large")
 ADMIN: Final = "user:example/ada"
-_CALLERS: Final = ("user:example/ben", "user:example/chloe", "user:example/dan", "service-account:nightly")
+NIGHTLY: Final = ServiceAccountId("nightly")
+"""Service account that requests allocations."""
+_CALLERS: Final = ("user:example/ben", "user:example/chloe", "user:example/dan", f"service-account:{NIGHTLY}")
 _TEAMS: Final = ("perception", "training", "evaluation", "batch")
 _NIGHT: Final = 0.35
 """Rate of requests at night, compared with the rate at noon."""

@@ -29,6 +29,7 @@ from control_plane.commands.nodes import register_node
 from control_plane.commands.placement_request import NewAllocation
 from control_plane.commands.placing import create_allocation
 from control_plane.commands.projects import create_project, set_limits, set_reservation
+from control_plane.commands.service_accounts import create_service_account
 from control_plane.commands.slots import approve_slot, reprovision_slot, retire_slot
 from control_plane.decisions.refusals import Refused
 from control_plane.handle import Command, Handle
@@ -42,7 +43,7 @@ from control_plane.version import release
 from control_plane.work import tables
 from control_plane.work.report_budget import Limits
 from deploy.demo.clock import DemoClock
-from deploy.demo.plan import ADMIN, LARGE, PROJECTS, SMALL, DemoNode, PlannedAllocation, SlotSize
+from deploy.demo.plan import ADMIN, LARGE, NIGHTLY, PROJECTS, SMALL, DemoNode, PlannedAllocation, SlotSize
 from deploy.embedded.lab_catalogue import SMALL as LAB_SMALL
 from deploy.embedded.lab_catalogue import publish_with
 from events.allocations import (
@@ -53,6 +54,7 @@ from events.allocations import (
     PlacedSlot,
 )
 from events.facts import Reason
+from events.service_accounts import ServiceAccountCreated
 from events.values import (
     AllocationId,
     ImageName,
@@ -148,7 +150,7 @@ class Recorder:
     # Catalogue, projects and nodes
 
     async def found(self) -> None:
-        """Create the catalogue and the projects."""
+        """Create the catalogue, the projects and the service account."""
         await publish_with(self.handle)
         for name, (size, price) in _SIZES.items():
             content = msgspec.structs.replace(
@@ -165,6 +167,11 @@ class Recorder:
             origin = self.origin("POST /v1/projects")
             await self.do(create_project(each.name, each.description, origin, lambda made: made.project))
             await self.do(set_limits(each.name, each.limits, self.origin("PUT /v1/projects/limits")))
+        account = ServiceAccountCreated(
+            NIGHTLY, "Trains and evaluates models at night", "caller", tuple(each.name for each in PROJECTS)
+        )
+        origin = self.origin("POST /v1/service-accounts")
+        await self.do(create_service_account(account, origin, lambda made: made.account))
 
     async def raise_price(self) -> None:
         size, _ = _SIZES[SMALL]

@@ -74,6 +74,7 @@ async def test_demo_data_are_a_consistent_history_with_times_in_the_past_and_wit
     types = Counter(str(name) for (name,) in rows(database, "select type from ledger.event"))
     for name in (
         *(
+            "service_account.created",
             "allocation.activated",
             "allocation.released",
             "allocation.replaced",

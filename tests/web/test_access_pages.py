@@ -1,5 +1,7 @@
 """Pages of API keys, service accounts and sessions in the web console, as each role."""
 
+from typing import Any
+
 import pytest
 
 from tests.api.access.principals import create_account, create_project, issue, key_of_account
@@ -34,13 +36,17 @@ def accepts(plane: RunningPlane, secret: str) -> bool:
 def test_issued_key_is_accepted_and_only_the_response_to_its_form_has_the_secret(
     plane: RunningPlane, admin: Browser
 ) -> None:
-    fields = {
+    fields: dict[str, Any] = {
         "name": "robot",
         "role": "caller",
         "projects": "other",
-        "scopes": "allocations:read",
+        "scopes": ["allocations:read", "events:read"],
         "days": "2",
     }
+    form = admin.open("/access/new/issue-key")
+    boxes = [found for tag, found in form.tags if tag == "input" and found.get("name") == "scopes"]
+    assert {"access:write", "allocations:read"} < {found["value"] for found in boxes}
+    assert not [found for found in boxes if "checked" in found]
     issued = admin.submit("/access/new/issue-key", **fields, idempotency_key="issue-1")
     assert (issued.status, issued.response.headers["cache-control"]) == (201, "no-store")
     secret = secret_of(issued)
@@ -50,7 +56,7 @@ def test_issued_key_is_accepted_and_only_the_response_to_its_form_has_the_secret
 
     [target] = [each for each in issued.attributes("a", "href") if "/access/keys/robot-" in each]
     page = admin.open(target.removeprefix("/ui"))
-    for text in ("robot", "caller", "other", "allocations:read", "in 1 d"):
+    for text in ("robot", "caller", "other", "Scopes allocations:read, events:read ", "in 1 d"):
         assert text in page.text, text
     for path in (target.removeprefix("/ui"), "/access/keys"):
         assert secret not in admin.open(path).response.text
@@ -61,6 +67,7 @@ def test_issued_key_is_accepted_and_only_the_response_to_its_form_has_the_secret
     assert ("The API key was revoked." in revoked.text, HOSTILE in revoked.text) == (True, True)
     assert not accepts(plane, secret)
     assert confirm in admin.open("/access/keys?state=revoked").text
+    assert "Last used (up to 1 min late)" in admin.open("/access/keys").text
     assert confirm not in admin.open("/access/keys?state=active").text
 
 
@@ -69,12 +76,40 @@ def test_rotated_key_has_a_successor_with_a_secret_of_its_own(plane: RunningPlan
     form = admin.open(f"/access/keys/{old.id}/rotate").text
     assert "The secret of the new key is shown once." in form
     assert "Last used none recorded" in form
-    rotated = admin.submit(f"/access/keys/{old.id}/rotate", hours="0")
+    assert "You are logged in with this key." not in form
+    assert admin.submit(f"/access/keys/{old.id}/rotate", hours="0").status == 422, "it is not confirmed"
+    rotated = admin.submit(f"/access/keys/{old.id}/rotate", hours="0", confirm=old.id)
     assert accepts(plane, secret_of(rotated))
     assert not accepts(plane, old.secret)
     page = admin.open(f"/access/keys/{old.id}")
     assert "Replaced by rotated-" in page.text
     assert f"/ui/access/keys/{old.id}/rotate" not in page.attributes("a", "href")
+
+
+def test_key_of_the_login_is_marked_and_its_forms_state_that_the_session_ends(plane: RunningPlane) -> None:
+    own, other = issue(plane, "own", "admin"), issue(plane, "second", "admin")
+    user = logged_in(plane, own.secret)
+    assert f"{own.id} the key you are logged in with" in user.open("/access/keys").text
+    assert f"{other.id} the key you" not in user.open("/access/keys").text
+    page = user.open(f"/access/keys/{own.id}")
+    assert "You are logged in with this key. Your session ends when the key is revoked" in page.text
+    assert "none recorded" not in page.text or "Up to 1 min late" in page.text
+    for action, stated in (("rotate", "with 0 hours, at once"), ("revoke-key", "Your session ends at once")):
+        assert stated in user.open(f"/access/keys/{own.id}/{action}").text
+        assert "You are logged in" not in user.open(f"/access/keys/{other.id}/{action}").text
+    rotated = user.submit(f"/access/keys/{own.id}/rotate", hours="1", confirm=own.id)
+    assert accepts(plane, secret_of(rotated))
+    assert user.open("/access/keys").status == 200, "the replaced key is accepted for another hour"
+    revoked = user.submit(f"/access/keys/{own.id}/revoke-key", reason="old", confirm=own.id)
+    assert revoked.path.startswith("/ui/login?")
+
+    account = logged_in(plane, key_of_account(plane, create_account(plane, "robots", "admin")).secret)
+    form = account.open("/access/service-accounts/robots/disable")
+    assert "You are logged in as this service account." in form.text
+    [end] = [
+        each for each in account.open("/access/sessions").attributes("a", "href") if each.endswith("/end")
+    ][:1]
+    assert "it is logged out" in account.open(end.removeprefix("/ui")).text
 
 
 def test_refused_form_of_a_key_keeps_what_was_entered_and_issues_nothing(
@@ -92,6 +127,8 @@ def test_refused_form_of_a_key_keeps_what_was_entered_and_issues_nothing(
         refused = admin.submit("/access/new/issue-key", **fields)
         assert refused.status == 422, wrong
         assert fields["projects"] in refused.attributes("input", "value"), wrong
+        checked = [found["value"] for tag, found in refused.tags if tag == "input" and "checked" in found]
+        assert checked == fields.get("scopes", "").split(), wrong
     assert plane.last_position() == position
 
 

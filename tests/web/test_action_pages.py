@@ -110,8 +110,10 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_fo
     assert "● suitable enough free slots meet the request" in placement
     slot = admin.open("/nodes/n1/slots/0").text
     assert "Approve… A new or retired slot can be used" in slot, "an allowed action is explained too"
-    erase = admin.open("/projects/default/erase").text
-    assert "Must be released first slots: 1, waiting requests: 0" in erase
+    erase = admin.open("/projects/default/erase")
+    assert "Must be released first slots: 1, waiting requests: 0" in erase.text
+    assert "Not possible: allocations of project default still hold 1 slot; release them first" in erase.text
+    assert "disabled" in next(found for tag, found in erase.tags if tag == "fieldset")
     slot_form = admin.open("/nodes/n2/slots/0/reprovision").text
     assert ("MAC address" in slot_form, "IP address" in slot_form) == (True, True)
 

@@ -11,7 +11,7 @@ import pytest
 from control_plane.web.moments import api_moment
 from tests.api.access.principals import Key, create_project, issue
 from tests.api.api_process import api_process
-from tests.api.node import KEY, admit
+from tests.api.node import KEY, admit, allocate
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import TLS_CONTEXT, RunningPlane
 from tests.waiting import until
@@ -380,6 +380,32 @@ def test_search_finds_a_resource_by_id_name_and_address(admin: Browser, running:
         assert (page.status, page.path) == (200, path)
     for text in ("absent", "9" * 18, "9" * 19):
         assert "Nothing that you may read" in admin.open("/search", q=text).text
+
+
+def test_search_finds_an_allocation_and_a_task_by_the_shortened_id(
+    admin: Browser, running: RunningAllocation
+) -> None:
+    task = admin.open("/tasks").attributes("a", "href")
+    name = next(each for each in task if each.startswith("/ui/tasks/")).rpartition("/")[2]
+    begin, end = running.id[:8], running.id[-6:]
+    found = {
+        f"{begin}…{end}": f"/ui/allocations/{running.id}",
+        f"{begin}...{end}": f"/ui/allocations/{running.id}",
+        running.id[:29]: f"/ui/allocations/{running.id}",
+        f"{name[:8]}…{name[-4:]}": f"/ui/tasks/{name}",
+    }
+    for text, path in found.items():
+        page = admin.open("/search", q=text)
+        assert (page.status, page.path) == (200, path), text
+    other = allocate(running.plane, wait_for_capacity=True).json()["id"]
+    until(lambda: other in admin.open("/allocations").response.text, "the other allocation is listed")
+    listed = admin.open("/search", q=begin)
+    assert {f"/ui/allocations/{each}" for each in (running.id, other)} <= {*listed.attributes("a", "href")}
+    assert f"Allocation {other}" in listed.text
+    with running.plane.client() as client:
+        assert client.delete(f"/allocations/{other}").is_success
+    for text in (f"{begin}…zzzzzz", "alc-zzzz", "deadbeef-cafe1", f"{begin}…{end}…{end}"):
+        assert "Nothing that you may read" in admin.open("/search", q=text).text, text
 
 
 def test_field_of_the_search_names_what_it_finds_and_that_a_time_may_follow(admin: Browser) -> None:

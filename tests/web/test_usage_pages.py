@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -38,6 +38,11 @@ def test_each_figure_of_the_usage_links_to_its_entries_and_they_link_to_their_ev
     running: RunningAllocation, admin: Browser, group: str
 ) -> None:
     page = admin.open("/usage", group_by=group)
+    kind, _, label = group.partition(":")
+    assert f'<option value="{kind}" selected>' in page.response.text
+    if label:
+        chosen = admin.open("/usage", group_by=kind, group_label=label)
+        assert "By label team Usage by label team Label team Slot-hours" in chosen.text
     targets = [each for each in page.attributes("a", "href") if each.startswith("/ui/usage/entries")]
     assert len(targets) == 2, "the total and the only group must link to their entries"
     for target in targets:
@@ -82,9 +87,15 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
     begin = granted_at(running) - timedelta(seconds=1)
     end = begin + timedelta(seconds=1) + MILLISECOND
     form = admin.open("/usage/periods/open/close")
-    month = get(running.plane, "/usage/periods/open")["starts_at"][:7]
-    assert f"Close the billing period {month} " in form.text
-    assert month in form.attributes("input", "value")
+    opened = get(running.plane, "/usage/periods/open")["starts_at"]
+    name, starts_at, ends_at = (
+        found["value"] or ""
+        for tag, found in form.tags
+        if tag == "input" and found.get("name") in ("name", "starts_at", "ends_at")
+    )
+    assert f"Close the billing period {name} " in form.text
+    assert re.fullmatch(r"until-[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{4}", name), "the month has not ended"
+    assert starts_at == opened < ends_at < text(datetime.now(UTC))
     assert "in the future: until then, only a shorter period can be closed" in form.text
     assert "disabled" not in next(found for tag, found in form.tags if tag == "fieldset"), (
         "a shorter period can be closed now"
@@ -104,17 +115,20 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
 
 
 def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAllocation, admin: Browser) -> None:
-    limited = admin.submit("/projects/red/limits", budget_per_month="100.00", slots="5")
+    amounts = {"memory_gib": "1.5", "max_lease_hours": "720"}
+    limited = admin.submit("/projects/red/limits", budget_per_month="100.00", slots="5", **amounts)
     assert "The limits were recorded." in limited.text
-    budget = get(running.plane, "/projects/red")["budget"]
+    project = get(running.plane, "/projects/red")
+    budget, stored = project["budget"], project["limits"]
+    assert (stored["memory_mib"], stored["max_lease_seconds"]) == (1536, 2592000)
     for path in ("/usage", "/projects/red"):
         page = admin.open(path)
         assert "Project Budget (USD) Spent (USD) Committed (USD) Remaining (USD) red 100.00 " in page.text
         assert {budget["committed"], budget["remaining"]} <= {*page.attributes("span", "title")}
     limits = admin.open("/projects/red").text.partition("What Used Limit ")[2]
-    assert re.match(r"Slots 1 5 GPUs 0 none vCPUs 1 none Memory in MiB \d+ none Whole public", limits)
-    assert "Waiting requests 0 default Longest lease in seconds applies to each lease none " in limits
-    assert re.search(r"Price per hour \(USD\) \d+\.\d\d\d* none ", limits)
+    assert re.match(r"Slots 1 5 GPUs 0 none vCPUs 1 none Memory [\d.]+ GiB 1.5 GiB Whole public", limits)
+    assert "Waiting requests 0 16 default Longest lease applies to each lease 720 hours " in limits
+    assert re.search(r"Price per hour \(USD\) <?\d+\.\d\d none ", limits)
     assert re.search(r"Budget per calendar month \(USD\) [\d.]+ committed 100.00 ", limits)
     # The budget counts until the same time as the usage by project.
     rows = re.findall(r"red [\d.]+ (<?[\d.]+) ", admin.open("/usage").text)
@@ -126,6 +140,8 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
         found["name"]: found.get("value") for tag, found in form.tags if tag == "input" and "name" in found
     }
     assert (present["budget_per_month"], present["slots"]) == ("100.00", "5")
+    assert {name: present[name] for name in amounts} == amounts
+    assert "Default limit 16 waiting requests" in form.text
     assert re.search(
         r"In use now Slots: 1; vCPUs: 1; .*Price per hour \(USD\): [\d.]+; Budget per ", form.text
     )
@@ -163,6 +179,8 @@ def test_reservation_is_set_changed_and_removed_by_an_admin_only(
     [found] = reserved()
     assert (found["slots"], found["used"], found["unused"]) == (3, 1, 2)
     listed = admin.open("/reservations")
+    current = [found["href"] for tag, found in listed.tags if tag == "a" and "aria-current" in found]
+    assert current == ["/ui/projects"]
     assert "Reserved slots Held by the project Kept from others Missing" in listed.text
     assert f"red lab.small 3 1 2 ▲ {found['short_by']}" in listed.text
     assert "/ui/projects/red/reserve" in listed.attributes("a", "href")

@@ -4,22 +4,31 @@ A parameter that is given several times matches tasks with any of its values. A 
 parameter.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
+from uuid import UUID
 
 import sqlalchemy as sa
 from fastapi import Depends, Query
 from pydantic import AfterValidator
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.api.filters.short_ids import ShortId, short_id
 from control_plane.api.views.task_views import STATE
+from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.histories import allocation_placements
 from control_plane.work.tables import task
 from events.allocations import AllocationPlaced, AllocationReplaced
 from events.values import AllocationId, InvalidValue, NodeId, SlotId, allocation_id, node_id, node_of, slot_id
 from tasks.catalogue import CATALOGUE
 
+_BEGINNING: Final = re.compile(
+    r"[0-9a-f]{8}(-?|-[0-9a-f]{1,4}(-?|-[0-9a-f]{1,4}(-?|-[0-9a-f]{1,4}(-?|-[0-9a-f]{1,12}))))", re.ASCII
+)
+_LOWEST: Final = str(UUID(int=0))
+_HIGHEST: Final = str(UUID(int=2**128 - 1))
 State = Literal[
     "due", "sent", "waiting", "done", "refused", "failed", "poisoned", "superseded", "cancelled", "expired"
 ]
@@ -46,6 +55,17 @@ Of = Annotated[
     Query(max_length=64, description="List only tasks of this allocation."),
     _if_given(allocation_id),
 ]
+ShortIds = Annotated[
+    str | None,
+    Query(
+        alias="id",
+        max_length=64,
+        description=(
+            "List only tasks with an id that begins like this, or that begins and ends like this, as in"
+            " `019ad1f2…4b7c`; the beginning has at least 8 characters."
+        ),
+    ),
+]
 States = Annotated[
     list[State],
     Query(default_factory=list, alias="state", max_length=10, description="List only tasks in these states."),
@@ -65,6 +85,7 @@ class WantedTasks:
     allocation: AllocationId | None
     states: tuple[str, ...]
     kinds: tuple[str, ...]
+    short_id: ShortId | None = None
 
     async def conditions(self, conn: AsyncConnection) -> list[sa.ColumnElement[bool]]:
         """Return the filters as SQL conditions on the task list query, `task_views.ROWS`."""
@@ -91,6 +112,12 @@ class WantedTasks:
             yield STATE.in_(self.states)
         if self.kinds:
             yield task.c.kind.in_(self.kinds)
+        if self.short_id is not None:
+            first, last, end = UUID(self.short_id.first), UUID(self.short_id.last), self.short_id.end
+            yield sa.or_(task.c.order_id.between(first, last), task.c.task_id.between(first, last))
+            shown = sa.func.coalesce(task.c.task_id, task.c.order_id)
+            yield shown.between(first, last)
+            yield sa.func.right(sa.cast(shown, sa.Text), len(end)) == end
 
 
 async def _slots(conn: AsyncConnection, allocation: AllocationId) -> list[SlotId]:
@@ -103,7 +130,13 @@ async def _slots(conn: AsyncConnection, allocation: AllocationId) -> list[SlotId
 
 
 def _wanted(
-    states: States, kinds: Kinds, node: Node = None, slot: Slot = None, allocation: Of = None
+    states: States,
+    kinds: Kinds,
+    *,
+    node: Node = None,
+    slot: Slot = None,
+    allocation: Of = None,
+    part: ShortIds = None,
 ) -> WantedTasks:
     return WantedTasks(
         NodeId(node) if node else None,
@@ -111,7 +144,15 @@ def _wanted(
         AllocationId(allocation) if allocation else None,
         tuple(states),
         tuple(kinds),
+        None if part is None else _short_id(part),
     )
+
+
+def _short_id(raw: str) -> ShortId:
+    try:
+        return short_id(raw, "part of a task id", _BEGINNING, _LOWEST, _HIGHEST)
+    except InvalidValue as invalid:
+        raise Malformed(Objection("invalid_value", str(invalid), parameter="id")) from None
 
 
 Wanted = Annotated[WantedTasks, Depends(_wanted)]

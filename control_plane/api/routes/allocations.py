@@ -236,7 +236,7 @@ async def list_allocations(
             async def then(found: Sequence[allocations.Requested]) -> list[AllocationView]:
                 return await allocations_then(conn, [each.allocation_id for each in found], place.position)
 
-            upto = partial(page, conn, upto=place.position)
+            upto = partial(page, conn, upto=place.position, among=await wanted.positions(conn))
             listed = await filtered(upto, _id_and_place, then, wanted.condition, after=after, limit=limit)
         set_headers(response, place)
         return listed
@@ -248,7 +248,10 @@ async def list_allocations(
             return [view_of_history(refuse_unreadable(by_stream[stream]), principal) for stream in streams]
 
         listed = await filtered(
-            partial(page, conn), _id_and_place, now, wanted.condition, after=after, limit=limit
+            partial(page, conn, among=await wanted.positions(conn)),
+            *(_id_and_place, now, wanted.condition),
+            after=after,
+            limit=limit,
         )
         views = await with_queue(conn, listed.items)
         listed.items = await with_conditions(conn, views, plane_of(request).settings.unreachable_after)

@@ -38,7 +38,8 @@ class GroupView(BaseModel):
 class LimitsView(BaseModel):
     """Limits of requests. `body_bytes` is the maximum size of the body of a caller's request. A `key_lifetime_seconds`
     of null means that an API key may be issued without expiry. `session_lifetime_seconds` and `session_idle_seconds`
-    concern the sessions of callers.
+    concern the sessions of callers. `credential_use_seconds` is the longest time after which the last use of a key or
+    session is shown. `waiting_requests` applies to projects without a limit of their own.
     """
 
     body_bytes: int
@@ -49,6 +50,8 @@ class LimitsView(BaseModel):
     key_lifetime_seconds: int | None
     session_lifetime_seconds: int
     session_idle_seconds: int
+    credential_use_seconds: float
+    waiting_requests: int
 
 
 class LoginView(BaseModel):
@@ -95,6 +98,8 @@ async def capabilities(request: Request) -> CapabilitiesView:
             key_lifetime_seconds=None if most is None else min(int(most.total_seconds()), MAX_KEY_SECONDS),
             session_lifetime_seconds=int(settings.max_session_lifetime.total_seconds()),
             session_idle_seconds=settings.session_idle_seconds,
+            credential_use_seconds=settings.credential_use_seconds,
+            waiting_requests=settings.waiting_requests,
         ),
         logins=[
             LoginView(

@@ -109,7 +109,7 @@ def _view(
             reservation_view(row.project, sku, slots, supplied.get(sku))
             for sku, slots in row.reservations.items()
         ],
-        allowed_actions={} if principal is None else actions_on_project(principal, row),
+        allowed_actions={} if principal is None or used is None else actions_on_project(principal, row, used),
     )
 
 

@@ -2,10 +2,10 @@
 
 An action is allowed under the same conditions under which its route accepts a request: first the scope that the route
 requires (`against_scope`), then the function `against_...` of `control_plane.decisions` from which the command raises
-its refusal. These decisions use only the row of the resource and make no query. Conditions that need other data are not
-checked here, so a request can still be refused because of them: capacity, free addresses, the version of an agent, the
-slots that allocations of a project hold, and the fields of the request. An action that was taken before and would
-change nothing is allowed, because its route accepts the request.
+its refusal. These decisions use only the row of the resource, and of a project what it uses of its limits, and make no
+query. Conditions that need other data are not checked here, so a request can still be refused because of them:
+capacity, free addresses, the version of an agent, and the fields of the request. An action that was taken before and
+would change nothing is allowed, because its route accepts the request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,12 +34,13 @@ from control_plane.decisions.fleet.slots import (
 )
 from control_plane.decisions.ingress import IngressStates, against_opening_any
 from control_plane.decisions.keys import against_rotating
-from control_plane.decisions.projects import against_changing
+from control_plane.decisions.projects import against_archiving, against_changing, against_erasing
 from control_plane.decisions.refusals import Objection
 from control_plane.decisions.task_states import OrderRow
 from control_plane.decisions.task_states import against_cancelling as against_cancelling_order
 from control_plane.decisions.task_states import against_retrying as against_retrying_order
 from control_plane.work.tables import OPEN
+from events.derived.quotas import QuotaUse
 from events.entries import Entry
 from events.values import AllocationId, Position, SlotId
 from read_models.keys import KeyRow
@@ -112,14 +113,15 @@ def actions_on_ingress(principal: Principal) -> AllowedActions:
     return _decided(principal, Scope.ALLOCATIONS_WRITE, {"close": _NONE})
 
 
-def actions_on_project(principal: Principal, row: ProjectRow) -> AllowedActions:
-    """Return the actions on a project.
-
-    These conditions are not checked here: the project cannot be archived or erased while its allocations hold slots,
-    and it cannot be erased while its requests wait for capacity.
-    """
+def actions_on_project(principal: Principal, row: ProjectRow, used: QuotaUse) -> AllowedActions:
+    """Return the actions on a project. `used` is what it uses of its limits."""
     changing = against_changing(row.project, row.archived)
-    against = {"describe": changing, "set_limits": changing, "archive": _NONE, "erase": _NONE}
+    against = {
+        "describe": changing,
+        "set_limits": changing,
+        "archive": against_archiving(row.project, row.archived, used),
+        "erase": against_erasing(row.project, used),
+    }
     return _decided(principal, Scope.PROJECTS_WRITE, against)
 
 

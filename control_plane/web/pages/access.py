@@ -11,6 +11,7 @@ from control_plane.web.pages.access_actions import (
     ROLES,
     SERVICE_ACCOUNT_ACTIONS,
     SESSION_ACTIONS,
+    own_key,
 )
 from control_plane.web.visits import Visit, both
 
@@ -20,10 +21,16 @@ _KEYS_OF_ACCOUNT: Final = 100
 
 async def show_keys(visit: Visit) -> Response:
     chosen = {name: visit.query(name) for name in ("state", "role", "project", "service_account")}
-    listed = await visit.get("keys", cursor=visit.query("cursor"), limit=_LISTED, **chosen)
+    listed, own, delay = await both(
+        visit.get("keys", cursor=visit.query("cursor"), limit=_LISTED, **chosen),
+        own_key(visit),
+        _delay(visit),
+    )
     return visit.render(
         "keys.html",
         keys=listed["items"],
+        own=own,
+        delay=delay,
         next_cursor=listed["next_cursor"],
         chosen=chosen,
         roles=ROLES,
@@ -33,8 +40,10 @@ async def show_keys(visit: Visit) -> Response:
 
 
 async def show_key(visit: Visit) -> Response:
-    key = await visit.get("keys", visit.request.path_params["key"])
-    return visit.render("key.html", key=key, actions=KEY_ACTIONS)
+    key, own, delay = await both(
+        visit.get("keys", visit.request.path_params["key"]), own_key(visit), _delay(visit)
+    )
+    return visit.render("key.html", key=key, own=own, delay=delay, actions=KEY_ACTIONS)
 
 
 async def show_service_accounts(visit: Visit) -> Response:
@@ -53,14 +62,18 @@ async def show_service_accounts(visit: Visit) -> Response:
 
 async def show_service_account(visit: Visit) -> Response:
     name = visit.request.path_params["account"]
-    account, keys = await both(
+    account, keys, own, delay = await both(
         visit.get("service-accounts", name),
         visit.get("keys", service_account=name, limit=_KEYS_OF_ACCOUNT),
+        own_key(visit),
+        _delay(visit),
     )
     return visit.render(
         "service_account.html",
         account=account,
         keys=keys["items"],
+        own=own,
+        delay=delay,
         has_more=keys["next_cursor"] is not None,
         actions=SERVICE_ACCOUNT_ACTIONS,
         allowed=by_scope(visit, *CREATING, scope="access:write"),
@@ -70,12 +83,22 @@ async def show_service_account(visit: Visit) -> Response:
 async def show_sessions(visit: Visit) -> Response:
     chosen = {"state": visit.query("state") or "active", "actor": visit.query("actor")}
     query = {**chosen, "state": None if chosen["state"] == "any" else chosen["state"]}
-    listed = await visit.get("sessions", cursor=visit.query("cursor"), limit=_LISTED, order="desc", **query)
+    listed, delay = await both(
+        visit.get("sessions", cursor=visit.query("cursor"), limit=_LISTED, order="desc", **query),
+        _delay(visit),
+    )
     return visit.render(
         "sessions.html",
         sessions=listed["items"],
+        delay=delay,
         next_cursor=listed["next_cursor"],
         chosen=chosen,
         states=("active", "ended", "expired", "any"),
         ending=SESSION_ACTIONS["end"],
     )
+
+
+async def _delay(visit: Visit) -> float:
+    """Return the longest time in seconds after which the last use of a key or session is shown."""
+    seconds: float = (await visit.get())["limits"]["credential_use_seconds"]
+    return seconds

@@ -28,7 +28,7 @@ _ISSUED: Final = "key"
 _LIMITS: Final = (
     Field("role", "Role", "choice", value=ROLES[0], choices=ROLES, example=ROLES[0]),
     Field("projects", "Projects, separated by spaces (required for the role caller)", required=False),
-    Field("scopes", "Scopes, such as allocations:read, separated by spaces (empty: all of the role)", required=False),
+    Field("scopes", "Scopes (none chosen: all of the role)", "several", required=False),
 )  # fmt: skip
 _NAME: Final = Field(
     "name", "Name of the owner, such as ci: the id of the key begins with it", example="NAME"
@@ -41,12 +41,12 @@ _DAYS: Final = Field(
 
 def _limits(form: Form) -> dict[str, Any]:
     body: dict[str, Any] = {"role": form.text("role")}
-    return body | {name: form.text(name).split() for name in ("projects", "scopes") if form.text(name)}
+    return body | {name: form.listed(name) for name in ("projects", "scopes") if form.listed(name)}
 
 
 def _limit_words(form: Form) -> Words:
-    options = [word for each in form.text("projects").split() for word in ("--project", each)]
-    options += [word for each in form.text("scopes").split() for word in ("--scope", each)]
+    options = [word for each in form.listed("projects") for word in ("--project", each)]
+    options += [word for each in form.listed("scopes") for word in ("--scope", each)]
     return ("--role", form.text("role"), *options)
 
 
@@ -100,6 +100,46 @@ def _page_of_account(answer: View) -> str:
     return f"/access/service-accounts/{in_path(answer['id'])}"
 
 
+async def own_key(visit: Visit) -> str | None:
+    """Return the id of the API key with which the user logged in; None if it logged in at an identity provider."""
+    session = await visit.get("sessions", visit.user["credential"])
+    return session["credential"] if session["credential_kind"] == "key" else None
+
+
+def _scopes(view: View) -> dict[str, tuple[str, ...]]:
+    return {"scopes": view["scopes"]}
+
+
+async def _warn_of_rotating(visit: Visit, view: View) -> str | None:
+    if view["id"] != await own_key(visit):
+        return None
+    return (
+        "You are logged in with this key. Your session ends when the replaced key is no longer accepted: with 0 hours,"
+        " at once. Afterwards, log in with the new key, which is shown once."
+    )
+
+
+async def _warn_of_revoking(visit: Visit, view: View) -> str | None:
+    if view["id"] != await own_key(visit):
+        return None
+    return (
+        "You are logged in with this key. Your session ends at once, and this browser is logged out. Make sure that you"
+        " have another key."
+    )
+
+
+async def _warn_of_disabling(visit: Visit, view: View) -> str | None:
+    if visit.user["actor"] != f"service-account:{view['id']}":
+        return None
+    return "You are logged in as this service account. Your session ends at once, and this browser is logged out."
+
+
+async def _warn_of_ending(visit: Visit, view: View) -> str | None:
+    if view["id"] != visit.user["credential"]:
+        return None
+    return "This is your session in this browser: it is logged out."
+
+
 KEY_ACTIONS: Final = {
     "rotate": Action(
         "Rotate", "rotate",
@@ -107,11 +147,12 @@ KEY_ACTIONS: Final = {
         " given time. The secret of the new key is shown once.",
         _rotate, lambda name, form: ("keys", "rotate", *name, "--overlap", f"{form.text('hours')}h"),
         fields=(Field("hours", "Hours for which the replaced key is still accepted (0: it is refused at once)", "number", value="1", example="1"),),
-        made=_page_of_key, secret=_ISSUED,
+        made=_page_of_key, secret=_ISSUED, dangerous=True, asks_name=True, warning=_warn_of_rotating,
     ),
     "revoke-key": Action(
         "Revoke", "revoke", "The key is refused from now on, and its sessions end. This cannot be undone.",
         with_reason("revoke"), words("keys", "revoke", reason=True), fields=(REASON,), dangerous=True, asks_name=True,
+        warning=_warn_of_revoking,
     ),
 }  # fmt: skip
 SERVICE_ACCOUNT_ACTIONS: Final = {
@@ -120,6 +161,7 @@ SERVICE_ACCOUNT_ACTIONS: Final = {
         "Each key of the service account is refused until the account is enabled, and so is each session that was started"
         " with one.",
         with_reason("disable"), words("service-accounts", "disable", reason=True), fields=(REASON,), dangerous=True,
+        warning=_warn_of_disabling,
     ),
     "enable": Action(
         "Enable", "enable", "Keys of the service account that are not revoked or expired are accepted again.",
@@ -130,13 +172,14 @@ SESSION_ACTIONS: Final = {
     "end": Action(
         "End session", "end", "The session is refused from now on. A browser with it is logged out.",
         with_reason("end"), words("sessions", "end", reason=True), fields=(REASON,), dangerous=True,
+        warning=_warn_of_ending,
     ),
 }  # fmt: skip
 CREATING: Final = {
     "issue-key": Action(
         "Issue an API key", "issue-key",
         "The key acts with a role of its own. Its secret is shown once; the control plane stores only a hash of it.",
-        _issue, _issue_words, fields=(_NAME, *_LIMITS, _DAYS), made=_page_of_key, secret=_ISSUED,
+        _issue, _issue_words, fields=(_NAME, *_LIMITS, _DAYS), choices=_scopes, made=_page_of_key, secret=_ISSUED,
     ),
     "issue-account-key": Action(
         "Issue a key of a service account", "issue-account-key",
@@ -153,14 +196,16 @@ CREATING: Final = {
             Field("description", "Description: what the workload does", required=False),
             *_LIMITS,
         ),
-        made=_page_of_account,
+        choices=_scopes, made=_page_of_account,
     ),
 }  # fmt: skip
 
 
 async def _load(visit: Visit, _names: Names) -> View:
     await visit.get("keys", limit=1)  # a caller that may not read the lists gets the refusal of the API
-    return {"allowed_actions": by_scope(visit, *CREATING, scope="access:write")}
+    # The API refuses a key with scopes that its issuer does not have.
+    allowed = by_scope(visit, *CREATING, scope="access:write")
+    return {"scopes": tuple(visit.user["scopes"]), "allowed_actions": allowed}
 
 
 KEY: Final = Resource(

@@ -23,6 +23,7 @@ _DEFAULTS: Final = {
 _MOST: Final = 500
 _HOUR: Final = 3600
 _MINUTE: Final = 60
+_DECIMALS: Final = 6
 _FIELDS: Final = {
     "/ssh_authorized_keys": "SSH public keys",
     "/sku": "SKU",
@@ -102,10 +103,9 @@ async def _preview(visit: Visit, form: Form) -> Preview:
 
 
 def _price(per_slot: str, body: Mapping[str, Any]) -> tuple[Decimal, Decimal]:
-    """Return the price of an allocation per hour and of its whole lease, rounded to cents (below 1: 6 digits)."""
+    """Return the price of an allocation per hour and of its whole lease, with the decimals of prices in the API."""
     per_hour = Decimal(per_slot) * body["slot_count"]
-    whole_lease = per_hour * body["lease_seconds"] / _HOUR
-    return per_hour, whole_lease.quantize(Decimal("0.01")) if whole_lease >= 1 else round(whole_lease, 6)
+    return per_hour, round(per_hour * body["lease_seconds"] / _HOUR, _DECIMALS)
 
 
 async def _page(

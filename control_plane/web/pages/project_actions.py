@@ -5,7 +5,7 @@ period.
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
 from markupsafe import Markup
@@ -20,50 +20,68 @@ from control_plane.web.actions import (
     View,
     Words,
     by_scope,
+    scaled,
     whole,
     words,
 )
-from control_plane.web.rendering import amount, in_path, money
+from control_plane.web.rendering import LIMIT_LABELS, LIMIT_UNITS, amount, in_path, in_unit, quantity
 from control_plane.web.visits import Form, Visit, both, nothing
 
-_COUNTS: Final = {
-    "slots": "Slots",
-    "gpus": "GPUs",
-    "vcpus": "vCPUs",
-    "memory_mib": "Memory in MiB",
-    "public_addresses": "Whole public addresses",
-    "public_ports": "Public ports",
-    "waiting_requests": "Waiting requests",
-    "max_lease_seconds": "Longest lease in seconds",
-}
-PRICES: Final = {"price_per_hour": "Price per hour", "budget_per_month": "Budget per calendar month"}
+_PRICES: Final = ("price_per_hour", "budget_per_month")
 """The limits of a project that are amounts of money."""
 _MOST: Final = 500
 _MOST_DAYS: Final = 31
 """Days of the longest month."""
-_LIMITS: Final = {**_COUNTS, **PRICES}
-"""The limits of a project, each with its label."""
+
+
+def _field_of(limit: str) -> Field:
+    """Return the field of a limit. Its name ends with the unit if this is not the unit of the API: `memory_gib`."""
+    label = LIMIT_LABELS[limit]
+    kind: Literal["money", "number"] = "money" if limit in _PRICES else "number"
+    if limit in LIMIT_UNITS:
+        unit, _ = LIMIT_UNITS[limit]
+        return Field(f"{limit.rpartition('_')[0]}_{unit.lower()}", f"{label} in {unit}", kind, required=False)
+    return Field(limit, label, kind, required=False)
+
+
+_FIELDS_OF_LIMITS: Final = {limit: _field_of(limit) for limit in LIMIT_LABELS}
+
+
+def _given_limits(form: Form) -> dict[str, str | int]:
+    """Return the limits that a form has, in the units of the API. Raises `Refusal`."""
+    given = dict[str, str | int]()
+    for name, field in _FIELDS_OF_LIMITS.items():
+        if text := form.text(field.name):
+            if name in LIMIT_UNITS:
+                given[name] = scaled(text, *LIMIT_UNITS[name])
+            else:
+                given[name] = text if name in _PRICES else whole(text, f"a number ({name})")
+    return given
 
 
 def _limits(form: Form) -> Call:
-    given = {name: form.text(name) for name in _LIMITS if form.text(name)}
-    counts = {name: whole(given[name], f"a number ({name})") for name in _COUNTS if name in given}
-    return Call("PUT", ("limits",), {**given, **counts})
+    return Call("PUT", ("limits",), _given_limits(form))
 
 
 def _limits_words(name: Words, form: Form) -> Words:
     options = [
         word
-        for limit in _LIMITS
-        if (text := form.text(limit))
-        for word in (f"--{'max-lease' if limit == 'max_lease_seconds' else limit.replace('_', '-')}",
-                     f"{text}s" if limit == "max_lease_seconds" else text)
-    ]  # fmt: skip
+        for limit, value in _given_limits(form).items()
+        for word in (
+            ("--max-lease", f"{value}s")
+            if limit == "max_lease_seconds"
+            else (f"--{limit.replace('_', '-')}", str(value))
+        )
+    ]
     return ("projects", "limits", "set", *name, *options)
 
 
 def _present_limits(view: View) -> Names:
-    return {name: str(value) for name, value in view["limits"].items() if value is not None}
+    return {
+        _FIELDS_OF_LIMITS[name].name: in_unit(value, name) if name in LIMIT_UNITS else str(value)
+        for name, value in view["limits"].items()
+        if value is not None
+    }
 
 
 def _reserve(form: Form) -> Call:
@@ -85,31 +103,32 @@ async def _project(visit: Visit, names: Names) -> View:
     return {**found, "skus": tuple(each["name"] for each in skus["items"]) if skus else ()}
 
 
-def limits_of(project: View, currency: str) -> list[tuple[str, str, str | None, str | None]]:
-    """Return each limit of a project: its name, its label, the limit and what is used of it, as text. The budget is
-    used by what is committed.
+def limits_of(project: View, currency: str) -> list[tuple[str, str, str | int | None, str | int | None]]:
+    """Return each limit of a project: its name, its label, the limit and what is used of it. The budget is used by what
+    is committed.
     """
     committed = project["budget"] and project["budget"]["committed"]
     used = {**(project["used"] or {}), "budget_per_month": committed}
     return [
-        (name, f"{label} ({currency})" if name in PRICES else label, project["limits"][name], used.get(name))
-        for name, label in _LIMITS.items()
+        (name, f"{label} ({currency})" if name in _PRICES else label, project["limits"][name], used.get(name))
+        for name, label in LIMIT_LABELS.items()
     ]
 
 
 async def _used(visit: Visit, view: View) -> Mapping[str, Any]:
-    """Return what a project uses now of each limit."""
+    """Return what a project uses now of each limit, and the default of the limit that has one."""
     limits = limits_of(view, visit.user["currency"])
     used = [
         Markup("{}: {}{}").format(
-            label,
-            money(used) if name in PRICES else amount(used),
-            " committed" if name == "budget_per_month" else "",
+            label, quantity(used, name), " committed" if name == "budget_per_month" else ""
         )
         for name, label, _, used in limits
         if used is not None and Decimal(used)
     ]
-    return {"In use now": Markup("; ").join(used) or "nothing"}
+    return {
+        "In use now": Markup("; ").join(used) or "nothing",
+        "Default limit": f"{(await visit.get())['limits']['waiting_requests']} waiting requests",
+    }
 
 
 async def _held(_visit: Visit, view: View) -> Mapping[str, Any]:
@@ -148,11 +167,9 @@ PROJECT_ACTIONS: Final = {
     "limits": Action(
         "Set limits", "set_limits",
         "A request that would exceed a limit is refused. Existing allocations keep what they have. A limit that is empty"
-        " is removed. Without a limit of waiting requests, the default of the deployment applies.",
+        " is removed; the default of the deployment then applies to waiting requests.",
         _limits, _limits_words,
-        fields=tuple(
-            Field(name, label, "money" if name in PRICES else "number", required=False) for name, label in _LIMITS.items()
-        ),
+        fields=tuple(_FIELDS_OF_LIMITS.values()),
         initial=_present_limits, preposition="of", facts=_used,
     ),
     "erase": Action(
@@ -204,14 +221,31 @@ def _month(period: View) -> str:
 
 
 def _first_period(period: View) -> Names:
-    """Return the initial values of the form that closes a period. A period that is a whole month needs no times."""
-    name, begin = _month(period), period["starts_at"]
-    is_whole = begin == f"{name}-01T00:00:00Z"
-    return {"name": name, **({} if is_whole else {"starts_at": begin, "ends_at": _stamp(_month_end(period))})}
+    """Return the initial values of the form that closes a period: the calendar month in which the open period begins,
+    and before the end of the month, the part of it that has ended. A period that is a whole month needs no times.
+    """
+    name, begin, end = _month(period), period["starts_at"], _first_end(period)
+    if end != _month_end(period):
+        name = f"until-{end:%Y-%m-%d-%H%M}"
+    elif begin == f"{name}-01T00:00:00Z":
+        return {"name": name}
+    return {"name": name, "starts_at": begin, "ends_at": _stamp(end)}
+
+
+def _first_end(period: View) -> datetime:
+    """Return the end of the month in which the open period begins; if this is in the future, the begin of today, or of
+    the present minute for a period that begins today.
+    """
+    end, now = _month_end(period), datetime.now(UTC)
+    if end <= now:
+        return end
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    is_older = datetime.fromisoformat(period["starts_at"]) < today
+    return today if is_older else now.replace(second=0, microsecond=0)
 
 
 def _end_of(period: View) -> str:
-    """Return the end of the next period to close, and a note if this is in the future."""
+    """Return the end of the month in which the open period begins, and a note if this is in the future."""
     end = _month_end(period)
     later = (
         "" if end <= datetime.now(UTC) else ", in the future: until then, only a shorter period can be closed"
@@ -226,6 +260,9 @@ def _stamp(time: datetime) -> str:
 async def _open_period(visit: Visit, _names: Names) -> View:
     found = await visit.get("usage", "periods", "open")
     allowed = by_scope(visit, "close", scope="usage:write")
+    if allowed["close"]["allowed"] and _first_end(found) <= datetime.fromisoformat(found["starts_at"]):
+        reason = f"the open period began at {found['starts_at']}, in the present minute"
+        allowed = {"close": {"allowed": False, "code": "period_not_ended", "reason": reason}}
     return {**found, "allowed_actions": allowed, "currency": visit.user["currency"]}
 
 
@@ -250,14 +287,12 @@ PERIOD: Final = Resource(
     page=lambda _names: "/usage",
     facts=lambda view: {
         "Begins": view["starts_at"],
-        "Ends": _end_of(view),
+        "Month ends": _end_of(view),
         "Usage so far": f"{amount(view['total']['price'])} {view['currency']}",
     },
     label=lambda _names: "close",
-    title=_month,
+    title=lambda view: _first_period(view)["name"],
     words=lambda _names: (),
     load=_open_period,
 )  # fmt: skip
-"""The action that closes a period has a field for the name of the period. Its initial value is the calendar month in
-which the open period begins.
-"""
+"""The action that closes a period has a field for the name of the period."""

@@ -1,4 +1,6 @@
-"""Search for a resource by its id, name, address or position, at a time if one follows: `10.1.0.12 yesterday`."""
+"""Search for a resource by its id, name, address or position, at a time if one follows: `10.1.0.12 yesterday`. Of the
+id of an allocation or a task, the form in which lists shorten it is enough, or its beginning.
+"""
 
 import re
 from collections.abc import Iterator
@@ -16,6 +18,13 @@ from control_plane.web.visits import Visit, see_other
 
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SHORT: Final = {
+    "Allocation": ("allocations", re.compile(r"alc-[0-9a-z]{4,26}((…|\.\.\.)[0-9a-z]{1,26})?")),
+    "Task": ("tasks", re.compile(r"[0-9a-f]{8}[0-9a-f-]{0,28}((…|\.\.\.)[0-9a-f]{1,12})?")),
+}
+"""Parts of ids that name resources: the list of the API that finds them, which is also that of the console."""
+_MOST: Final = 20
+"""Number of resources with the same part of their ids that are listed."""
 _ADDRESS: Final = re.compile(r"\d{1,3}(\.\d{1,3}){3}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 _SLOT: Final = re.compile(r"[a-z0-9-]+/\d+")
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,62})")
@@ -25,7 +34,7 @@ _POSITION: Final = re.compile(r"(?:position:)?(?P<number>[1-9]\d{0,18})", re.ASC
 
 class _Candidate(NamedTuple):
     """A resource that the text may name: the API path that finds it, and its page in the console. `past` is the page
-    that shows the resource at a time; None: it has no past.
+    that shows the resource at a time; None: it has no past. `name` is its id if the text is a part of it.
     """
 
     title: str
@@ -33,6 +42,7 @@ class _Candidate(NamedTuple):
     path: tuple[str, ...]
     page: str
     past: str | None = None
+    name: str = ""
 
 
 async def show(visit: Visit) -> Response:
@@ -44,10 +54,12 @@ async def show(visit: Visit) -> Response:
         code = HTTPStatus.UNPROCESSABLE_ENTITY
         return visit.render("search.html", code, text=text, found=(), entered=entered, unreadable=time)
     found = [each for each in _candidates(text) if visit.allows(each.scope) and await _exists(visit, each)]
+    found += await _shortened(visit, text)
     if len(found) == 1:
         return see_other(_page_at(found[0], at))
-    pages = [(each.title, _page_at(each, at)) for each in found]
-    return visit.render("search.html", text=text, found=pages, entered=entered, unreadable=None)
+    pages = [(f"{each.title} {each.name or text}", _page_at(each, at)) for each in found]
+    more = len(found) >= _MOST
+    return visit.render("search.html", text=text, found=pages, more=more, entered=entered, unreadable=None)
 
 
 def _split(entered: str) -> tuple[str, str]:
@@ -63,6 +75,29 @@ def _page_at(candidate: _Candidate, at: str | None) -> str:
     page, marked, anchor = candidate.past.partition("#")
     joined = "&" if "?" in page else "?"
     return f"{ROOT}{page}{joined}{url_of('', {'at': at})[1:]}{marked}{anchor}"
+
+
+async def _shortened(visit: Visit, text: str) -> list[_Candidate]:
+    """Return the newest resources with an id of which the text is a part."""
+    found: list[_Candidate] = []
+    if _ALLOCATION.fullmatch(text) or _UUID.fullmatch(text):
+        return found
+    for title, (path, pattern) in _SHORT.items():
+        if not pattern.fullmatch(text) or not visit.allows(f"{path}:read"):
+            continue
+        try:
+            listed = await visit.get(path, id=text, limit=_MOST)
+        except Refusal as refusal:
+            if (
+                refusal.status == HTTPStatus.UNPROCESSABLE_ENTITY
+            ):  # a name that only looks like a part of an id
+                continue
+            raise
+        for name in (each["id"] for each in listed["items"]):
+            page = f"/{path}/{name}"
+            past = page if title == "Allocation" else None
+            found.append(_Candidate(title, f"{path}:read", (path, name), page, past, name))
+    return found
 
 
 async def _exists(visit: Visit, candidate: _Candidate) -> bool:

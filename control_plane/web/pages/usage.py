@@ -15,6 +15,9 @@ _PERIODS: Final = 24
 _ENTRIES: Final = 50
 _OPEN_PERIOD: Final = "open"
 """Name of the current billing period in the API."""
+_GROUPINGS: Final = {"project": "project", "sku": "SKU"}
+_LABEL: Final = "label:"
+"""Beginning of the grouping by a label; the name of the label follows."""
 _FORMATS: Final = {"csv": "csv", "focus": "focus.csv"}
 
 
@@ -25,7 +28,7 @@ def _filters(visit: Visit) -> dict[str, str | None]:
 
 async def show(visit: Visit) -> Response:
     """Show the totals of a period or a range of time, by group, and the billing periods."""
-    chosen, group = _filters(visit), visit.query("group_by") or "project"
+    chosen, group = _filters(visit), _grouping(visit)
     found, periods, projects, skus = await both(
         visit.get("usage", group_by=group, **chosen),
         visit.get("usage", "periods", order="desc", limit=_PERIODS),
@@ -38,6 +41,9 @@ async def show(visit: Visit) -> Response:
         "usage.html",
         usage=found,
         group=group,
+        groupings=_GROUPINGS,
+        label=group.partition(_LABEL)[2],
+        grouped_by=_GROUPINGS.get(group, group.replace(":", " ")),
         chosen=chosen,
         given={name: value for name, value in chosen.items() if value},
         periods=periods["items"],
@@ -49,6 +55,12 @@ async def show(visit: Visit) -> Response:
         closing=PERIOD.actions["close"],
         may_close=by_scope(visit, "close", scope="usage:write")["close"],
     )
+
+
+def _grouping(visit: Visit) -> str:
+    """Return what the usage is grouped by, as the API names it; the form has the name of a label in a second field."""
+    group = visit.query("group_by") or "project"
+    return f"{_LABEL}{visit.query('group_label') or ''}" if group == "label" else group
 
 
 async def _spent(
@@ -85,7 +97,7 @@ async def show_entries(visit: Visit) -> Response:
     )
     return visit.render(
         "usage_entries.html",
-        scope=_scope(chosen),
+        selected=_in_words(chosen),
         usage=found,
         entries=listed["items"],
         next_cursor=listed["next_cursor"],
@@ -94,7 +106,7 @@ async def show_entries(visit: Visit) -> Response:
     )
 
 
-def _scope(chosen: Mapping[str, str | None]) -> str:
+def _in_words(chosen: Mapping[str, str | None]) -> str:
     """Return the filters of a list of usage entries in words, such as `project vision, SKU c1.large`."""
     names = {"project": "project", "sku": "SKU", "label": "label", "period": "period"}
     found = [f"{name} {chosen[key]}" for key, name in names.items() if chosen[key]]
@@ -129,10 +141,11 @@ async def show_reservations(visit: Visit) -> Response:
 
 async def show_project(visit: Visit) -> Response:
     name = visit.request.path_params["project"]
-    project = await visit.get("projects", name, at=visit.at)
+    project, capabilities = await both(visit.get("projects", name, at=visit.at), visit.get())
     return visit.render(
         "project.html",
         project=project,
+        most_waiting=capabilities["limits"]["waiting_requests"],
         limits=limits_of(project, visit.user["currency"]),
         actions={each: PROJECT_ACTIONS[each] for each in ("reserve", "limits", "erase")},
     )

@@ -37,7 +37,7 @@ Requests = Mapping[str, tuple[str, str, object]]
 TEXT: Final = {"reason": "test"}
 SKU: Final = "lab.small"
 OWN: Final = "p-own"
-"""A project of the callers, in which nothing is allocated."""
+"""A project of the callers, in which only the test of the actions on projects allocates."""
 PREVENTED: Final = """
 create sequence public.prevented;
 create function public.prevent() returns trigger language plpgsql security definer as $$
@@ -201,6 +201,10 @@ class States:
 
     def projects(self) -> Iterator[Subject]:
         yield project(OWN)
+        made = self.world.allocation(project=OWN)
+        yield project(OWN)
+        self.send("DELETE", f"/allocations/{made['id']}")
+        self.world.node.report_removed(made)
         self.send("POST", f"/projects/{OWN}/archive", TEXT)
         yield project(OWN)
 
@@ -378,7 +382,7 @@ KINDS: Final = {
         },
     ),
     "ingresses": (States.ingresses, set()),
-    "projects": (States.projects, {"project_archived"}),
+    "projects": (States.projects, {"project_archived", "project_in_use"}),
     "entries of the catalogue": (States.entries, set()),
     "keys": (States.keys, {"key_not_active", "key_replaced", "service_account_not_active"}),
     "service accounts": (States.service_accounts, set()),

@@ -84,6 +84,10 @@ def test_allocation_list_has_the_allocations_in_the_given_states_with_all_given_
             (("label", "team=vision"),): {"vision", "both"},
             (("label", "team=vision"), ("label", "run=4")): {"both"},
             (("label", "team=vision"), ("state", "placed")): {"vision"},
+            (("id", f"{made['both'][:8]}…{made['both'][-6:]}"),): {"both"},
+            (("id", made["both"][:8]), ("label", "team=vision")): {"vision", "both"},
+            (("id", made["plain"]), ("label", "team=vision")): set(),
+            (("id", f"{made['both'][:8]}...{made['both'][-6:]}"), ("at", f"position:{position}")): {"both"},
             (("label", "team=vision"), ("state", "placed"), ("at", f"position:{position}")): {
                 "vision",
                 "both",
@@ -95,7 +99,7 @@ def test_allocation_list_has_the_allocations_in_the_given_states_with_all_given_
             listed = admin.get("/allocations", params=parameters).json()
             assert {each["id"] for each in listed["items"]} == {made[name] for name in names}, parameters
             assert listed["next_cursor"] is None
-        for wrong in ({"label": "team"}, {"state": "gone"}):
+        for wrong in ({"label": "team"}, {"state": "gone"}, {"id": "alc-0"}, {"id": "n1"}):
             refused = admin.get("/allocations", params=wrong)
             assert refused.status_code == 422
             assert refused.json()["reasons"][0]["parameter"] in wrong
