@@ -29,5 +29,5 @@ def trust() -> Trust:
 
 
 def held(order: Order) -> FenceEntry:
-    """Return the entry that a node stores for a slot with `order` as its newest order."""
+    """Return the fence entry that a node stores for a slot with `order` as its newest order."""
     return FenceEntry(order=order, signed=sealed(order))

@@ -43,7 +43,7 @@ FOUND_BY_DEFAULT: Final = 15.0
 Kind = tuple[int | None, str, IngressId | None]
 """Slot or None for the node, drift kind, and ingress rule if the kind has that scope."""
 RUNNING, STOPPED = SlotIndex(0), SlotIndex(1)
-"""The slot with a running slice, and the slot with a stopped slice."""
+"""Indexes of the slot with a running slice and of the slot with a stopped slice."""
 INGRESS: Final = ssh_ingress()
 KINDS_OF_STOPPED_SLOT: Final = {"slot.occupied", "slot.device"}
 DEVICE: Final = "tmfifo_net0"

@@ -61,7 +61,7 @@ def answer(address: Ipv4Address) -> str:
 
 @contextmanager
 def machine(name: str, *, namespace: bool = True) -> Iterator[int]:
-    """Run a program that greets with a name on the SSH port, and provide its process id."""
+    """Run a program that sends a name as its greeting on the SSH port, and yield its process id."""
     command = [
         *(("unshare", "--net") if namespace else ()),
         sys.executable,

@@ -240,14 +240,14 @@ def check_absence(
 
 
 @matrix.cases("P28", [ALLOCATIONS], few=1)
-def test_no_deadline_or_lease_passes_falsely_after_an_absence_of_an_hour(
+def test_no_deadline_or_lease_expires_falsely_after_the_control_plane_was_away_for_an_hour(
     own_database: Database, clock: ShiftedClock, case: int
 ) -> None:
     check_absence(own_database, clock, Errors(), Errors(), count(case, 50))
 
 
 @matrix.cases("P8", [*CLOCKS], few=2)
-def test_wrong_clocks_change_nothing_about_deadlines_leases_and_usage_after_an_absence_of_an_hour(
+def test_wrong_clocks_affect_no_deadline_lease_or_usage_after_the_control_plane_was_away_for_an_hour(
     own_database: Database, clock: ShiftedClock, case: str
 ) -> None:
     check_absence(own_database, clock, *CLOCKS[case], count(ALLOCATIONS, 50))

@@ -46,7 +46,7 @@ Kind = Literal[
     "other protocol",
 ]
 Frame: TypeAlias = Packet | Callable[[Places], Packet]
-"""A frame that depends on the node is made when it is sent."""
+"""A frame of an attack, or a function that builds the frame from the addresses of the node when it is sent."""
 
 SERVICE: Final = 9999
 """A port of the host at which nothing from a slice may arrive."""
