@@ -221,7 +221,9 @@ class HostLinks(Protocol):
 
 
 class HostRouting(Protocol):
-    """IPv4 routing of the host. Reads raise `HostUnreadable`; changes raise `HostUnreadable` and `HostRefused`."""
+    """Interface to the IPv4 routing of a host. Reads raise `HostUnreadable`; changes raise `HostUnreadable` and
+    `HostRefused`.
+    """
 
     def routes(self) -> tuple[Route, ...]:
         """Return the IPv4 routes of all routing tables of the host."""

@@ -40,8 +40,8 @@ class PciBus(Protocol):
         ...
 
     def bars(self, addresses: Iterable[PciAddress]) -> tuple[int, ...]:
-        """Return the sizes in bytes of all prefetchable 64-bit BARs of these PCI functions; a function that does not
-        exist has none. Raises `HostUnreadable`.
+        """Return the sizes in bytes of all prefetchable 64-bit BARs of the given PCI functions; a function that does
+        not exist has none. Raises `HostUnreadable`.
         """
         ...
 

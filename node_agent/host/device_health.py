@@ -27,7 +27,9 @@ HEALTH_FILES: Final = (
     "aer_dev_fatal",
     "aer_dev_nonfatal",
 )
-"""Files that are read, relative to the folder of the function; `..` is the bridge above it."""
+"""Files about the health of a PCI function, relative to the folder of the function in sysfs; `..` is the bridge above
+it.
+"""
 _MOST_LANES: Final = 32
 _GIGATRANSFERS: Final = re.compile(r"(\d+(?:\.\d+)?) GT/s")
 _TOTAL: Final = re.compile(r"TOTAL_ERR_\w+ (\d+)")

@@ -190,7 +190,7 @@ class Drifts:
         )
 
     def has_exactly_open(self, slot: SlotIndex | None, lasting: Iterable[Difference]) -> bool:
-        """Return whether the open drift of the slot consists of exactly these differences."""
+        """Return whether the open drift of the slot consists of exactly the given differences."""
         with self._lock:
             return {*map(_subject, self._open.get(slot, ()))} == {*map(_subject, lasting)}
 

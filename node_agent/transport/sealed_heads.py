@@ -116,8 +116,8 @@ class SealedHeads:
         return self._seconds
 
     def _take(self, text: str) -> None:
-        """Check a signed head, and hold it or refuse it. Raises `ControlPlaneUnavailable`, `RequestRejected` and
-        `OSError`.
+        """Check a signed head of the ledger, and store it as the held head or refuse it. Raises
+        `ControlPlaneUnavailable`, `RequestRejected` and `OSError`.
         """
         held = self._record.held
         try:
