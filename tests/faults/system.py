@@ -40,7 +40,7 @@ REPLICAS: Final = 2
 ON_CARDS: Final = SkuName("lab.small")
 """The SKU of the slots that have virtual functions as network cards."""
 WITH_ROOT_DISK: Final = SkuName("disk.medium")
-"""An additional SKU of the other slots, with a root disk."""
+"""A SKU with a root disk, for the slots that have no virtual functions."""
 DISK_IMAGE: Final = "disk"
 """Name of a disk image. Allocations with this image need a SKU with a root disk."""
 

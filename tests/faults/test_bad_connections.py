@@ -77,7 +77,9 @@ class Case:
 OVER_REDIS: Final = [Case(*each) for each in itertools.product(FAULTS, TO_REDIS)]
 OVER_API: Final = [Case(*each) for each in itertools.product(FAULTS, TO_API)]
 FEW: Final = matrix.chosen("P4, P6", [*OVER_REDIS, *OVER_API], few=1)
-"""The only case of the usual run. `test_bad_links` and `test_redis_lost` also run a case of these promises."""
+"""The only case that the usual test run executes; `./dev torture` executes all. `test_bad_links` and `test_redis_lost`
+also run a case of these promises.
+"""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ BEHIND: Final = -3660
 OTHER: Final = "lab-b"
 BOOT_SECONDS: Final = WORKER_TIMEOUT + 3.0
 LEASE_SECONDS: Final = 60
-"""The shortest lease that can be requested."""
+"""Duration in seconds of the allocation leases of these tests: the shortest that can be requested."""
 SLICES: Final = 4
 """Number of slices in the test, which is as many as both nodes can carry."""
 CASES: Final = ("nodes", "jumping nodes", "control plane")

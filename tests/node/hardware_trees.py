@@ -70,7 +70,7 @@ class Link:
     address: str
     mtu: int
     speed: int | None
-    """None for a link without a carrier: its speed cannot be read."""
+    """Speed of the link in Mbit/s; None for a link without a carrier, because its speed cannot be read."""
     switch_id: str = ""
     port: str = ""
 

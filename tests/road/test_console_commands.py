@@ -38,7 +38,7 @@ def ends(site: Site) -> list[str]:
 
 
 class OnTerminal:
-    """A program on a terminal."""
+    """A program that a test runs on a pseudo-terminal."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", terminal: int) -> None:
         self.process, self._terminal, self._shown = process, terminal, b""
@@ -102,7 +102,7 @@ def test_terminal_command_without_a_terminal_is_refused_before_a_session_is_requ
 
 
 class Connected:
-    """Connection to the local port at which `sliceplane display` provides a display."""
+    """Connection to the local port at which `sliceplane consoles display` provides a display."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), SECONDS)
@@ -119,7 +119,7 @@ class Connected:
 
 @contextmanager
 def waiting_for_viewer(*options: str) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
-    """Run `sliceplane display`, and yield its process and the local port at which it waits for a viewer."""
+    """Run `sliceplane consoles display`, and yield its process and the local port at which it waits for a viewer."""
     process = subprocess.Popen([*SLICEPLANE, "display", *options], stderr=subprocess.PIPE)
     assert process.stderr is not None
     try:

@@ -50,7 +50,9 @@ DEVICE: Final = "tmfifo_net0"
 GPU: Final = PciAddress("0000:1b:00.0")
 FLOWS: Final = "ovs-ofctl -O OpenFlow14 --no-stats dump-flows br-slice || :"
 ELSEWHERE, PINNED = (f(os.sched_getaffinity(0)) for f in (min, max))
-"""Two CPUs of the host; on a host with one CPU, a machine cannot be moved."""
+"""CPU of the host to which an operator moves a machine, and CPU to which the machine is pinned. Both are equal on a
+host with one CPU, where a machine cannot be moved.
+"""
 NAMES: Final = names(
     RUNNING,
     network(RUNNING).mac_address,

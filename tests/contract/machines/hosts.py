@@ -95,7 +95,7 @@ class Extension:
     """
 
     commands: tuple[str, ...]
-    """Commands of the human monitor, or of QMP if one begins with a brace."""
+    """Commands of QEMU's human monitor. A command that begins with a brace is a command of QMP."""
     foreign: str
 
 

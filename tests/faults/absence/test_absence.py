@@ -70,7 +70,9 @@ EVENTS: Final = {
     Situation.WAITS: ("queued", "dequeued", "placed", *_UP),
     Situation.WAIT_ENDS: ("queued", "dequeued", "failed"),
 }
-"""Types of all events of an allocation after its request. In each situation, each slice has exactly these."""
+"""For each situation, the types of the events that an allocation and each of its slices must have after the request,
+and no others.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +163,7 @@ async def recorded(database: Database) -> list[Recorded[Fact]]:
 
 
 async def metered(database: Database, until: datetime) -> tuple[dict[AllocationId, Entry], Any]:
-    """Return the usage entry of each allocation until a time, and the total of all."""
+    """Return the usage entry of each allocation up to a time, and the sum of all entries."""
     engine = engine_of(sqlalchemy_url(database.app_dsn).render_as_string(hide_password=False), 1)
     bill = Bill(Piece(None, until))
     try:

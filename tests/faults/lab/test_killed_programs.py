@@ -64,7 +64,9 @@ def go_on(lab: Lab, program: str) -> None:
 
 
 @matrix.cases("P2", EVERY, few=1, among=QUICK)
-def test_system_converges_after_a_program_is_killed(lab: Lab, case: Case) -> None:
+def test_system_reaches_the_desired_state_within_30_seconds_after_a_program_is_killed(
+    lab: Lab, case: Case
+) -> None:
     fault = Fault(
         f"{case} killed",
         lambda: lab.signal(case.of, signal.SIGKILL),

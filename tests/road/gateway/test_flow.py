@@ -59,7 +59,7 @@ class Server(asyncssh.SSHServer):
 
 @asynccontextmanager
 async def connected(server: Server) -> AsyncIterator[asyncssh.SSHClientConnection]:
-    """Provide a client of a server."""
+    """Provide an SSH client that is connected to the given server."""
     key = asyncssh.generate_private_key("ssh-ed25519")
     listener = await asyncssh.listen("127.0.0.1", 0, server_factory=lambda: server, server_host_keys=[key])
     async with listener, asyncssh.connect(

@@ -18,7 +18,7 @@ from tests.waiting import until
 
 
 class Slices:
-    """An active allocation with one key, and the gateway to it."""
+    """An active allocation with one SSH key, and the SSH gateway through which its slices are reached."""
 
     def __init__(self, site: Site, gateway: Gateway, folder: Path, count: int = 1) -> None:
         self.site, self.plane, self.gateway = site, site.plane, gateway

@@ -38,7 +38,7 @@ is recognized.
 """
 
 PREFIX: Final = "2001:db8:5c1c::"
-"""The prefix of a forged router advertisement."""
+"""IPv6 prefix in a forged router advertisement."""
 BOBS_IPV6: Final = "fe80::b0b"
 BOBS_ID: Final = b"\x01" + bytes.fromhex(BOB.mac.replace(":", ""))
 
