@@ -84,8 +84,8 @@ class Errors(msgspec.Struct, frozen=True):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """Arguments of the program. `library` is the shared library that shifts clocks. `database_clock` and `own_clock`
-    are files that contain by how many seconds the clock of the database server, and that of this program, are shifted.
+    """Arguments of the program. `library` shifts clocks; the file of the clock of the database server, and that of this
+    program, contain by how many seconds.
     """
 
     app_dsn: str

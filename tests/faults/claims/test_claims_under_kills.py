@@ -30,7 +30,7 @@ from tests.waiting import until
 SLOTS: Final = 8
 CALLERS: Final = 64
 CLAIMS, GRANTS = (10_000, 500) if matrix.is_full() else (40, 10)
-"""Numbers of answered claims, and of allocations that were granted and released, that the callers must reach."""
+"""The callers claim until so many claims were answered, and so many of them granted and released."""
 GRANTS_PER_KILL: Final = 20
 """Largest number of completed grants between two kills. The number is random, and at least one, so that the callers
 progress however slowly killed programs start.
