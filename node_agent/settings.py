@@ -66,7 +66,7 @@ class SlotSettings(Wire):
 
     @property
     def place(self) -> Place:
-        """Host resources that these settings assign to the slot's machine."""
+        """Host resources that the settings of this slot assign to its machine."""
         return Place(
             devices=self._devices,
             pins=tuple(map(str, self.cpus)),

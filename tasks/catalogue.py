@@ -49,7 +49,7 @@ class Bounds:
     payload_bytes: int
     """Maximum size in bytes of the task's JSON, encoded in UTF-8, without its signature."""
     lane: Lane
-    """Lane that provides the credit for tasks of this type."""
+    """Lane of tasks of this type: the tasks of one lane share a credit."""
 
     @property
     def credit(self) -> int:

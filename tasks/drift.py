@@ -88,8 +88,9 @@ class DriftType:
     restarts: bool = False
     """Whether the repair restarts the slice's guest."""
     compares_observed: bool = False
-    """Whether another observed state is other drift. False for most kinds: the description of the observed state may
-    differ from survey to survey while the drift stays the same."""
+    """Whether a different observed state counts as different drift. False for most kinds: the description of the
+    observed state may differ from survey to survey while the drift stays the same.
+    """
     ends_at_approval: bool = False
     """Whether the drift ends when an admin approves the slot, because the approval accepts the observed state."""
 

@@ -47,7 +47,7 @@ class SizesToProve(NamedTuple):
 
 
 class UnreadableHead(ValueError):
-    """A signed text that does not contain a head."""
+    """A signed text that does not contain a head of the ledger."""
 
 
 def signed_head(text: str, keys: Mapping[str, OKPKey]) -> HeldHead:

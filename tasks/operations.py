@@ -191,7 +191,7 @@ class IngressRemoveResult(_Repaired):
 
     kind: Literal["ingress.remove"] = "ingress.remove"
     absent: tuple[Word, ...] = Field(min_length=1, max_length=16)
-    """Kinds of objects that were searched for: `translation` and `lease`."""
+    """Kinds of objects of which the check after the removal found none: `translation` and `lease`."""
 
 
 class AddressReported(Wire):

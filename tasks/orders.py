@@ -167,7 +167,7 @@ class ApplySlice(Wire):
 
 
 def network_mode_of(ingress: tuple[Mapping, ...]) -> NetworkMode:
-    """Return the network mode of a slice with these ingress rules.
+    """Return the network mode of a slice with the given ingress rules.
 
     Orders do not contain the mode, because on a node the two modes differ only in the rules: a slice without rules is
     the same in both. A future mode with any other difference would need a field in `SliceNetwork`.

@@ -35,7 +35,7 @@ class _Body(msgspec.Struct):
 
 
 class _Envelope(msgspec.Struct):
-    """The fields that every version of every task has."""
+    """The fields that every version of every task type has in its JSON."""
 
     schema_version: int
     body: _Body

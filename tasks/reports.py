@@ -185,7 +185,7 @@ class SliceRemoved(_OfSlice):
 
     kind: Literal["slice.removed"] = "slice.removed"
     absent: tuple[Line, ...] = Field(min_length=1, max_length=64)
-    """Kinds of objects that were searched for: `link`, `lease`, `port`, `translation` and `machine`."""
+    """Kinds of objects of which the survey found none: `link`, `lease`, `port`, `translation` and `machine`."""
     # Omitted if empty, as in most reports.
     devices: tuple[DeviceReading, ...] = Field(default=(), max_length=64, exclude_if=is_empty)
     """Health of the slot's PCI functions after their reset."""

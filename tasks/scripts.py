@@ -22,8 +22,9 @@ from typing import Final
 
 DEFAULT_QUEUE: Final = "slices"
 WORKER_TIMEOUT: Final = 15.0
-"""Seconds without a heartbeat after which a worker loses the orders that it holds. Nodes send three heartbeats within
-this time, and the control plane requeues the orders after it."""
+"""Seconds without a heartbeat after which a worker loses the orders that it has fetched and not finished. Nodes send
+three heartbeats within this time, and the control plane requeues the orders after it.
+"""
 
 
 def namespace_of(node_id: str) -> str:
@@ -202,7 +203,7 @@ end
 return found
 """,
 )
-"""Return the ids of orders held by dead workers, and delete the names of dead workers.
+"""Return the ids of orders that dead workers have fetched and not finished, and delete the names of dead workers.
 
 The node may write anything under its keys, and Redis is blocked while a script runs: if a node's keys have more entries
 than were ever sent to the node, the script reads none of them and returns `flooded`.

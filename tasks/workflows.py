@@ -139,4 +139,4 @@ def _declared() -> Iterator[Declared]:
 
 
 FAILPOINTS: Final = {each.name: each for each in _declared()}
-"""All failpoints by name."""
+"""The declarations of all failpoints, by name."""

@@ -23,16 +23,16 @@ NOT_CONFIGURATION: Final = "not configured"
 
 
 class DeviceFiles(Protocol):
-    """The files in which the host describes its PCI functions."""
+    """Interface to the files in which a host describes its PCI functions."""
 
     def read(self, addresses: Iterable[PciAddress]) -> Mapping[PciAddress, Files | FactsUnread]:
-        """Return, for each of these PCI functions, the files about the function itself, and the files of its physical
-        function about RDMA and network links.
+        """Return the files that describe each PCI function in `addresses`: those of the function itself, and those of
+        its physical function about RDMA and network links.
         """
         ...
 
     def read_health(self, addresses: Iterable[PciAddress]) -> Mapping[PciAddress, Files | FactsUnread]:
-        """Return, for each of these PCI functions, the files about its health."""
+        """Return, for each PCI function in `addresses`, the files that describe its health."""
         ...
 
 
@@ -67,7 +67,9 @@ def pci_devices_of(places: Places, bus: PciBus) -> Callable[[], PciDevices]:
 def describe_devices_of(
     places: Places, files: DeviceFiles
 ) -> Callable[[PciDevices], Mapping[tuple[Use, PciAddress], FoundDevice]]:
-    """Return a function that describes the PCI functions in the slots' settings, found or not, by use and address."""
+    """Return a function that describes each PCI function in the slots' settings by use and address, also if it does not
+    exist.
+    """
     desired = [
         (each.use, each.address)
         for place in places.values()
@@ -89,8 +91,8 @@ def describe_devices_of(
 def read_health_of(
     places: Places, bus: PciBus, files: DeviceFiles
 ) -> Callable[[SlotIndex], tuple[DeviceReading, ...]]:
-    """Return a function that reads the health of the PCI functions of a slot. It raises no exception: a function that
-    cannot be read has a reading with the reason.
+    """Return a function that reads the health of the PCI functions of a slot. It raises no exception: for a PCI
+    function that cannot be read, the reading contains the reason.
     """
 
     def read(slot: SlotIndex) -> tuple[DeviceReading, ...]:

@@ -29,7 +29,9 @@ LOCAL_NUMBER: Final = 0xFFFF_FFFE
 """OFPP_LOCAL, the number of a bridge's own port in OpenFlow messages."""
 BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
 UNTAGGED: Final = {"vlan_tci": "0x0/0x1fff"}
-"""Matches only frames without an 802.1Q header: without it, `ip` also matches a packet inside a VLAN tag."""
+"""Flow match for frames without an 802.1Q header. Without this match, a flow for `ip` also matches a packet inside a
+VLAN tag.
+"""
 
 
 @dataclass(frozen=True, slots=True)

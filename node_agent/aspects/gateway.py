@@ -61,7 +61,7 @@ from tasks.drift import DriftKind
 
 PROTOCOLS: Final = frozenset({"OpenFlow13", "OpenFlow14", "OpenFlow15"})
 SLOTS: Final = frozenset(tap_of(SlotIndex(index)) for index in range(MAX_SLOTS))
-"""Names of the links of all slots that a node can have."""
+"""Names of the network links of all slots that a node can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Uplink:
 
 
 class Bridges(Protocol):
-    """OVS bridges of the host, with their ports, flows and meters."""
+    """Interface to the OVS bridges of a host, with their ports, flows and meters."""
 
     def missing(self, datapath_type: str) -> tuple[str, ...]:
         """Describe what must be installed on the host for OVS bridges of this datapath type; empty if complete."""
@@ -189,7 +189,7 @@ class Bridges(Protocol):
 
 
 class HostLinks(Protocol):
-    """Links and forwarding settings of the host."""
+    """Interface to the network links of a host and to its IP forwarding settings."""
 
     def gateway_link(self, name: str) -> GatewayLink | None: ...
 
@@ -210,7 +210,7 @@ class HostLinks(Protocol):
         ...
 
     def set_forwarding(self, *names: str) -> None:
-        """Enable IPv4 forwarding for the host as a whole and for these links; a missing link is ignored."""
+        """Enable IPv4 forwarding for the host as a whole and for the given links; a missing link is ignored."""
         ...
 
     def uplink(self, name: str) -> Uplink | None: ...
@@ -221,7 +221,9 @@ class HostLinks(Protocol):
 
 
 class HostRouting(Protocol):
-    """IPv4 routing of the host. Reads raise `HostUnreadable`; changes raise `HostUnreadable` and `HostRefused`."""
+    """Interface to the IPv4 routing of a host. Reads raise `HostUnreadable`; changes raise `HostUnreadable` and
+    `HostRefused`.
+    """
 
     def routes(self) -> tuple[Route, ...]:
         """Return the IPv4 routes of all routing tables of the host."""
@@ -250,7 +252,7 @@ class HostRouting(Protocol):
 
 
 class NodeFilter(Protocol):
-    """Packet filter of the host: the node's own nftables tables, and those of other programs."""
+    """Interface to the packet filter of a host: the node's own nftables tables, and the tables of other programs."""
 
     def missing(self) -> tuple[str, ...]: ...
 
@@ -277,7 +279,7 @@ class NodeFilter(Protocol):
 
 
 class DhcpServers(Protocol):
-    """DHCP servers of the host: the node's own server, and those of other programs."""
+    """Interface to the DHCP servers of a host: the node's own server, and the servers of other programs."""
 
     def missing(self) -> tuple[str, ...]: ...
 
@@ -293,9 +295,7 @@ class DhcpServers(Protocol):
         ...
 
     def foreign_files(self) -> tuple[str, ...]:
-        """Describe the files in the folder of DHCP reservations that this program did not write, or that were changed
-        since.
-        """
+        """Describe the files in the folder of DHCP reservations that another program wrote or changed."""
         ...
 
     def remove_foreign_files(self) -> None:
@@ -303,7 +303,7 @@ class DhcpServers(Protocol):
         ...
 
     def foreign_servers(self, network: NodeNetwork) -> tuple[str, ...]:
-        """Describe the other programs that receive DHCP requests on the bridge of this network."""
+        """Describe the other programs that receive DHCP requests on the bridge of the given network."""
         ...
 
 
@@ -402,8 +402,8 @@ class Gateway:
             )
 
     def mirrored(self) -> Mapping[SlotIndex, Difference]:
-        """Return the drift about foreign packet filter rules that copy or redirect frames between slots, by each slot
-        concerned.
+        """Return, by slot index, the drift about foreign packet filter rules that copy or redirect frames to or from
+        the slot's link.
         """
         return mirrored(self._foreign_rules())
 

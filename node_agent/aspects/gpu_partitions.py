@@ -19,7 +19,7 @@ from node_agent.host.slices import HostRefused
 
 @dataclass(frozen=True, slots=True)
 class GpuPartition:
-    """A partition of the fabric manager, with its number and the PCI addresses of its GPUs."""
+    """A GPU partition that the fabric manager offers: its number, and the PCI addresses of its GPUs."""
 
     number: int
     gpus: frozenset[PciAddress]
@@ -27,7 +27,7 @@ class GpuPartition:
 
 
 class FabricManager(Protocol):
-    """The fabric manager of a host."""
+    """Interface to the NVIDIA fabric manager of a host, which connects GPUs in partitions."""
 
     def partitions(self) -> tuple[GpuPartition, ...]:
         """Return all partitions that the board supports; empty for a host without such a board. Raises
@@ -58,12 +58,12 @@ class NoFabricManager:
 
 
 def is_partitioned(gpus: Collection[PciAddress], partitions: Iterable[GpuPartition]) -> bool:
-    """Return whether any of these GPUs is on the board of the fabric manager, so that they need a partition."""
+    """Return whether any of the given GPUs is on the board of the fabric manager, so that the GPUs need a partition."""
     return any(not each.gpus.isdisjoint(gpus) for each in partitions)
 
 
 def partition_of(gpus: Collection[PciAddress], partitions: Iterable[GpuPartition]) -> GpuPartition:
-    """Return the partition with exactly these GPUs. Raises `HostRefused` if the board supports none."""
+    """Return the partition that consists of exactly the given GPUs. Raises `HostRefused` if the board supports none."""
     offered = [*partitions]
     for each in offered:
         if each.gpus == frozenset(gpus):
@@ -76,7 +76,7 @@ def partition_of(gpus: Collection[PciAddress], partitions: Iterable[GpuPartition
 
 
 def active_with(gpus: Collection[PciAddress], partitions: Iterable[GpuPartition]) -> tuple[GpuPartition, ...]:
-    """Return the active partitions that contain any of these GPUs."""
+    """Return the active partitions that contain any of the given GPUs."""
     return tuple(each for each in partitions if each.active and not each.gpus.isdisjoint(gpus))
 
 

@@ -56,7 +56,7 @@ class ObservedAddress:
 
 
 class Leases(Protocol):
-    """Reservations and leases of the DHCP server.
+    """Interface to the reservations and leases of the DHCP server.
 
     Reads raise `HostUnreadable`. Changes raise `HostRefused` if the server refuses them, and `HostUnreadable` if it
     does not answer: the change may have been made in that case.
@@ -153,7 +153,9 @@ def _lease_words(lease: ObservedLease) -> str:
 
 
 class LeaseAspect:
-    """The lease aspect of all slots: compares the desired DHCP reservations with those of the DHCP server."""
+    """Aspect `lease` of all slots: compares the desired DHCP reservations with the reservations and leases of the DHCP
+    server.
+    """
 
     name = "lease"
 

@@ -33,8 +33,8 @@ class Alterations:
     """Descriptions of changes that other programs made to a link of the agent; empty if there are none.
 
     `diversions` let another link receive the link's frames, or send frames as this link, without passing a flow:
-    filters that mirror or redirect, programs that may do so, stacked links. `others` change only how its own frames are
-    handled: addresses, queueing disciplines, another MAC.
+    filters that mirror or redirect, programs that may do so, stacked links. `others` change only how the link's own
+    frames are handled: addresses, queueing disciplines, another MAC.
     """
 
     diversions: frozenset[str] = frozenset()
@@ -72,7 +72,7 @@ class Tap:
 
 @dataclass(frozen=True, slots=True)
 class OtherLink:
-    """A link of another kind (veth, bridge, representor) that has the name of a tap."""
+    """A link that has the name of a slot's tap but is of another kind, such as a veth, a bridge or a representor."""
 
     name: str
     kind: str
@@ -80,7 +80,9 @@ class OtherLink:
 
 @dataclass(frozen=True, slots=True)
 class Representor:
-    """Settings of a virtual function's representor, desired or observed. Its fields mean the same as those of a tap."""
+    """Settings of a virtual function's representor, desired or observed. Its fields have the same meaning as the fields
+    of `Tap`.
+    """
 
     name: str
     mtu: int = DEFAULT_MTU
@@ -91,7 +93,7 @@ class Representor:
 
 
 class Links(Protocol):
-    """Links of the host.
+    """Interface to the network links of a host.
 
     Reads raise `HostUnreadable`. Changes raise `HostRefused` if the kernel refuses them, and `HostUnreadable` if it
     does not answer: the change may have been made in that case.
@@ -157,7 +159,7 @@ def _state(link: Tap | Representor) -> str:
 
 
 def _muteness(link: Tap | Representor) -> str:
-    return "mute" if link.mute else "the host answers ARP and IPv6 on this link"
+    return "without ARP and IPv6" if link.mute else "the host answers ARP and IPv6 on this link"
 
 
 def _master(link: Tap | Representor) -> str:
@@ -193,9 +195,8 @@ def idle_name(vf: PciAddress) -> str:
 
 
 class LinkAspect:
-    """The link aspect of all slots. `places` defines which slots have a virtual function or a multi-queue card.
-
-    `mtu` is in bytes.
+    """Aspect `link` of all slots: the tap or representor that connects a slice. `places` defines which slots have a
+    virtual function or a multi-queue card. `mtu` is in bytes.
     """
 
     name = "link"

@@ -67,7 +67,7 @@ def _file_difference(change: Change, wanted: Guest) -> Difference:
 
 
 def _has_other_devices(found: Guest, wanted: Guest) -> bool:
-    """Whether PCI devices are the only difference between the machine and the desired one."""
+    """Whether the machine differs from the desired one only in its PCI devices."""
     as_wanted = replace(found.place, devices=wanted.place.devices)
     return found.place.addresses != wanted.place.addresses and matches_desired(
         replace(found, place=as_wanted), wanted

@@ -88,7 +88,7 @@ class Destroy:
 
 @dataclass(frozen=True, slots=True)
 class EndStray:
-    """Planned change: end a QEMU process that has no libvirt domain."""
+    """Planned change: kill a QEMU process that has no libvirt domain."""
 
     process: FoundProcess
 

@@ -99,7 +99,7 @@ class Domains:
 
 
 class Machines:
-    """The machine aspect of all slots: libvirt domains and their files. `offload`: guests leave checksums and
+    """Aspect `machine` of all slots: libvirt domains and their files. `offload`: guests leave checksums and
     segmentation to the host.
 
     `is_plugged` returns whether a process holds a tap, or raises `HostUnreadable`; it is not called for a machine that

@@ -50,7 +50,7 @@ def meters_of(slice_: SliceNetwork) -> dict[int, Meter]:
 
 
 def in_slot(index: SlotIndex, found: Mapping[int, Meter | None]) -> dict[int, Meter | None]:
-    """Return which of an OVS bridge's meters belong to the slot with this index."""
+    """Return those of the given OpenFlow meters that belong to the slot with this index, by meter number."""
     return {number: found[number] for number in (from_slice(index), to_slice(index)) if number in found}
 
 

@@ -33,15 +33,15 @@ _UNFIT_KINDS: Final[dict[str, frozenset[PciKind]]] = {
 
 
 class PciBus(Protocol):
-    """The host's PCI functions."""
+    """Interface to the PCI functions of a host: list, bind and reset them."""
 
     def devices(self) -> PciDevices:
         """Return all PCI functions of the host. Raises `HostUnreadable`."""
         ...
 
     def bars(self, addresses: Iterable[PciAddress]) -> tuple[int, ...]:
-        """Return the sizes in bytes of all prefetchable 64-bit BARs of these PCI functions; a function that does not
-        exist has none. Raises `HostUnreadable`.
+        """Return the sizes in bytes of all prefetchable 64-bit BARs of the given PCI functions; a function that does
+        not exist has none. Raises `HostUnreadable`.
         """
         ...
 
@@ -123,8 +123,8 @@ def bind(place: Place, bus: PciBus) -> None:
 
 
 def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> None:
-    """Reset a PCI function, and take it from vfio-pci. A function that is absent needs no reset: it lost power or was
-    removed by its card, and comes back reset.
+    """Reset a PCI function, and take it from vfio-pci. An absent function needs no reset: it lost power or its card
+    removed it, and it is in the reset state when it returns.
 
     Raises `HostRefused` if the function is in use or cannot be reset, and `HostUnreadable` if the PCI bus cannot be
     read.

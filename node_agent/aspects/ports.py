@@ -46,7 +46,7 @@ class Switching:
 
 
 class Switch(Protocol):
-    """The host's virtual switch.
+    """Interface to the virtual switch of a host.
 
     Reads raise `HostUnreadable`. Changes raise `HostRefused` if the switch refuses, and `HostUnreadable` if it does not
     answer: the change may then have been made.
@@ -129,7 +129,7 @@ def _port_of(slot: SliceNetwork, switch: Switch) -> Port | None:
 
 
 class PortAspect:
-    """The port aspect of all slots: OVS ports with their flows and meters."""
+    """Aspect `port` of all slots: OVS ports with their flows and meters."""
 
     name = "port"
 

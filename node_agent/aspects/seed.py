@@ -23,7 +23,7 @@ _NO_USER_DATA: Final = "#cloud-config\n{}\n"
 _CLOUD_CONFIG: Final = "#cloud-config\ndisable_root: false\nssh_pwauth: false\n"
 _KEY_TYPE: Final = re.compile(r"(?:ssh|ecdsa|sk)-\S+ ")
 _OPTIONS: Final = re.compile(r'(?:[^\s"\\]|"(?:[^"\\]|\\.)*")+ +')
-"""The options before a key in a line of `authorized_keys` (sshd(8))."""
+"""Pattern for the options before the key in a line of `authorized_keys` (sshd(8))."""
 _SCRIPT: Final = """\
 #!/bin/sh
 set -eu

@@ -61,7 +61,7 @@ CLIENT: Final = raw(288, 48)
 
 
 class Filter(Protocol):
-    """The host's packet filter and connection tracking.
+    """Interface to the packet filter and the connection tracking of a host.
 
     Reads raise `HostUnreadable`. Changes raise `HostRefused` if the host refuses, and `HostUnreadable` if it does not
     answer: the change may then have been made.
@@ -76,7 +76,9 @@ class Filter(Protocol):
         ...
 
     def forget(self, ip: Ipv4Address, which: Callable[[Connection], bool]) -> None:
-        """Read the tracked connections of `ip` again, and delete those from conntrack for which `which` is true."""
+        """Read the tracked connections of the address `ip` again, and delete from conntrack those for which `which`
+        returns True.
+        """
         ...
 
 
@@ -90,7 +92,7 @@ class Group:
 
 
 class TranslationAspect:
-    """The translation aspect of all slots: packet filter rules and tracked connections."""
+    """Aspect `translation` of all slots: packet filter rules and tracked connections."""
 
     name = "translation"
 

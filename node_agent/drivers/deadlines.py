@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class DeadlineExceeded(Exception):
-    """The call did not return within the deadline; it may have taken effect or may still take effect."""
+    """A call did not return before its deadline; it may have taken effect or may still take effect."""
 
 
 @dataclass(frozen=True, slots=True)

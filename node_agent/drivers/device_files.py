@@ -28,7 +28,7 @@ _PORT_FILES: Final = (
     *(f"net/*/{name}" for name in ("mtu", "address", "operstate", "speed")),
 )
 _CONFIG_BYTES: Final = 64
-"""Size of the standard header of the configuration space."""
+"""Size in bytes of the standard header in the configuration space of a PCI function."""
 _LARGEST_FILE: Final = 16 * 1024
 
 

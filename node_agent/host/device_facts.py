@@ -80,13 +80,13 @@ def describe_device(
 
 @dataclass(slots=True)
 class _Reading:
-    """Access to the files of PCI functions that records which of them were used."""
+    """Access to the files of PCI functions. It records the files that were used, as evidence for the facts."""
 
     files: Files
     used: dict[str, str] = field(default_factory=dict)
 
     def text(self, path: str) -> str | None:
-        """Return the text of a file as evidence; None without it."""
+        """Return the text of a file and record the file as evidence; return None if there is no such file."""
         text = self.files.get(path)
         if text is not None:
             self.used[path] = text
@@ -123,7 +123,9 @@ def _described(known: FoundDevice, device: PciDevice, devices: PciDevices, readi
 
 
 def _set(facts: Mapping[str, object]) -> dict[str, object]:
-    """Return the facts that are not None, within the bounds of a report: a driver may return any text and number."""
+    """Return the facts that are not None. Values that a report cannot contain are shortened or dropped, because a
+    driver may return any text and number.
+    """
     bounded = ((name, _bounded(value)) for name, value in facts.items())
     return {name: value for name, value in bounded if value is not None}
 
@@ -187,7 +189,7 @@ def _fabric(device: PciDevice, devices: PciDevices, reading: _Reading) -> FoundF
 
 
 def _rdma_port(function: PciAddress, reading: _Reading) -> str | None:
-    """Return the folder of the first port of a function's RDMA device; None without one.
+    """Return the folder of the first port of a function's RDMA device; None if the function has no RDMA device.
 
     The first port is the function's own. In switchdev mode the others are those of representors.
     """
@@ -215,7 +217,7 @@ def _port_facts(function: PciAddress, reading: _Reading, *, is_own: bool) -> dic
 
 
 def _network_link(function: PciAddress, devices: PciDevices, reading: _Reading) -> str | None:
-    """Return the folder of a function's own network link, which is not a representor; None without one."""
+    """Return the folder of a function's own network link, which is not a representor; None if it has no such link."""
     folder = f"{PCI_FOLDER}/{function}/net"
     device = devices.find(function)
     others = {each.name for each in device.netdevs if is_representor(each)} if device is not None else set()

@@ -27,14 +27,18 @@ HEALTH_FILES: Final = (
     "aer_dev_fatal",
     "aer_dev_nonfatal",
 )
-"""Files that are read, relative to the folder of the function; `..` is the bridge above it."""
+"""Files about the health of a PCI function, relative to the folder of the function in sysfs; `..` is the bridge above
+it.
+"""
 _MOST_LANES: Final = 32
 _GIGATRANSFERS: Final = re.compile(r"(\d+(?:\.\d+)?) GT/s")
 _TOTAL: Final = re.compile(r"TOTAL_ERR_\w+ (\d+)")
 
 
 def reading_of(address: PciAddress, files: Files | FactsUnread) -> DeviceReading:
-    """Return the reading of a PCI function from its files; a value is None if the host does not report it."""
+    """Return the health reading of a PCI function from its files; a value of the reading is None if the host does not
+    report it.
+    """
     if isinstance(files, FactsUnread):
         return DeviceReading(address=address, unreadable=sentence(files.reason))
     folder = f"{PCI_FOLDER}/{address}"
@@ -63,12 +67,14 @@ def _speed(text: str) -> int | None:
 
 
 def _number(text: str) -> int | None:
-    """Return a number of lanes; None if it is unknown, for which the kernel shows 0 or 255."""
+    """Return a number of PCIe lanes; None if it is unknown, in which case the kernel shows 0 or 255."""
     return int(text) if text.isdecimal() and 0 < int(text) <= _MOST_LANES else None
 
 
 def _lower(own: int | None, above: int | None) -> int | None:
-    """Return the value that both ends of a link support."""
+    """Return the lower of a link property (speed or width) of a PCI function and of the bridge above it, as both ends
+    support it; None if both are unknown.
+    """
     return own if above is None else above if own is None else min(own, above)
 
 

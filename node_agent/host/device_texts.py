@@ -14,9 +14,13 @@ from events.values import InvalidValue, PciAddress, pci_address
 
 _PCI_ROOT: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 _PREFETCHABLE_64: Final = 0x0010_2200
-"""IORESOURCE_MEM, IORESOURCE_PREFETCH and IORESOURCE_MEM_64."""
+"""Flags IORESOURCE_MEM, IORESOURCE_PREFETCH and IORESOURCE_MEM_64, which a prefetchable 64-bit BAR has in
+`resource`.
+"""
 _STANDARD_BARS: Final = 6
-"""Further lines of `resource` are the ROM, the BARs of virtual functions and the windows of bridges."""
+"""Number of lines at the beginning of `resource` that describe the standard BARs. Further lines describe the ROM, the
+BARs of virtual functions and the windows of bridges.
+"""
 _MIB: Final = 1024 * 1024
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 _STATE: Final = re.compile(r"\d+: (.+)")

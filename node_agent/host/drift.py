@@ -37,9 +37,9 @@ _RATE_LIMITS: Final = ((3, timedelta(minutes=1)), (60, timedelta(hours=1)))
 occurs less often."""
 _LONGEST_PERIOD: Final = max(period for _, period in _RATE_LIMITS)
 _BLOCKING: Final = frozenset({"slot.device", "foreign.mirror"})
-"""Kinds of drift that belong to a slot and do not depend on the slot's order."""
+"""Kinds of drift that make a slot unusable, whatever the slot's order is."""
 NODE: Final = None
-"""Stands for the node as a whole where a slot index is expected."""
+"""Value used in place of a slot index for drift of the node as a whole."""
 
 
 def differences(steps: Iterable[Step]) -> tuple[Difference, ...]:
@@ -190,7 +190,7 @@ class Drifts:
         )
 
     def has_exactly_open(self, slot: SlotIndex | None, lasting: Iterable[Difference]) -> bool:
-        """Return whether the open drift of the slot consists of exactly these differences."""
+        """Return whether the open drift of the slot consists of exactly the given differences."""
         with self._lock:
             return {*map(_subject, self._open.get(slot, ()))} == {*map(_subject, lasting)}
 

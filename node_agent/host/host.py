@@ -15,11 +15,11 @@ from tasks.reasons import StreamCode
 LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
 
 STARTING: Final = frozenset({"machine.start", "machine.resume"})
-"""Steps that are planned only if a slice's machine does not run."""
+"""Names of the steps that start or resume a slice's machine. They are planned only if the machine does not run."""
 
 
 class Observed(Protocol):
-    """A slice's address and DHCP lease state as the DHCP server's records show them (NOD-4: observed, never desired
+    """Address and DHCP lease state of a slice, as the DHCP server's records show them (NOD-4: observed, never desired
     state).
     """
 
@@ -114,7 +114,7 @@ class Reachability(Protocol):
 
 
 class Gateway(Protocol):
-    """Network of the node itself, which all slices depend on."""
+    """Interface to the network of the node itself, on which all slices depend."""
 
     def to_apply(self) -> tuple[Step, ...]:
         """Return the steps that set up the node's network for slices; empty if it is set up.
@@ -173,8 +173,9 @@ class Host:
     pci_devices: Callable[[], PciDevices]
     """Return the host's PCI functions; none if the settings give no slot a PCI function. Raises `HostUnreadable`."""
     describe_devices: Callable[[PciDevices], Mapping[tuple[Use, PciAddress], FoundDevice]]
-    read_device_health: Callable[[SlotIndex], tuple[DeviceReading, ...]]
     """Return the descriptions of the PCI functions in the slots' settings, by use and address."""
+    read_device_health: Callable[[SlotIndex], tuple[DeviceReading, ...]]
+    """Return a health reading of each PCI function in the settings of this slot."""
     check_machines: Callable[[], None]
     """Raise `HostUnreadable` if the hypervisor does not answer."""
     inspect_machine: Callable[[SliceNetwork], ObservedMachine | None]
@@ -196,9 +197,10 @@ class Host:
     to_shut_down: Callable[[SliceNetwork], tuple[Step, ...]]
     """Return the steps that request the slot's guest to shut down; empty if none runs. Raises `HostUnreadable`."""
     start_reading: Callable[[], None]
-    """Start slow reads that every slot will need, in the current snapshot."""
+    """Start slow reads of the host ahead of time, in the current snapshot, because a survey needs their results for
+    every slot.
+    """
     listen: Callable[[], None]
-    """Start to watch the host for changes: from then on, registered callbacks are called at once when it may have
-    changed."""
+    """Start to watch the host. From then on, registered callbacks are called at once when the host may have changed."""
     close: Callable[[], None]
     """Stop watching and probing, and release all connections."""

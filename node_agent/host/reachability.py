@@ -74,14 +74,16 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The host's ARP entry of a slice. `mac` is None while the slice answers no ARP request."""
+    """The ARP entry that the host has for a slice. `mac` is None while the slice answers no ARP request."""
 
     mac: MacAddress | None
 
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """The host's route to a slice: the link, or the reason why there is none, and the slice's ARP entry."""
+    """How the host reaches a slice: the link of the route to it, or the reason why there is no route, and the ARP entry
+    of the slice.
+    """
 
     link: str | None
     refusal: str = ""

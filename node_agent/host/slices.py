@@ -43,8 +43,9 @@ class Slice:
     machine: Machine
     ingress: tuple[Mapping, ...] = ()
     ingress_changed: bool = False
-    """Whether the ingress rules changed, and it is not proved yet that no other rule or tracked connection leads to the
-    slice."""
+    """Whether the ingress rules were changed and the host may still have removed rules, or tracked connections that
+    such rules permitted.
+    """
 
     @property
     def network_mode(self) -> NetworkMode:

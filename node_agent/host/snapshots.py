@@ -25,7 +25,7 @@ Key = tuple[object, ...]
 read."""
 
 _results: Final[ContextVar[dict[Key, object] | None]] = ContextVar("results", default=None)
-"""Results of the current snapshot; None outside a snapshot."""
+"""Results of the reads in the current host snapshot, by key; None outside a snapshot."""
 
 
 class StartedRead(Protocol):
@@ -59,9 +59,10 @@ def host_snapshot() -> Iterator[None]:
 
 
 def look(key: Key, read: Callable[[], T]) -> T:
-    """Return the snapshot's result for `key`, or call `read` if the snapshot has none or there is no snapshot.
+    """Return the result of the host read `key` from the current snapshot. If the snapshot has no result, or there is no
+    snapshot, call `read`.
 
-    Raises `HostUnreadable`; within a snapshot the error is shared like a result.
+    Raises `HostUnreadable`; within a snapshot, the error is stored like a result and raised again by equal reads.
     """
     results = _results.get()
     if results is None:

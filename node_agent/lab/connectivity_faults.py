@@ -20,7 +20,7 @@ class ConnectivityFault:
     """A change of a real node that interrupts the traffic of a slice."""
 
     hop: Hop
-    """The hop at which a probe fails while the fault is present."""
+    """The hop that the agent reports as failed while the fault is present."""
     inject_command: str
     """Shell commands that inject the fault."""
     revert_command: str

@@ -57,7 +57,7 @@ def _nft(table: str, declared: str) -> str:
 
 
 def _other(declared: str, family: str = "ip") -> InjectedFault:
-    """Return an injected fault that adds a foreign nftables table with these declarations."""
+    """Return an injected fault that adds a foreign nftables table with the given declarations."""
     return InjectedFault(_nft(f"table {family} other", declared), f"nft delete table {family} other")
 
 
@@ -202,7 +202,7 @@ INJECTED_FAULTS: Final[Mapping[DriftKind, InjectedFault]] = MappingProxyType(
         ),
     }
 )
-"""The primary fault of each kind of drift."""
+"""For each kind of drift, its primary injected fault: a change of the node that causes drift of this kind."""
 
 OTHER_INJECTED_FAULTS: Final[Mapping[str, tuple[DriftKind, InjectedFault]]] = MappingProxyType(
     {

@@ -18,11 +18,13 @@ from tasks.streams import StreamRequest
 MOST: Final = 16
 """Maximum number of open consoles of a node."""
 MOST_SSH: Final = 64
-"""Maximum number of open SSH connections of a node. Counted separately, so that callers cannot keep admins from the
-consoles."""
+"""Maximum number of open SSH connections of a node. SSH connections are counted separately from consoles, so that
+callers cannot use up the consoles that admins need.
+"""
 CLOSING_SECONDS: Final = 2.0
-"""How long a new console waits for a place. The control plane records the end of a session before the node has closed
-its console, and a caller may open the next session in between."""
+"""Maximum time in seconds that a request for a console waits until another console is closed. The control plane records
+the end of a session before the node has closed its console, and a caller may open the next session in between.
+"""
 log = structlog.get_logger(__name__)
 
 
@@ -35,7 +37,7 @@ class OpenConsoles:
         self._closing = False
 
     def reserve(self, request: StreamRequest) -> str | None:
-        """Reserve a place for a console, and return None; or return the reason why there is no place for it.
+        """Reserve a place for a console, and return None; or return the reason why the console cannot be opened now.
 
         Waits up to `CLOSING_SECONDS` for the place of a console, but not for that of an SSH connection: many waiting
         requests of callers would occupy the threads that open consoles.
@@ -52,7 +54,7 @@ class OpenConsoles:
             return obstacle
 
     def _obstacle(self, request: StreamRequest) -> str | None:
-        """Return why there is no place for a console now, None if there is one."""
+        """Return the reason why the requested console cannot be opened now, or None if it can."""
         is_ssh, most = request.kind == "ssh", MOST_SSH if request.kind == "ssh" else MOST
         if sum((each.kind == "ssh") == is_ssh for each, _, _ in self._open.values()) >= most:
             noun = "SSH connections" if is_ssh else "consoles"
@@ -69,14 +71,14 @@ class OpenConsoles:
                 return None
 
     def free(self, request: StreamRequest) -> None:
-        """Free a place that was reserved."""
+        """Free the place that was reserved for a console."""
         with self._changed:
             self._open.pop(request.stream_id, None)
             self._changed.notify_all()
 
     def serve(self, request: StreamRequest, console: Console, socket: StreamSocket) -> None:
-        """Pass input and output on, in threads of their own, until one side ends; then close both sides. The place of
-        the console is reserved. Closes both sides at once if the agent is stopping.
+        """Pass bytes between a console and the stream of its caller, in two threads, until one of them ends; then close
+        both. The place of the console must be reserved. If the agent is stopping, close both at once.
         """
         with self._changed:
             self._open[request.stream_id] = request, console, socket

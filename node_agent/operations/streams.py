@@ -137,7 +137,9 @@ class Streams:
         return SerialLogSent(stream_id=request.stream_id, text=text_of(content), kept_bytes=size)
 
     def _read(self, request: StreamRequest) -> tuple[bytes, int] | None:
-        """Return the end and the size of the serial log, or None. Raises `HostUnreadable`."""
+        """Return the end of the requested serial log and the size of the whole log, or None if the slot has no machine
+        of the allocation. Raises `HostUnreadable`.
+        """
         network = self._network_of(request)
         if network is None:
             return None

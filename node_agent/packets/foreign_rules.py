@@ -40,7 +40,7 @@ _SLOTS: Final = {tap_of(SlotIndex(index)): SlotIndex(index) for index in range(M
 _MOST_STEPS: Final = 100_000
 """Maximum number of rule evaluations per table; each rule is evaluated for each kind of traffic."""
 _DEEPEST: Final = 32
-"""Maximum depth of jumps between chains."""
+"""Maximum depth of jumps between chains of a foreign table. Deeper jumps are not analyzed."""
 _MOST_NAMED: Final = 8
 """Maximum number of findings that a drift names."""
 _DOES: Final = {
@@ -146,7 +146,7 @@ def findings(tables: ForeignTables, node: NodeView) -> tuple[Finding, ...]:
             "all chains",
             "any hook",
             "all rules",
-            "the agent cannot read these rules; install iptables",
+            "the agent cannot read the rules of iptables-legacy; install iptables",
         )
         for name in tables.unread
     )
@@ -302,7 +302,7 @@ class _Analysis:
                     "other chains",
                     "any hook",
                     "other rules",
-                    "the agent did not analyze these rules, because the table has too many rules",
+                    "the agent did not analyze all rules of this table, because there are too many",
                 )
             )
         return self._steps > 0

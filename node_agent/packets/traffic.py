@@ -190,7 +190,7 @@ class _Kinds:
 
     @property
     def own(self) -> tuple[str, ...]:
-        """The node's IPv4 addresses on the uplink; every IPv4 address if the node's addresses are unknown."""
+        """The node's IPv4 addresses on the uplink; all IPv4 addresses if the node's addresses are unknown."""
         return tuple(f"{each}/32" for each in self.node.uplink_addresses) or _ANYWHERE
 
     def up(self) -> tuple[Traffic, ...]:
@@ -267,8 +267,8 @@ def _at_hook(hook: str, priority: int, kinds: _Kinds) -> tuple[Traffic, ...]:
 def _linked(
     traffic: Iterable[Traffic], direction: str, link: str, other: str | None = None
 ) -> tuple[Traffic, ...]:
-    """Return the traffic with its links set: the input link to `link` (`input`), the output link to `link` (`output`),
-    or the input link to `link` and the output link to `other` (`both`).
+    """Return the traffic with its links set. `direction` is `input` (`link` is the input link), `output` (`link` is the
+    output link) or `both` (`link` is the input link, `other` the output link).
     """
     match direction:
         case "both":
@@ -287,7 +287,9 @@ def both(one: Share, other: Share) -> Share:
 
 
 def share(match: Mapping[str, Any], traffic: Traffic, sets: Sets) -> Share:
-    """Return whether a condition (libnftables-json(5), `match`) matches all, some or none of the traffic's packets."""
+    """Return whether the match statement of a rule (libnftables-json(5)) matches all, some or none of the traffic's
+    packets.
+    """
     right = _resolved(match["right"], sets)
     found = _share(match["left"], right, traffic)
     match match["op"]:
@@ -518,7 +520,7 @@ def _element(member: Any) -> Any:
 
 
 def overlap(networks: Iterable[str], subnet: str) -> bool:
-    """Whether any of the IPv4 networks has addresses in the subnet."""
+    """Whether any of the given IPv4 networks has addresses in common with the subnet."""
     return _addresses((subnet,), [*networks]) != "none"
 
 

@@ -22,8 +22,7 @@ from typing import Final
 from node_agent.runtime.thread_pool import ThreadPool
 
 THREADS: Final = 32
-"""Number of threads for jobs: more than one agent has jobs, so that the jobs of a single agent never wait for each
-other."""
+"""Number of threads for jobs. One agent has fewer jobs, so the jobs of a single agent never wait for each other."""
 URGENT_THREADS: Final = 8
 _IDLE_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 1.0

@@ -33,9 +33,9 @@ class BannerProbe:
             with socket.create_connection((address, port), timeout=self.seconds) as connection:
                 return _read_banner(connection, banner, deadline) if banner else Answered("")
         except TimeoutError:
-            return NotYet(f"port {port} did not answer within {self.seconds:g} s")
+            return NotYet(f"the readiness port {port} did not answer within {self.seconds:g} s")
         except OSError as error:
-            return NotYet(f"port {port}: {error.strerror or error}")
+            return NotYet(f"cannot connect to the readiness port {port}: {error.strerror or error}")
 
 
 def _read_banner(connection: socket.socket, banner: str, deadline: float) -> Answered | NotYet:

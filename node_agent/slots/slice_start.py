@@ -22,7 +22,7 @@ from tasks.reasons import SliceFailureCode, UnreadyCode
 from tasks.reports import Reason, SliceAddress, SliceFailed, SliceReady
 
 PROBE_SECONDS: Final = 0.2
-"""Pause between two readiness probes."""
+"""Seconds between two readiness probes of a slice that is starting."""
 _COMPARE_AGAIN_SECONDS: Final = 3.0
 """Interval at which a slice that is starting is compared with its desired state again."""
 
@@ -92,7 +92,9 @@ def bring_up(
 
 
 def look(order: Order, body: ApplySlice, host: Host) -> ReadinessObservation:
-    """Read the address that DHCP leased to the slice, and probe the slice's port once. Raises `HostUnreadable`."""
+    """Observe a starting slice once: read its address from the DHCP server's records, and probe its readiness port.
+    Raises `HostUnreadable`.
+    """
     desired = slice_of(order, body)
     address = observe(order, desired, host)
     probe_result = host.probe(desired.network.ip, body.readiness.port, body.readiness.banner)

@@ -64,7 +64,7 @@ Steps = tuple[Step, ...]
 
 
 class _GuestNotRunning(Exception):
-    """The guest does not run any more, so the slice must be started again instead of repaired."""
+    """The guest stopped during a repair, so the slice must be started again instead of repaired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class SlotWork:
     outcomes: Outcomes
     drifts: Drifts
     listener: ProgressListener = NO_LISTENER
-    """Receiver of the progress of each step."""
+    """Receiver of progress: each step of the work on a slot is reported to it."""
 
     def run(self, slot: Slot, held: FenceEntry, halt: Halt, *, asked: bool) -> None:
         """Execute the slot's stored order, and report the result. Raises `OSError` if the disk fails."""

@@ -121,7 +121,7 @@ class ControlPlane:
         return _read(self._post("/v1/agent/desired-state", held), DesiredState)
 
     def consistency(self, sizes: HeadSizes) -> HeadsConsistent:
-        """Return the proof that the ledger's tree of one size is a prefix of that of a larger size."""
+        """Return the proof that the ledger's Merkle tree of one size is a prefix of that of a larger size."""
         return _read(self._post("/v1/agent/consistency", sizes), HeadsConsistent)
 
     def report(self, batch: ReportBatch) -> ReportsTaken:

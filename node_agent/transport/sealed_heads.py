@@ -40,8 +40,9 @@ _KEPT: Final = 8
 
 
 class _Record(Wire):
-    """Content of the file: the held head, the codes with which other heads were refused and reported since, and the
-    last heads that were held in earlier epochs when a head of a later epoch contradicted them, the newest first.
+    """Content of the file in which the node stores a head of the ledger: the held head, the codes with which other
+    heads were refused and reported since, and the last heads that were held in earlier epochs when a head of a later
+    epoch contradicted them, the newest first.
     """
 
     held: str | None = None
@@ -79,11 +80,13 @@ class SealedHeads:
 
     @property
     def held(self) -> str | None:
-        """The signed text of the head that the node holds, or None."""
+        """The signed text of the ledger head that the node has stored, or None."""
         return self._record.held
 
     def receive(self, text: str) -> None:
-        """Take the signed head that came with an order, and check the head later in a thread of the timetable."""
+        """Accept the signed head of the ledger that came with an order. It is checked later, in a thread of the
+        timetable.
+        """
         with self._lock:
             if text in (self._received, self._record.held):
                 return
@@ -113,8 +116,8 @@ class SealedHeads:
         return self._seconds
 
     def _take(self, text: str) -> None:
-        """Check a signed head, and hold it or refuse it. Raises `ControlPlaneUnavailable`, `RequestRejected` and
-        `OSError`.
+        """Check a signed head of the ledger, and store it as the held head or refuse it. Raises
+        `ControlPlaneUnavailable`, `RequestRejected` and `OSError`.
         """
         held = self._record.held
         try:

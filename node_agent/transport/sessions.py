@@ -190,7 +190,9 @@ class Session:
 
 
 def capabilities_of(settings: Settings) -> tuple[str, ...]:
-    """Return the task types and features that a node with these settings supports. A simulated node supports all."""
+    """Return the task types and features that a node with the given settings supports. A simulated node supports
+    all.
+    """
     if settings.root_disks is None and settings.simulated is None:
         return tuple(each for each in ANNOUNCED if each != ROOT_DISK)
     return ANNOUNCED

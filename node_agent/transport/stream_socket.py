@@ -26,7 +26,9 @@ from tasks.streams import MAX_MESSAGE, ConsoleOpened
 _OPEN_SECONDS: Final = 5.0
 _CLOSE_SECONDS: Final = 1.0
 _MOST_BYTES: Final = 1024 * 1024
-"""Maximum size of a message of the control plane, which limits those of callers to much less."""
+"""Maximum size in bytes of a message from the control plane. The control plane limits the messages of callers to much
+less.
+"""
 R = TypeVar("R")
 
 
@@ -39,14 +41,16 @@ class StreamSocket:
         self._connection = self._run(_connected(settings, credentials.bearer, stream))
 
     def opened(self, message: ConsoleOpened) -> None:
-        """Send the first message. Raises `ControlPlaneUnavailable`."""
+        """Send the first message of the stream, which states whether the node opened the console. Raises
+        `ControlPlaneUnavailable`.
+        """
         try:
             self._run(self._connection.send(message.model_dump_json()))
         except ConnectionClosed as error:
             raise ControlPlaneUnavailable(f"the stream was closed: {error}") from error
 
     def send(self, data: bytes) -> bool:
-        """Send output, and return whether the stream is still open."""
+        """Send output of the slice, and return whether the stream is still open."""
         try:
             for start in range(0, len(data), MAX_MESSAGE):
                 self._run(self._connection.send(data[start : start + MAX_MESSAGE]))
@@ -55,7 +59,7 @@ class StreamSocket:
         return True
 
     def receive(self) -> bytes | None:
-        """Wait for input and return it; None when the stream is closed."""
+        """Wait for input of the caller and return it; None when the stream is closed."""
         try:
             found = self._run(self._connection.recv())
         except ConnectionClosed:

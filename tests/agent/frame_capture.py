@@ -12,7 +12,7 @@ from typing import Final
 
 _EVERY_PROTOCOL: Final = 0x0003
 _TIMESTAMPNS: Final = 35
-"""SO_TIMESTAMPNS of socket(7) and its control message."""
+"""Socket option SO_TIMESTAMPNS (socket(7)), and the type of the control message with the receive time."""
 
 
 @dataclass

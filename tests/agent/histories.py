@@ -20,7 +20,9 @@ def leaves_of(name: str, count: int) -> list[bytes]:
 
 
 class History:
-    """A sealed history: `heads[i]` is the signed text of head i + 1, of a tree of `sizes[i]` of the leaves."""
+    """A history of a ledger as its sealer signed it: `heads[i]` is the signed text of head i + 1, for a tree of
+    `sizes[i]` leaves.
+    """
 
     def __init__(
         self,

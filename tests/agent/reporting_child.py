@@ -41,5 +41,5 @@ def spool_up_to(last: int, spool: Spool, reporter: Reporter) -> None:
 
 
 def program() -> None:
-    """Run with the arguments of the command line."""
+    """Spool and deliver reports, with the arguments of the command line."""
     main(*sys.argv[1:])

@@ -16,8 +16,8 @@ SIGNER = Signer.of_pem(new_private_key())
 def sealed(
     task: BaseModel | str, *, signer: Signer = SIGNER, until: datetime | None = None, head: str | None = None
 ) -> str:
-    """Return the signed form of a task or of any other text. It expires at `until`, by default after one hour, and
-    carries a head of the ledger.
+    """Return the signed form of a task or of any other text. The signed form expires at `until`, by default after one
+    hour, and carries a head of the ledger.
     """
     text = task if isinstance(task, str) else task.model_dump_json()
     return seal(signer, text, until or datetime.now(UTC) + timedelta(hours=1), head)
@@ -29,5 +29,5 @@ def trust() -> Trust:
 
 
 def held(order: Order) -> FenceEntry:
-    """Return the entry that a node stores for a slot with `order` as its newest order."""
+    """Return the fence entry that a node stores for a slot with `order` as its newest order."""
     return FenceEntry(order=order, signed=sealed(order))

@@ -67,11 +67,11 @@ class Toy:
     reverted_ingress: set[IngressId] = field(default_factory=set)
     """Ingress rules that another program deletes as soon as they are created."""
     foreign_rule: str = ""
-    """A foreign rule that leads to the slice and that no step can delete."""
+    """Description of a foreign rule that leads to the slice and that no step can delete; empty if there is none."""
     ignores_shutdown: bool = False
-    """The guest ignores a shutdown request."""
+    """Whether the guest ignores a shutdown request."""
     paused: bool = False
-    """The guest is paused, so that it cannot receive a shutdown request."""
+    """Whether the guest is paused, so that it cannot receive a shutdown request."""
     watched: dict[SlotIndex, Slice] = field(default_factory=dict)
     """Slices with active reachability probes, by slot."""
     findings: Findings = field(default_factory=lambda: {None: None})
@@ -81,7 +81,7 @@ class Toy:
     gateway_read_blocks_until: threading.Event | None = None
     hangs: threading.Event = field(default_factory=threading.Event)
     before_second_read: Callable[[], object] = lambda: None
-    """Called after the first read of the host and before the second."""
+    """Function that is called between the first and the second read of the host."""
     reads_per_snapshot: list[int] = field(default_factory=list)
     """Number of real reads of each caller that reads one value twice: 1 within a host snapshot."""
 

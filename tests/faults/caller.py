@@ -16,7 +16,9 @@ from tests.waiting import until
 
 KEY: Final = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV test"
 ENDS: Final = ("released", "failed")
-"""A failed allocation releases its slots by itself."""
+"""States in which an allocation has ended. A failed allocation needs no release, because it releases its slots by
+itself.
+"""
 TIMEOUT_SECONDS: Final = 60.0
 
 

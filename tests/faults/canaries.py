@@ -22,7 +22,9 @@ from tests.faults.system import System
 
 _PROC: Final = Path("/proc")
 _RAW_DATABASE: Final = ("postgres/data/base/", "postgres/data/pg_wal/", "postgres/data/global/")
-"""Pages of the database, which Postgres compresses or has not written yet: the dump has their content."""
+"""Folders that are not searched: they contain pages of the database, which Postgres compresses or has not written yet.
+The SQL dump has their content.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ Phase = Literal["idle", "provisioning", "stopping", "releasing"]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 CONVERGED_SECONDS: Final = 30.0
 _ASKED: Final[dict[Phase, Callable[[Lab, str], None]]] = {"stopping": Lab.stop, "releasing": Lab.release}
-"""The request that brings an active allocation into a phase."""
+"""For each phase, the request that brings an active allocation into it."""
 
 
 @dataclass(frozen=True)

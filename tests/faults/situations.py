@@ -47,20 +47,20 @@ class Situation:
 
     keep: bool = False
     stop: bool = False
-    """Stop the old allocation instead of releasing it."""
+    """Whether the old allocation is stopped instead of released."""
     reports: bool = False
     disturb: Callable[[System, Load, State], None] | None = None
     provoke: Callable[[System, Load], None] | None = None
     ingress: bool = False
     """Whether the old allocation has an ingress rule."""
     card: bool = False
-    """Whether the machines have virtual functions for their cards."""
+    """Whether the machines have virtual functions as network cards."""
     root_disk: bool = False
     """Whether the machines have root disks."""
     ask: Callable[[System, Load], None] | None = None
-    """A request that is sent while the agent is down, beside the load."""
+    """Function that sends a further request while the agent is down, in addition to the usual load."""
     starts: int = 0
-    """How often the old allocation's machine is started again because of the change of the host."""
+    """How often the machine of the old allocation is started again because `disturb` changed the host."""
 
 
 @dataclass(frozen=True)

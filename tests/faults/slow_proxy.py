@@ -12,7 +12,7 @@ from tests.waiting import dawdle, until
 
 _CHUNK: Final = 1 << 16
 _RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER: closing a socket with it sends a reset."""
+"""Value of the socket option SO_LINGER with which closing a socket sends a TCP reset."""
 
 
 class SlowProxy:

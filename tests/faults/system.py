@@ -38,11 +38,11 @@ CONVERGED_SECONDS: Final = 30.0
 DEATH_SECONDS: Final = 60.0
 REPLICAS: Final = 2
 ON_CARDS: Final = SkuName("lab.small")
-"""The SKU of the slots with virtual functions as cards."""
+"""The SKU of the slots that have virtual functions as network cards."""
 WITH_ROOT_DISK: Final = SkuName("disk.medium")
-"""An additional SKU of the other slots, with a root disk."""
+"""A SKU with a root disk, for the slots that have no virtual functions."""
 DISK_IMAGE: Final = "disk"
-"""A disk image, which needs a SKU with a root disk."""
+"""Name of a disk image. Allocations with this image need a SKU with a root disk."""
 
 
 @dataclass
@@ -235,7 +235,9 @@ def _room_for(sku: SkuContent) -> dict[str, int]:
 
 
 def _slots_of_all_kinds(room: dict[str, int]) -> list[dict[str, Any]]:
-    """Each has something that a machine may have to itself, so that every kind of step makes and ends slices."""
+    """Return the settings of four slots: two with a GPU and a CPU of their own, and two with a virtual function as
+    network card. With them, slices are created and removed by every kind of step.
+    """
     return [
         *({"index": index, **room, "gpus": [f"0000:1b:{index:02x}.0"], "cpus": [index]} for index in (0, 1)),
         *({"index": index, **_room_for(SKUS[ON_CARDS]), "vf": f"0000:3b:00.{index}"} for index in (2, 3)),

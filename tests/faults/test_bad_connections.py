@@ -26,9 +26,13 @@ from tests.waiting import last, until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 Connection = Literal["control plane to redis", "node to redis", "node to api"]
 FAULT_SECONDS: Final = 6.0
-"""Longer than the timeout of every client of Redis, and of a node's requests to the API."""
+"""Duration of a fault in seconds: longer than the timeout of every client of Redis, and of a node's requests to the
+API.
+"""
 DELAY_SECONDS: Final = 0.3
-"""In each direction: less than the control plane's timeout, and far more than a usual delay."""
+"""Delay in seconds in each direction of a slow connection: less than the control plane's timeout, and far more than a
+usual delay.
+"""
 
 
 def delayed(proxy: SlowProxy) -> None:
@@ -73,7 +77,9 @@ class Case:
 OVER_REDIS: Final = [Case(*each) for each in itertools.product(FAULTS, TO_REDIS)]
 OVER_API: Final = [Case(*each) for each in itertools.product(FAULTS, TO_API)]
 FEW: Final = matrix.chosen("P4, P6", [*OVER_REDIS, *OVER_API], few=1)
-"""The only case of the usual run. `test_bad_links` and `test_redis_lost` also run a case of these promises."""
+"""The only case that the usual test run executes; `./dev torture` executes all. `test_bad_links` and `test_redis_lost`
+also run a case of these promises.
+"""
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ BEHIND: Final = -3660
 OTHER: Final = "lab-b"
 BOOT_SECONDS: Final = WORKER_TIMEOUT + 3.0
 LEASE_SECONDS: Final = 60
-"""The shortest lease that can be requested."""
+"""Duration in seconds of the allocation leases of these tests: the shortest that can be requested."""
 SLICES: Final = 4
-"""As many as both nodes can carry."""
+"""Number of slices in the test, which is as many as both nodes can carry."""
 CASES: Final = ("nodes", "jumping nodes", "control plane")
 _TRUE_TIME: Final = {"LD_PRELOAD": ""}
 
@@ -71,7 +71,7 @@ def started(node: Node) -> int:
 
 
 def off_by(child: Child) -> float:
-    """Return the difference in seconds between the time of the newest line in the program's log and the true time."""
+    """Return by how many seconds the newest line in the program's log differs from the true time."""
     reported = [
         json.loads(line)["timestamp"] for line in child.log.read_text().splitlines() if line.startswith("{")
     ]

@@ -30,13 +30,15 @@ pytestmark = [pytest.mark.slow]
 BOUND_SECONDS = 5.0
 
 Start = Callable[..., int]
-"""Starts an appender with this behaviour; returns the position that it holds back."""
+"""Function that starts a process which appends to the ledger and then stops or idles. It returns the position that this
+process keeps uncommitted.
+"""
 
 
 @pytest.fixture
 def start(database: Database) -> Iterator[Start]:
-    """Return a function that starts processes that append and never commit. Those that remain after the test are
-    killed.
+    """Yield a function that starts a process which appends to the ledger and never commits. The processes are killed
+    after the test.
     """
     # A copy of a process that has imported the appender starts in milliseconds.
     processes = multiprocessing.get_context("forkserver")

@@ -82,7 +82,7 @@ def _dnsmasq(leases: Path) -> list[str]:
 
 
 def start_guest(node: LabHost, folder: Path) -> None:
-    """Start the guest that `guest` defined in this folder."""
+    """Start the guest from the domain definition that `guest` has written to this folder."""
     node.run(["virsh", "--connect", URI, "create", str(folder / _DEFINITION)])
 
 

@@ -193,7 +193,7 @@ def test_failed_command_on_a_lab_node_raises_with_its_error_output(node: LabNode
         node.run(["ovs-vsctl", "list-ports", "br-none"])
 
 
-def test_lab_node_with_a_killed_first_process_leaves_nothing(tmp_path: Path) -> None:
+def test_lab_node_leaves_no_process_mount_or_link_when_its_first_process_is_killed(tmp_path: Path) -> None:
     with Lab(new_run(), tmp_path, ["lab-k"], kept_folder() / "libvirt") as lab:
         node = lab.node("lab-k")
         inside = node.processes()
@@ -243,7 +243,7 @@ def test_lab_with_a_killed_owner_process_ends_and_is_cleaned_up_at_the_next_star
     sweep(run_id)
 
 
-def test_interrupted_lab_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_lab_leaves_no_process_or_link_on_the_machine(tmp_path: Path) -> None:
     run_id = new_run()
     with lab_owner(run_id, tmp_path) as owner:
         inside = [pid for first in pids_of(owner) for pid in processes_in(first)]
@@ -252,7 +252,7 @@ def test_interrupted_lab_leaves_nothing(tmp_path: Path) -> None:
     assert not [link for link in links_of_this_machine() if link.startswith(bridge_name(run_id))]
 
 
-def test_lab_node_that_cannot_start_raises_the_cause_and_leaves_nothing(tmp_path: Path) -> None:
+def test_lab_node_that_cannot_start_raises_the_cause_and_leaves_no_link(tmp_path: Path) -> None:
     run_id = new_run()
     # The node cannot create its cache folder, because a file has its name.
     (tmp_path / "nodes" / "lab-f").mkdir(parents=True)

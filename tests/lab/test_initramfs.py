@@ -14,7 +14,7 @@ from node_agent.aspects.seed import seed_image
 from node_agent.lab.initramfs import modules, newc
 
 PLAIN: Final = "ssh-ed25519 AAAA sliceplane-gateway"
-"""A line of `authorized_keys` without options."""
+"""A line of `authorized_keys` with a key and without options."""
 
 
 def test_initramfs_archive_contains_the_parent_folders_of_its_files() -> None:

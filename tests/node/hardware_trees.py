@@ -70,7 +70,7 @@ class Link:
     address: str
     mtu: int
     speed: int | None
-    """None for a link without a carrier: its speed cannot be read."""
+    """Speed of the link in Mbit/s; None for a link without a carrier, because its speed cannot be read."""
     switch_id: str = ""
     port: str = ""
 
@@ -89,7 +89,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Tree:
-    """Folders `sys` and `proc` of a host."""
+    """Folders with the sysfs (`sys`) and procfs (`proc`) files of a host."""
 
     root: Path
 
@@ -115,7 +115,7 @@ class Tree:
             _delete(self.folder(address) / name)
 
     def vanish(self, address: str) -> None:
-        """Remove a PCI function, as a card that fell off the bus."""
+        """Remove a PCI function from the tree, like a card that the bus has lost."""
         folder = self.folder(address)
         (self.sysfs / "bus" / "pci" / "devices" / address).unlink()
         _delete(folder)
@@ -245,7 +245,7 @@ def hgx_h200_roce(root: Path) -> Tree:
 
 
 CARD_VFS: Final = ("0000:3b:00.3", "0000:3b:00.4", "0000:3b:00.5", "0000:3b:00.6")
-"""Virtual functions of `bluefield3`."""
+"""PCI addresses of the virtual functions of the BlueField-3 card that `bluefield3` writes."""
 
 
 def bluefield3(root: Path) -> Tree:
@@ -356,7 +356,9 @@ def ethernet_only(root: Path) -> Tree:
 
 
 def gpu_regions(memory: int) -> str:
-    """Return the `resource` file of a GPU: 16 MiB registers, the window of its memory, and 32 MiB."""
+    """Return the content of the sysfs file `resource` of a GPU with three BARs: 16 MiB of registers, a window of
+    `memory` bytes to the GPU's memory, and 32 MiB.
+    """
     return "".join(
         (
             _region(0x2200_0000_0000, 16 * _MIB),

@@ -15,7 +15,7 @@ LIST_FUNCTIONS: Final = (
 )
 
 
-def test_functions_are_discovered_given_to_one_guest_reset_and_given_clean_to_the_next_one(
+def test_pci_functions_are_passed_to_a_guest_and_reset_before_the_next_guest_gets_them(
     site: NestedSite,
 ) -> None:
     gpu, fabric = map(site.host.address, ("gpu0", "fabric0"))
@@ -54,7 +54,7 @@ def passed_to(site: NestedSite, allocation: str) -> list[str]:
         (2, "shared", "shares IOMMU group"),
     ],
 )
-def test_function_that_cannot_be_isolated_fails_the_allocation_with_the_reason(
+def test_pci_function_that_cannot_be_isolated_fails_the_allocation_with_the_reason(
     site: NestedSite, slot: int, function: str, reason: str
 ) -> None:
     shown = site.show(site.attempt(site.offer(slot)))
@@ -76,7 +76,7 @@ def test_virtual_function_of_a_card_without_switchdev_mode_is_refused_as_network
     assert NO_REPRESENTOR in str(site.slot(4)["drift"])
 
 
-def test_function_that_vanishes_is_drift_that_closes_its_slot(site: NestedSite) -> None:
+def test_pci_function_that_vanishes_is_drift_that_excludes_its_slot_from_placement(site: NestedSite) -> None:
     sku = site.offer(3)
     site.host.unplug("removed")
     until(lambda: site.slot(3)["blocked_by"] == "slot.device", "the slot is blocked", BOOT_SECONDS)

@@ -1,8 +1,8 @@
 """Process of a hostile node: it sends one Redis command in an endless pipeline and reads every reply.
 
 `python -m tests.queue.pipelining_node HOST PORT USERNAME CONNECTIONS`; the first line of standard input is the node's
-Redis password, the second the command (hexadecimal). The process prints a line once it sends, and ends when its
-standard input is closed.
+Redis password, the second the command (hexadecimal). The process prints a line when it begins to send, and ends when
+its standard input is closed.
 """
 
 import socket

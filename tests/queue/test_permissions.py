@@ -169,7 +169,7 @@ def test_queue_scripts_called_with_too_many_arguments_fail_without_effect(
 
 
 NODES = tuple(f"lab-{letter}" for letter in "abcdefgh")
-"""Eight nodes, as promise P20 requires."""
+"""Ids of the eight nodes that attack each other; promise P20 requires eight."""
 PAIRS = [(node, victim) for node in NODES for victim in NODES if node != victim]
 
 

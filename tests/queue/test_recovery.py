@@ -346,7 +346,7 @@ def test_worker_stops_within_one_second_while_redis_is_unreachable(program: Path
         assert time.perf_counter() - began < 1
 
 
-async def test_next_fetch_of_a_worker_returns_its_lost_order_again_and_counts_no_further_delivery(
+async def test_order_of_a_lost_reply_is_returned_by_the_workers_next_fetch_without_counting_a_delivery(
     lab_a: QueueAddress, relay: Relay, timetable: Timetable
 ) -> None:
     lost, acknowledged = order_ids(2)

@@ -38,7 +38,7 @@ def ends(site: Site) -> list[str]:
 
 
 class OnTerminal:
-    """A program on a terminal."""
+    """A program that a test runs on a pseudo-terminal."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", terminal: int) -> None:
         self.process, self._terminal, self._shown = process, terminal, b""
@@ -67,7 +67,9 @@ def on_terminal(*command: str) -> Iterator[OnTerminal]:
         os.close(ours)
 
 
-def test_serial_console_is_used_in_a_terminal_until_the_user_leaves_it(site: Site, allocation: str) -> None:
+def test_terminal_command_connects_the_serial_console_until_the_user_leaves_it(
+    site: Site, allocation: str
+) -> None:
     with on_terminal(*SLICEPLANE, "terminal", allocation) as terminal:
         terminal.read_until(b"Ctrl-] ends the session")
         terminal.read_until(b"login: ")
@@ -78,7 +80,9 @@ def test_serial_console_is_used_in_a_terminal_until_the_user_leaves_it(site: Sit
     until(lambda: ends(site) == ["closed_by_caller"], "the end is recorded")
 
 
-def test_end_of_a_session_in_a_terminal_is_shown_with_its_reason(site: Site, allocation: str) -> None:
+def test_terminal_command_shows_the_reason_when_an_admin_cuts_its_session(
+    site: Site, allocation: str
+) -> None:
     with on_terminal(*SLICEPLANE, "terminal", allocation) as terminal:
         terminal.read_until(b"login: ")
         with site.plane.client() as client:
@@ -88,7 +92,7 @@ def test_end_of_a_session_in_a_terminal_is_shown_with_its_reason(site: Site, all
     assert terminal.process.returncode == 1
 
 
-def test_serial_console_without_a_terminal_is_refused_before_a_session_is_requested(
+def test_terminal_command_without_a_terminal_is_refused_before_a_session_is_requested(
     site: Site, allocation: str
 ) -> None:
     done = subprocess.run([*SLICEPLANE, "terminal", allocation], input=b"", capture_output=True, check=False)
@@ -98,7 +102,7 @@ def test_serial_console_without_a_terminal_is_refused_before_a_session_is_reques
 
 
 class Connected:
-    """The display behind a local port."""
+    """Connection to the local port at which `sliceplane consoles display` provides a display."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), SECONDS)
@@ -115,7 +119,7 @@ class Connected:
 
 @contextmanager
 def waiting_for_viewer(*options: str) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
-    """Run the command for a display, and provide it with its port."""
+    """Run `sliceplane consoles display`, and yield its process and the local port at which it waits for a viewer."""
     process = subprocess.Popen([*SLICEPLANE, "display", *options], stderr=subprocess.PIPE)
     assert process.stderr is not None
     try:
@@ -128,7 +132,9 @@ def waiting_for_viewer(*options: str) -> Iterator[tuple["subprocess.Popen[bytes]
         process.stderr.close()
 
 
-def test_viewer_on_the_local_port_sees_and_controls_the_display(site: Site, allocation: str) -> None:
+def test_viewer_on_the_local_port_of_the_display_command_sees_and_controls_the_display(
+    site: Site, allocation: str
+) -> None:
     with waiting_for_viewer(allocation) as (process, port):
         viewer = Viewer(Connected(port))
         size = viewer.begin()

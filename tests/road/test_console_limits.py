@@ -80,7 +80,7 @@ def limited(site: Site, folder: Path, idle_seconds: float, seconds: float) -> It
     ],
     ids=["serial-nothing", "serial-typing", "display-updates", "display-keys", "display-pointer"],
 )
-def test_session_without_input_of_a_person_is_idle_and_one_with_input_ends_at_its_maximum_duration(
+def test_console_session_without_input_of_a_person_ends_as_idle_and_one_with_input_at_its_maximum_duration(
     site: Site, tmp_path: Path, kind: str, act: Callable[[Caller, Viewer], None], end: str
 ) -> None:
     consoles = Consoles(site, kind=kind)

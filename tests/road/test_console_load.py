@@ -25,13 +25,15 @@ MIB: Final = 1024 * 1024
 WARM_UP: Final = 8 * MIB
 VOLUME: Final = 1024 * MIB if matrix.is_full() else 32 * MIB
 MOST_GROWTH: Final = 8 * MIB
-"""Buffers may still grow after the warm-up. If a program kept a third of the usual volume, it would grow more."""
+"""Maximum growth of a program's memory in bytes during the test. Buffers may still grow after the warm-up; a program
+that kept a third of the transferred bytes would grow more.
+"""
 _CYCLE: Final = bytes(range(128, 256))
 PART: Final = _CYCLE * 128
 IN_FLIGHT: Final = 4
 SESSIONS: Final = 50
 NODES: Final = tuple(f"sim-{name}" for name in "bcd")
-"""Nodes beside that of the site: a node has at most 16 open consoles."""
+"""Further nodes beside that of the site. They are needed because a node has at most 16 open consoles."""
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def echo(socket: ClientConnection, size: int) -> None:
         received += len(data)
 
 
-def test_memory_of_api_and_agent_does_not_grow_with_the_bytes_through_a_session(
+def test_memory_of_api_and_agent_does_not_grow_with_the_bytes_through_a_console_session(
     site: Site, api_of_node: ApiProcess, api_of_caller: ApiProcess
 ) -> None:
     consoles = Consoles(site)
@@ -97,7 +99,7 @@ def test_memory_of_api_and_agent_does_not_grow_with_the_bytes_through_a_session(
     assert max(grown.values()) < MOST_GROWTH, grown
 
 
-def test_fifty_sessions_are_open_at_once_and_each_shows_its_display(
+def test_fifty_console_sessions_open_at_once_each_show_their_display(
     site: Site, api_of_caller: ApiProcess, tmp_path: Path
 ) -> None:
     with ExitStack() as opened:
@@ -125,7 +127,7 @@ def test_fifty_sessions_are_open_at_once_and_each_shows_its_display(
 
 
 def start(site: Site, folder: Path, name: str) -> SimulatedNode:
-    """Start a further node, and approve its slots."""
+    """Start a further simulated node, and approve its slots."""
     node = start_node(site.plane, folder, name)
     client = site.plane.client()
     for index in (0, 1):

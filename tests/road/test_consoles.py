@@ -152,7 +152,7 @@ def test_caller_with_a_ticket_sees_and_controls_the_display_and_each_step_is_an_
     assert kinds == ["console.requested", "console.connected", "console.disconnected"]
 
 
-def test_display_is_open_in_one_session_unless_a_further_one_is_shared(displays: Consoles) -> None:
+def test_second_session_on_a_display_is_refused_unless_it_is_requested_as_shared(displays: Consoles) -> None:
     with displays.session() as one:
         viewer = Viewer(SocketDisplay(one))
         size = viewer.begin()
@@ -172,7 +172,7 @@ def test_display_is_open_in_one_session_unless_a_further_one_is_shared(displays:
         pass
 
 
-def test_serial_port_cannot_be_shared_and_an_unknown_kind_is_refused(consoles: Consoles) -> None:
+def test_shared_serial_console_and_unknown_kind_of_console_are_refused(consoles: Consoles) -> None:
     refused = consoles.request(shared=True)
     assert (refused.status_code, refused.json()["reasons"][0]["code"]) == (422, "console_not_shareable")
     assert consoles.request(kind="sound").status_code == 422
@@ -212,7 +212,7 @@ def test_caller_with_a_ticket_reads_and_writes_the_serial_console_and_each_step_
     ]
 
 
-def test_ticket_is_refused_and_recorded_if_it_is_used_again_or_by_another_caller_or_from_another_origin(
+def test_console_ticket_is_refused_and_recorded_if_it_is_used_again_or_by_another_caller_or_from_another_origin(
     consoles: Consoles,
 ) -> None:
     other = issue(consoles.plane, "other", "admin").secret
@@ -263,7 +263,9 @@ def test_wrong_use_of_a_ticket_for_a_display_is_refused_and_recorded(displays: C
     }
 
 
-def test_ticket_that_is_used_without_a_websocket_is_lost_and_its_session_ends(consoles: Consoles) -> None:
+def test_console_ticket_that_is_used_without_a_websocket_is_lost_and_its_session_ends(
+    consoles: Consoles,
+) -> None:
     ticket = consoles.ticket()
     with consoles.plane.client() as client:
         used = client.post(f"/console-sessions/{ticket['id']}/connect", json={"ticket": ticket["ticket"]})
@@ -279,7 +281,9 @@ def test_ticket_that_is_used_without_a_websocket_is_lost_and_its_session_ends(co
     assert consoles.events(ticket["id"])[-1] == ("console.failed", "api_process_ended")
 
 
-def test_expired_ticket_and_one_of_a_released_allocation_are_refused_and_recorded(consoles: Consoles) -> None:
+def test_console_ticket_is_refused_and_recorded_after_its_expiry_or_the_release_of_its_allocation(
+    consoles: Consoles,
+) -> None:
     expired, late = consoles.ticket(), consoles.ticket()
     consoles.plane.rows(
         "update work.console set ticket_expires_at = now() where console_id = %(id)s returning 1",
@@ -294,13 +298,15 @@ def test_expired_ticket_and_one_of_a_released_allocation_are_refused_and_recorde
     assert consoles.events(late["id"])[-1] == ("console.ticket_refused", "slice_not_on_node")
 
 
-def test_caller_without_the_role_admin_gets_no_ticket_and_cannot_use_one(consoles: Consoles) -> None:
+def test_caller_without_the_role_admin_gets_no_console_ticket_and_cannot_use_the_ticket_of_an_admin(
+    consoles: Consoles,
+) -> None:
     caller = issue(consoles.plane, "caller", projects=["default"]).secret
     assert consoles.request(caller).status_code == 403
     assert consoles.codes(consoles.ticket(), caller) == ["role_missing"]
 
 
-def test_session_is_cut_after_the_release_of_its_allocation(consoles: Consoles) -> None:
+def test_console_session_is_cut_after_the_release_of_its_allocation(consoles: Consoles) -> None:
     with consoles.session() as socket:
         with consoles.plane.client() as client:
             assert client.delete(f"/allocations/{consoles.allocation}").is_success
@@ -308,7 +314,7 @@ def test_session_is_cut_after_the_release_of_its_allocation(consoles: Consoles) 
     until(lambda: consoles.open() == [], "the session is closed", 5)
 
 
-def test_session_is_cut_after_the_revocation_of_its_key_and_after_the_end_of_its_login(
+def test_console_session_is_cut_after_the_revocation_of_its_key_or_the_end_of_its_login(
     consoles: Consoles,
 ) -> None:
     key = issue(consoles.plane, "short", "admin")
@@ -328,7 +334,7 @@ def test_session_is_cut_after_the_revocation_of_its_key_and_after_the_end_of_its
             assert consoles.end_of(socket) == "credential_ended"
 
 
-def test_session_is_cut_by_an_admin_with_a_reason(consoles: Consoles) -> None:
+def test_console_session_that_an_admin_cuts_ends_with_the_reason_of_the_admin(consoles: Consoles) -> None:
     with consoles.session() as socket:
         [listed] = consoles.open()
         with consoles.plane.client() as client:
@@ -338,7 +344,7 @@ def test_session_is_cut_by_an_admin_with_a_reason(consoles: Consoles) -> None:
     assert consoles.events(listed["id"])[-1] == ("console.disconnected", "cut")
 
 
-def test_second_session_on_a_console_fails_and_the_first_one_goes_on(consoles: Consoles) -> None:
+def test_second_session_on_a_console_fails_and_the_first_session_continues(consoles: Consoles) -> None:
     with consoles.session() as socket:
         second = consoles.ticket()
         with consoles.socket(second) as other:
@@ -349,14 +355,14 @@ def test_second_session_on_a_console_fails_and_the_first_one_goes_on(consoles: C
     assert consoles.events(second["id"])[-1] == ("console.failed", "console_in_use")
 
 
-def test_killed_agent_ends_its_sessions_within_five_seconds(consoles: Consoles) -> None:
+def test_console_sessions_end_within_five_seconds_after_their_agent_is_killed(consoles: Consoles) -> None:
     with consoles.session() as socket:
         consoles.site.node.agent.send(signal.SIGKILL)
         assert consoles.end_of(socket) == "closed_by_node"
     assert consoles.open() == []
 
 
-def test_session_over_two_api_processes_ends_when_the_process_of_the_caller_is_killed(
+def test_console_session_over_two_api_processes_ends_when_the_process_of_its_caller_is_killed(
     consoles: Consoles, tmp_path: Path
 ) -> None:
     # It takes 15 s until another process records the end.
@@ -379,7 +385,7 @@ def connects(consoles: Consoles) -> bool:
         return str(first(socket)["state"]) == "connected"
 
 
-def test_session_without_an_agent_fails_after_ten_seconds(consoles: Consoles) -> None:
+def test_console_session_fails_after_ten_seconds_if_no_agent_runs(consoles: Consoles) -> None:
     consoles.site.node.agent.stop()
     ticket = consoles.ticket()
     with consoles.socket(ticket) as socket:
@@ -387,7 +393,7 @@ def test_session_without_an_agent_fails_after_ten_seconds(consoles: Consoles) ->
     assert consoles.events(ticket["id"])[-1] == ("console.failed", "node_not_responding")
 
 
-def test_bytes_of_a_long_session_arrive_complete_and_in_their_order(consoles: Consoles) -> None:
+def test_bytes_of_a_long_console_session_arrive_complete_and_in_their_order(consoles: Consoles) -> None:
     sent = b"".join(b"%08d" % number for number in range(100_000))
     with consoles.session() as socket:
         read_until(socket, b"login: ")

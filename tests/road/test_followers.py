@@ -138,8 +138,8 @@ async def test_two_commands_that_lock_database_rows_in_opposite_order_both_succe
 
 
 async def fire(dispatcher: Dispatcher, engine: AsyncEngine, allocation: AllocationId) -> None:
-    """Fire the timer of an allocation, if it has one, as soon as the running dispatcher, which sets it, does not lock
-    it.
+    """Fire the timer of an allocation, if it has one, as soon as the running dispatcher, which sets this timer, has
+    released its lock on it.
     """
     stream = stream_of_allocation(allocation)
     exists = sa.text("select exists (select from work.timer where stream_id = :stream)")

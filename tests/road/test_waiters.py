@@ -9,7 +9,7 @@ from control_plane.following.wake import Waiter
 NEVER = 3600.0
 
 
-async def test_waiter_that_rests_pauses_after_its_caller_found_something_although_it_is_woken() -> None:
+async def test_waiter_pauses_after_its_caller_found_events_even_if_it_was_woken() -> None:
     waiter = Waiter(NEVER, longest_rest=NEVER)
     await asyncio.to_thread(bool)  # the caller works for a moment
     waiter.wake()
@@ -18,7 +18,7 @@ async def test_waiter_that_rests_pauses_after_its_caller_found_something_althoug
             await waiter.wait(busy=True)
 
 
-async def test_waiter_that_rests_is_woken_at_once_after_its_caller_found_nothing() -> None:
+async def test_waiter_returns_at_once_when_woken_after_its_caller_found_no_events() -> None:
     waiter = Waiter(NEVER, longest_rest=NEVER)
     waiter.wake()
     async with asyncio.timeout(5):

@@ -53,7 +53,9 @@ RELEASE_SECONDS: Final = 0.1
 """Seconds during which the release of a lease (DHCPRELEASE) is repeated. If the lease is in the lease file afterwards,
 it is considered absent from dnsmasq's memory."""
 FolderState = frozenset[tuple[str, int, int]]
-"""A folder and its files, each with name, inode and ctime. Programs cannot set the ctime back (inode(7))."""
+"""State of a folder and its files: the name, inode and ctime of each, by which a change is detected. Programs cannot
+set the ctime back (inode(7)).
+"""
 
 
 class DnsmasqLeases:

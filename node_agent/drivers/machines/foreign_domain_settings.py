@@ -14,8 +14,9 @@ from typing import Final
 
 _QEMU: Final = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _WRITTEN_ONCE: Final = {"interface": 1, "serial": 1, "console": 1, "rng": 1, "graphics": 1}
-"""Maximum number of each device element that this program writes once into a guest's domain. The console is one of
-them, because libvirt lists the serial port as a console too."""
+"""The device elements of which this program writes exactly one into a guest's domain, each with its maximum number.
+`console` is one of them, because libvirt lists the serial port as a console too.
+"""
 _NEVER_WRITTEN: Final = frozenset(
     [
         "channel",

@@ -90,8 +90,8 @@ class ImageCache:
             lock.release()
 
     def _make_room(self, size: int, partial: Path) -> None:
-        """Delete the images that were not used for the longest time, until one more image of `size` bytes fits. Raises
-        `HostRefused` if the root disks of the node use too many others.
+        """Delete the images that were not used for the longest time, until one more image of `size` bytes fits in the
+        cache. Raises `HostRefused` if it cannot fit, because root disks use the other images.
         """
         bound = self._settings.cache_gib * _GIB
         cached = [
@@ -142,7 +142,7 @@ class ImageCache:
         return f"{(self._settings.store or '').rstrip('/')}/sha256/{hexadecimal(disk)}"
 
     def _is_right(self, disk: RootDisk, path: Path) -> bool:
-        """Return whether a file has the digest of an image. A file that does not is deleted."""
+        """Return whether the file `path` has the digest of the image of `disk`. Delete the file if it does not."""
         if disk.digest in self._verified:
             return True
         digest = hashlib.sha256()
@@ -199,7 +199,9 @@ def _append(disk: RootDisk, response: BaseHTTPResponse, partial: Path, done: int
 
 
 def _is_image(path: Path) -> bool:
-    """Whether the cache wrote a file: other files in its folder are never deleted."""
+    """Return whether a file is an image, or a partial download of an image, by its name. The cache deletes no other
+    file.
+    """
     name = path.name.removesuffix(".partial")
     return len(name) == _LENGTH and set(name) <= set("0123456789abcdef") and path.is_file()
 

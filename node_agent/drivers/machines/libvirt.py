@@ -58,7 +58,9 @@ _STATES: Final[dict[int, DomainState]] = {
 }
 _GONE: Final = frozenset({libvirt.VIR_ERR_NO_DOMAIN})
 _PAST: Final = frozenset({libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID})
-"""The domain has ended since it was observed, or is no longer in the observed state."""
+"""libvirt error codes which show that the domain has ended since it was observed, or is no longer in the observed
+state.
+"""
 _HARMLESS: Final = frozenset({"tainted: running with undesirable elevated privileges"})
 """Taint messages of an unaltered domain: QEMU runs as root. Any other message, for example that monitor commands were
 issued, causes a query of QEMU's devices."""

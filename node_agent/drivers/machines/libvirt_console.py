@@ -25,7 +25,7 @@ _IN_USE: Final = "Active console session exists"
 
 
 class LibvirtConsole:
-    """Implementation of `node_agent.host.host.Console`."""
+    """Open serial console of a libvirt domain: implementation of `node_agent.host.host.Console`."""
 
     def __init__(self, connection: Any, stream: Any) -> None:
         self._connection, self._stream = connection, stream

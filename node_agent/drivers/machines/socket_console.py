@@ -11,7 +11,9 @@ from tasks.streams import SSH_PORT
 
 _READ_BYTES: Final = 4096
 _CONNECT_SECONDS: Final = 4.0
-"""Shorter than the time for which the API waits for the answer of a node."""
+"""Timeout in seconds for the connection to a guest's SSH port. It is shorter than the time for which the API waits for
+the answer of a node.
+"""
 
 
 class SocketConsole:
@@ -38,7 +40,9 @@ class SocketConsole:
 
 
 def connect_to_ssh(domain: UUID, network: SliceNetwork) -> SocketConsole:
-    """Connect to the SSH port of a domain, over the bridge of its network. Raises `ConsoleRefused`."""
+    """Connect to the SSH port of a domain, over the bridge of its network. Raises `ConsoleRefused` if the port does not
+    accept the connection.
+    """
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         # Without the bridge, a route of the host could lead the connection to another machine or to the host itself.

@@ -51,7 +51,7 @@ def connections_with(ip: Ipv4Address, among: Iterable[bytes]) -> Iterator[Tracke
 
 
 def delete(originals: Iterable[bytes], deadline: float) -> None:
-    """Delete the connections with these original tuples from connection tracking. Missing connections are ignored.
+    """Delete the connections with the given original tuples from connection tracking. Missing connections are ignored.
 
     Raises `OSError`, `Refused`.
     """

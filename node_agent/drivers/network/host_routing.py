@@ -22,9 +22,9 @@ from node_agent.host.snapshots import look
 from node_agent.packets.routing import LOCAL, Neighbour, PolicyRule, Route
 
 _KERNEL: Final = 2
-"""Route protocol RTPROT_KERNEL."""
+"""Route protocol RTPROT_KERNEL, which marks routes that the kernel itself created."""
 _HOST, _LINK = 254, 253
-"""Route scopes RT_SCOPE_HOST and RT_SCOPE_LINK."""
+"""Route scopes RT_SCOPE_HOST (addresses of the host itself) and RT_SCOPE_LINK (networks on a link)."""
 _USE: Final = 1
 """NTF_USE: makes the kernel send an ARP request, as if a packet were to be sent."""
 

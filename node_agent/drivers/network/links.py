@@ -33,7 +33,9 @@ ALL: Final = "all"
 """Name in the kernel's configuration folders that stands for the whole host instead of one link: `conf/all/forwarding`
 equals `net.ipv4.ip_forward` (ip-sysctl)."""
 SWITCH: Final = "openvswitch"
-"""IFLA_INFO_KIND of Open vSwitch's kernel datapath (net/openvswitch), which is the master of all its ports."""
+"""Kind (IFLA_INFO_KIND) of the link of Open vSwitch's kernel datapath (net/openvswitch), which is the master of all its
+ports.
+"""
 
 
 class NetlinkLinks:

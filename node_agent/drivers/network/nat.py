@@ -67,7 +67,9 @@ class _Listed:
     """Rules of other programs, by family and name of their nftables table (`ip filter`)."""
     sets: Mapping[str, dict[str, str]]
     is_opaque: bool
-    """Whether the listing omits details of some foreign rules: matches and targets that iptables-nft created."""
+    """Whether the listing of foreign rules is incomplete: it omits details of matches and targets that iptables-nft
+    created.
+    """
 
 
 class _Declared(NamedTuple):
@@ -347,7 +349,9 @@ def _found_rule(listed: Command) -> FoundRule:
 
 
 def _checked(translation: AddressTranslation) -> Iterator[Command]:
-    """Yield the commands that add a rule with this translation to a table of its own."""
+    """Yield the nft commands that add a rule with this address translation to a separate table, to check whether the
+    kernel accepts it.
+    """
     place: Command = {"family": "inet", "table": f"{TABLE}_check"}
     hook, statement = _statement(translation)
     yield {"add": {"table": {"family": "inet", "name": f"{TABLE}_check"}}}

@@ -19,7 +19,7 @@ _TYPE: Final = 0x3FFF
 _NESTED: Final = 0x8000
 _REQUEST_AND_ACK, _REQUEST_AND_DUMP = 0x5, 0x301
 _INTERRUPTED: Final = 0x10
-"""NLM_F_DUMP_INTR: the listed objects changed during the listing."""
+"""Flag NLM_F_DUMP_INTR of a netlink reply: the listed objects changed during the listing."""
 _ERROR, _DONE = 2, 3
 _CHUNK: Final = 1 << 17
 Message = tuple[int, bytes]
@@ -140,7 +140,9 @@ def values(body: bytes) -> list[bytes]:
 
 
 def without(kinds: Collection[int], body: bytes, begins: int) -> bytes:
-    """Return a netlink message body without the attributes of these types. Attributes begin at the offset `begins`."""
+    """Return a netlink message body without the attributes of the given types. Attributes begin at the offset
+    `begins`.
+    """
     found = _attributes(body, begins)
     kept = (body[at : at + _padded(length)] for kind, at, length in found if kind not in kinds)
     return b"".join((body[:begins], *kept))

@@ -21,7 +21,7 @@ _TABLE_NAME, _TABLE_FLAGS = 1, 2
 _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE, _CHAIN_FLAGS = 1, 3, 4, 5, 7, 10
 _HOOK_NUMBER, _HOOK_PRIORITY, _HOOK_DEVICE, _HOOK_DEVICES = 1, 2, 3, 4
 _OFFLOADED: Final = 2
-"""Chain flag NFT_CHAIN_HW_OFFLOAD."""
+"""Flag NFT_CHAIN_HW_OFFLOAD of an nftables chain that is offloaded to hardware."""
 _IP_HOOKS: Final = ("prerouting", "input", "forward", "output", "postrouting", "ingress")
 _HOOKS: Final = {"netdev": ("ingress", "egress"), "arp": ("input", "output", "forward")}
 _POLICIES: Final[dict[int, Policy]] = {0: "drop", 1: "accept"}

@@ -42,7 +42,7 @@ _COOKIE: Final = re.compile(r"\s*cookie=(0x[0-9a-f]+),")
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Flows of a bridge by cookie, and its meters by number."""
+    """OpenFlow state of a bridge: its flows by cookie, and its meters by number."""
 
     flows: Mapping[int, frozenset[Flow]]
     meters: Mapping[int, Meter | None]

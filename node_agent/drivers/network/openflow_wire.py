@@ -41,7 +41,9 @@ Message = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Management:
-    """The management socket of a bridge. `deadline` is in seconds and applies to a complete exchange."""
+    """The management socket of an OVS bridge. `deadline` is in seconds and applies to a complete exchange of request
+    and reply.
+    """
 
     path: Path
     deadline: float

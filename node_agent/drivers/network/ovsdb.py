@@ -63,7 +63,7 @@ class Ovsdb:
             self._disconnect()
 
     def select(self, columns: Mapping[str, Sequence[str]]) -> Mapping[str, list[Row]]:
-        """Return all rows of these OVSDB tables, read in one transaction. Raises `HostUnreadable`."""
+        """Return all rows of the given OVSDB tables, read in one transaction. Raises `HostUnreadable`."""
         operations = [
             {"op": "select", "table": table, "where": [], "columns": list(names)}
             for table, names in columns.items()

@@ -61,7 +61,9 @@ class Qdisc(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """A traffic filter with its kind and action; `to` is the index of the link that receives the frames, or None."""
+    """A traffic filter (tc) of a link, with its kind and action; `to` is the index of the link to which it sends
+    frames, or None.
+    """
 
     kind: str
     does: str

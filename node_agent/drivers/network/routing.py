@@ -41,7 +41,7 @@ _PLAIN: Final = frozenset({_RTA_DST, _RTA_OIF, _RTA_PRIORITY, _RTA_PREFSRC, _RTA
 _KINDS: Final[Mapping[int, RouteKind]] = {
     1: "unicast", 2: "local", 3: "broadcast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw",
 }  # fmt: skip
-"""Route types RTN_* (linux/rtnetlink.h)."""
+"""Names of the route types RTN_* (linux/rtnetlink.h), by their numbers."""
 _FRA_DST, _FRA_SRC, _FRA_IIFNAME, _FRA_PRIORITY, _FRA_FWMARK, _FRA_TABLE = 1, 2, 3, 6, 10, 15
 _FRA_SUPPRESS: Final = (13, 14)
 """FRA_SUPPRESS_IFGROUP and FRA_SUPPRESS_PREFIXLEN. A value with all bits set means that nothing is suppressed."""
@@ -53,11 +53,11 @@ _PARTIAL: Final = frozenset({12, 22, 23, 24})
 """FRA_TUN_ID, FRA_IP_PROTO, FRA_SPORT_RANGE and FRA_DPORT_RANGE, which match only some packets of an address."""
 _NONE: Final = b"\xff\xff\xff\xff"
 _INVERTED: Final = 2
-"""Rule flag FIB_RULE_INVERT."""
+"""Flag FIB_RULE_INVERT of a policy rule that matches all packets except those of its selectors."""
 _ACTIONS: Final[Mapping[int, str]] = {
     1: "lookup", 2: "goto", 3: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit",
 }  # fmt: skip
-"""Rule actions FR_ACT_* (linux/fib_rules.h)."""
+"""Names of the actions FR_ACT_* of policy rules (linux/fib_rules.h), by their numbers."""
 _NDA_DST, _NDA_LLADDR = 1, 2
 _UNICAST: Final = 1
 REACHABLE, STALE, FAILED, NOARP, PERMANENT = 0x02, 0x04, 0x20, 0x40, 0x80

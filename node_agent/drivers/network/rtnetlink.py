@@ -27,7 +27,7 @@ _ATTRIBUTES: Final = 16
 """Offset of the attributes in a link message (after struct ifinfomsg)."""
 _CACHE_SIZE: Final = 4096
 _TAP: Final = 2
-"""IFLA_TUN_TYPE of a tap (linux/if_tun.h, IFF_TAP)."""
+"""Value of the netlink attribute IFLA_TUN_TYPE for a tap (linux/if_tun.h, IFF_TAP)."""
 _STACKED: Final = frozenset({"macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "macsec"})
 """Kinds of links that use the frames of another link (IFLA_LINK). For other kinds, IFLA_LINK is a peer or an
 underlay."""

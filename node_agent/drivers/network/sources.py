@@ -254,7 +254,9 @@ def flows_of_bridge(management: Path) -> Source:
 
 
 def files_in(*folders: Path) -> Source:
-    """Return a source for changes of files directly in these folders, including modes and owners (inotify(7))."""
+    """Return an event source for changes of files directly in the given folders, including modes and owners
+    (inotify(7)).
+    """
     return lambda: _Folders(folders)
 
 

@@ -11,7 +11,7 @@ from node_agent.packets.xfrm import PASSES, XfrmPolicy
 
 NETLINK_XFRM: Final = 6
 POLICY_GROUP: Final = 4
-"""Multicast group XFRMNLGRP_POLICY."""
+"""Netlink multicast group XFRMNLGRP_POLICY, in which the kernel reports changes of IPsec policies."""
 _GET_POLICY: Final = 0x15
 _REQUEST: Final = bytes(64)
 """Body of a request for all IPsec policies: an empty struct xfrm_userpolicy_id, which the kernel ignores."""

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 WANTED: Final = ("virtio_pci", "virtio_rng", "virtio_net", "virtio_blk", "isofs", "button", "evdev")
-"""Modules in load order. Bus and entropy come first, because the guest's SSH server needs entropy for its host keys."""
+"""Kernel modules of the lab's guest in load order. The modules of the bus and of the entropy source come first, because
+the guest's SSH server needs entropy for its host keys.
+"""
 _DEPENDS: Final = re.compile(rb"\0depends=([^\0]*)\0")
 
 

@@ -33,7 +33,7 @@ class CommandResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def main(port: Path) -> None:
-    """Serve the port until its other end is closed."""
+    """Execute the commands that arrive at the port, until the creator of the host closes the port."""
     with port.open("r+b", buffering=0) as channel:
         received = b""
         while piece := channel.read(65536):

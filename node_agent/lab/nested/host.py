@@ -62,8 +62,8 @@ class EmulatedFunction:
 
 
 class NestedHost(LabHost):
-    """A nested lab host with these PCI functions. `relayed_ports` are TCP ports of the loopback interface of this
-    machine that it reaches under the same address.
+    """A nested lab host with the given PCI functions. `relayed_ports` are TCP ports of the loopback interface of this
+    machine that the host reaches under the same address.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class NestedHost(LabHost):
         start.chmod(0o755)
 
     def address(self, name: str) -> PciAddress:
-        """Return the PCI address of a function."""
+        """Return the PCI address that a function has in the nested host."""
         [function] = [each for each in self._functions if each.name == name]
         # The firmware numbers the buses of a NUMA node in the order of their root ports.
         same_node = [each.name for each in self._functions if each.numa_node == function.numa_node]

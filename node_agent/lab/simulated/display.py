@@ -1,7 +1,6 @@
 """The display of a simulated machine: a small server of the RFB protocol (RFC 6143, version 3.8, encoding Raw).
 
-It shows one colour, which changes with each key. A message that the protocol does not have ends the display, and with
-it the session of its viewer only.
+It shows one colour, which changes with each key. An invalid message of a viewer ends the session of this viewer only.
 """
 
 import struct
@@ -22,12 +21,12 @@ _MOST_CUT_TEXT: Final = 1024 * 1024
 
 
 class _Malformed(Exception):
-    """The viewer sent something that the protocol does not have."""
+    """The viewer of a simulated display sent a message that is not valid in the RFB protocol."""
 
 
 class SimulatedDisplay:
-    """Open display of a simulated machine: an implementation of `node_agent.host.host.Console` for one viewer. If the
-    viewer does not read, the display takes no more input.
+    """Open display of a simulated machine: an implementation of `node_agent.host.host.Console` for one viewer. While
+    the viewer does not read the output, the display does not read the viewer's input.
     """
 
     def __init__(self, name: str) -> None:
@@ -126,7 +125,7 @@ class SimulatedDisplay:
         self._send(head + self._pixel() * (WIDTH * HEIGHT))
 
     def _pixel(self) -> bytes:
-        """Return the colour in the pixel format of the viewer."""
+        """Return the display's colour as bytes in the pixel format that the viewer requested."""
         fields: tuple[int, ...] = struct.unpack(">BBBBHHHBBBxxx", self._format)
         bits, is_big, most, shifts = fields[0], fields[2], fields[4:7], fields[7:]
         colour = COLOURS[self._colour]

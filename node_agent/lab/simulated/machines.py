@@ -311,15 +311,17 @@ class SimulatedProbe:
         leased = {ask_for_lease(self._host, guest.mac): guest for guest in booted if guest is not None}
         image = self._image_of(leased[address]) if address in leased else None
         if image is None:
-            return NotYet(f"port {port} did not answer")
+            return NotYet(f"the readiness port {port} did not answer")
         if image.port != port:
-            return NotYet(f"port {port}: Connection refused")
+            return NotYet(f"cannot connect to the readiness port {port}: Connection refused")
         if not image.banner.startswith(banner):
             return NotYet(f"the readiness port answered {image.banner!r}, not {banner!r}")
         return Answered(image.banner if banner else "")
 
     def _image_of(self, guest: Guest) -> SimulatedImage | None:
-        """Return how a guest answers. A guest with a root disk answers SSH, unless its image is configured."""
+        """Return the settings that define how a guest answers, or None if it does not answer. A guest with a root disk
+        answers as an SSH server, unless its image has settings.
+        """
         usual = None if guest.root_disk is None else SimulatedImage(name=guest.image)
         return self._images.get(guest.image, usual)
 

@@ -44,7 +44,7 @@ from node_agent.lab.simulated.routing import SimulatedRouting
 from node_agent.settings import Settings, SimulatedHostSettings, SimulatedImage
 
 LAB_GUEST: Final = SimulatedImage(name=image_name("lab-guest"))
-"""The image that every simulated node has, with the same name as the image of the lab's guest."""
+"""Settings of the image that every simulated node has. It has the same name as the image of the lab's guest."""
 
 
 def simulated_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]) -> Host:

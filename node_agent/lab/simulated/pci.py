@@ -120,7 +120,7 @@ def _health_files(address: PciAddress, *, responds: bool) -> Iterator[tuple[str,
 
 
 def _switching(functions: tuple[PciAddress, ...]) -> PciDevice:
-    """Return a simulated network card that provides all of these PCI virtual functions."""
+    """Return a simulated network card that provides all of the given PCI virtual functions."""
     ports = (
         Netdev(f"eth{number}", _LINKS + number, "switch", f"pf0vf{number}")
         for number, _ in enumerate(functions)

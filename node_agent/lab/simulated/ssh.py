@@ -1,4 +1,6 @@
-"""The SSH port of a simulated guest: it sends a version line (RFC 4253 section 4.2), and then all its input."""
+"""The SSH port of a simulated guest: it sends a version line (RFC 4253 section 4.2), and then returns all bytes that it
+receives.
+"""
 
 import threading
 from queue import Empty, Full, Queue
@@ -10,8 +12,8 @@ _WAIT_SECONDS: Final = 0.2
 
 
 class SimulatedSsh:
-    """Open connection to the SSH port of a simulated machine: an implementation of `node_agent.host.host.Console`. If
-    the caller does not read, the port takes no more input.
+    """Open connection to the SSH port of a simulated machine: an implementation of `node_agent.host.host.Console`.
+    While the caller does not read the output, the port does not read the caller's input.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ class Poisoned:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Dead letter: an order that failed with an exception in its handler, or that has no handler."""
+    """Dead letter: an order for which the handler raised an exception, or for which there is no handler."""
 
     message: OrderMessage
     error: BaseException
@@ -123,7 +123,7 @@ class OrderConsumer(Consumer):
         self._settle(message.message_id)
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
-        """Requeue these orders, which were not begun, and all orders that were fetched but not yet checked.
+        """Requeue the given orders, which were not begun, and all orders that were fetched but not yet checked.
 
         Dramatiq calls this method at shutdown with the orders that were not begun, and without orders at each close.
         """

@@ -145,7 +145,7 @@ class Line:
 
 
 def redis_backoff() -> Backoff:
-    """Return the backoff between attempts to reach Redis: short, because an attempt is cheap."""
+    """Return the backoff between attempts to reach Redis. Its delays are short, because an attempt is cheap."""
     return Backoff(first=0.05, cap=2.0)
 
 

@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 CYCLES: Final = 1000 if matrix.is_full() else 2
 CONVERGED: Final = 90.0
 STAGES: Final = ("immediately", "slice.starting", "slice.starting", "slice.address", "slice.ready")
-"""Stage that a slice reaches before the fault is injected."""
+"""Stages from which each cycle chooses the one that the slice reaches before the fault is injected."""
 INJECTED: Final[tuple[DriftKind, ...]] = (
     "bridge.absent",
     "bridge.changed",
@@ -184,7 +184,7 @@ def left_behind(before: Snapshot, found: Snapshot) -> list[Difference]:
     ]
 
 
-async def test_slice_cycles_with_random_failures_and_faults_leave_nothing_on_the_node(
+async def test_slices_removed_at_random_stages_with_random_faults_leave_no_object_on_the_node(
     lab: Lab, node: RealNode, plane: FakeControlPlane, control: Redis, url_file: Path
 ) -> None:
     chance = random.Random(seed())

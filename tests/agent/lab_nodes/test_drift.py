@@ -43,14 +43,16 @@ FOUND_BY_DEFAULT: Final = 15.0
 Kind = tuple[int | None, str, IngressId | None]
 """Slot or None for the node, drift kind, and ingress rule if the kind has that scope."""
 RUNNING, STOPPED = SlotIndex(0), SlotIndex(1)
-"""The slot with a running slice, and the slot with a stopped slice."""
+"""Indexes of the slot with a running slice and of the slot with a stopped slice."""
 INGRESS: Final = ssh_ingress()
 KINDS_OF_STOPPED_SLOT: Final = {"slot.occupied", "slot.device"}
 DEVICE: Final = "tmfifo_net0"
 GPU: Final = PciAddress("0000:1b:00.0")
 FLOWS: Final = "ovs-ofctl -O OpenFlow14 --no-stats dump-flows br-slice || :"
 ELSEWHERE, PINNED = (f(os.sched_getaffinity(0)) for f in (min, max))
-"""Two CPUs of the host; on a host with one CPU, a machine cannot be moved."""
+"""CPU of the host to which an operator moves a machine, and CPU to which the machine is pinned. Both are equal on a
+host with one CPU, where a machine cannot be moved.
+"""
 NAMES: Final = names(
     RUNNING,
     network(RUNNING).mac_address,

@@ -53,7 +53,7 @@ def node(lab: Lab, plane: FakeControlPlane, images: Path) -> Iterator[RealNode]:
         yield node
 
 
-async def test_guest_survives_an_agent_kill_is_restarted_after_a_qemu_kill_and_is_removed(
+async def test_guest_keeps_running_when_its_agent_is_killed_and_is_started_again_when_qemu_is_killed(
     node: RealNode, plane: FakeControlPlane, control: Redis
 ) -> None:
     node.start()

@@ -63,7 +63,7 @@ class Case:
 
     @property
     def reading(self) -> str:
-        """Command that reads the marker."""
+        """Command that prints the marker from the root disk."""
         if self.system == "debian":
             return "cat /root/marker"
         return "dd if=/dev/vda bs=1M skip=500 count=1 2>/dev/null | head -n 1"
@@ -81,8 +81,8 @@ async def control(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
 
 @dataclass(frozen=True)
 class Site:
-    """What a node needs for root disks. `device` is the file with the blocks of the ext4 file system that the node
-    mounts for them.
+    """Lab, image store and keys for the tests of root disks. `device` is the file with the blocks of the ext4 file
+    system that the node mounts for root disks.
     """
 
     lab: Lab
@@ -90,7 +90,7 @@ class Site:
     device: Path
     key: Path
     caller: Path
-    """Private key that is not one of the order."""
+    """Private key of a caller that is not among the authorized keys of the order."""
     guest_image: GuestImage
 
 
@@ -232,7 +232,9 @@ async def test_slice_boots_from_its_root_disk_keeps_its_data_over_a_restart_and_
 
 
 def is_on(device: Path) -> bool:
-    """Return whether the marker is anywhere in the blocks of the file system."""
+    """Return whether the marker text that the guest wrote is anywhere in the blocks of the file system with the root
+    disks.
+    """
     os.sync()
     position, before = 0, b""
     with device.open("rb") as blocks:

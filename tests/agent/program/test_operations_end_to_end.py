@@ -107,7 +107,7 @@ async def test_operation_from_the_queue_is_executed_and_reported_to_the_control_
     await await_empty_queue(control)
 
 
-async def test_drift_report_of_a_converged_slot_is_empty(
+async def test_drift_report_operation_on_a_slot_in_its_desired_state_returns_no_drift(
     agent: Running, plane: FakeControlPlane, control: Redis
 ) -> None:
     await send(control, on_slot(DriftReport))

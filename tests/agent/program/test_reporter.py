@@ -34,7 +34,7 @@ def sequences(plane: FakeControlPlane) -> list[int]:
     return [report.sequence for report in plane.reports]
 
 
-def test_reports_arrive_in_order_and_leave_the_spool(
+def test_spooled_reports_are_delivered_in_order_and_deleted_from_the_spool(
     plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter
 ) -> None:
     spool_reports(reporter, 250)

@@ -36,7 +36,9 @@ def history() -> History:
 
 
 class Witness:
-    """The part of a node that holds heads, and the reports that it sends. `restart` starts it from its files."""
+    """The part of a node that stores heads of the ledger, and the reports that it sends. `restart` starts it from its
+    files.
+    """
 
     def __init__(self, client: ControlPlane, timetable: Timetable, folder: Path) -> None:
         self.reports: list[HeadRefused] = []
@@ -63,7 +65,7 @@ class Witness:
         return [each.reason.code for each in self.reports]
 
     def receive(self, text: str) -> None:
-        """Receive a head, and return when the node holds it or has reported one more head."""
+        """Receive a head of the ledger, and return when the node has stored it or has reported one more head."""
         before = len(self.reports)
         self.heads.receive(text)
         eventually(lambda: self.held == text or len(self.reports) > before)
@@ -74,7 +76,7 @@ def witness(client: ControlPlane, timetable: Timetable, tmp_path: Path) -> Witne
     return Witness(client, timetable, tmp_path / "heads")
 
 
-def test_node_holds_each_newer_head_that_a_proof_shows_to_continue_the_one_it_holds(
+def test_node_stores_each_newer_ledger_head_that_a_proof_shows_to_continue_its_stored_head(
     witness: Witness,
     enrolled_plane: FakeControlPlane,
     history: History,
@@ -91,13 +93,15 @@ def test_node_holds_each_newer_head_that_a_proof_shows_to_continue_the_one_it_ho
     assert witness.reports == []
 
 
-def test_node_holds_its_head_after_a_restart(witness: Witness, history: History) -> None:
+def test_stored_ledger_head_of_a_node_is_kept_over_a_restart_of_the_agent(
+    witness: Witness, history: History
+) -> None:
     witness.receive(history.heads[0])
     witness.restart()
     assert witness.held == history.heads[0]
 
 
-def test_late_copy_of_an_order_with_an_older_head_of_the_same_history_changes_nothing(
+def test_older_ledger_head_in_a_late_copy_of_an_order_does_not_replace_the_stored_head(
     witness: Witness,
     enrolled_plane: FakeControlPlane,
     history: History,
@@ -118,7 +122,9 @@ SHORTER = History(LEAVES, [3, 7, 7, 20, 19])
 
 
 class Contradiction(NamedTuple):
-    """The index of the head that a node holds, the head that it receives, and the proofs of the control plane."""
+    """Test case: the index of the ledger head that a node has stored, the contradicting head that it receives, and the
+    function that returns the control plane's consistency proofs.
+    """
 
     held: int
     received: str
@@ -148,7 +154,7 @@ class Contradiction(NamedTuple):
         "smaller",
     ],
 )
-def test_head_of_another_history_is_refused_and_reported_with_both_texts(
+def test_ledger_head_that_contradicts_the_stored_head_is_refused_and_reported_with_both_signed_texts(
     witness: Witness,
     enrolled_plane: FakeControlPlane,
     history: History,
@@ -163,7 +169,7 @@ def test_head_of_another_history_is_refused_and_reported_with_both_texts(
     assert (report.held, report.refused, witness.held) == (held, case.received, held)
 
 
-def test_further_heads_of_another_history_are_not_reported_again_even_after_a_restart(
+def test_second_ledger_head_that_contradicts_the_stored_head_is_not_reported_even_after_a_restart(
     witness: Witness,
     enrolled_plane: FakeControlPlane,
     history: History,
@@ -189,14 +195,14 @@ def sign_with_other_key() -> str:
     [sign_with_other_key(), "no head", SEALER.sign("head+jws", b"{}"), sealed("an order", signer=SEALER)],
     ids=["other-key", "no-jws", "no-head", "other-type"],
 )
-def test_text_that_is_not_a_head_signed_by_the_sealer_is_refused_and_reported(
+def test_text_that_is_not_a_ledger_head_signed_by_the_sealer_is_refused_and_reported(
     witness: Witness, text: str
 ) -> None:
     witness.receive(text)
     assert (witness.codes, witness.reports[0].held, witness.held) == (["head_not_trusted"], None, None)
 
 
-def test_restored_ledger_that_continues_in_a_higher_epoch_is_reported_and_then_followed(
+def test_contradicting_ledger_head_of_a_higher_epoch_is_reported_and_then_stored(
     witness: Witness,
     enrolled_plane: FakeControlPlane,
     history: History,
@@ -212,7 +218,7 @@ def test_restored_ledger_that_continues_in_a_higher_epoch_is_reported_and_then_f
     assert witness.codes == ["head_inconsistent"]
 
 
-def test_head_is_checked_as_soon_as_the_control_plane_answers_again(
+def test_ledger_head_received_during_an_outage_is_checked_once_the_control_plane_answers_again(
     witness: Witness,
     enrolled_plane: FakeControlPlane,
     history: History,
@@ -228,7 +234,7 @@ def test_head_is_checked_as_soon_as_the_control_plane_answers_again(
     assert witness.reports == []
 
 
-def test_comparison_of_two_heads_does_not_depend_on_their_order(history: History) -> None:
+def test_comparison_of_two_ledger_heads_has_the_same_result_in_either_order(history: History) -> None:
     texts = [*history.heads, *FORK.heads]
     for one in texts:
         assert all(difference(one, other) == difference(other, one) for other in texts)
@@ -247,7 +253,7 @@ def start(settings: Settings) -> Iterator[Callable[[], Running]]:
         agent.stop()
 
 
-async def test_agent_carries_out_orders_with_heads_of_two_histories_and_reports_the_second_one(
+async def test_agent_executes_orders_with_contradicting_ledger_heads_and_reports_the_second_head(
     start: Callable[[], Running],
     plane: FakeControlPlane,
     control: Redis,

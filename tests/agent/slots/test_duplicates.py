@@ -33,9 +33,11 @@ LIFE: list[Order | Operation] = [
 ]
 """The whole life of a slot, from the creation of its slice to the removal, with every type of task."""
 WITHOUT_STOP = Counter(step for steps in STEPS.values() for step in steps)
-"""Every step that creates or removes a slice, each taken once."""
+"""Expected number of executions of each step when a slice is created and removed once, without a stop order."""
 ONCE = WITHOUT_STOP - Counter(["machine.destroy"]) + Counter(["machine.shut_down"])
-"""Steps of a slice that is stopped before its removal: its guest shuts down instead of being destroyed."""
+"""Expected number of executions of each step when a slice is created, stopped and removed once: its guest shuts down
+instead of being destroyed.
+"""
 
 
 @pytest.fixture

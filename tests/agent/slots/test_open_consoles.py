@@ -1,4 +1,4 @@
-"""Tests of the places for open consoles of a node."""
+"""Tests of the limits for open consoles of a node: one session per console, and a maximum number of SSH connections."""
 
 import threading
 from typing import Literal
@@ -26,7 +26,7 @@ def _request(kind: Literal["graphics", "serial_console", "ssh"], *, shared: bool
 
 
 @pytest.mark.parametrize("kind", ["graphics", "serial_console"])
-def test_next_session_waits_until_the_console_of_an_ended_session_is_closed(
+def test_console_request_waits_until_the_console_of_the_ended_session_is_closed(
     kind: Literal["graphics", "serial_console"],
 ) -> None:
     consoles, ended, following = OpenConsoles(), _request(kind), _request(kind)
@@ -39,7 +39,7 @@ def test_next_session_waits_until_the_console_of_an_ended_session_is_closed(
     assert found == [None]
 
 
-def test_console_that_stays_open_is_refused_to_another_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_session_on_a_console_that_stays_open_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console_streams, "CLOSING_SECONDS", 0.0)
     consoles = OpenConsoles()
     for kind in ("graphics", "serial_console"):
@@ -58,7 +58,7 @@ def test_ssh_connection_above_the_maximum_is_refused_without_waiting(monkeypatch
     assert "which is the maximum" in (consoles.reserve(_request("ssh")) or "")
 
 
-def test_waiting_session_is_refused_as_soon_as_the_agent_stops() -> None:
+def test_waiting_console_request_is_refused_as_soon_as_the_agent_stops() -> None:
     consoles = OpenConsoles()
     assert consoles.reserve(_request("graphics")) is None
     found: list[str | None] = []

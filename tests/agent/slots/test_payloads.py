@@ -26,7 +26,7 @@ from tests.golden.test_wire import TASKS
 from tests.torture import seed
 
 DELIVERIES: Final = 10_000 if matrix.is_full() else 200
-"""Altered payloads of each type."""
+"""Number of altered payloads of each task type that a test delivers."""
 EXAMPLES: Final = 200 if matrix.is_full() else 40
 KINDS: Final = [type_.kind for type_ in TYPES]
 _ORDER: Final = TypeAdapter(Order)

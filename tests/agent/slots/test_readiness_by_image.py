@@ -51,8 +51,8 @@ def test_guest_that_answers_at_the_port_and_with_the_banner_of_its_order_is_read
 @pytest.mark.parametrize(
     ("image", "port", "banner", "reason"),
     [
-        ("web", 22, "SSH-", "port 22: Connection refused"),
-        ("lab-guest", 8080, "", "port 8080: Connection refused"),
+        ("web", 22, "SSH-", "cannot connect to the readiness port 22: Connection refused"),
+        ("lab-guest", 8080, "", "cannot connect to the readiness port 8080: Connection refused"),
         ("mail", 2525, "SSH-", f"the readiness port answered '{HELLO}', not 'SSH-'"),
         ("web", 8080, "220 ", "the readiness port answered '', not '220 '"),
     ],

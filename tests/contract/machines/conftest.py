@@ -26,7 +26,7 @@ def guest_on_disk(guest_image: GuestImage) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def halting_on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Folder like `guest_on_disk` with a guest that halts instead of booting."""
+    """Folder of a node's images, like `guest_on_disk`, with a guest image that halts instead of booting."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)

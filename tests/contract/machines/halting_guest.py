@@ -26,7 +26,7 @@ _FIELDS: Final[dict[int, bytes]] = {
 
 
 def halting_guest(folder: Path) -> GuestImage:
-    """Write the image below `folder` and return it."""
+    """Write the image of a guest that halts the processor below `folder`, and return the image."""
     setup = bytearray(_SECTOR * (1 + _SETUP_SECTORS))
     for offset, value in _FIELDS.items():
         setup[offset : offset + len(value)] = value

@@ -43,7 +43,7 @@ from tests.servers.image_store import root_disk
 HOSTING: Final = Hosting(
     LAB_GUEST, Path("/disks/slice0/seed.iso"), Path("/disks/slice0/console.log"), "qemu", offload=False
 )
-"""How libvirt runs guests that are only defined in these tests."""
+"""Files and options of a guest that tests only write as a domain definition; no machine is started with them."""
 VIRSH: Final = ("virsh", "--quiet", "--connect", "qemu:///system")
 
 
@@ -95,7 +95,7 @@ class Extension:
     """
 
     commands: tuple[str, ...]
-    """Commands of the human monitor, or of QMP if one begins with a brace."""
+    """Commands of QEMU's human monitor. A command that begins with a brace is a command of QMP."""
     foreign: str
 
 

@@ -61,7 +61,7 @@ def answer(address: Ipv4Address) -> str:
 
 @contextmanager
 def machine(name: str, *, namespace: bool = True) -> Iterator[int]:
-    """Run a program that greets with a name on the SSH port, and provide its process id."""
+    """Run a program that sends a name as its greeting on the SSH port, and yield its process id."""
     command = [
         *(("unshare", "--net") if namespace else ()),
         sys.executable,
@@ -80,7 +80,9 @@ def machine(name: str, *, namespace: bool = True) -> Iterator[int]:
 
 
 def connect(link: str, address: str, other: int, other_address: str) -> None:
-    """Connect this host with the machine of process `other`."""
+    """Connect the namespace of this host with that of the machine of process `other`, by a pair of links with these
+    addresses.
+    """
     ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(other))
     ip("address", "add", address, "dev", link)
     ip("link", "set", link, "up")

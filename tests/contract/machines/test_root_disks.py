@@ -15,7 +15,7 @@ from tests.node.guests import FIRST, SECOND, network_on, slice_on
 from tests.servers.image_store import root_disk
 
 HALTING: Final = b"\xfa\xf4\xeb\xfd".ljust(510, b"\x00") + b"\x55\xaa" + bytes(2**20)
-"""A disk with a boot sector that disables interrupts and halts the processor."""
+"""Content of a disk image with a boot sector that disables interrupts and halts the processor."""
 DISK: Final = root_disk(HALTING)
 MAKING: Final = ["machine.write_seed", "machine.fetch_image", "machine.make_root_disk", "machine.start"]
 

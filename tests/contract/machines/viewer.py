@@ -8,7 +8,9 @@ TIMEOUT_SECONDS: Final = 20.0
 
 
 class Bytes(Protocol):
-    """The display: `read` returns what it sent, and an empty result at its end."""
+    """Connection to a display: `read` returns bytes that the display sent, and an empty result when the display has
+    ended.
+    """
 
     def read(self) -> bytes: ...
 
@@ -18,7 +20,7 @@ class Bytes(Protocol):
 
 
 class Viewer:
-    """A viewer of a display."""
+    """A viewer that is connected to the display `display`."""
 
     def __init__(self, display: Bytes) -> None:
         self._display, self._found = display, b""
@@ -63,7 +65,7 @@ class Viewer:
             self._display.write(struct.pack(">BBxxI", 4, is_down, ord(key)))
 
     def is_at_its_end(self) -> bool:
-        """Read until the display ends."""
+        """Read until the display ends, and return True. Raises `TimeoutError` if it does not end in time."""
 
         def read_all() -> bool:
             while self._display.read():

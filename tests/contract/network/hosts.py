@@ -51,7 +51,9 @@ _NUMBER: Final = 77
 Addition = Literal[
     "address", "qdisc", "mirror", "redirect", "program", "macvlan", "mac", "route_localnet", "xdp"
 ]
-"""Additions of an administrator to a link; frames are mirrored and redirected to `slice1`."""
+"""Names of the changes that an administrator makes to a network link. Frames are mirrored and redirected to the link
+`slice1`.
+"""
 ADDED: Final[Mapping[Addition, Alterations]] = {
     "address": Alterations(others=frozenset({"address 10.100.1.10/32"})),
     "qdisc": Alterations(others=frozenset({"qdisc tbf at its root"})),
@@ -67,7 +69,7 @@ ADDED: Final[Mapping[Addition, Alterations]] = {
     "route_localnet": Alterations(others=frozenset({"setting route_localnet"})),
     "xdp": Alterations(frozenset({"an XDP program"})),
 }
-"""Expected alterations of the tap."""
+"""Alterations that the agent must find on a tap, for each change by an administrator."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ FILTER_CHANGES: Final = {
 """Changes of the tables' declaration that leave each rule as it is, except the rules of a chain that is created again.
 """
 OTHER_BRIDGE: Final = "br-other"
-"""The bridge of `plant_master`."""
+"""Name of the Linux bridge to which `plant_master` attaches a link."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ SETTINGS: Final = {
         "vx0",
     ),
 }
-"""Settings by readable names."""
+"""Foreign settings of Open vSwitch, each with a readable name for the test case."""
 
 
 class AllLinks(Links, HostLinks, Protocol): ...

@@ -23,7 +23,7 @@ Probe = Literal[
     "to the neighbour's MAC", "by the gateway", "by broadcast", "with the neighbour's address", "to the host"
 ]
 Received = Callable[[], list[bytes]]
-"""Returns all that was received so far."""
+"""Function that returns the frames or datagrams that were received so far."""
 
 PROBES: Final[tuple[Probe, ...]] = get_args(Probe)
 GATEWAY_MAC: Final = gateway_mac(GATEWAY)

@@ -23,7 +23,9 @@ from tests.node.pci_trees import VF
 ADDITIONS: Final[tuple[Addition, ...]] = get_args(Addition)
 SLOT: Final = network(0)
 ON_BRIDGE: Final = tuple(each for each in ADDITIONS if each not in {"address", "mac", "macvlan"})
-"""Addresses and MAC of the bridge are compared separately, and links that are stacked on it are left in place."""
+"""Changes of a link that count as alterations of the bridge. The bridge's addresses and MAC are compared separately,
+and links that are stacked on it are left in place.
+"""
 AS_DECLARED: Final = GatewayLink(frozenset({"10.100.1.1/24"}), up=True, mac=gateway_mac(GATEWAY), mtu=1500)
 
 

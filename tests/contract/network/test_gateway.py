@@ -19,7 +19,7 @@ from tests.contract.network.hosts import FILTER_CHANGES, Host, aspects_of, gatew
 from tests.contract.network.slices import GATEWAY, NETWORK, names, network, port_mapping, run, slice_on
 
 CHAIN_MADE_AGAIN: Final = {"another priority", "another device"}
-"""Changes by which a chain also lost its rules."""
+"""Changes of the nftables tables that create a chain again, so that the chain loses its rules."""
 
 
 def lacking(gateway: Gateway) -> list[str]:

@@ -74,7 +74,10 @@ def test_representor_with_changed_settings_is_reported_and_gets_its_settings_aga
     (step,) = aspects[0].to_apply(slice_on(SLOT))
     assert step.repairs is not None
     assert step.repairs.kind == "link.changed"
-    assert step.repairs.observed == f"link slice0, down, 1400 bytes, mute, of virtual function {VF}"
+    assert (
+        step.repairs.observed
+        == f"link slice0, down, 1400 bytes, without ARP and IPv6, of virtual function {VF}"
+    )
     step.run()
     assert host.links.representor(number) == Representor(SLOT.tap)
 
@@ -88,7 +91,7 @@ def test_representor_attached_to_another_bridge_is_detached_from_that_bridge(
     assert step.repairs is not None
     assert (
         step.repairs.observed
-        == f"link slice0, up, 1500 bytes, mute, attached to {OTHER_BRIDGE}, of virtual function {VF}"
+        == f"link slice0, up, 1500 bytes, without ARP and IPv6, attached to {OTHER_BRIDGE}, of virtual function {VF}"
     )
     step.run()
     assert host.links.representor(number) == Representor(SLOT.tap)

@@ -32,11 +32,17 @@ HOUR: Final = 3600
 SLOTS_OF_A_NODE: Final = 8
 UNREACHABLE_AFTER: Final = timedelta(seconds=20)
 ROUND_SECONDS: Final = 25
-"""Time between two rounds of timers after the return: less than a pause that counts as an outage."""
+"""Seconds between two rounds of timers after the return of the control plane: fewer than in a pause that counts as an
+outage.
+"""
 ROUNDS: Final = 29
-"""More than the time until a release is overdue."""
+"""Number of rounds of timers after the return of the control plane. They last longer than the time until a release is
+overdue.
+"""
 LATE_START, LATE_REMOVAL = 3, 20
-"""Rounds after which nodes report what they did only after the return: after one minute, and after eight."""
+"""Numbers of rounds after the return of the control plane until nodes report a late start (after one minute) and a late
+removal (after eight minutes).
+"""
 _BATCH: Final = 500
 _BEGINNING: Final = Position(0)
 _FLEET_PROJECTS: Final = ("red", "blue")
@@ -109,7 +115,7 @@ class Result(msgspec.Struct, frozen=True):
 
 @dataclass
 class Absence:
-    """The fleet, the situation of each allocation, and the dispatcher that runs at present."""
+    """The fleet of nodes, the situation of each allocation, and the dispatcher that runs at present."""
 
     fleet: Fleet
     configuration: Configuration
@@ -130,7 +136,7 @@ class Absence:
             return await self.fleet.handle.clock(conn)
 
     def let_pass(self, seconds: int) -> None:
-        """Let time pass, on the clock of the database and, with its error, on that of this program."""
+        """Let time pass: step the clock of the database, and that of this program with its error."""
         self.passed += seconds
         self.database_clock.step(self.passed)
         error = self.configuration.own
@@ -165,7 +171,7 @@ class Absence:
             assert await self.fleet.report(node_of(slot), body, observed_at=moment)
 
     async def begin(self) -> None:
-        """Bring the allocations into their situations."""
+        """Create the allocations, and bring each of them into its situation."""
         situations = [*Situation]
         wanted = [situations[number % len(situations)] for number in range(self.configuration.allocations)]
         placed = [each for each in wanted if each not in WAITING]
@@ -213,7 +219,7 @@ class Absence:
             await self.report(name, "removed")
 
     async def run_on(self) -> None:
-        """Let the control plane run for longer than any deadline."""
+        """Let the control plane run on after its return, for longer than any deadline."""
         for number in range(ROUNDS):
             await self.fleet.record_heartbeats()
             await self.fire_timers()

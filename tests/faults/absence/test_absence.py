@@ -70,7 +70,9 @@ EVENTS: Final = {
     Situation.WAITS: ("queued", "dequeued", "placed", *_UP),
     Situation.WAIT_ENDS: ("queued", "dequeued", "failed"),
 }
-"""Types of all events of an allocation after its request. In each situation, each slice has exactly these."""
+"""For each situation, the types of the events that an allocation and each of its slices must have after the request,
+and no others.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +163,7 @@ async def recorded(database: Database) -> list[Recorded[Fact]]:
 
 
 async def metered(database: Database, until: datetime) -> tuple[dict[AllocationId, Entry], Any]:
-    """Return the usage entry of each allocation until a time, and the total of all."""
+    """Return the usage entry of each allocation up to a time, and the sum of all entries."""
     engine = engine_of(sqlalchemy_url(database.app_dsn).render_as_string(hide_password=False), 1)
     bill = Bill(Piece(None, until))
     try:
@@ -240,14 +242,14 @@ def check_absence(
 
 
 @matrix.cases("P28", [ALLOCATIONS], few=1)
-def test_no_deadline_or_lease_passes_falsely_after_an_absence_of_an_hour(
+def test_no_deadline_or_lease_expires_falsely_after_the_control_plane_was_away_for_an_hour(
     own_database: Database, clock: ShiftedClock, case: int
 ) -> None:
     check_absence(own_database, clock, Errors(), Errors(), count(case, 50))
 
 
 @matrix.cases("P8", [*CLOCKS], few=2)
-def test_wrong_clocks_change_nothing_about_deadlines_leases_and_usage_after_an_absence_of_an_hour(
+def test_wrong_clocks_affect_no_deadline_lease_or_usage_after_the_control_plane_was_away_for_an_hour(
     own_database: Database, clock: ShiftedClock, case: str
 ) -> None:
     check_absence(own_database, clock, *CLOCKS[case], count(ALLOCATIONS, 50))

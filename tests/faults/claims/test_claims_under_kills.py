@@ -152,7 +152,7 @@ def system() -> Iterator[System]:
         yield running
 
 
-def test_no_resource_is_granted_twice_and_no_request_refused_while_a_slot_is_free_under_kills(
+def test_no_resource_is_granted_twice_and_no_request_is_refused_with_a_free_slot_while_programs_are_killed(
     system: System,
 ) -> None:
     recorder, chance, kills = Recorder(), random.Random(matrix.seed()), Counter[str]()

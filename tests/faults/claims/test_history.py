@@ -17,7 +17,7 @@ def refusal(begin: float, end: float) -> Refusal:
     return Refusal(Span(begin, end))
 
 
-def test_history_of_consecutive_and_overlapping_requests_agrees_with_the_model() -> None:
+def test_claims_check_accepts_a_possible_history_of_consecutive_and_overlapping_requests() -> None:
     grants = [
         grant(0, (0, 1), (2, 4)),
         grant(
@@ -54,13 +54,13 @@ def test_history_of_consecutive_and_overlapping_requests_agrees_with_the_model()
     ],
     ids=["slot", "port", "never-used", "between-two-grants"],
 )
-def test_forged_history_is_rejected_with_the_contradiction(
+def test_claims_check_rejects_an_impossible_history_with_the_contradiction(
     grants: list[Grant], refusals: list[Refusal], reason: str
 ) -> None:
     assert objections(SLOTS, grants, refusals) == (reason,)
 
 
-def test_one_changed_grant_in_a_long_possible_history_is_found() -> None:
+def test_claims_check_finds_one_changed_grant_in_a_long_possible_history() -> None:
     chance = random.Random(7)
     for _ in range(50):
         grants, now = list[Grant](), dict.fromkeys(SLOTS, 0.0)

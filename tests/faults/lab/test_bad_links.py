@@ -36,9 +36,13 @@ LINKS: Final = {
     "lossy": (LOSE, LOSE),
     "reset": (REFUSE, REFUSE),
 }
-"""The verdict for packets to the node, and for those that it sends."""
+"""Faults of a management link: for each, the verdict for packets to the node, and the verdict for packets that the node
+sends.
+"""
 BAD_SECONDS: Final = 22.0
-"""The longest lease is that of a worker in the queue, 15 s; a node counts as unreachable after 20."""
+"""Duration of a fault in seconds. It is longer than the worker timeout of the queue (15 s) and the time after which a
+node counts as unreachable (20 s).
+"""
 _RULES: Final = """
 table inet bad_link {{
   chain to_node {{ type filter hook input priority -400; iifname "{link}" {to_node}; }}

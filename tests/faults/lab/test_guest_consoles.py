@@ -99,8 +99,8 @@ class GuestConsoles:
             return conn.execute(query, [console]).fetchone() is not None
 
     def is_carried(self, since: datetime) -> bool:
-        """Return whether every process of the API serves, and the node has sent a heartbeat after this time. Until
-        then, the node cannot open a console.
+        """Return whether a console can be opened: every process of the API serves, and the node has sent a heartbeat
+        after the given time.
         """
         for url in self.lab.stack.api_urls:
             try:
@@ -146,7 +146,7 @@ def consoles(lab: Lab, allocation: str, chromium: Browser) -> Iterator[GuestCons
         assert visitor.faults == []
 
 
-def test_guest_is_used_at_its_serial_console_in_the_browser(consoles: GuestConsoles) -> None:
+def test_guest_login_and_commands_work_at_its_serial_console_in_the_browser(consoles: GuestConsoles) -> None:
     console = consoles.start("console")
     consoles.log_in()
     consoles.page.keyboard.type("echo $(id -un) at $(hostname) on $(tty)\n")
@@ -224,7 +224,7 @@ _CASES: Final = [
 
 
 @pytest.mark.parametrize(("kind", "name"), _CASES, ids=["-".join(each) for each in _CASES])
-def test_session_on_a_guest_ends_with_each_program_that_carries_it_and_the_console_is_free_again(
+def test_console_session_ends_when_a_program_that_carries_it_is_killed_and_the_console_can_be_opened_again(
     consoles: GuestConsoles, kind: str, name: str
 ) -> None:
     kill, end = KILLS[name]

@@ -23,7 +23,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_report_that_a_node_cannot_deliver_to_a_dead_api_is_delivered_after_the_api_restarts(
+def test_report_that_a_node_spooled_while_the_api_was_dead_is_delivered_after_the_api_restarts(
     lab: Lab,
 ) -> None:
     before, api = lab.lives(), lab.stack.programs["api"]

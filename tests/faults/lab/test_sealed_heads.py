@@ -24,7 +24,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_lab_node_holds_the_head_of_its_orders_and_reports_a_head_of_another_history(lab: Lab) -> None:
+def test_lab_node_stores_the_ledger_head_of_its_orders_and_reports_a_contradicting_head(lab: Lab) -> None:
     before = stored_heads(lab)
     allocation = lab.create()
     try:
@@ -47,13 +47,13 @@ def test_lab_node_holds_the_head_of_its_orders_and_reports_a_head_of_another_his
 
 
 def held(lab: Lab) -> str:
-    """Return the head that the first lab node holds on its disk; empty if it holds none."""
+    """Return the ledger head that the first lab node has stored on its disk; empty if it has none."""
     file = lab.node.folder / "agent" / "heads" / "held.json"
     return str(json.loads(file.read_text())["held"] or "") if file.exists() else ""
 
 
 def number_of(text: str) -> int:
-    """Return the number of a head, 0 for an empty text."""
+    """Return the number of a ledger head, 0 for an empty text."""
     return head_of(text).head.number if text else 0
 
 
@@ -63,13 +63,17 @@ def stored_heads(lab: Lab) -> list[str]:
 
 
 def reported(lab: Lab, refused: str) -> dict[str, Any] | None:
-    """Return the data of the event with which the node refused a head, None if there is none."""
+    """Return the data of the event which records that the node refused a ledger head; None if there is no such
+    event.
+    """
     facts = lab.facts("node.head_refused")
     return next((each for each in facts if each["evidence"]["refused"] == refused), None)
 
 
 async def send_with_head(lab: Lab, head: str) -> None:
-    """Send an order with a head. The node refuses the order because another one has its fence token."""
+    """Send an order that carries the given ledger head. The node refuses the order itself, because an earlier order has
+    the same fence token.
+    """
     real = Order.model_validate_json(last_order(lab))
     order = real.model_copy(update={"order_id": new_uuid(), "allocation_id": allocation_of(new_uuid())})
     client, signer = (

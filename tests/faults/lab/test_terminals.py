@@ -29,7 +29,7 @@ _ATTEMPTS: Final = 3
 
 
 class Shell:
-    """An open terminal, of which the output is kept."""
+    """An open terminal; the test keeps its output."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket, self._output = socket, ""
@@ -165,7 +165,7 @@ def kill_agent(terminals: Terminals, _ticket: dict[str, Any]) -> None:
     ("act", "code"),
     [(cut, "cut"), (stop_gateway, "gateway_stopped"), (kill_agent, "closed_by_node")],
 )
-def test_open_terminal_ends_with_a_reason_within_five_seconds(
+def test_open_terminal_ends_with_a_reason_within_five_seconds_after_a_cut_or_the_end_of_its_gateway_or_agent(
     terminals: Terminals, act: Callable[[Terminals, dict[str, Any]], None], code: str
 ) -> None:
     ticket = terminals.ticket()

@@ -43,7 +43,9 @@ _PROGRAMS: Final = frozenset(
     for name in (program, f"{program}-2")
 )
 _SEALERS: Final = ("process/sealer/environment", "process/sealer-2/environment")
-"""Every program needs the address of Redis among its settings, also the sealer, which does not use it."""
+"""Environments of the sealer processes. They contain the address of Redis, although the sealer does not use Redis,
+because every program requires this setting.
+"""
 OWN: Final = (
     "first API key",
     "issued API key",

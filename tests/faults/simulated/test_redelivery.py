@@ -25,7 +25,9 @@ INSIDE: Final = ("queue.fetched", ENDED)
 """Failpoints at which the agent has the task in flight and has not reported its end."""
 POISONED: Final = "poisoned"
 FEW: Final = matrix.chosen("P7", [*INSIDE, POISONED], few=1)
-"""The only case of the usual run: a redelivery at one of the failpoints, or the task that is poisoned."""
+"""Case that the usual test run executes: a redelivery at one of the failpoints, or the task that is poisoned. `./dev
+torture` executes all cases.
+"""
 
 
 @pytest.fixture

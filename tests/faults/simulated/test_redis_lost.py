@@ -26,7 +26,9 @@ from tests.waiting import last, until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 Moment = Literal["waiting", "held", "idle"]
 SLOW_SECONDS: Final = 6.0
-"""Longer than the timeout of every client of Redis, and than a transaction may idle meanwhile."""
+"""Duration in seconds for which Redis is slow: longer than the timeout of every client of Redis, and than a transaction
+may idle meanwhile.
+"""
 
 
 def flushed(system: System) -> None:

@@ -237,7 +237,7 @@ def test_description_of_a_virtual_function_does_not_change_when_its_representor_
     assert described(tree, "card", CARD_VFS[0]) == before
 
 
-def test_management_function_and_management_link_of_a_bluefield_are_no_fabric(tmp_path: Path) -> None:
+def test_management_function_and_link_of_a_bluefield_card_are_not_described_as_fabric(tmp_path: Path) -> None:
     tree = bluefield3(tmp_path)
     found = SysfsPci(tree.sysfs).devices().find(PciAddress("0000:3b:00.2"))
     assert found is not None

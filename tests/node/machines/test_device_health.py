@@ -40,7 +40,7 @@ def tree(tmp_path: Path) -> Tree:
     return tree
 
 
-def test_reading_of_a_gpu_has_its_link_the_limits_of_both_ends_its_bars_and_its_error_counters(
+def test_health_reading_of_a_gpu_contains_its_pcie_link_bars_and_error_counters(
     tree: Tree,
 ) -> None:
     found = reading(tree)
@@ -57,12 +57,14 @@ def test_reading_of_a_gpu_has_its_link_the_limits_of_both_ends_its_bars_and_its_
     assert 262_144 * 2**20 in found.bars
 
 
-def test_pci_function_with_a_configuration_space_of_ones_does_not_respond(tree: Tree) -> None:
+def test_pci_function_with_only_one_bits_in_its_configuration_space_counts_as_not_responding(
+    tree: Tree,
+) -> None:
     (tree.folder(HGX_GPU) / "config").write_bytes(b"\xff" * 256)
     assert reading(tree).responds is False
 
 
-def test_virtual_function_with_ids_of_ones_and_other_registers_responds(tree: Tree) -> None:
+def test_virtual_function_with_one_bits_only_in_its_ids_counts_as_responding(tree: Tree) -> None:
     # A virtual function shows FFFF as vendor and device id (PCI Express, single root I/O virtualization).
     (tree.folder(HGX_GPU) / "config").write_bytes(b"\xff" * 4 + HEADER[4:])
     assert reading(tree).responds is True
@@ -83,7 +85,7 @@ def test_health_of_a_pci_function_that_vanished_states_why_it_could_not_be_read(
     )
 
 
-def test_slot_without_pci_functions_has_no_readings(tree: Tree) -> None:
+def test_slot_without_pci_functions_has_no_health_readings(tree: Tree) -> None:
     bus, files = SysfsPci(tree.sysfs), HostDeviceFiles(tree.sysfs, tree.procfs)
     assert read_health_of({}, bus, files)(SlotIndex(0)) == ()
 

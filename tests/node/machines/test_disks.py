@@ -57,7 +57,7 @@ def test_wiping_the_absent_disk_folder_of_a_slot_changes_nothing(tmp_path: Path)
     assert disks.found("slice1") == ("slice1", "slice1/seed.iso")
 
 
-def test_log_is_read_with_its_rotated_parts_from_the_oldest_to_the_newest_and_limited_to_the_last_bytes(
+def test_serial_log_is_read_with_its_rotated_parts_in_order_and_limited_to_the_last_bytes(
     tmp_path: Path,
 ) -> None:
     disks, folder = DisksFolder(tmp_path), tmp_path / "slice0"

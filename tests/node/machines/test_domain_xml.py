@@ -44,9 +44,11 @@ PLAIN: Final = (
     '<interface type="ethernet"><mac address="52:54:00:00:00:01" /><target dev="slice0" managed="no" /><model type="virtio" /><rom enabled="no" /></interface>'
     '<serial type="pty"><log file="/disks/slice0/console.log" append="on" /></serial><graphics type="vnc"><listen type="none" /></graphics><video><model type="vga" /></video><rng model="virtio"><backend model="random">/dev/urandom</backend></rng><controller type="usb" model="none" /><memballoon model="none" /></devices></domain>'
 )
-"""The XML of guests that run already."""
+"""The domain XML of a guest without assigned host resources. It must not change, because guests with this XML run on
+nodes already.
+"""
 EARLIER: Final = re.sub(' boot="[0-9a-f]+"', "", PLAIN)
-"""The XML of such guests before it contained a mark of their boot files."""
+"""The domain XML of the same guest as an earlier release wrote it, without the digest of the boot files."""
 HOSTINGS: Final = st.sampled_from([(True, "kvm"), (False, "qemu"), (False, "kvm")])
 
 

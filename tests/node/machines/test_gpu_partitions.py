@@ -62,7 +62,7 @@ def active(host: SimulatedHost) -> list[frozenset[PciAddress]]:
 
 
 @pytest.mark.parametrize("count", SIZES)
-def test_partition_of_the_gpus_is_activated_before_the_start_and_deactivated_when_the_machine_is_gone(
+def test_gpu_partition_is_activated_before_its_machine_starts_and_deactivated_after_the_machine_is_removed(
     count: int,
 ) -> None:
     host, machines = host_with(*BOARD[:count])
@@ -83,7 +83,7 @@ def number_of(gpus: tuple[PciAddress, ...]) -> int:
     return number
 
 
-def test_stopped_machine_has_no_active_partition_and_gets_it_again_at_its_next_start() -> None:
+def test_gpu_partition_of_a_stopped_machine_is_inactive_until_the_next_start_of_the_machine() -> None:
     host, machines = host_with(*BOARD[:2])
     apply(machines)
     for step in machines.to_stop(network_on(0)):
@@ -93,7 +93,9 @@ def test_stopped_machine_has_no_active_partition_and_gets_it_again_at_its_next_s
     assert active(host) == [frozenset(BOARD[:2])]
 
 
-def test_machine_with_gpus_that_form_no_partition_is_refused_with_the_partitions_of_its_gpus() -> None:
+def test_machine_with_gpus_that_form_no_gpu_partition_is_refused_and_the_partitions_of_its_gpus_are_named() -> (
+    None
+):
     host, machines = host_with(*BOARD[1:3])
     with pytest.raises(
         HostRefused, match=r"exactly the GPUs 0000:41:00\.0, 0000:42:00\.0; .*: 0 \(0000:40.*; 1 \("
@@ -104,13 +106,13 @@ def test_machine_with_gpus_that_form_no_partition_is_refused_with_the_partitions
         assert state.domains == []
 
 
-def test_machine_with_a_gpu_that_is_not_on_the_nvswitch_board_activates_no_partition() -> None:
+def test_machine_with_a_gpu_outside_of_the_nvswitch_board_activates_no_gpu_partition() -> None:
     host, machines = host_with(OTHER_GPU)
     assert "machine.activate_partition" not in apply(machines)
     assert active(host) == []
 
 
-def test_partition_of_another_machine_on_the_board_stays_active() -> None:
+def test_gpu_partition_of_another_machine_stays_active_when_a_machine_starts_and_is_removed() -> None:
     host, machines = host_with(*BOARD[:4])
     other = number_of(BOARD[4:6])
     SimulatedFabricManager(host).activate(other)
@@ -121,7 +123,7 @@ def test_partition_of_another_machine_on_the_board_stays_active() -> None:
 
 
 @given(st.sampled_from(PARTITIONS), st.lists(st.sampled_from(PARTITIONS), max_size=4))
-def test_any_active_partitions_with_gpus_of_the_slot_are_replaced_by_exactly_its_own(
+def test_active_gpu_partitions_that_overlap_a_slot_are_replaced_by_the_partition_of_its_gpus(
     own: SimulatedPartition, left: list[SimulatedPartition]
 ) -> None:
     host, machines = host_with(*own.gpus)

@@ -68,7 +68,9 @@ def test_open_port_counts_as_ready_if_the_readiness_probe_expects_no_banner() ->
 def test_closed_port_is_reported_by_the_readiness_probe_as_refused() -> None:
     with socket.create_server((HOME, 0)) as server:
         port = server.getsockname()[1]
-    assert BannerProbe()(HOME, port, "SSH-") == NotYet(f"port {port}: Connection refused")
+    assert BannerProbe()(HOME, port, "SSH-") == NotYet(
+        f"cannot connect to the readiness port {port}: Connection refused"
+    )
 
 
 def silent(caller: socket.socket) -> None:
@@ -98,6 +100,6 @@ def test_readiness_probe_ends_at_its_deadline_if_the_guest_sends_nothing_or_too_
     began = monotonic()
     with listener(answer) as port:
         assert BannerProbe(seconds=0.3)(HOME, port, "SSH-") == NotYet(
-            f"port {port} did not answer within 0.3 s"
+            f"the readiness port {port} did not answer within 0.3 s"
         )
     assert monotonic() - began < 2

@@ -61,7 +61,9 @@ def test_image_is_downloaded_once_however_many_slots_need_it_at_the_same_time(
     assert (tmp_path / "cache" / digits(CONTENT)).read_bytes() == CONTENT
 
 
-def test_interrupted_download_continues_where_it_ended(disks: RootDisksFolder, store: ImageStore) -> None:
+def test_interrupted_image_download_continues_at_the_byte_where_it_ended(
+    disks: RootDisksFolder, store: ImageStore
+) -> None:
     disk = store.add(CONTENT)
     store.cut_after = 2**20
     with pytest.raises(HostUnreadable, match=r"cannot download .*1048576 bytes read"):
@@ -71,7 +73,7 @@ def test_interrupted_download_continues_where_it_ended(disks: RootDisksFolder, s
     assert store.served == [2**20, len(CONTENT) - 2**20]
 
 
-def test_download_from_a_store_that_sends_whole_images_only_begins_again(
+def test_image_download_from_a_store_without_range_requests_begins_again_after_an_interruption(
     disks: RootDisksFolder, store: ImageStore
 ) -> None:
     disk = store.add(CONTENT)
@@ -83,7 +85,9 @@ def test_download_from_a_store_that_sends_whole_images_only_begins_again(
     assert store.served == [2**20, len(CONTENT)]
 
 
-def test_long_download_pauses_and_its_next_attempt_continues(tmp_path: Path, store: ImageStore) -> None:
+def test_long_image_download_pauses_and_is_continued_by_the_next_call(
+    tmp_path: Path, store: ImageStore
+) -> None:
     disks, disk = RootDisksFolder(settings_of(tmp_path, store), call_seconds=0), store.add(CONTENT)
     with pytest.raises(
         HostUnreadable, match=f"of {len(CONTENT)} bytes of image .* the next attempt continues"
@@ -118,7 +122,7 @@ def test_image_with_more_bytes_than_in_the_catalogue_is_refused(
 @pytest.mark.parametrize(
     ("status", "error"), [(404, ImageUnusable), (403, ImageUnusable), (503, HostUnreadable)]
 )
-def test_refusal_of_the_image_store_is_named_and_only_a_temporary_one_is_tried_again(
+def test_error_status_of_the_image_store_is_reported_and_only_a_temporary_error_is_retried(
     disks: RootDisksFolder, store: ImageStore, status: int, error: type[Exception]
 ) -> None:
     disk, store.status = store.add(CONTENT), status
@@ -153,7 +157,7 @@ def test_node_without_image_store_uses_an_image_that_an_operator_placed_in_its_c
     disks.make(NAME, disk)
 
 
-def test_placed_image_with_a_wrong_digest_is_deleted_and_downloaded(
+def test_image_that_an_operator_placed_with_a_wrong_digest_is_deleted_and_downloaded(
     disks: RootDisksFolder, store: ImageStore, tmp_path: Path
 ) -> None:
     disk = store.add(CONTENT)
@@ -244,7 +248,7 @@ def test_image_that_does_not_fit_beside_the_images_of_root_disks_is_refused(
     assert used.exists()
 
 
-def test_deletion_of_a_large_root_disk_pauses_and_its_next_attempt_continues(tmp_path: Path) -> None:
+def test_deletion_of_a_large_root_disk_pauses_and_is_continued_by_the_next_call(tmp_path: Path) -> None:
     disks = RootDisksFolder(settings_of(tmp_path), call_seconds=0)
     folder = tmp_path / "slots" / "slice0"
     folder.mkdir(parents=True)

@@ -441,7 +441,7 @@ def test_unreadable_foreign_packet_filter_tables_are_reported_with_the_package_t
     assert drift is not None
     assert (
         drift.observed
-        == "iptables-legacy filter all chains (any hook), all rules: the agent cannot read these rules; install iptables"
+        == "iptables-legacy filter all chains (any hook), all rules: the agent cannot read the rules of iptables-legacy; install iptables"
     )
 
 

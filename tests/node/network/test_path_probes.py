@@ -28,7 +28,9 @@ WEB: Final = port_mapping(1, "203.0.113.7", 8080, 80)
 WANTED: Final = slice_on(SLOT, WEB)
 FINE: Final = HostView(NETWORK.bridge, neighbour=Neighbour(SLOT.mac))
 Answers = Callable[[PathProbes, float], bool | None]
-"""Returns whether a probe is refused, or None if it is not answered."""
+"""Function that returns the guest's answer to a probe: True if the port refuses it, False if it accepts it, None
+without an answer.
+"""
 
 
 class SimulatedClock:

@@ -29,9 +29,7 @@ def test_every_persistent_column_of_the_ovs_database_schema_is_compared_or_exclu
     assert persistent == {*DEFAULTS[table], *COMPARED_ELSEWHERE[table], *NOT_CONFIGURATION[table]}
 
 
-def test_ovs_database_row_with_default_values_is_not_reported_and_each_changed_column_is_with_its_value() -> (
-    None
-):
+def test_ovs_database_row_is_reported_only_by_the_columns_that_differ_from_their_defaults() -> None:
     row = {**DEFAULTS["Interface"], "type": "internal"}
     assert list(differing("Interface", row, {"type": "internal"})) == []
     row |= {"ingress_policing_rate": 8, "options": map_of({"peer": "x", "key": "1"})}

@@ -25,7 +25,7 @@ ALLOCATION: Final = allocation_id("alc-" + "0" * 26)
 
 
 class Server(asyncssh.SSHServer):
-    """A server of one connection, of which each channel has a `ChannelCaller`."""
+    """SSH server for one connection; each channel of the connection has a `ChannelCaller` of the SSH gateway."""
 
     connection: asyncssh.SSHServerConnection
     flow: Flow
@@ -59,7 +59,7 @@ class Server(asyncssh.SSHServer):
 
 @asynccontextmanager
 async def connected(server: Server) -> AsyncIterator[asyncssh.SSHClientConnection]:
-    """Provide a client of a server."""
+    """Provide an SSH client that is connected to the given server."""
     key = asyncssh.generate_private_key("ssh-ed25519")
     listener = await asyncssh.listen("127.0.0.1", 0, server_factory=lambda: server, server_host_keys=[key])
     async with listener, asyncssh.connect(
@@ -81,7 +81,7 @@ def exchange_keys(connection: asyncssh.SSHClientConnection) -> None:
         pytest.param(exchange_keys, id="client does not finish a key exchange"),
     ],
 )
-async def test_output_waits_for_a_client_that_does_not_take_it_and_arrives_complete_afterwards(
+async def test_output_for_an_ssh_client_that_reads_nothing_is_held_back_and_arrives_completely_afterwards(
     begin: Callable[[asyncssh.SSHClientConnection], None],
 ) -> None:
     server = Server()
@@ -128,7 +128,9 @@ async def test_connection_that_sends_many_requests_during_an_unfinished_key_exch
         assert MOST_DEFERRED < requests < 10 * MOST_DEFERRED
 
 
-async def test_event_loop_reads_a_limited_number_of_bytes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_loop_of_the_ssh_gateway_reads_a_limited_number_of_bytes_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for module, name in ((selector_events, "_SelectorSocketTransport"), (sslproto, "SSLProtocol")):
         owner = getattr(module, name)
         monkeypatch.setattr(owner, "max_size", owner.max_size)  # restored after the test
@@ -152,7 +154,7 @@ async def test_event_loop_reads_a_limited_number_of_bytes_at_once(monkeypatch: p
     assert max(sizes) == READ_BYTES
 
 
-async def test_sender_does_not_wait_for_a_client_of_which_the_connection_is_lost() -> None:
+async def test_sender_that_waits_for_an_ssh_client_continues_when_the_connection_is_lost() -> None:
     server = Server()
     async with connected(server) as client:
         await client.open_connection("slice", 22, encoding=None, window=UNLIMITED)

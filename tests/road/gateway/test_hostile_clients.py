@@ -48,7 +48,7 @@ async def connection_of(slices: Slices) -> AsyncIterator[asyncssh.SSHClientConne
         yield connection
 
 
-def test_channel_with_packets_of_one_byte_is_refused_and_others_of_the_connection_are_not(
+def test_ssh_channel_with_packets_of_one_byte_is_refused_and_other_channels_of_the_connection_stay_usable(
     slices: Slices,
 ) -> None:
     async def use(connection: asyncssh.SSHClientConnection) -> None:

@@ -33,7 +33,7 @@ class Server(asyncssh.SSHServer):
 
 
 class Slice:
-    """A slice with an SSH server, and the terminals in it."""
+    """A slice with an SSH server, and the terminals that are connected to this server."""
 
     def __init__(self) -> None:
         self.sizes: list[tuple[int, int]] = []
@@ -125,7 +125,7 @@ async def test_frequent_size_changes_of_a_terminal_are_merged_and_end_with_the_n
         pytest.param('{"other": ' + "[" * 50_000, id="nested too deep"),
     ],
 )
-async def test_terminal_ends_with_a_text_that_is_not_a_size(text: str) -> None:
+async def test_terminal_ends_when_the_browser_sends_a_text_that_is_not_a_terminal_size(text: str) -> None:
     async with Slice().terminal() as browser:
         assert await received(browser) == {"state": "connected"}
         await browser.send(text)

@@ -41,7 +41,7 @@ class Slices:
         return made
 
     def certify(self, line: str) -> None:
-        """Store a certificate where the client finds it."""
+        """Store an SSH certificate where the SSH client finds it."""
         certificate_file(self.key.file).write_text(f"{line}\n")
 
     def request(self, allocation: str | None = None) -> dict[str, Any]:
@@ -55,7 +55,9 @@ class Slices:
         return body
 
     def certified(self) -> Certified:
-        """Return what a valid certificate states."""
+        """Return the content of a valid SSH certificate for the allocation, which a test can change before it is
+        signed.
+        """
         now, key = datetime.now(UTC), SshPublicKey(self.key.public)
         minute = timedelta(minutes=1)
         return Certified(AllocationId(self.allocation), key, "key:test", 1, now - minute, now + minute)
@@ -83,7 +85,7 @@ class Slices:
         return [each["reason"] for each in logged]
 
     def sessions(self) -> list[tuple[str, str]]:
-        """Return the actor and the reason of each requested session."""
+        """Return the actor and the reason of each requested SSH session."""
         query = "select actor, reason from ledger.event where type = 'console.requested' order by position"
         return [(actor, reason) for actor, reason in self.plane.rows(query)]
 
@@ -98,7 +100,7 @@ def greeted(client: Client) -> Client:
     return client
 
 
-def test_certificate_of_the_api_reaches_the_slice_and_the_session_names_its_caller_and_serial(
+def test_ssh_certificate_of_the_api_opens_a_connection_that_is_recorded_with_its_caller_and_serial_number(
     slices: Slices,
 ) -> None:
     assert slices.is_refused()
@@ -111,7 +113,7 @@ def test_certificate_of_the_api_reaches_the_slice_and_the_session_names_its_call
     assert reason == f"connection to the SSH gateway with SSH certificate {issued['serial']}"
 
 
-def test_certificate_that_differs_in_one_respect_is_refused_with_the_reason_in_the_log(
+def test_ssh_certificate_that_is_wrong_in_one_respect_is_refused_with_the_reason_in_the_log(
     slices: Slices,
 ) -> None:
     valid = slices.certified()
@@ -143,7 +145,7 @@ def test_certificate_that_differs_in_one_respect_is_refused_with_the_reason_in_t
     assert len(slices.sessions()) == 1
 
 
-def test_tampered_certificate_is_refused(slices: Slices) -> None:
+def test_tampered_ssh_certificate_is_refused(slices: Slices) -> None:
     line = slices.signed(principals=["alc-00000000000000000000000000"])
     kind, blob, *_ = line.split()
     raw = bytearray(asyncssh.import_certificate(line).public_data)
@@ -154,7 +156,7 @@ def test_tampered_certificate_is_refused(slices: Slices) -> None:
     assert slices.is_refused()
 
 
-def test_host_certificate_is_refused(slices: Slices) -> None:
+def test_ssh_host_certificate_is_refused_in_place_of_a_user_certificate(slices: Slices) -> None:
     # OpenSSH does not offer a host certificate.
     certificate = asyncssh.import_certificate(slices.signed(is_host=True))
     key = asyncssh.read_private_key(slices.key.file)
@@ -174,7 +176,9 @@ def test_host_certificate_is_refused(slices: Slices) -> None:
     assert slices.reasons() == ["Invalid certificate type"]
 
 
-def test_certificate_without_its_private_key_is_refused(slices: Slices, tmp_path: Path) -> None:
+def test_ssh_certificate_is_refused_if_the_client_lacks_its_private_key(
+    slices: Slices, tmp_path: Path
+) -> None:
     slices.request()
     thief = key_pair(tmp_path, "thief")
     certificate_file(thief.file).write_text(certificate_file(slices.key.file).read_text())
@@ -182,7 +186,7 @@ def test_certificate_without_its_private_key_is_refused(slices: Slices, tmp_path
     assert slices.is_refused()
 
 
-def test_certificate_is_refused_for_another_user_than_its_allocation(slices: Slices) -> None:
+def test_ssh_certificate_is_refused_for_another_user_name_than_its_allocation(slices: Slices) -> None:
     slices.request()
     other = slices.create()
     assert slices.is_refused(other)
@@ -191,7 +195,9 @@ def test_certificate_is_refused_for_another_user_than_its_allocation(slices: Sli
     assert slices.is_refused()
 
 
-def test_gateway_key_itself_does_not_open_a_connection(slices: Slices, tmp_path: Path) -> None:
+def test_client_that_authenticates_with_the_gateway_key_itself_is_refused(
+    slices: Slices, tmp_path: Path
+) -> None:
     key = gateway_key(AllocationId(slices.allocation))
     file = tmp_path / "gateway"
     file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
@@ -200,7 +206,7 @@ def test_gateway_key_itself_does_not_open_a_connection(slices: Slices, tmp_path:
     assert slices.is_refused()
 
 
-def test_release_cuts_a_connection_with_a_certificate_within_five_seconds_and_it_is_not_accepted_again(
+def test_release_cuts_a_connection_with_an_ssh_certificate_in_five_seconds_and_the_certificate_is_refused_afterwards(
     slices: Slices,
 ) -> None:
     slices.request()
@@ -213,7 +219,7 @@ def test_release_cuts_a_connection_with_a_certificate_within_five_seconds_and_it
     assert slices.reasons()[-1].startswith("it is not signed with the gateway key")
 
 
-def test_expiry_of_a_certificate_keeps_a_connection_and_refuses_further_ones(
+def test_expired_ssh_certificate_keeps_its_open_connection_and_opens_no_further_connection(
     slices: Slices, tmp_path: Path
 ) -> None:
     # The certificate has to be valid until the client is connected, also on a busy machine.

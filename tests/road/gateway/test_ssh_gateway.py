@@ -18,7 +18,7 @@ from tests.waiting import until
 
 
 class Slices:
-    """An active allocation with one key, and the gateway to it."""
+    """An active allocation with one SSH key, and the SSH gateway through which its slices are reached."""
 
     def __init__(self, site: Site, gateway: Gateway, folder: Path, count: int = 1) -> None:
         self.site, self.plane, self.gateway = site, site.plane, gateway
@@ -62,7 +62,7 @@ def greeted(client: Client) -> Client:
     return client
 
 
-def test_key_of_an_allocation_reaches_the_ssh_port_of_its_slice_and_each_step_is_an_event(
+def test_client_with_a_key_of_the_allocation_reaches_the_ssh_port_of_its_slice_and_each_step_is_an_event(
     slices: Slices,
 ) -> None:
     with slices.connection() as client:
@@ -84,7 +84,9 @@ def test_key_of_an_allocation_reaches_the_ssh_port_of_its_slice_and_each_step_is
     ]
 
 
-def test_each_slice_of_an_allocation_has_its_own_name(site: Site, gateway: Gateway, tmp_path: Path) -> None:
+def test_each_slice_of_an_allocation_has_a_host_name_of_its_own_at_the_ssh_gateway(
+    site: Site, gateway: Gateway, tmp_path: Path
+) -> None:
     slices = Slices(site, gateway, tmp_path, count=2)
     with slices.connection("slice-0:22") as first, slices.connection("slice-1:22") as second:
         greeted(first)
@@ -207,7 +209,7 @@ def is_echoed(client: Client) -> bool:
 
 
 @pytest.mark.parametrize("end", ["idle", "too_long"])
-def test_connection_without_input_is_idle_and_one_with_input_ends_at_its_maximum_duration(
+def test_ssh_connection_without_input_ends_as_idle_and_one_with_input_ends_at_its_maximum_duration(
     site: Site, tmp_path: Path, end: str
 ) -> None:
     # Of two limits, the one that the test expects is short enough to be reached.
@@ -247,7 +249,7 @@ def test_connection_is_cut_within_five_seconds_after_the_release_or_stop_of_its_
     assert slices.await_end() == "allocation_not_active"
 
 
-def test_connection_ends_with_the_machine_of_its_slice(slices: Slices) -> None:
+def test_ssh_connection_ends_when_the_machine_of_its_slice_ends(slices: Slices) -> None:
     with slices.connection() as client:
         greeted(client)
         with slices.plane.client() as api:
@@ -256,7 +258,9 @@ def test_connection_ends_with_the_machine_of_its_slice(slices: Slices) -> None:
     assert slices.await_end() in ("allocation_not_active", "closed_by_node")
 
 
-def test_admin_cuts_a_connection_with_a_reason_that_the_client_shows(slices: Slices) -> None:
+def test_ssh_connection_cut_by_an_admin_ends_and_the_client_shows_the_reason_of_the_admin(
+    slices: Slices,
+) -> None:
     with slices.connection() as client:
         greeted(client)
         [listed] = slices.open()
@@ -314,7 +318,9 @@ def test_bytes_of_a_long_transfer_arrive_complete_and_in_their_order(slices: Sli
         writer.join()
 
 
-def test_view_of_an_active_allocation_has_the_address_of_the_gateway(slices: Slices, tmp_path: Path) -> None:
+def test_api_view_of_an_active_allocation_contains_the_address_of_the_ssh_gateway(
+    slices: Slices, tmp_path: Path
+) -> None:
     shown = {"address": "ssh.example.com:2222", "host_key": slices.other_key.public}
     settings = {f"SLICEPLANE_SSH_GATEWAY_{name.upper()}": value for name, value in shown.items()}
     with api_process(slices.plane, tmp_path / "api.log", **settings) as api, api.plane.client() as client:
@@ -325,7 +331,7 @@ def test_view_of_an_active_allocation_has_the_address_of_the_gateway(slices: Sli
     assert slices.site.show(slices.allocation)["ssh_gateway"] is None
 
 
-def test_stopped_gateway_ends_its_sessions_with_a_reason(slices: Slices) -> None:
+def test_ssh_sessions_of_a_stopped_gateway_end_with_a_reason(slices: Slices) -> None:
     with slices.connection() as client:
         greeted(client)
         slices.gateway.child.send(signal.SIGTERM)
@@ -333,7 +339,7 @@ def test_stopped_gateway_ends_its_sessions_with_a_reason(slices: Slices) -> None
     assert slices.await_end() == "gateway_stopped"
 
 
-def test_end_of_a_session_is_recorded_if_its_gateway_is_killed(slices: Slices) -> None:
+def test_end_of_an_ssh_session_is_recorded_if_its_gateway_is_killed(slices: Slices) -> None:
     with slices.connection() as client:
         greeted(client)
         slices.gateway.child.send(signal.SIGKILL)
@@ -342,7 +348,7 @@ def test_end_of_a_session_is_recorded_if_its_gateway_is_killed(slices: Slices) -
     assert slices.events()[-1] == ("console.disconnected", "gateway_process_ended")
 
 
-def test_connection_ends_if_the_agent_of_the_node_is_killed(slices: Slices) -> None:
+def test_ssh_connection_ends_if_the_agent_of_the_node_is_killed(slices: Slices) -> None:
     with slices.connection() as client:
         greeted(client)
         slices.site.node.agent.send(signal.SIGKILL)

@@ -29,7 +29,7 @@ PAGE: Final = "https://cloud.example.com"
 
 
 class Terminals:
-    """Requests about the terminals of one active allocation."""
+    """Requests about the browser terminals of one active allocation."""
 
     def __init__(self, site: Site, plane: RunningPlane, gateway: Gateway, **fields: object) -> None:
         self.site, self.plane, self.gateway = site, plane, gateway
@@ -54,7 +54,7 @@ class Terminals:
             yield socket
 
     def answer(self, ticket: dict[str, Any], origin: str | None = PAGE) -> dict[str, Any]:
-        """Present a ticket, and return the first answer."""
+        """Present a ticket to the gateway, and return the first message that the gateway sends."""
         with self.socket(ticket["url"], origin) as socket:
             # The gateway may refuse the connection before it gets a ticket.
             with suppress(ConnectionClosed):
@@ -100,7 +100,7 @@ def terminals(site: Site, api: ApiProcess, gateway: Gateway) -> Terminals:
     return Terminals(site, api.plane, gateway)
 
 
-def test_ticket_of_a_terminal_is_refused_and_recorded_unless_it_is_used_once_by_the_page_that_requested_it(
+def test_terminal_ticket_is_refused_and_recorded_unless_it_is_used_once_by_the_page_that_requested_it(
     terminals: Terminals,
 ) -> None:
     ticket, other = terminals.ticket(), terminals.ticket()
@@ -148,7 +148,7 @@ def test_ticket_of_a_terminal_is_refused_after_it_was_used_or_expired_and_after_
     ]
 
 
-def test_tickets_of_terminals_and_of_consoles_of_admins_are_accepted_by_their_own_program_only(
+def test_terminal_ticket_is_refused_by_the_api_and_console_ticket_is_refused_by_the_gateway(
     terminals: Terminals,
 ) -> None:
     with terminals.plane.client() as client:
@@ -163,7 +163,7 @@ def test_tickets_of_terminals_and_of_consoles_of_admins_are_accepted_by_their_ow
         assert received(socket)["reasons"][0]["code"] == "ticket_of_other_caller"
 
 
-def test_terminal_is_requested_by_callers_of_the_project_that_may_change_the_allocation(
+def test_only_callers_that_may_change_the_allocation_can_request_a_terminal(
     terminals: Terminals,
 ) -> None:
     plane = terminals.plane
@@ -187,7 +187,7 @@ def test_terminal_of_an_allocation_without_gateway_access_or_of_a_wrong_slot_is_
     assert own.request(origin="null").status_code == httpx.codes.UNPROCESSABLE_ENTITY
 
 
-def test_deployment_without_the_address_of_terminals_refuses_them_and_shows_none(
+def test_deployment_without_a_terminal_address_refuses_terminal_requests_and_shows_no_address(
     site: Site, tmp_path: Path
 ) -> None:
     allocation = site.create(gateway_access=True)
@@ -212,7 +212,9 @@ def test_deployment_without_the_address_of_terminals_refuses_them_and_shows_none
         pytest.param(b'{"ticket": "\xff"}', id="not UTF-8"),
     ],
 )
-def test_wrong_first_message_on_a_terminal_is_refused(terminals: Terminals, message: str | bytes) -> None:
+def test_terminal_connection_with_an_invalid_first_message_is_refused(
+    terminals: Terminals, message: str | bytes
+) -> None:
     with terminals.socket(terminals.ticket()["url"]) as socket:
         socket.send(message)
         assert received(socket)["reasons"][0]["code"] == "ticket_missing"
@@ -293,7 +295,7 @@ def test_websocket_violation_before_the_ticket_counts_as_a_failed_attempt(
         assert terminals.refusal(ticket) == "too_many_failed_attempts"
 
 
-def test_listener_of_terminals_refuses_other_paths(terminals: Terminals) -> None:
+def test_terminal_listener_of_the_gateway_refuses_requests_for_other_paths(terminals: Terminals) -> None:
     address = terminals.ticket()["url"].partition("/terminals/")[0]
     for path in ("", "/terminals/x", "/v1/allocations"):
         with pytest.raises(InvalidStatus) as refused, terminals.socket(f"{address}{path}"):
@@ -301,7 +303,7 @@ def test_listener_of_terminals_refuses_other_paths(terminals: Terminals) -> None
         assert refused.value.response.status_code == httpx.codes.NOT_FOUND
 
 
-def test_refused_tickets_of_an_address_are_limited_per_minute(
+def test_address_with_too_many_refused_terminal_tickets_in_a_minute_is_refused_also_with_a_valid_ticket(
     site: Site, api: ApiProcess, tmp_path: Path
 ) -> None:
     with limited_terminals(site, api, tmp_path) as (terminals, ticket):

@@ -33,10 +33,12 @@ from tests.contract.network.traffic.wire import Capture, arp_request, dhcp, is_a
 from tests.lab.awaiting import eventually
 
 Arrival = Callable[[Scene, Packet, bytes], bool]
-"""Sends the frame and returns whether it arrived; the bytes are its mark."""
+"""Function that sends the frame of an attack and returns whether it arrived. The bytes are the mark by which the frame
+is recognized.
+"""
 
 PREFIX: Final = "2001:db8:5c1c::"
-"""The prefix of a forged router advertisement."""
+"""IPv6 prefix in a forged router advertisement."""
 BOBS_IPV6: Final = "fe80::b0b"
 BOBS_ID: Final = b"\x01" + bytes.fromhex(BOB.mac.replace(":", ""))
 

@@ -1,9 +1,9 @@
 """Table of all kinds of attacks that promise P18 covers, by victim, with the guards that stop each attack.
 
-`neighbour` is the OVS port and the DHCP lease of the neighbour slice (Bob). `gateway` is the bridge's internal device
-with the gateway's address, and its ARP table. `host` stands for the host's services on all its addresses, its other
-links and the packets that leave by them, and its end of the attacking slice's tap. With the userspace datapath, the
-host's own network stack receives the frames of the tap as well.
+The victim `neighbour` is the OVS port and the DHCP lease of the neighbour slice (Bob). `gateway` is the bridge's
+internal device with the gateway's address, and its ARP table. `host` stands for the host's services on all its
+addresses, its other links and the packets that leave by them, and its end of the attacking slice's tap. With the
+userspace datapath, the host's own network stack receives the frames of the tap as well.
 """
 
 from collections.abc import Mapping

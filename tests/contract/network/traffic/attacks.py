@@ -46,14 +46,14 @@ Kind = Literal[
     "other protocol",
 ]
 Frame: TypeAlias = Packet | Callable[[Places], Packet]
-"""A frame that depends on the node is made when it is sent."""
+"""A frame of an attack, or a function that builds the frame from the addresses of the node when it is sent."""
 
 SERVICE: Final = 9999
 """A port of the host at which nothing from a slice may arrive."""
 ALL_NODES: Final = "33:33:00:00:00:01"
-"""The MAC of ff02::1."""
+"""Multicast MAC of the IPv6 address ff02::1 (all nodes)."""
 MDNS: Final = "01:00:5e:00:00:fb"
-"""The MAC of 224.0.0.251."""
+"""Multicast MAC of the IPv4 address 224.0.0.251 (multicast DNS)."""
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,10 @@ from tests.contract.network.senders import ALICE
 from tests.contract.network.traffic.scene import BOB, BRIDGE, Scene, setting
 
 Removal = Callable[[Scene, ExitStack], None]
-"""Removes a guard; the stack restores what no survey restores."""
+"""Function that removes a guard. The exit stack restores afterwards what a survey does not restore."""
 
 FORGED: Final = 0x77
-"""A cookie that belongs to no slot."""
+"""OpenFlow cookie that belongs to no slot."""
 INPUT: Final = rule("inet", FROM_SLICES, NODE, DROP)
 LEAVING: Final = rule("inet", OUT_OF_SLICES, NODE, DROP)
 ENTERING: Final = rule("inet", INTO_SLICES, NODE, DROP)

@@ -16,7 +16,9 @@ Interference = Literal[
     "blackhole", "route elsewhere", "rule that drops", "rule to another table", "main rule deleted",
     "macvlan on the bridge", "uplink MTU", "uplink without ARP", "uplink throttled", "uplink filtered", "silent gateway",
 ]  # fmt: skip
-"""Another table is the one with the number 77."""
+"""Names of the foreign changes of a host's routing or uplink. In `rule to another table`, the other table is routing
+table 77.
+"""
 _STATIC: Final = Neighbour(Ipv4Address("10.100.1.10"), "02:00:00:00:00:99")
 _HALF: Final = Ipv4Subnet("10.100.1.0/25")
 
@@ -49,7 +51,7 @@ CHANGED: Final[Mapping[Interference, Callable[[State], dict[str, Any]]]] = {
     },
     "silent gateway": lambda _: {"silent": [GATEWAY_OF_UPLINK]},
 }
-"""The fields of a simulated host's state that change."""
+"""For each foreign change, a function that returns the changed fields of a simulated host's state."""
 
 
 class Commands(NamedTuple):

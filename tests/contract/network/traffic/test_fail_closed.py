@@ -36,9 +36,11 @@ pytestmark = pytest.mark.node
 ALICE, BOB = network(0), network(1)
 ROUNDS: Final = 5
 FLOOR: Final = 10
-"""How many rounds of probes make sure that one round was sent in the meantime."""
+"""Number of rounds of probes that must be sent while a step is tested, so that at least one round certainly falls into
+that time.
+"""
 FORGED: Final = 0x77
-"""A cookie that belongs to no slot."""
+"""OpenFlow cookie that belongs to no slot."""
 DENYING: Final = (FROM_SLICES, OUT_OF_SLICES, INTO_SLICES)
 
 
