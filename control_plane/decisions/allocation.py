@@ -133,7 +133,7 @@ def against_reporting_fault(state: Allocation) -> list[Objection]:
     """Return the reason why no fault can be reported for the allocation; an empty list if it can."""
     if slots_held(state):
         return []
-    return [Objection("no_slot_held", "the allocation holds no slot any more; report the fault to an admin")]
+    return [Objection("no_slot_held", "the allocation holds no slot that could be excluded from placement")]
 
 
 def against_opening_terminal(state: Allocation) -> list[Objection]:
@@ -147,7 +147,8 @@ def _against_gateway(state: Allocation) -> list[Objection]:
     if state.request.gateway_key is not None:
         return []
     reason = (
-        "the allocation does not let the SSH gateway log in, because it was created without gateway_access"
+        "the allocation was created without gateway_access, which terminals in the browser and SSH certificates need;"
+        " logins with its SSH keys do not need it"
     )
     return [Objection("no_gateway_access", reason)]
 

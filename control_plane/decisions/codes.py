@@ -56,7 +56,8 @@ _IMPOSSIBLE: Final = {
     "method_not_allowed": "The path does not support this method; the header Allow lists those it supports.",
     "network_mode_not_offered": "This installation does not offer the network mode.",
     "not_found": "The path does not exist.",
-    "no_gateway_access": "The allocation does not permit the SSH gateway to log in to its slices.",
+    "no_gateway_access": "The allocation was created without `gateway_access`, which terminals in the browser and SSH certificates need."
+    " Logins with its SSH keys do not need it.",
     "no_host_address": "The address cannot be the public address of a host.",
     "no_ports": "The range of ports is empty.",
     "not_requestable": "Tasks of this kind are created by the control plane only.",
@@ -165,7 +166,7 @@ _UNAVAILABLE: Final = {
     "app_profile_exists": "An app profile with this name exists already.",
     "app_profile_retired": "The app profile is retired; new allocations cannot use it.",
     "already_failed": "The allocation has failed; its slots are released automatically.",
-    "no_slot_held": "The allocation holds no slot any more, so no fault can be reported for it.",
+    "no_slot_held": "The allocation holds no slot, so no fault can be reported for it. An admin can cordon the node of a former slot.",
     "already_ending": "The allocation is being released, or has ended.",
     "cursor_expired": "The cursor is permanently invalid, because the ledger was restored; begin again without it.",
     "idempotency_key_in_use": "Another request with this idempotency key is in progress.",

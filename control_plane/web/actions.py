@@ -74,6 +74,8 @@ class Action(NamedTuple):
     """Returns what the action does to the login of the user itself; None: nothing."""
     initial: Callable[[View], Names] | None = None
     """Returns the initial values of fields that follow from the present state."""
+    load: Callable[[Visit, View], Awaitable[View]] | None = None
+    """Returns the view of the resource with further data for this action, such as the limits of its values."""
     choices: Callable[[View], Mapping[str, tuple[str, ...]]] | None = None
     """Returns the choices of fields that are selected from lists which follow from the present state. A field without
     choices stays a field for text.
@@ -116,12 +118,10 @@ class Resource(NamedTuple):
     title: Callable[[View], str] | None = None
     """Returns the name of the resource in the heading of an action's form; None: its `label`."""
 
-    async def view(self, visit: Visit, names: Names) -> View:
-        """Return the view of the resource. Raises `Refusal`."""
-        if self.load is not None:
-            return await self.load(visit, names)
-        found: View = await visit.get(*self.path(names))
-        return found
+    async def view(self, visit: Visit, names: Names, action: Action) -> View:
+        """Return the view of the resource, with the data for an action. Raises `Refusal`."""
+        found: View = await (visit.get(*self.path(names)) if self.load is None else self.load(visit, names))
+        return found if action.load is None else await action.load(visit, found)
 
     async def facts_for(self, visit: Visit, action: Action, view: View) -> Mapping[str, Any]:
         """Return the facts that the form of an action shows."""
@@ -170,7 +170,7 @@ class _Request(NamedTuple):
         return self.resource.actions[self.name]
 
     async def view(self) -> View:
-        return await self.resource.view(self.visit, self.names)
+        return await self.resource.view(self.visit, self.names, self.action)
 
 
 def page_of(resource: Resource) -> Callable[[Visit], Awaitable[Response]]:

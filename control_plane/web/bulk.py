@@ -167,7 +167,7 @@ async def _items(visit: Visit, bulk: Bulk, action: Action, ids: Sequence[str]) -
         names = bulk.names(each)
         page = f"{ROOT}{bulk.resource.page(names)}"
         try:
-            view = await bulk.resource.view(visit, names)
+            view = await bulk.resource.view(visit, names, action)
         except Refusal as refusal:
             if refusal.status == HTTPStatus.FORBIDDEN:
                 raise  # the caller may not read any item

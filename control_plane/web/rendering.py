@@ -34,7 +34,7 @@ DISPLAY_POLICY: Final = POLICY.replace("img-src 'self'", "img-src 'self' data:")
 _LONGEST: Final = 60
 _BETWEEN: Final = " / "
 """Separator between the names in the path of a field."""
-_UNREADABLE: Final = ("_sha256", "_thumbprint", "public_key")
+_UNREADABLE: Final = ("_sha256", "_thumbprint", "public_key", "gateway_key")
 _LEFT_OUT: Final = frozenset({
     "session", "current_session", "presented_session", "session_id", "console_id", "message_id", "order_id", "network_id",
     "network_policy_id", "project_network_id", "credential", "use", "serial", "origin", "lead_seconds", "idle_seconds",
@@ -61,6 +61,7 @@ _NOTATIONS: Final = {
 """How fields that have a notation of the ledger are shown: patterns of their values by the names in their paths."""
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
+_DURATION_IN_TEXT: Final = re.compile(r"(?<![\w.,-])(\d{2,9}) s\b(?!/)", re.ASCII)
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}", re.ASCII)
 _KINDS: Final = frozenset({
     "allocation", "node", "slot", "task", "project", "API key", "service account", "session", "read model",
@@ -246,7 +247,10 @@ def _in_largest_units(seconds: float) -> list[tuple[int, str]]:
 
 
 def prose(text: str) -> str:
-    """Return a sentence with its times (ISO 8601) as UTC date and time to the second, such as a recorded reason."""
+    """Return a sentence, such as a recorded reason, with its times (ISO 8601) as UTC date and time to the second, and
+    its durations of a minute and more (`5400 s`) in their two largest units.
+    """
+    text = _DURATION_IN_TEXT.sub(lambda found: span(int(found[1])), text)
     return _TIME_IN_TEXT.sub(lambda found: f"{found[1]} {found[2]}", text)
 
 

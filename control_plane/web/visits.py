@@ -24,7 +24,7 @@ NOTICES: Final = {
     "stop": "The stop was requested.",
     "start": "The start was requested.",
     "release": "The release was requested.",
-    "report-fault": "The fault was recorded, and the release was requested.",
+    "report-fault": "The fault was recorded. The slots are excluded from placement, and the allocation is released.",
     "renew": "The lease was renewed.",
     "open-ingress": "The ingress was reserved.",
     "close": "It was closed.",
@@ -119,7 +119,8 @@ class Visit:
 
     def __init__(self, request: Request, api: Api, secret: str, user: Mapping[str, Any]) -> None:
         self.request, self._api, self._secret, self.user = request, api, secret, user
-        self._read: list[str] = []
+        self._read: dict[str, asyncio.Future[Answer]] = {}
+        """The GET requests since the last change: each URL is requested once, also for several items of a page."""
 
     @property
     def at(self) -> str | None:
@@ -178,8 +179,10 @@ class Visit:
 
     async def _get(self, segments: Sequence[str], query: Query) -> Answer:
         url = url_of(path_of(*segments), query)
-        self._read.append(url)
-        return await self._api.call(self.request, self._secret, "GET", url)
+        if url not in self._read:
+            call = self._api.call(self.request, self._secret, "GET", url)
+            self._read[url] = asyncio.ensure_future(call)
+        return await self._read[url]
 
     def download(self, file_name: str, *segments: str, **query: Any) -> Response:
         """Return the response of a GET request as a file that the browser stores."""
@@ -192,9 +195,9 @@ class Visit:
         """Send a change and return the JSON document of the response. Raises `Refusal`."""
         url = path_of(*segments)
         key = idempotency_key or None
-        return _document(
-            await self._api.call(self.request, self._secret, method, url, body=body, idempotency_key=key)
-        )
+        answer = await self._api.call(self.request, self._secret, method, url, body=body, idempotency_key=key)
+        self._read.clear()
+        return _document(answer)
 
     async def form(self) -> Form:
         """Return the form of the request. Raises `Refusal`."""
@@ -206,7 +209,7 @@ class Visit:
         common = {
             "user": self.user,
             "csrf": form_token(self._secret),
-            "api_urls": self._read,
+            "api_urls": [*self._read],
             "notice": notice,
             "present": self.url(at=None, cursor=None),
         }

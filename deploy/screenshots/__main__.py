@@ -139,6 +139,7 @@ def _pictures_at(
         yield from _in_themes(page, each, arguments, problems)
     # The page of a path that the console does not have offers no logout.
     page.goto(f"{ui}/")
+    page.locator(".account summary").click()
     page.get_by_role("button", name="Log out").click()
     page.get_by_label("API key or token").wait_for()
 

@@ -103,6 +103,10 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_fo
     assert "Slots in use 0 of 2" in admin.open("/nodes/n2/drain").text
     assert f"Renew lease of allocation {running.id}" in renew.text
     assert "2" in renew.attributes("input", "value"), "one hour longer than the remaining lease, rounded up"
+    assert "Longest lease" not in renew.text, "neither the SKU nor the project limits it"
+    fault = admin.open(f"/allocations/{running.id}/report-fault").text
+    assert f"Report fault and release allocation {running.id}" in fault
+    assert "Effect: The allocation is released, unless it has failed or its release has begun" in fault
     placement = admin.open(f"/allocations/{running.id}/placement").text
     assert "Chosen node n1: just before, 1 of its 1 slots was free Suitable nodes 1 of 1 nodes" in placement
     assert "The nodes just before this placement" in placement
@@ -116,6 +120,21 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_fo
     assert "disabled" in next(found for tag, found in erase.tags if tag == "fieldset")
     slot_form = admin.open("/nodes/n2/slots/0/reprovision").text
     assert ("MAC address" in slot_form, "IP address" in slot_form) == (True, True)
+
+
+def test_form_that_renews_a_lease_offers_at_most_what_the_project_permits(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    with running.plane.client() as client:
+        assert client.put("/projects/default/limits", json={"max_lease_seconds": 5400}).is_success
+    own = f"/allocations/{running.id}/renew"
+    form = admin.open(own)
+    assert "Longest lease 1.5 hours from now (limit of project default)" in form.text
+    assert "1.5" in form.attributes("input", "value")
+    assert "--lease 1.5h" in admin.open(f"/allocations/{running.id}").text
+    refused = admin.submit(own, hours="2")
+    assert (refused.status, "lease_too_long" in refused.text) == (409, True)
+    assert "The lease was renewed." in admin.submit(own, hours="1.5").text
 
 
 def test_slot_is_retired_and_approved_again_and_each_action_needs_what_it_asks_for(

@@ -19,6 +19,8 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles_or_comm
     own = f"/allocations/{ended.id}"
     consoles = {f"/ui{own}/{page}?slot=0" for page in ("console", "display", "serial-log")}
     active = browser.open(own)
+    assert "Slot Ready MAC Reserved address Observed address" in active.text
+    assert "Report fault and release…" in active.text, "the button names that it releases the allocation"
     assert "Lease ends 2" in active.text
     assert consoles <= set(active.attributes("a", "href"))
     assert "the allocation is active already" in active.text
@@ -41,6 +43,17 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles_or_comm
     assert "Slots released 2" in released.text
     assert re.search(r"Former slots The allocation held these slots until \S+ \S+\. Other", released.text)
     assert "Former slots" not in releasing.text
+    assert "Slot MAC Reserved address n1/0" in released.text, "a former slot has no state"
+    assert "Reason of the release: release was requested by" in released.text
+    assert "notice bad" not in released.attributes("p", "class")
+    assert "the allocation holds no slot that could be excluded from placement" in released.text
+    assert "Slices accept logins only while the allocation is active." in released.text
+    form = browser.open(f"{own}/release").text
+    assert "Not possible: the allocation is released already" in form
+    assert (
+        "the allocation is released already"
+        in browser.open(f"/bulk/allocations?action=release&item={ended.id}").text
+    )
     assert "the allocation is released already" in released.text
     assert f"/ui{own}/release" not in released.attributes("a", "href")
     assert not consoles & set(released.attributes("a", "href"))
@@ -64,7 +77,8 @@ def test_failed_allocation_has_its_serial_log_and_shows_its_slots_as_current_unt
     page = browser.open(own)
     assert "Lease ended" in page.text
     assert "the slices are being removed, or are removed (code slice_not_on_node)" in page.text
-    assert "Reason: the machine is absent (code machine_absent)" in page.text
+    assert "▲ Reason of the failure: the machine is absent (code machine_absent)" in page.text
+    assert "notice bad" in page.attributes("p", "class")
     assert "Former slots" not in page.text
     assert f"/ui{own}/serial-log?slot=0" in page.attributes("a", "href")
     failed.report("slice.removed", absent=["machine"])
@@ -72,6 +86,11 @@ def test_failed_allocation_has_its_serial_log_and_shows_its_slots_as_current_unt
     assert f"/ui{own}/serial-log?slot=0" not in page.attributes("a", "href")
     assert "slice_not_on_node" not in page.text.partition("Former slots")[2]
     until(lambda: "formerly n1/0" in browser.open("/allocations").text, "the list has no current slot")
+    emptied_plane.rows("delete from work.task where allocation_id = %(id)s returning 1", id=failed.id)
+    assert (
+        "No tasks. Tasks that succeeded or were superseded are removed 1 day after their end, other ended tasks after 7"
+        " days; the newest order of each slot is kept." in browser.open(own).text
+    )
     auditor = logged_in(emptied_plane, issue(emptied_plane, "reader", "auditor").secret)
     assert "Former slots" in auditor.open(own).text, "also for a caller that may not report a fault"
     assert "formerly n1/0" in auditor.open("/allocations").text

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from control_plane.web.rendering import field_name, gist, moment, readable, unnamed
+from control_plane.web.rendering import field_name, gist, moment, prose, readable, unnamed
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -130,6 +130,18 @@ def test_reason_of_the_resource_of_the_page_is_shown_without_its_name(
     assert unnamed(sentence, name) == shown
 
 
+@pytest.mark.parametrize(
+    ("sentence", "shown"),
+    [
+        ("longer than SKU s allows (5400 s)", "longer than SKU s allows (1\xa0h\xa030\xa0min)"),
+        ("free in 3600 s; at 2026-11-28T10:00:00Z", "free in 1\xa0h; at 2026-11-28 10:00:00"),
+        ("after 1.25 s, 9 s and 100 slots", "after 1.25 s, 9 s and 100 slots"),
+    ],
+)
+def test_sentence_is_shown_with_durations_in_their_largest_units(sentence: str, shown: str) -> None:
+    assert prose(sentence) == shown
+
+
 def test_line_of_an_event_names_fields_with_words() -> None:
     def line(data: dict[str, Any], of: str = "") -> str:
         return gist({"actor": "key:robot", "data": data}, of)
@@ -139,6 +151,7 @@ def test_line_of_an_event_names_fields_with_words() -> None:
         "mac_address": "52:54:00:00:00:01",
         "lease_seconds": 60,
         "l2_domain": "default",
+        "gateway_key": "ssh-ed25519 AAAA",
     }
     assert line(data) == "SKU lab.small, MAC 52:54:00:00:00:01, lease 1\xa0min, L2 domain default"
     assert line({"expires_at": "2026-11-28T10:00:00Z"}) == "until 2026-11-28 10:00:00"

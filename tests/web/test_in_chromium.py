@@ -52,7 +52,7 @@ def test_page_of_an_allocation_follows_its_events_until_it_is_released_by_keyboa
     assert f"the host {_HOSTILE} rebooted" in page.locator("main").inner_text()
     assert page.title().startswith(f"Allocation {running.id}")
 
-    page.get_by_role("link", name="Release…").focus()
+    page.get_by_role("link", name="Release…", exact=True).focus()
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Release").wait_for()
     page.get_by_label("to confirm").fill(running.id[-6:])
@@ -110,18 +110,32 @@ def test_header_is_one_row_in_wide_windows_and_its_fields_never_overlap(visitor:
     page = visitor.page
     visitor.open("/")
     page.get_by_text("Views", exact=True).wait_for()
+    account = page.locator(".account")
+    user = account.locator("summary")
     field = page.get_by_role("searchbox")
     for width in (1920, 1265, *_WIDTHS):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate(_OVERLAPS) == [], width
-        tops = [page.get_by_role("link", name="Overview"), field, page.get_by_role("button", name="Log out")]
-        rows = [each.evaluate("(it) => it.closest('nav, form').getBoundingClientRect().top") for each in tops]
+        tops = [page.get_by_role("link", name="Overview"), field, user]
+        rows = [
+            each.evaluate("(it) => it.closest('nav, form, details').getBoundingClientRect().top")
+            for each in tops
+        ]
         assert (max(rows) - min(rows) < 20) is (width > 390), width
         assert width <= 390 or field.evaluate(_FITS), f"the placeholder is complete at {width} pixels"
-        user = page.locator(".top .user")
         assert width < 1920 or user.evaluate("(it) => it.scrollWidth <= it.clientWidth"), (
             "the name is complete"
         )
+        user.press("Enter")
+        shown = account.get_by_role("definition").first
+        assert shown.inner_text() == user.inner_text()
+        assert shown.evaluate("(it) => it.getBoundingClientRect().right <= innerWidth"), width
+        account.get_by_role("button", name="Log out").focus()
+        page.keyboard.press("Escape")
+        assert user.evaluate("(it) => it === document.activeElement && !it.parentElement.open"), width
+        user.press("Enter")
+        field.focus()
+        assert not account.evaluate("(it) => it.open"), "a menu that the focus leaves is closed"
 
 
 def test_no_page_runs_or_is_broken_by_one_of_a_hundred_hostile_texts(

@@ -259,6 +259,7 @@ def test_action_that_is_not_allowed_is_disabled_with_the_reason_and_refused_if_i
     auditor, owner = (logged_in(running.plane, keys[name].secret) for name in ("auditor", "owner"))
     page = auditor.open(own)
     assert "role_missing" in page.text
+    assert "Serial logs: the scope allocations:write is missing" in page.text
     assert f"/ui{own}/release" not in page.attributes("a", "href")
     position = running.plane.last_position()
     refused = auditor.submit(f"{own}/release", confirm=running.id)
@@ -489,6 +490,18 @@ def test_form_creates_an_allocation_once_and_a_refusal_keeps_what_was_entered(
     assert "not_confirmed" in admin.submit(f"/allocations/{name}/release").text
     released = admin.submit(f"/allocations/{name}/release", confirm=name[-6:])
     assert (released.path, "releasing" in released.text) == (f"/ui/allocations/{name}?notice=release", True)
+
+
+def test_form_of_an_allocation_begins_with_a_project_that_the_caller_may_use(
+    running: RunningAllocation, keys: dict[str, Key], admin: Browser
+) -> None:
+    def project(browser: Browser) -> str:
+        page = browser.open("/allocations/new")
+        return next(found["value"] or "" for _, found in page.tags if found.get("name") == "project")
+
+    other = logged_in(running.plane, keys["other"].secret)
+    assert project(other) == "other"
+    assert project(admin) == ""
 
 
 def test_node_is_cordoned_and_opened_with_a_reason(running: RunningAllocation, admin: Browser) -> None:

@@ -68,6 +68,7 @@ def test_views_are_kept_for_each_caller_apart_and_an_address_outside_of_the_cons
     views.get_by_role("link", name="mine").wait_for()
 
     other = issue(running_plane, "other", "auditor")
+    page.locator(".account summary").click()
     page.get_by_role("button", name="Log out").click()
     page.locator("#key:focus").wait_for()
     page.keyboard.type(other.secret)

@@ -20,6 +20,9 @@ def test_waiting_request_is_shown_with_its_position_priority_reason_and_estimate
         assert "no_capacity" in page.text
         assert "Estimate" in page.text
         assert "allocation.queued" in page.text
+        assert "No slots." in page.text
+        assert "serial-log" not in page.text, "no slot has a serial log"
+        assert "Tasks that succeeded" not in page.text, "no task was removed"
         assert f"position {position}, priority {priority}: no capacity" in admin.open("/allocations").text
     cancelled = admin.submit(f"/allocations/{second['id']}/release", confirm=second["id"])
     assert "released" in cancelled.text

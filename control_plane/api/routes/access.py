@@ -118,6 +118,10 @@ class CallerView(BaseModel):
     """Time from which the credential is refused; null: it does not expire."""
     currency: str
     """Currency of all prices and amounts that the API returns (ISO 4217)."""
+    tasks_kept_seconds: int
+    """How long tasks are listed after they succeeded or were superseded."""
+    failed_tasks_kept_seconds: int
+    """How long other ended tasks are listed."""
 
 
 class RevokedPrincipal(BaseModel):
@@ -160,8 +164,10 @@ def _view(row: KeyRow, caller: Principal, now: datetime, use: StoredUse | None =
 
 @router.get("/whoami", openapi_extra=AUTHENTICATED)
 async def caller(request: Request, principal: Caller) -> CallerView:
-    """Return the role, scopes and projects of the caller, the credential of the request, and the currency of prices."""
-    held = credential_of(request)
+    """Return the role, scopes and projects of the caller, the credential of the request, the currency of prices, and
+    how long ended tasks are listed.
+    """
+    held, settings = credential_of(request), plane_of(request).settings
     return CallerView(
         actor=principal.actor,
         role=principal.role,
@@ -170,7 +176,9 @@ async def caller(request: Request, principal: Caller) -> CallerView:
         credential=held.id,
         credential_kind=held.kind,
         expires_at=None if held.expires_at is None else datetime.fromtimestamp(held.expires_at, UTC),
-        currency=plane_of(request).settings.currency,
+        currency=settings.currency,
+        tasks_kept_seconds=int(timedelta(days=settings.tasks_kept_days).total_seconds()),
+        failed_tasks_kept_seconds=int(timedelta(days=settings.failed_tasks_kept_days).total_seconds()),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
-from math import ceil
+from math import ceil, inf
 from typing import Any, Final
 
 from control_plane.web.actions import (
@@ -21,7 +21,7 @@ from control_plane.web.actions import (
     words,
 )
 from control_plane.web.rendering import in_path, is_lease_over
-from control_plane.web.visits import Form, Visit, problem
+from control_plane.web.visits import Form, Visit, both, nothing, problem
 
 _HOUR: Final = 3600
 _FAULT: Final = Field(
@@ -30,6 +30,12 @@ _FAULT: Final = Field(
     example="FAULT",
 )
 _KINDS: Final = ("tcp port", "udp port", "whole address")
+_DONE_IN: Final = {
+    "stop": ("stopping", "stopped"),
+    "start": ("starting", "active"),
+    "release": ("releasing", "released"),
+}
+"""The states of an allocation in which an action has been carried out already, or is being carried out."""
 
 
 def _renew(form: Form) -> Call:
@@ -44,17 +50,38 @@ def _hours_left(view: View) -> float:
     return max(0, (datetime.fromisoformat(lease["expires_at"]) - datetime.now(UTC)).total_seconds() / _HOUR)
 
 
-async def _remaining_lease(_visit: Visit, view: View) -> Mapping[str, Any]:
-    hours = _hours_left(view)
-    remaining = f"{hours:.2f} hours; a smaller number of hours changes nothing"
-    return {"Remaining lease": remaining} if hours else {}
+async def _with_longest_lease(visit: Visit, view: View) -> View:
+    """Return the view of an allocation with `longest_lease`: the hours that a renewal may request at most, and what
+    limits them; infinite without a limit. The SKU limits a lease in the version that the allocation has recorded, and
+    the project in its present state, if the caller may read it.
+    """
+    has_version = view["sku_version"] is not None and visit.allows("catalogue:read")
+    sku, project = await both(
+        visit.try_get("skus", view["sku"], version=view["sku_version"]) if has_version else nothing(),
+        visit.try_get("projects", view["project"]) if visit.allows("projects:read") else nothing(),
+    )
+    limits = [
+        (sku and sku["max_lease_seconds"], f"limit of SKU {view['sku']}"),
+        (project and project["limits"]["max_lease_seconds"], f"limit of project {view['project']}"),
+    ]
+    found = [(seconds / _HOUR, source) for seconds, source in limits if seconds is not None]
+    return {**view, "longest_lease": min(found, default=(inf, ""))}
+
+
+async def _lease_facts(_visit: Visit, view: View) -> Mapping[str, Any]:
+    left, (most, source) = _hours_left(view), view["longest_lease"]
+    if not left:
+        return {}
+    effect = "a smaller number of hours changes nothing" if left < most else "no renewal can extend it now"
+    longest = f"{most:.10g} hours from now ({source})" if source else ""
+    return {"Remaining lease": f"{left:.2f} hours; {effect}", "Longest lease": longest}
 
 
 def _longer_lease(view: View) -> Names:
     """Return the initial value of the form: whole hours after which the lease ends, at least an hour later than
-    planned at present.
+    planned at present, but at most the longest lease.
     """
-    return {"hours": str(ceil(_hours_left(view)) + 1)}
+    return {"hours": f"{min(ceil(_hours_left(view)) + 1, view['longest_lease'][0]):.10g}"}
 
 
 def _fault(form: Form) -> Call:
@@ -102,7 +129,7 @@ ACTIONS: Final = {
         " already is not changed.",
         _renew, lambda name, form: ("allocations", "renew", *name, "--lease", f"{form.text('hours')}h"),
         fields=(Field("hours", "Hours from now until the lease ends", "number", value="1"),),
-        preposition="of", facts=_remaining_lease, initial=_longer_lease,
+        preposition="of", facts=_lease_facts, initial=_longer_lease, load=_with_longest_lease,
     ),
     "open-ingress": Action(
         "Open ingress", "open_ingress",
@@ -121,16 +148,16 @@ ACTIONS: Final = {
     "release": Action(
         "Release", "release",
         "The slices and all data on their disks are deleted, the addresses are given up, and the lease ends. This cannot"
-        " be undone.",
+        " be undone. Of an allocation that waits for capacity, only the wait ends.",
         plain("DELETE"), words("allocations", "release"), dangerous=True, asks_name=True,
     ),
     "report-fault": Action(
-        "Report a fault", "report_fault",
-        "The allocation is released: the slices and all data on their disks are deleted, and the addresses are given up."
-        " This cannot be undone. The allocation is not placed in other slots; create another allocation instead. No slice"
-        " is placed in its slots until an admin has readmitted them.",
+        "Report fault and release", "report_fault",
+        "The allocation is released, unless it has failed or its release has begun: the slices and all data on their"
+        " disks are deleted, and the addresses are given up. This cannot be undone. The allocation is not placed in other"
+        " slots; create another allocation instead. No slice is placed in its slots until an admin has readmitted them.",
         _fault, lambda name, form: ("allocations", "release", *name, "--fault", form.text("fault")),
-        fields=(_FAULT,), dangerous=True, asks_name=True, preposition="of",
+        fields=(_FAULT,), dangerous=True, asks_name=True,
     ),
 }  # fmt: skip
 INGRESS_ACTIONS: Final = {
@@ -153,6 +180,22 @@ def _facts(view: View) -> Mapping[str, Any]:
     }
 
 
+def with_effective_actions(allocation: View) -> View:
+    """Return the view of an allocation, changed so that an action without an effect is not allowed, such as the release
+    of a released allocation. The API accepts such a request, but it changes nothing.
+    """
+    state, allowed = allocation["state"], dict(allocation["allowed_actions"] or {})
+    for name, states in _DONE_IN.items():
+        if state in states and allowed.get(name, {}).get("allowed"):
+            reason = f"allocation {allocation['id']} is {state} already"
+            allowed[name] = {"allowed": False, "code": None, "reason": reason}
+    return {**allocation, "allowed_actions": allowed}
+
+
+async def _allocation(visit: Visit, names: Names) -> View:
+    return with_effective_actions(await visit.get("allocations", names["allocation"]))
+
+
 ALLOCATION: Final = Resource(
     "allocation", ACTIONS,
     path=lambda names: ("allocations", names["allocation"]),
@@ -160,6 +203,7 @@ ALLOCATION: Final = Resource(
     facts=_facts,
     label=lambda names: names["allocation"],
     words=lambda names: (names["allocation"],),
+    load=_allocation,
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from control_plane.web.actions import by_scope, commands_of
 from control_plane.web.bulk import offered
 from control_plane.web.commands import Command, command_of
 from control_plane.web.pages import consoles
-from control_plane.web.pages.allocation_actions import ACTIONS, ALLOCATION
+from control_plane.web.pages.allocation_actions import ACTIONS, ALLOCATION, with_effective_actions
 from control_plane.web.pages.bulk_actions import ALLOCATIONS
 from control_plane.web.rendering import holds_slots
 from control_plane.web.timeline import TIMELINE_PAGE, read_seal, timeline_of
@@ -31,12 +31,6 @@ STATES: Final = (
     "requested", "waiting", "placed", "provisioning", "active", "starting", "stopping", "stopped", "releasing", "failed",
     "released",
 )  # fmt: skip
-_DONE_IN: Final = {
-    "stop": ("stopping", "stopped"),
-    "start": ("starting", "active"),
-    "release": ("releasing", "released"),
-}
-"""The states of an allocation in which an action has been carried out already, or is being carried out."""
 
 
 async def show_list(visit: Visit) -> Response:
@@ -64,13 +58,14 @@ async def show(visit: Visit) -> Response:
         visit.get("allocations", name, at=at),
         visit.get("tasks", allocation=name, limit=20) if visit.allows("tasks:read") and not at else nothing(),
     )
+    found = with_effective_actions(found)
     # Of an allocation with more events than the page shows, the first one is read separately.
     oldest = timeline["items"][-1:]
     if timeline["next_cursor"] is not None:
         oldest = (await visit.get("allocations", name, "events", limit=1))["items"]
     events = [each for each in timeline["items"] if at is None or _is_until(each, at)]
-    logins, allowed = [*_logins(found)], _without_repeated_actions(found)
-    on_nodes = at is None and holds_slots(found)
+    logins = [*_logins(found)]
+    on_nodes = at is None and holds_slots(found) and bool(found["slots"])
     return visit.render(
         "allocation.html",
         allocation=found,
@@ -83,11 +78,11 @@ async def show(visit: Visit) -> Response:
         tasks=None if tasks is None else tasks["items"],
         logins=logins,
         actions=ACTIONS,
-        allowed_actions=allowed,
-        commands=[*_commands(visit, found, allowed, has_log=on_nodes, has_login=bool(logins))],
+        commands=[each async for each in _commands(visit, found, has_log=on_nodes, has_login=bool(logins))],
         on_nodes=on_nodes,
         console=consoles.allowed(visit, found),
         terminal=consoles.allowed_terminal(found),
+        log=by_scope(visit, "log", scope="allocations:write")["log"],
     )
 
 
@@ -110,25 +105,9 @@ def lease_end(allocation: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
     return min(recorded, str(allocation["lease"]["expires_at"]), key=datetime.fromisoformat)
 
 
-def _without_repeated_actions(allocation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `allowed_actions` of an allocation, changed so that an action without an effect is not allowed, such as
-    the release of a released allocation. The API accepts such a request, but it changes nothing.
-    """
-    state, allowed = allocation["state"], dict(allocation.get("allowed_actions") or {})
-    for name, states in _DONE_IN.items():
-        if state in states and allowed.get(name, {}).get("allowed"):
-            allowed[name] = {"allowed": False, "code": None, "reason": f"the allocation is {state} already"}
-    return allowed
-
-
-def _commands(
-    visit: Visit,
-    allocation: Mapping[str, Any],
-    allowed: Mapping[str, Any],
-    *,
-    has_log: bool,
-    has_login: bool,
-) -> Iterator[Command]:
+async def _commands(
+    visit: Visit, allocation: Mapping[str, Any], *, has_log: bool, has_login: bool
+) -> AsyncIterator[Command]:
     """Yield the command lines that read an allocation and carry out the allowed actions on it."""
     request, name = visit.request, allocation["id"]
     own = ("allocations", name)
@@ -140,8 +119,9 @@ def _commands(
     if has_login:
         yield command_of(request, "Log in", cli=("ssh", name), path=own)
     for each in ACTIONS.values():
-        if allowed.get(each.allowed_by, {}).get("allowed"):
-            form = Form([*each.first_values(allocation).items()])
+        if allocation["allowed_actions"].get(each.allowed_by, {}).get("allowed"):
+            view = allocation if each.load is None else await each.load(visit, allocation)
+            form = Form([*each.first_values(view).items()])
             yield commands_of(visit, ALLOCATION, {"allocation": name}, each, form)
 
 

@@ -20,6 +20,8 @@ _DEFAULTS: Final = {
     "network_mode": "private-nat",
     "replace_on_failure": "on",
 }
+_DEFAULT_PROJECT: Final = "default"
+"""Project of requests that name none."""
 _MOST: Final = 500
 _HOUR: Final = 3600
 _MINUTE: Final = 60
@@ -54,7 +56,13 @@ class Preview(NamedTuple):
 
 
 async def show(visit: Visit) -> Response:
-    return await _page(visit, HTTPStatus.OK, {**_DEFAULTS, **visit.request.query_params})
+    return await _page(visit, HTTPStatus.OK, {**_DEFAULTS, **_project(visit), **visit.request.query_params})
+
+
+def _project(visit: Visit) -> Mapping[str, str]:
+    """Return the initial project of the form: the first one of a caller that may not use the default project."""
+    projects = visit.user["projects"]
+    return {"project": projects[0]} if projects and _DEFAULT_PROJECT not in projects else {}
 
 
 async def create(visit: Visit) -> Response:
@@ -87,7 +95,7 @@ async def _preview(visit: Visit, form: Form) -> Preview:
         placement, sku, project = await both(
             visit.send("POST", "placements", "preview", body=body),
             visit.try_get("skus", body["sku"]) if body["sku"] else nothing(),
-            visit.try_get("projects", body.get("project", "default"))
+            visit.try_get("projects", body.get("project", _DEFAULT_PROJECT))
             if visit.allows("projects:read")
             else nothing(),
         )

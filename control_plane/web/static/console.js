@@ -48,6 +48,18 @@ if (slider) {
   moment.addEventListener("change", () => slider.requestSubmit());
 }
 
+// Closes a menu of the header with the key Escape, and when the focus or a click leaves it.
+for (const menu of document.querySelectorAll(".top .menu")) {
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+  for (const kind of ["focusin", "click"]) {
+    document.addEventListener(kind, (event) => { if (!event.composedPath().includes(menu)) menu.open = false; });
+  }
+}
+
 const views = document.querySelector("[data-views]");
 if (views) keepViews(views);
 
@@ -97,11 +109,6 @@ function keepViews(root) {
     const name = event.target.elements.view.value.trim();
     if (name) keep([...kept.filter((each) => each.name !== name), { name, url: present() }]);
     event.target.reset();
-  });
-  root.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
-    root.open = false;
-    root.querySelector("summary").focus();
   });
   root.hidden = false;
   draw();

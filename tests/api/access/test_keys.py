@@ -52,6 +52,8 @@ def test_whoami_returns_the_actor_role_scopes_and_projects_of_the_caller(shared_
             "credential_kind": "key",
             "expires_at": None,
             "currency": "USD",
+            "tasks_kept_seconds": 86400,
+            "failed_tasks_kept_seconds": 604800,
         }
 
 

@@ -40,6 +40,8 @@ def test_key_of_an_account_has_the_actor_role_projects_and_scopes_of_the_account
             "credential_kind": "key",
             "expires_at": None,
             "currency": "USD",
+            "tasks_kept_seconds": 86400,
+            "failed_tasks_kept_seconds": 604800,
         }
         assert codes(caller.get("/tasks")) == ["scope_missing"]
         shown = admin.get(f"/keys/{key.id}").json()

@@ -109,6 +109,7 @@ def test_two_tabs_show_the_same_state_and_a_logout_in_one_ends_both(
     for each in (first, second):
         each.get_by_role("heading", name="released").wait_for()
 
+    first.locator(".account summary").click()
     first.get_by_role("button", name="Log out").click()
     first.get_by_text("You are logged out.").wait_for()
     second.reload()
@@ -124,7 +125,7 @@ def test_two_tabs_show_the_same_state_and_a_logout_in_one_ends_both(
 
 
 def _release(page: Page, name: str) -> None:
-    page.get_by_role("link", name="Release…").click()
+    page.get_by_role("link", name="Release…", exact=True).click()
     page.get_by_label("to confirm").fill(name[-6:])
     page.get_by_role("button", name="Release").click()
     page.get_by_text("The release was requested.").wait_for()
