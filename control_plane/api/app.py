@@ -2,12 +2,14 @@
 
 import asyncio
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -84,6 +86,8 @@ _ROUTES = APIRouter(
         Depends(recorded),
     ]
 )
+_GROUPS: Final = defaultdict[str, list[str]](list)
+"""The routes of each tag that the documentation lists, as method and path."""
 for _router in (
     allocations.creations,  # first: routes are compared in this order, and this one is the most frequent
     capabilities.router,
@@ -127,6 +131,9 @@ for _router in (
 ):
     for _route in _router.routes:
         declaration_of(_route)
+        if isinstance(_route, APIRoute) and _route.include_in_schema:
+            for _tag in _route.tags:
+                _GROUPS[str(_tag)] += [f"{method} {_route.path_format}" for method in _route.methods or ()]
     _ROUTES.include_router(_router)
 
 
@@ -134,6 +141,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     """Create the HTTP application of one API process, with its connections to Postgres and Redis in `plane`."""
     app = _documented_app()
     app.state.plane, app.state.feed, app.state.keys = plane, feed, keys
+    app.state.route_groups = _GROUPS
     app.state.access_log = log
     app.state.credential_uses = CredentialUses(plane.engine, plane.settings.credential_use_seconds)
     app.state.key_lookups = Lookups(plane.engine, keys_by_secrets, lambda: log.is_busy)

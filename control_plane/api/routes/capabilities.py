@@ -1,6 +1,6 @@
 """`GET /v1`: version, routes, features and limits of the control plane, for clients that support several releases."""
 
-from collections import defaultdict
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -117,9 +117,5 @@ async def capabilities(request: Request) -> CapabilitiesView:
 
 
 def _groups(request: Request) -> list[GroupView]:
-    routes: defaultdict[str, list[str]] = defaultdict(list)
-    for path, operations in request.app.openapi()["paths"].items():
-        for method, operation in operations.items():
-            for tag in operation["tags"]:
-                routes[tag].append(f"{method.upper()} {path}")
-    return [GroupView(name=name, routes=sorted(found)) for name, found in sorted(routes.items())]
+    groups: Mapping[str, Collection[str]] = request.app.state.route_groups
+    return [GroupView(name=name, routes=sorted(routes)) for name, routes in sorted(groups.items())]
