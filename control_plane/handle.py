@@ -226,7 +226,7 @@ class Handle:
                 if attempt == ATTEMPTS or not _may_run_again(error):
                     raise
                 wait_for_locked |= isinstance(error, RetryWithoutLocks)
-        raise AssertionError("unreachable")
+        raise AssertionError("the last attempt of a command must return an outcome or raise an error")
 
     async def run_together(
         self, commands: Sequence[tuple[T, CommandKey | None]], decide: DecideTogether[T]
@@ -241,7 +241,9 @@ class Handle:
         except (Refused, LedgerRefusal, psycopg.Error, sa.exc.DBAPIError) as error:
             if not _is_rolled_back(error):
                 raise
-            log.info("commands_run_separately", commands=len(commands), error=str(error))
+            log.info(
+                "commands_run_separately_after_failed_transaction", commands=len(commands), error=str(error)
+            )
             return [None] * len(commands)
 
     async def _together(

@@ -323,7 +323,7 @@ class Settings(ProgramSettings):
     def _uses_are_written_before_a_session_is_idle(self) -> "Settings":
         if self.session_idle_minutes * 60 < 2 * self.credential_use_seconds:
             raise ValueError(
-                "session_idle_minutes must be at least twice credential_use_seconds: a session in use would be refused"
+                "session_idle_minutes must be at least twice credential_use_seconds, else a session in use is refused as idle"
             )
         return self
 

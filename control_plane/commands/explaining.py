@@ -40,9 +40,10 @@ from read_models import nodes, slots
 
 _MISMATCHES: Final = tuple(Mismatch)
 _SUITED: Final = len(_MISMATCHES)
-"""Rank of a class that suits the request. The ranks of the others are the indices of their reasons."""
+"""Rank of a class of slots that suits the request. The rank of any other class is the index of the reason in `Mismatch`
+why it does not suit."""
 _PORT_DOWN: Final = _MISMATCHES.index(Mismatch.FABRIC_DOWN)
-"""Rank of a class that suits the request as soon as its fabric port carries traffic."""
+"""Rank of a class of slots that suits the request as soon as the fabric ports of its slots carry traffic."""
 
 
 class Fleet(NamedTuple):
@@ -54,8 +55,9 @@ class Fleet(NamedTuple):
     counts: sa.FromClause
     classes: Mapping[str, SlotClass]
     is_past: bool
-    """Whether it is a state of the past. Heartbeats, the abilities of agents and free public addresses are known only
-    of the present state."""
+    """Whether this is the fleet in a past state. Heartbeats, the abilities of agents and free public addresses are
+    known only of the present state.
+    """
 
 
 async def groups_of(conn: AsyncConnection, wanted: PlacementRequest) -> list[Group]:

@@ -64,16 +64,18 @@ MOST_TRIED: Final = 32
 """Number of nodes that a request tries by their numbers of free slots."""
 _QUERIES: Final = CompiledQueries()
 _FREE: Final[sa.ColumnClause[str]] = sa.literal_column(f"'{slot_state_name(Free())}'")
-"""Not a parameter: the partial index of free slots is for this constant, and a generic plan could not use it."""
+"""Name of the state of free slots, as a constant in the text of queries. With a parameter in its place, the database
+could not use the partial index of free slots.
+"""
 
 
 class _Lock(Enum):
-    """What a query for free slots does with their rows."""
+    """How a query for free slots locks the rows of the slots."""
 
     SKIP = "skip"
-    """Lock them, and skip rows that another transaction has locked."""
+    """Lock the rows, and skip those that another transaction has locked."""
     WAIT = "wait"
-    """Lock them, and wait for other transactions."""
+    """Lock the rows, and wait for other transactions that have locked one of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,7 @@ def _wait(state: Unfinished, deadline: datetime | None) -> Wait:
         case Provisioning():
             return Wait("readiness", deadline)
         case Active() if deadline is not None:
-            return Wait("its ingress rules", end_of_lease(state)).until_or_before(deadline)
+            return Wait("ingress rules in place on the node", end_of_lease(state)).until_or_before(deadline)
         case Active():
             return Wait("the end of the lease", end_of_lease(state))
         case Starting():
@@ -451,8 +451,8 @@ def _lines_of_gateway(request: AllocationRequested) -> tuple[SshPublicKey, ...]:
 def _root_disk(sku: SkuContent, image: ImageContent) -> RootDisk | None:
     if image.format == "kernel":
         return None
-    assert image.digest is not None, "a disk image has a digest"
-    assert image.firmware is not None, "a disk image has a firmware"
+    assert image.digest is not None, "a disk image must have a digest"
+    assert image.firmware is not None, "a disk image must have a firmware"
     return RootDisk(
         digest=image.digest,
         format=image.format,

@@ -227,7 +227,7 @@ async def verify(request: Request, principal: Caller) -> VerificationView:
     async def command(transaction: Transaction) -> Decision:
         asked = await verifications.request(transaction.conn, principal.actor)
         row = await verifications.find(transaction.conn, asked)
-        assert row is not None, "a requested verification has a row"
+        assert row is not None, "the request of a verification must insert its row"
         return Decision((), origin.at(transaction.now), _verification(row).model_dump_json())
 
     return VerificationView.model_validate_json(await execute(request, command))

@@ -73,7 +73,7 @@ class BudgetView(BaseModel):
     """`spent`, and the price of the running leases until their end or the end of the month. An allocation that has not
     been active yet counts as if its lease began now."""
     remaining: str
-    """What is not committed, at least 0."""
+    """Part of the budget that is not committed, at least 0."""
 
 
 class ReservationView(BaseModel):
@@ -87,7 +87,7 @@ class ReservationView(BaseModel):
     used: int | None
     """Slots of the SKU that the project holds, each until it is free again."""
     unused: int | None
-    """Slots that other projects cannot take."""
+    """Number of reserved slots that the project does not hold, and that other projects cannot take."""
     short_by: int | None
     """Slots that are missing, because fewer usable slots are free than all reservations of the SKU need."""
 

@@ -45,14 +45,16 @@ select project, slots,
 
 
 class Placeable(NamedTuple):
-    """What counts as a usable node: those with a heartbeat within `unreachable_after`, and simulated ones if set."""
+    """Conditions under which a node counts as usable: it sent a heartbeat within `unreachable_after`, and it is not
+    simulated unless `simulated_allowed` is true.
+    """
 
     unreachable_after: timedelta
     simulated_allowed: bool
 
 
 class ReservedSku(NamedTuple):
-    """A reserved SKU as a request for one slot, and the classes of slots that can carry it."""
+    """A request for one slot of a reserved SKU (`wanted`), and the keys of the slot classes that can carry the SKU."""
 
     wanted: PlacementRequest
     keys: frozenset[str]

@@ -142,9 +142,9 @@ def _waits_for(drain: NodeDrainStarted, slot: OccupiedSlot, *, reachable: bool) 
     match slot.state:
         case Claimed(by=allocation):
             end = (
-                "the drain waits until it ends by itself"
+                "the drain waits until the allocation ends by itself"
                 if drain.release_at is None
-                else f"the drain releases it at {drain.release_at.isoformat()}"
+                else f"the drain releases the allocation at {drain.release_at.isoformat()}"
             )
             return Reason("slot_in_use", f"allocation {allocation} holds the slot; {end}")
         case Releasing(by=allocation) if not reachable:

@@ -119,8 +119,11 @@ def test_certificate_that_differs_in_one_respect_is_refused_with_the_reason_in_t
     with slices.gateway.connection(slices.allocation, slices.key) as client:
         greeted(client)
     other, past, future = slices.create(), timedelta(hours=-1), timedelta(hours=1)
-    not_signed = "it is not signed with the gateway key of the allocation, or the allocation is not active"
-    not_principal = "the user is not its only principal"
+    not_signed = (
+        "the gateway key of the allocation has not signed the certificate, or the allocation is not active"
+    )
+    not_principal = "the certificate does not have the user as its only principal"
+    has_option = "the certificate has a critical option, which is not supported"
     expired = replace(valid, valid_from=valid.valid_from + past, valid_until=valid.valid_until + past)
     early = replace(valid, valid_from=valid.valid_from + future, valid_until=valid.valid_until + future)
     cases = [
@@ -132,8 +135,8 @@ def test_certificate_that_differs_in_one_respect_is_refused_with_the_reason_in_t
         (slices.signed(principals=[slices.allocation, other]), not_principal),
         (slices.signed(Ed25519PrivateKey.generate()), not_signed),
         (slices.signed(gateway_key(AllocationId(other))), not_signed),
-        (slices.signed(source_address=["127.0.0.0/8"]), "it has a critical option"),
-        (slices.signed(force_command="id"), "it has a critical option"),
+        (slices.signed(source_address=["127.0.0.0/8"]), has_option),
+        (slices.signed(force_command="id"), has_option),
     ]
     for line, reason in cases:
         slices.certify(line)
