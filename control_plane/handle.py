@@ -60,7 +60,7 @@ LastCheck = Callable[[AsyncConnection], Awaitable[None]]
 
 
 def in_turn(*checks: LastCheck | None) -> LastCheck | None:
-    """Return the check that makes several checks in this order; None if there are none."""
+    """Return one check that makes these checks in their order; None if all of them are None."""
     given = [each for each in checks if each is not None]
     if not given:
         return None

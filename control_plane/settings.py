@@ -233,7 +233,7 @@ class Settings(ProgramSettings):
     """Whether requests that name no node may be placed on simulated nodes. Such nodes run no guests, so only trial and
     test deployments allow it."""
     slice_networks: IPv4Network = SLICE_NETWORKS
-    """The network from which each new node gets a /24 for its slices; at least two of them."""
+    """The network from which each new node gets a /24 subnet for its slices. It contains at least two /24 subnets."""
 
     @property
     def lease_leads(self) -> tuple[timedelta, ...]:

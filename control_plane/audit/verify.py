@@ -85,7 +85,7 @@ _CLAIMING_TYPES: Final = frozenset(
 
 
 class Kind(StrEnum):
-    """What differs. Each kind is described in docs/audit.md."""
+    """Kind of a difference between an export and what was sealed. docs/audit.md describes each kind."""
 
     EXPORT = "export"
     HEAD_SIGNATURE = "head_signature"

@@ -174,7 +174,9 @@ async def suitable_classes(conn: AsyncConnection, demand: Demand) -> dict[str, S
 
 
 def suitable_among(classes: Mapping[str, SlotClass], demand: Demand) -> dict[str, Suited]:
-    """Return what `suitable_classes` returns, among these classes."""
+    """Return how well each of these classes of slots suits a demand, by the key of the class, without those that do not
+    suit it.
+    """
     found = {key: compare(demand, each) for key, each in classes.items()}
     return {key: suited for key, suited in found.items() if isinstance(suited, Suited)}
 
@@ -337,7 +339,7 @@ async def _hold_apart(transaction: Transaction, request: AllocationRequested, ho
 
 
 def placed_slot(row: SlotRow) -> PlacedSlot:
-    """Return what an allocation records of a free slot."""
+    """Return the fields of a free slot that an allocation records when it gets the slot."""
     assert row.network is not None, "a free slot must have the network that its approval set"
     return PlacedSlot(row.slot_id, row.network)
 

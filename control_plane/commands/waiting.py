@@ -96,7 +96,7 @@ class Ahead:
     async def without_kept(
         self, conn: AsyncConnection, wanted: PlacementRequest, now: datetime
     ) -> PlacementRequest:
-        """Return the request without the nodes that are kept from it."""
+        """Return the request for slots, changed so that it excludes the nodes that are kept for requests ahead."""
         if not self.kept:
             return wanted
         classes = await suitable_classes(conn, wanted.demand)
@@ -272,7 +272,7 @@ def place_waiting(queued: QueuedRequest, placing: Placing) -> Command:
 
 
 async def try_to_place(handle: Handle, queued: QueuedRequest, placing: Placing) -> Outcome:
-    """Place a waiting request if it is possible now, else store the reason why it waits on."""
+    """Place a waiting request if that is possible now, else store the reason why it must wait longer."""
     try:
         return Outcome(await handle(place_waiting(queued, placing)))
     except (RetryWithoutLocks, VersionConflict):
@@ -294,8 +294,8 @@ async def _store_attempt(handle: Handle, queued: QueuedRequest, code: str, messa
 
 
 async def keep_node(handle: Handle, queued: QueuedRequest, placing: Placing) -> None:
-    """Keep the node for a waiting request on which it fits first, according to the ends of leases. None is kept if no
-    node that suits it has enough slots.
+    """Keep for a waiting request the node on which it fits first, according to the ends of leases. No node is kept if
+    none that suits the request has enough slots.
     """
     attempt = tables.waiting_attempt
     async with handle.engine.begin() as conn:
@@ -315,7 +315,9 @@ async def keep_node(handle: Handle, queued: QueuedRequest, placing: Placing) -> 
 
 
 async def reasons_of_wait(conn: AsyncConnection, names: Sequence[AllocationId]) -> dict[AllocationId, Reason]:
-    """Return why these requests could not be placed when this was last tried, without those not tried yet."""
+    """Return why these waiting requests could not be placed at the last attempt. A request without an attempt is
+    missing.
+    """
     attempt = tables.waiting_attempt
     query = sa.select(attempt).where(attempt.c.allocation_id.in_(names))
     return {

@@ -132,7 +132,9 @@ def read_token(token: str) -> ShownToken:
 
 
 def _decoded(part: str) -> bytes:
-    """Decode base64url without padding (RFC 7515, section 2). Each value has one form only."""
+    """Decode base64url without padding (RFC 7515, section 2). Raises `TokenRefused` unless the text is the canonical
+    form of its value.
+    """
     if not _PART.fullmatch(part):
         raise TokenRefused("token_malformed", "a part of the token is empty or not base64url")
     try:

@@ -114,14 +114,14 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceEnd:
-    """A command is due that records that the lease of an allocation ends within this lead time."""
+    """Due command to record that the lease of an allocation ends within the lead time `lead`."""
 
     lead: timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class RecordOverdue:
-    """A command is due that records that the release of an allocation was not complete by this deadline."""
+    """Due command to record that the release of an allocation was not complete by its deadline."""
 
     deadline: datetime
 

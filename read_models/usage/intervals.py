@@ -26,7 +26,7 @@ _OF_REQUEST: Final = ("request", "allocation_id", "project", "sku", "slot_count"
 
 
 class UsageFilter(NamedTuple):
-    """Which usage a query returns: that of these projects, this SKU and this label; None: of all."""
+    """Filter for usage by projects, SKU and label. A field that is None matches all usage."""
 
     within: frozenset[ProjectId] | None = None
     sku: SkuName | None = None
@@ -178,7 +178,7 @@ def _matches(which: UsageFilter) -> Iterable[sa.ColumnElement[bool]]:
 
 
 def _entries(cut: sa.Subquery, kind: EntryKind) -> sa.Select[Any]:
-    """Return the query for the entries of the intervals in `cut`. Those of a reversal are negative."""
+    """Return the query for the entries of the intervals in `cut`. The amounts of reversals are negative."""
     price = usage_price.c
     duration = sa.cast(sa.extract("epoch", cut.c.ends_at - cut.c.starts_at), sa.Numeric)
     sign = -1 if kind is EntryKind.REVERSAL else 1

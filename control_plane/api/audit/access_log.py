@@ -146,7 +146,7 @@ class AccessLog:
         self._passed(entry)
 
     async def run(self) -> None:
-        """Write rows until cancelled, and then those that are left."""
+        """Write queued rows of the access log until cancelled, and then the rows that are left."""
         writing = asyncio.create_task(self._write())
         try:
             await asyncio.shield(writing)
@@ -196,7 +196,7 @@ class AccessLog:
                 return
 
     async def _flush(self, conn: Writer) -> None:
-        """Write all rows that wait. After an error they wait again."""
+        """Write all queued rows. After an error, they are queued again."""
         changed, dropped = self._changed, self._dropped
         new = [entry for entry in self._new if entry.request_id not in dropped] if dropped else self._new
         openings, answers = self._openings, self._answers

@@ -47,7 +47,7 @@ class ConnectedCaller(Protocol):
 
 
 class WebSocketCaller:
-    """A caller with a WebSocket, of which the ticket was accepted with this credential."""
+    """A caller with a WebSocket of the API. Its ticket was accepted together with the credential `credential`."""
 
     def __init__(self, socket: WebSocket, credential: HeldCredential, viewer: ViewerMessages | None) -> None:
         """`viewer` reads the messages of the viewer of a display; None: the caller uses a serial port."""

@@ -363,7 +363,7 @@ class ConfigureNode(Body):
     bridge: str = Field(default=DEFAULT_BRIDGE, pattern=r"^[A-Za-z0-9_.-]{1,15}$")
     """Bridge of the node, as in the settings of its agent."""
     l2_domain: str = Field(default=DEFAULT_L2_DOMAIN, pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")
-    """Layer-2 domain, in which a MAC has one holder."""
+    """Layer-2 domain of the node. Within a domain, no two slots have the same MAC address."""
     mac_pool: MacRange | None = None
     """Pool from which slots get their MACs; null: derived from their ids."""
 

@@ -105,9 +105,9 @@ class ExceededLimitView(BaseModel):
     used: str
     """Amount in use before the request; the request would add `requested`."""
     requested: str
-    """What the request would add."""
+    """Amount that the request would add."""
     remaining: str
-    """What is left of the limit, at least 0."""
+    """Amount that is left of the limit without the request, at least 0."""
 
 
 def project_limits_view(limits: ProjectLimits) -> ProjectLimitsView:

@@ -280,7 +280,7 @@ class DeviceCheckView(BaseModel):
     """A check of the PCI functions of a slot after a release."""
 
     allocation_id: str
-    """Allocation that had the functions before."""
+    """Allocation that had the functions until the release."""
     devices: list[CheckedDeviceView]
 
 

@@ -100,7 +100,9 @@ def lock_of(sku: SkuName) -> StreamId:
 async def restricted(
     conn: AsyncConnection, wanted: PlacementRequest, reserved: Reserved
 ) -> tuple[PlacementRequest, Claimable]:
-    """Return a request without the classes of slots that it would have to take from reservations of other projects."""
+    """Return a request for slots, changed so that it excludes classes of slots with too few that are not reserved for
+    other projects; and the SKUs reserved by other projects that its slots can carry.
+    """
     project = wanted.request.project
     of_others = {sku for holder, each in reserved.items() if holder != project for sku in each}
     if not of_others:

@@ -213,7 +213,7 @@ def test_release_cuts_a_connection_with_a_certificate_within_five_seconds_and_it
             assert api.delete(f"/allocations/{slices.allocation}").is_success
         client.errors(5.0)
     assert slices.is_refused()
-    assert slices.reasons()[-1].startswith("it is not signed with the gateway key")
+    assert slices.reasons()[-1].startswith("the gateway key of the allocation has not signed")
 
 
 def test_expiry_of_a_certificate_keeps_a_connection_and_refuses_further_ones(
