@@ -405,8 +405,8 @@ class _Verification:
         return self._range.end
 
     def _prove_leaves(self, head: Head, stored: bytes, *, is_next: bool) -> None:
-        """Take the leaves that a head stores as the sealed ones, if they give the signed root. If heads before it are
-        missing (`is_next` is false), they do not.
+        """Take the leaves that are stored with a head as the sealed ones, if the tree with them has the signed root.
+        This is impossible if heads before this head are missing (`is_next` is false).
         """
         leaves = [stored[at : at + HASH_BYTES] for at in range(0, len(stored), HASH_BYTES)]
         self._range.stored = leaves

@@ -101,10 +101,12 @@ async def groups_in(conn: AsyncConnection, wanted: PlacementRequest, fleet: Flee
 def _slots_by_node(
     counts: sa.FromClause, ranks: Mapping[str, int], kept: Collection[str]
 ) -> sa.Select[tuple[object, ...]]:
-    """Return the query that counts, for each node, the slots with the hardware that the request needs (`able`), those
-    of them that suit it now (`suited`), those of these that are fit for placement (`fit`), those that no allocation
-    holds (`idle`), those that are both (`free`), and those of the free ones that are not kept for other projects
-    (`unreserved`). `closest` is the highest rank of the node's slots; null if all of them are retired.
+    """Return the query that counts the slots of each node for a request.
+
+    `able` is the number of slots with the hardware that the request needs, and `suited` the number of slots that suit
+    the request now. Of the suited slots, `fit` are fit for placement, `idle` are held by no allocation, `free` are both
+    fit and idle, and `unreserved` are free and not kept for other projects. `closest` is the highest rank of the node's
+    slots; null if all of them are retired.
     """
     keys, numbers = sa.cast([*ranks], ARRAY(sa.Text)), sa.cast([*ranks.values()], ARRAY(sa.Integer))
     rank = sa.func.unnest(keys, numbers).table_valued("key", "rank", name="ranked").render_derived()

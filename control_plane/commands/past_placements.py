@@ -82,7 +82,7 @@ select h.stream_id from ledger.head h
 
 
 class Placement(NamedTuple):
-    """The choice of an allocation's slots, all on one node. `position` is the last one before it in the ledger."""
+    """The choice of an allocation's slots, all on one node. `position` is the last position of the ledger before it."""
 
     request: AllocationRequested
     specified: AllocationSpecified

@@ -155,8 +155,8 @@ async def _search(transaction: Transaction, wanted: PlacementRequest) -> FoundSl
 
 
 async def apart_nodes(conn: AsyncConnection, request: AllocationRequested) -> frozenset[NodeId]:
-    """Return the nodes with allocations from which a request keeps apart. Until the transaction ends, no other request
-    that keeps apart from one of the same labels is placed.
+    """Return the nodes that a request excludes with the labels in its field `apart_from`: allocations with one of these
+    labels have slots there. Until the transaction ends, no other request that excludes one of these labels is placed.
     """
     await lock_labels(conn, request.project, request.apart_from)
     return await nodes_with_labels(conn, request.project, request.apart_from)
@@ -319,11 +319,11 @@ async def _chosen(
 
 
 async def _hold_apart(transaction: Transaction, request: AllocationRequested, host: NodeId) -> bool:
-    """Return whether a node has no allocation from which the request keeps apart, and let no other one be placed there
-    until the transaction ends.
+    """Return whether no allocation with a label in the request's field `apart_from` has a slot on a node, and prevent
+    that one is placed there until the transaction ends.
 
-    A request that only has the label does not lock it, so its slots are found by their locks: this waits for them, or
-    returns False if the transaction does not wait.
+    An allocation that only has such a label does not lock the label. So this function locks all slots of the node, and
+    thereby waits for allocations that are being placed there; it returns False if the transaction does not wait.
     """
     if not request.apart_from:
         return True

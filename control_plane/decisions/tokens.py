@@ -53,7 +53,9 @@ REASONS: Final = MappingProxyType(
         "principal_revoked": "tokens of this caller that were issued until now are revoked; request a new token",
     }
 )
-"""What the caller receives with each code. The log has the exact cause: it would help an attacker."""
+"""Message that the caller of a refused token receives with each code. Only the log has the exact cause, because it
+would help an attacker.
+"""
 
 
 class TokenRefused(Exception):

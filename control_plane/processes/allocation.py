@@ -141,7 +141,9 @@ _CHANGES_OF_ONE_SLOT: Final[dict[type, tuple[type[SlotDesiredStateFact], ...]]] 
     AllocationReleasing: _RETRIES,
     AllocationFailed: _RETRIES,
 }
-"""The facts that change the desired state of one slot, after each of the facts that change all slots."""
+"""Types of the facts that can later change the desired state of one slot, by the type of the last fact that changed the
+desired state of all slots.
+"""
 
 
 class _Notice(NamedTuple):

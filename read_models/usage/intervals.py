@@ -88,8 +88,8 @@ def _re_entries(changed: sa.CTE) -> sa.Select[Any]:
 
 
 def _changes(which: UsageFilter, corrections: Corrections) -> sa.Select[Any]:
-    """Return the query for the intervals within closed periods that later events changed: each as it was known before,
-    and as it is known after these events. Both times of an interval without usage in the period are null.
+    """Return the query for the intervals of usage within closed periods that later events changed: each interval before
+    and after these events. Both times are null for an interval that has no usage in the period.
     """
     position, known_to = usage_lease.c.position, corrections.known_to
     later = sa.select(usage_lease.c.allocation_id).where(position > corrections.since)

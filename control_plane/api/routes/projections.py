@@ -184,7 +184,7 @@ async def list_projections(
 
 @router.get("/projections/{name}", openapi_extra=access(Scope.FLEET_READ))
 async def show_projection(request: Request, name: str) -> ProjectionView:
-    """Return the state of one read model: how far it is, whether it has stopped, and its last rebuild."""
+    """Return the state of one read model: its position in the ledger, whether it has stopped, and its last rebuild."""
     async with plane_of(request).engine.connect() as conn:
         return await _view(conn, named(name), caller_of(request))
 

@@ -129,7 +129,7 @@ class NodeView(BaseModel):
     images: list[str]
     missing: list[str]
     unsupported_modes: list[UnsupportedModeView]
-    """Network modes that slices on the node cannot have now. Requests for other modes are placed there."""
+    """Network modes that slices on the node cannot have now. Requests for other modes are placed on the node."""
     drift: list[DriftView]
     """Drift that concerns all slots of the node. Drift of one slot is in the view of the slot and in `slot_drift`."""
     public_addresses: list[PublicAddressView]

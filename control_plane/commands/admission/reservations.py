@@ -100,8 +100,8 @@ def lock_of(sku: SkuName) -> StreamId:
 async def restricted(
     conn: AsyncConnection, wanted: PlacementRequest, reserved: Reserved
 ) -> tuple[PlacementRequest, Claimable]:
-    """Return a request for slots, changed so that it excludes classes of slots with too few that are not reserved for
-    other projects; and the SKUs reserved by other projects that its slots can carry.
+    """Exclude from a request for slots all classes of slots that it would have to take from reservations of other
+    projects. Return the changed request, and the SKUs reserved by other projects that its slots can carry.
     """
     project = wanted.request.project
     of_others = {sku for holder, each in reserved.items() if holder != project for sku in each}
@@ -121,7 +121,7 @@ async def restricted(
 
 
 async def supplies(conn: AsyncConnection, names: set[SkuName], nodes: Placeable) -> dict[SkuName, Supply]:
-    """Return the reservations of these SKUs, as far as they are offered, each with the free slots that can carry it."""
+    """Return, for each of these SKUs that is offered, its reservations and the number of free slots for it."""
     return {name: await _supply(conn, each) for name, each in (await _carriers(conn, names, nodes)).items()}
 
 

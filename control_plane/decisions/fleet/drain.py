@@ -90,8 +90,8 @@ def start(
     now: datetime,
     release_after: timedelta | None,
 ) -> tuple[NodeFact, ...]:
-    """Drain a node, and cordon it unless it is cordoned. Another request while a drain runs changes its release time;
-    it returns no facts if both have none.
+    """Drain a node, and cordon it unless it is cordoned. While a drain runs (`running`), only change its release time;
+    return no facts if neither the running drain nor the request has a release time.
     """
     release_at = None if release_after is None else now + release_after
     if running is not None and running.release_at is None and release_at is None:
