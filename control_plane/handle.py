@@ -60,7 +60,7 @@ LastCheck = Callable[[AsyncConnection], Awaitable[None]]
 
 
 def in_turn(*checks: LastCheck | None) -> LastCheck | None:
-    """Return the check that makes several checks in this order; None if there are none."""
+    """Return one check that makes these checks in their order; None if all of them are None."""
     given = [each for each in checks if each is not None]
     if not given:
         return None
@@ -226,7 +226,7 @@ class Handle:
                 if attempt == ATTEMPTS or not _may_run_again(error):
                     raise
                 wait_for_locked |= isinstance(error, RetryWithoutLocks)
-        raise AssertionError("unreachable")
+        raise AssertionError("the last attempt of a command must return an outcome or raise an error")
 
     async def run_together(
         self, commands: Sequence[tuple[T, CommandKey | None]], decide: DecideTogether[T]
@@ -241,7 +241,9 @@ class Handle:
         except (Refused, LedgerRefusal, psycopg.Error, sa.exc.DBAPIError) as error:
             if not _is_rolled_back(error):
                 raise
-            log.info("commands_run_separately", commands=len(commands), error=str(error))
+            log.info(
+                "commands_run_separately_after_failed_transaction", commands=len(commands), error=str(error)
+            )
             return [None] * len(commands)
 
     async def _together(

@@ -233,7 +233,7 @@ class Settings(ProgramSettings):
     """Whether requests that name no node may be placed on simulated nodes. Such nodes run no guests, so only trial and
     test deployments allow it."""
     slice_networks: IPv4Network = SLICE_NETWORKS
-    """The network from which each new node gets a /24 for its slices; at least two of them."""
+    """The network from which each new node gets a /24 subnet for its slices. It contains at least two /24 subnets."""
 
     @property
     def lease_leads(self) -> tuple[timedelta, ...]:
@@ -323,7 +323,7 @@ class Settings(ProgramSettings):
     def _uses_are_written_before_a_session_is_idle(self) -> "Settings":
         if self.session_idle_minutes * 60 < 2 * self.credential_use_seconds:
             raise ValueError(
-                "session_idle_minutes must be at least twice credential_use_seconds: a session in use would be refused"
+                "session_idle_minutes must be at least twice credential_use_seconds, else a session in use is refused as idle"
             )
         return self
 

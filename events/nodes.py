@@ -314,7 +314,7 @@ class HeadEvidence(Record, frozen=True):
     held: str | None
     """The head that the node holds; null if it holds none."""
     refused: str
-    """The head that it refused."""
+    """The head that the node refused."""
 
 
 class NodeHeadRefused(Fact, frozen=True):

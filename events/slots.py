@@ -358,7 +358,7 @@ class SlotDevicesChecked(Fact, frozen=True):
 
     slot_id: SlotId
     allocation_id: AllocationId
-    """Allocation that had the functions before."""
+    """Allocation that had the functions until the release."""
     devices: tuple[CheckedDevice, ...]
     """All PCI functions of the slot."""
 

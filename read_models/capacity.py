@@ -56,7 +56,9 @@ capacity = sa.Table(
 
 
 class SlotStatus(NamedTuple):
-    """What decides on the status of a slot. `status` is None while the slot is not approved, or retired."""
+    """State, blocking drift, exclusion and SKUs of a slot, which determine its status and where it is counted. `status`
+    is None for a slot that is retired or not approved yet.
+    """
 
     state: str
     blocked: bool
@@ -93,7 +95,9 @@ UNKNOWN: Final = SlotStatus("discovered", blocked=False, excluded=False, skus=()
 
 
 class StatusRows:
-    """Collects the events of slots, and writes a row for each that changes what decides on the status of its slot."""
+    """Collects the events of slots, and writes a row of `read.slot_status` for each event that changes the `SlotStatus`
+    of its slot.
+    """
 
     def __init__(self) -> None:
         self._events: list[Recorded[SlotFact]] = []
@@ -217,8 +221,8 @@ class Numbers(NamedTuple):
 
 
 def _skus() -> sa.CTE:
-    """Return a query for each SKU, and a null. The table has a row for each change: `distinct` would read them all, and
-    this query one for each SKU.
+    """Return a query for the names of all SKUs in the table, and a null at the end. It reads one row for each SKU,
+    whereas `distinct` would read all rows, one for each change.
     """
     first = sa.select(sa.func.min(capacity.c.sku).label("sku")).cte("skus", recursive=True)
     others = capacity.alias("others")
@@ -227,7 +231,7 @@ def _skus() -> sa.CTE:
 
 
 def _last_of(skus: sa.CTE, upto: sa.ColumnElement[int] | None) -> sa.FromClause:
-    """Return a query for the numbers of a SKU of `skus` at a position; None: at the newest."""
+    """Return a query for the numbers of slots of a SKU in `skus`, at the position `upto`; None: the newest numbers."""
     row = capacity.c
     query = sa.select(*(row[each] for each in STATUSES)).where(row.sku == skus.c.sku)
     if upto is not None:

@@ -104,13 +104,13 @@ async def find(
 def find_query(
     names: Iterable[tuple[EntryKind, str]], *, lock: str | None = None
 ) -> tuple[CompiledQuery, Mapping[str, object]]:
-    """Return the query of `find` and its values; `by_kind` reads its rows."""
+    """Return the query that `find` runs, and the values of its parameters; `by_kind` reads its rows."""
     keys = [stream_of_entry(kind, name) for kind, name in names]
     return _QUERIES.get(lock, lambda: _named(lock)), {"keys": keys}
 
 
 def by_kind(rows: Iterable[Mapping[str, Any]]) -> dict[EntryKind, Entry]:
-    """Return the entries of rows, by kind."""
+    """Return the entries of the catalogue in rows of `find_query`, by kind."""
     return {each.kind: each for each in map(entry_in, rows)}
 
 

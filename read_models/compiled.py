@@ -91,7 +91,7 @@ class CompiledQueries:
         self._found: dict[object, CompiledQuery] = {}
 
     def get(self, form: object, build: Callable[[], sa.SelectBase]) -> CompiledQuery:
-        """Return the text for a form, which `build` constructs if it is new."""
+        """Return the compiled query for a form; if the form is new, compile the query that `build` constructs."""
         found = self._found.get(form)
         if found is None:
             if len(self._found) >= _MOST:

@@ -38,7 +38,7 @@ def patch(version: int, fact: PrincipalFact) -> Patch:
 
 
 def limits_in(stored: object) -> PrincipalLimits:
-    """Return the limits that a row stores; None: it has none."""
+    """Return the limits of a principal from the value in its row. A null stands for no limits."""
     return PrincipalLimits() if stored is None else msgspec.convert(stored, PrincipalLimits)
 
 

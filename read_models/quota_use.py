@@ -57,12 +57,12 @@ USED: Final = CompiledQuery(
     .where(quota_use.c.holder == sa.any_(sa.bindparam("holders", type_=ARRAY(sa.Text))))
     .group_by(quota_use.c.holder)
 )
-"""Query for the use of `holders`, of which `by_holder` reads the rows."""
+"""Query for the use of quotas by the holders in the parameter `holders`; `by_holder` reads its rows."""
 
 
 async def held_use(conn: AsyncConnection, holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
-    """Wait for other transactions that hold the use of one of the holders, and hold it until the transaction ends.
-    Return the use of each holder, with the changes of this transaction.
+    """Lock the use of quotas by these holders until the transaction ends, after other transactions with such a lock
+    have ended. Return the use of each holder, with the changes of this transaction.
     """
     # One call: between its return and the commit, other requests of the holder wait.
     return by_holder(await _HELD.rows(conn, {"holders": sorted(holders)}), holders)
@@ -76,7 +76,7 @@ _HELD: Final = CompiledQuery(
 
 
 def by_holder(rows: Iterable[Mapping[Any, Any]], holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
-    """Return the use of each holder, given the rows of those that have any."""
+    """Return the use of quotas by each holder, from `rows`. A holder without a row uses nothing."""
     found = {StreamId(row["holder"]): _use(row) for row in rows}
     return {each: found.get(each, NOTHING_USED) for each in holders}
 

@@ -282,7 +282,9 @@ class Statement(NamedTuple):
     keys: Sequence[str] | None
 
     def check(self, written: int) -> None:
-        """Compare the number of rows that were written. Raises `RowMissing`."""
+        """Check that the statement wrote one row for each of `keys`, if these are given; `written` is the number of
+        rows that it wrote. Raises `RowMissing`.
+        """
         if self.keys is not None and written != len(self.keys):
             raise RowMissing(self.table, self.keys)
 

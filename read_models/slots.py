@@ -292,7 +292,7 @@ async def classes(
 
 
 def classes_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, SlotClass]:
-    """Return the classes of rows of the query `CLASSES`, by key."""
+    """Return the classes of slots in rows of the query `CLASSES`, by key."""
     return {
         row["key"]: _class(tuple(row["skus"] or ()), row["vcpus"], row["memory_mib"], row["offer"])
         for row in rows
@@ -305,7 +305,7 @@ def _class(skus: tuple[SkuName, ...], vcpus: int, memory_mib: int, offer: str | 
 
 
 def _classes(past: sa.Select[tuple[Any, ...]] | None) -> sa.Select[Any] | sa.CompoundSelect[Any]:
-    """Return the query of `classes`."""
+    """Return the query that `classes` runs."""
     key = slot.c["class"]
     least = sa.select(sa.func.min(key).label("key"))
     found = least.cte("found", recursive=True)
@@ -323,7 +323,7 @@ def _classes(past: sa.Select[tuple[Any, ...]] | None) -> sa.Select[Any] | sa.Com
 
 
 CLASSES: Final = CompiledQuery(_classes(None))
-"""Query for the classes of all slots, of which `classes_in` reads the rows."""
+"""Query for the classes of all slots; `classes_in` reads its rows."""
 
 
 async def find(conn: AsyncConnection, slot_id: SlotId) -> SlotRow | None:

@@ -17,9 +17,9 @@ from control_plane.handle import Handle, Outcome
 from events.ledger.append import CommandKey
 
 MOST_TOGETHER: Final = 64
-"""Number of creations that share a transaction. More would delay each other more than they save."""
+"""Maximum number of creations in one transaction. More creations would delay each other more than they save."""
 AT_ONCE: Final = 2
-"""Number of groups that are recorded at the same time: one decides while the other waits for the disk."""
+"""Maximum number of groups that are recorded at the same time: one is decided while the other waits for the disk."""
 ENOUGH: Final = 40
 """Number of waiting creations that form a group before `WAIT_SECONDS` have passed."""
 WAIT_SECONDS: Final = 0.05

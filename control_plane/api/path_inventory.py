@@ -138,7 +138,7 @@ def _to_database(settings: Settings, client: str) -> ReachPath:
     return ReachPath(
         client=client,
         server="Postgres",
-        address=f"{host or 'the default folder'}/.s.PGSQL.{port}" if local else f"{host}:{port}",
+        address=f"{host or 'the default socket folder'}/.s.PGSQL.{port}" if local else f"{host}:{port}",
         transport="Unix socket" if local else f"TCP, sslmode={mode}",
         encrypted=secure,
         credential=f"role {url.username or options.get('user', 'unnamed')}, password",

@@ -36,8 +36,8 @@ connection costs more than the heartbeat.
 
 
 async def serve(plane: Plane, sockets: Sequence[socket.socket] | None = None) -> None:
-    """Serve until cancelled; requests in progress are then answered, for at most `LAST_SECONDS`. `sockets` are the
-    listening sockets of a worker; without them, they are opened.
+    """Serve the API until cancelled; requests in progress are then answered, for at most `LAST_SECONDS`. `sockets` are
+    the listening sockets of a worker; without `sockets`, this function opens the listening sockets.
 
     Raises `NoSigningKey`, `UnusableCertificate` and `CannotListen` before it serves a request.
     """

@@ -41,7 +41,7 @@ class Worker(NamedTuple):
 
 
 class _Child:
-    """One worker as the first process sees it; `pid` is None while no process runs."""
+    """State of one worker in the first process of the program; `pid` is None while the worker does not run."""
 
     def __init__(self, sockets: Sequence[socket.socket]) -> None:
         self.sockets = sockets
@@ -53,7 +53,9 @@ class _Child:
         self.pid, self._started = pid, time.monotonic()
 
     def ended(self) -> None:
-        """Set the time of the next start: at once after a long run, with growing pauses after short runs."""
+        """Record that the worker has ended, and set the time of its next start: at once after a long run, with growing
+        pauses after short runs.
+        """
         self.pid = None
         ran = time.monotonic() - self._started
         self._pause = FIRST_PAUSE_SECONDS if ran > LONGEST_PAUSE_SECONDS else self._pause * 2

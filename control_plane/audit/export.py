@@ -116,7 +116,9 @@ async def _lines(conn: psycopg.AsyncConnection) -> AsyncIterator[Line]:
 
 
 async def _history(conn: psycopg.AsyncConnection) -> AsyncIterator[Line]:
-    """Yield each head with what it covers, and then the rows that are not sealed."""
+    """Yield the line of each signed head with the lines of the idempotency keys and rows that it covers, and then the
+    lines of the rows that are not sealed.
+    """
     number, size, after = _BEGIN, 0, _BEGIN
     while heads := await fetch_rows(conn, _Head, _HEADS, [number]):
         for head in heads:
@@ -146,7 +148,9 @@ async def _tables(conn: psycopg.AsyncConnection) -> AsyncIterator[Line]:
 
 
 def _line_of(row: _Row, begin: int, leaves: bytes) -> Line:
-    """Return the line of a row; `leaves` are those of a head for the positions after `begin`."""
+    """Return the export line of a row of the ledger. `leaves` are the leaves of the head that covers the row, which
+    begin after position `begin`; empty for a row that is not sealed.
+    """
     at = (row.position - begin - 1) * HASH_BYTES
     if row.is_event and at >= 0 and leaves[at : at + HASH_BYTES] == row.leaf:
         return SealedLine(row.row)

@@ -34,7 +34,7 @@ class HeadLine(_Line, frozen=True, tag="head"):
 
 
 class KeyLine(_Line, frozen=True, tag="key"):
-    """An idempotency key of the range of positions of the head before it."""
+    """An idempotency key of a command with events in the range of positions that the last `HeadLine` before it adds."""
 
     name: str
     digest: str

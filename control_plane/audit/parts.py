@@ -106,8 +106,8 @@ async def part_rows(
 async def part_digests(
     conn: psycopg.AsyncConnection, parts: Iterable[Part], after: int = 0, upto: int = 0
 ) -> dict[Part, str]:
-    """Return the digests of parts, like those of the rows of `part_rows`. The database computes them, in one query: the
-    sealer must not slow down appends.
+    """Return the digest of each of these parts, the same as `part_digest` returns for the rows of `part_rows`. The
+    database computes all digests in one query: the sealer must not slow down appends.
     """
     wanted = [*parts]
     await conn.execute(_PATH)

@@ -22,12 +22,15 @@ _TO_LEAF: Final = Struct(">IiiIi")
 _NULL: Final = -1
 _EVENT_COLUMNS: Final = 17
 _TO_TYPE_AFTER: Final = [Struct(f">iQqQ16xQ{length}sQqIi") for length in range(256)]
-"""Structs that unpack the first columns of an event, up to the length of its type. The index is the length of the name
-of its stream, in bytes."""
+"""Structs that unpack the first columns of an event in binary form, up to the length of its type. The index is the
+length of the name of the event's stream, in bytes.
+"""
 _TO_TYPE_FIXED: Final = [
     (_EVENT_COLUMNS, _INT8_8, _UUID_16, _TEXT << 32 | length, _INT8_8, _TEXT) for length in range(256)
 ]
-"""The types and lengths that `_TO_TYPE_AFTER` reads in these columns."""
+"""Expected values of the type and length fields that `_TO_TYPE_AFTER` unpacks, by the same index. Other values mean
+that the bytes are not an event.
+"""
 _TO_DATA_LENGTH: Final = Struct(">4sIi")
 _LEAF_COLUMN: Final = pack(">Ii", _BYTEA, _NULL)
 _EPOCH_COLUMN: Final = _INT4_4.to_bytes(8, "big")
@@ -38,7 +41,7 @@ _DEAD_HASH: Final = sha256(b"\x00" + VERSION + DEAD)
 
 
 class BadRow(ValueError):
-    """The bytes are not a row of the table."""
+    """The bytes of an exported row are not a row of the ledger table that they should be from."""
 
 
 class Event(NamedTuple):

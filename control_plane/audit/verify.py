@@ -85,7 +85,7 @@ _CLAIMING_TYPES: Final = frozenset(
 
 
 class Kind(StrEnum):
-    """What differs. Each kind is described in docs/audit.md."""
+    """Kind of a difference between an export and what was sealed. docs/audit.md describes each kind."""
 
     EXPORT = "export"
     HEAD_SIGNATURE = "head_signature"
@@ -120,7 +120,8 @@ _OF_PART: Final[Mapping[Part, Kind]] = {
     Part.SESSIONS: Kind.SESSIONS,
 }
 _UNCHANGING: Final = (Part.EPOCHS, Part.FUNCTIONS, Part.ROLES)
-"""Parts that an auditor must have reviewed: a change since the oldest kept head is a difference."""
+"""Parts of the database of which an auditor has to review each change: a change since the oldest kept head is a
+difference."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -292,7 +293,7 @@ class _Verification:
         self._unsealed: list[tuple[int, bytes]] = []
 
     def read(self, raw: bytes | bytearray) -> None:
-        """Read complete lines."""
+        """Read complete lines of the export."""
         try:
             lines = DECODER.decode_lines(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -404,8 +405,8 @@ class _Verification:
         return self._range.end
 
     def _prove_leaves(self, head: Head, stored: bytes, *, is_next: bool) -> None:
-        """Take the leaves that a head stores as the sealed ones, if they give the signed root. If heads before it are
-        missing (`is_next` is false), they do not.
+        """Take the leaves that are stored with a head as the sealed ones, if the tree with them has the signed root.
+        This is impossible if heads before this head are missing (`is_next` is false).
         """
         leaves = [stored[at : at + HASH_BYTES] for at in range(0, len(stored), HASH_BYTES)]
         self._range.stored = leaves
@@ -423,10 +424,13 @@ class _Verification:
             self._verdict.add(Kind.HEAD_LEAVES, what)
 
     def _compare_early(self, head: Head, early: Sequence[tuple[int, bytes]]) -> None:
-        """Compare rows that were read before the head which covers them. The export of a ledger has them behind it."""
+        """Compare rows that were read before the line of the head that covers them. A valid export has them later."""
         if early and not self._skipped_head:
-            what = f"rows are before head {head.number}, which covers them: the size that is stored with a head is not"
-            self._verdict.add(Kind.EXPORT, f"{what} the signed one, or lines are out of order", early[0][0])
+            what = (
+                f"rows that head {head.number} covers come before it in the export: the size that the ledger stores with"
+                " a head differs from the signed size, or lines are out of order"
+            )
+            self._verdict.add(Kind.EXPORT, what, early[0][0])
         for position, leaf in early:
             if self._range.expected(position) not in (None, leaf):
                 self._verdict.add(Kind.ROW_CHANGED, "columns of the row are not as sealed", position)
@@ -465,8 +469,8 @@ class _Verification:
         if self._frontier.size != head.size or self._frontier.root.hex() != head.root:
             self._verdict.add(
                 Kind.TREE,
-                f"rows of positions {sealed.begin + 1} to {sealed.end} are not those of head {head.number}; which of"
-                " them, and what follows, cannot be proved",
+                f"rows of positions {sealed.begin + 1} to {sealed.end} differ from those sealed with head {head.number};"
+                " it cannot be proved which of them differ, nor that later rows are unchanged",
             )
             self._frontier = None
 
@@ -539,7 +543,7 @@ class _Verification:
         stream = event.stream.encode()
         due = self._versions.get(stream, 0) + 1
         if event.version != due:
-            what = f"the event has version {event.version} of stream {event.stream}, where {due} follows"
+            what = f"the event has version {event.version} of stream {event.stream}, where version {due} must follow"
             self._verdict.add(Kind.STREAM_VERSION, what, event.position)
             due = max(event.version, due)
         self._versions[stream] = due
@@ -589,7 +593,8 @@ class _Verification:
         elif not self._range.leaves:
             self._range.computed.append(leaf)
         if row.epoch < self._epoch:
-            self._verdict.add(Kind.EPOCH_ORDER, f"epoch {row.epoch} follows epoch {self._epoch}", position)
+            what = f"the row has epoch {row.epoch}, but an earlier row has epoch {self._epoch}"
+            self._verdict.add(Kind.EPOCH_ORDER, what, position)
         self._epoch = max(self._epoch, row.epoch)
         return True
 
@@ -620,13 +625,15 @@ class _Verification:
             self._verdict.add(Kind.EXPORT, f"the export contains an unknown part {line.part}")
 
     def finish(self) -> None:
-        """Compare what only the end of the export shows."""
+        """Check that the export is complete, and make the comparisons that need all of its lines: with the kept heads,
+        and of the tables beside the ledger with the events.
+        """
         self._close_head()
         verdict, end = self._verdict, self._end
         if end is None:
             verdict.add(Kind.EXPORT, "the export is truncated: its last line is missing")
         elif end.lines != self._lines:
-            what = f"the export has {self._lines} lines before its last one, which states {end.lines}"
+            what = f"the export has {self._lines} lines before its last one, which states {end.lines} lines"
             verdict.add(Kind.EXPORT, what)
         if self._unsealed:
             verdict.notes.append(
@@ -705,7 +712,7 @@ class _Verification:
 
 
 def _named(text: str) -> str:
-    """Return the name of a head that is not valid."""
+    """Return how messages name a head that is not valid: by its number, if it can be read."""
     try:
         return f"head {head_of(text).head.number}"
     except BadHead:

@@ -26,7 +26,7 @@ from control_plane.client.trust import trust
 from control_plane.client.web_socket import WebSocket
 
 LEAVE: Final = b"\x1d"
-"""What Ctrl-] sends: it ends a session in a terminal."""
+"""Byte that a terminal sends for Ctrl-], with which the user ends a console session."""
 _READ_BYTES: Final = 16 * 1024
 _OPEN_SECONDS: Final = 10.0
 _ANSWER_SECONDS: Final = 30.0
@@ -50,7 +50,7 @@ def connected(access: Access, ticket: ConsoleTicket) -> Iterator[WebSocket]:
             stream.send(json.dumps({"ticket": ticket.ticket}))
             first = json.loads(stream.receive(_ANSWER_SECONDS))
         except (ConnectionClosed, TimeoutError, ValueError) as error:
-            raise Unreachable(f"the console session was not answered: {error}") from error
+            raise Unreachable(f"the control plane did not open the console session: {error}") from error
         if first["state"] != "connected":
             reasons = first.get("reasons") or [first["reason"]]
             raise Refused("; ".join(each["message"] for each in reasons))
@@ -64,7 +64,9 @@ def refuse_without_terminal() -> None:
 
 
 def run_in_terminal(stream: WebSocket) -> str:
-    """Connect the terminal with the session until it ends, and return the reason; empty if the user left it."""
+    """Connect the terminal with a console session until the session ends, and return the reason; empty if the user
+    ended it with Ctrl-].
+    """
     left = threading.Event()
 
     def read() -> bytes:

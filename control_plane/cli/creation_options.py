@@ -81,14 +81,15 @@ WaitForCapacity = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="If it cannot be placed now, let it wait for capacity for this time, such as 30m, or default.",
-        show_default="it is refused",
+        help="If the allocation cannot be placed now, let the request wait for capacity for this time, such as 30m;"
+        " 'default': the time that the operator has set.",
+        show_default="the request is refused",
     ),
 ]
 Priority = Annotated[
     int | None,
     typer.Option(
-        help="Order of waiting allocations, with --wait-for-capacity: a higher priority is placed first.",
+        help="With --wait-for-capacity: priority among the waiting allocations; the highest is placed first.",
         show_default="0",
     ),
 ]
@@ -102,7 +103,8 @@ ReplaceOnFailure = Annotated[
 Explain = Annotated[
     bool,
     typer.Option(
-        "--explain", help="Create nothing: show where it would be placed, and the reason of every node."
+        "--explain",
+        help="Create nothing: show where the allocation would be placed, and why each node is suitable or not.",
     ),
 ]
 WaitUntilActive = Annotated[

@@ -43,9 +43,9 @@ class Holdings(NamedTuple):
 
 
 def holdings(current: Session, found: History, at: str | None) -> list[Holdings]:
-    """Return the newest allocations of each slot that belongs to a resource, up to the time or position `at`; None: up
-    to now. `found` is the state of the resource at that time. A slot belongs to itself, and an address has the slots
-    that hold it. The list is empty for other kinds of resources, and for a caller that may not read the events.
+    """Return the newest allocations of a slot, or of each slot that holds an address, up to the time or position `at`
+    (None: up to now). `found` is the state of this slot or address at that time. The list is empty for other kinds of
+    resources, and for a caller that may not read the events.
     """
     try:
         return [_holdings(current, slot, since, at) for slot, since in _slots_of(found)]
@@ -54,7 +54,9 @@ def holdings(current: Session, found: History, at: str | None) -> list[Holdings]
 
 
 def _slots_of(found: History) -> Iterator[tuple[str, int]]:
-    """Yield each slot of a state, and the position since which it has the address; 0 for a slot itself."""
+    """Yield the slot that `found` describes, with position 0; or each slot that holds the address that `found`
+    describes, with the position since which the slot holds it.
+    """
     if bytes(found.state) == b"null":
         return
     if found.kind is Kind.SLOT:
@@ -79,7 +81,9 @@ def _holdings(current: Session, slot: str, since: int, at: str | None) -> Holdin
 
 
 def _paired(newest: Iterable[Event], later: Iterable[Event]) -> Iterator[Holding]:
-    """Yield the holdings of events of a slot, newest first. `later` has the first event after the chosen time."""
+    """Yield the times in which allocations held a slot, newest first. `newest` are the claims and releases of the slot
+    up to the chosen time, and `later` has the first one after it.
+    """
     ended, ended_later = _ends(newest), _ends(later)
     for each in newest:
         name = each.data.get("allocation_id")
@@ -89,7 +93,7 @@ def _paired(newest: Iterable[Event], later: Iterable[Event]) -> Iterator[Holding
 
 
 def _ends(events: Iterable[Event]) -> dict[object, datetime]:
-    """Return when each allocation gave up the slot."""
+    """Return, by allocation id, when the slot was released by each allocation."""
     return {each.data.get("allocation_id"): each.recorded_at for each in events if each.type != _CLAIMED}
 
 

@@ -35,8 +35,8 @@ from control_plane.cli.commands import (
 from control_plane.version import release
 
 _EPILOG = """
-**Exit codes:** 0 success · 1 the control plane refused or is not ready, or tables differ from the ledger, or the ledger from its seal · 2 wrong usage · 3 no
-access · 4 the control plane is unreachable or returned an invalid response · 5 accepted but not completed: the allocation
+**Exit codes:** 0 success · 1 the control plane refused or is not ready, or tables differ from the ledger, or the ledger
+differs from its signed heads · 2 wrong usage · 3 no access · 4 the control plane is unreachable or returned an invalid response · 5 accepted but not completed: the allocation
 failed or did not become active, a task failed, or an event stopped a rebuild or a verification · 130 interrupted
 """
 
@@ -179,7 +179,8 @@ def connect(
     as_curl: Annotated[
         bool,
         typer.Option(
-            "--as-curl", help="Print the command as a command of curl, without the secret, and do not run it."
+            "--as-curl",
+            help="Print the request of the command as a curl command without the secret, and do not send it.",
         ),
     ] = False,
     _version: Annotated[

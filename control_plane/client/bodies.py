@@ -60,7 +60,7 @@ class WaitForCapacity(Body, frozen=True):
     """How a request waits for capacity."""
 
     wait_seconds: int | UnsetType = UNSET
-    """How long it waits before the allocation fails, in seconds."""
+    """How long the request waits before the allocation fails, in seconds."""
     priority: int | UnsetType = UNSET
     """Requests with a higher priority are placed first."""
 

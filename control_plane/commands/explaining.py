@@ -40,9 +40,10 @@ from read_models import nodes, slots
 
 _MISMATCHES: Final = tuple(Mismatch)
 _SUITED: Final = len(_MISMATCHES)
-"""Rank of a class that suits the request. The ranks of the others are the indices of their reasons."""
+"""Rank of a class of slots that suits the request. The rank of any other class is the index of the reason in `Mismatch`
+why it does not suit."""
 _PORT_DOWN: Final = _MISMATCHES.index(Mismatch.FABRIC_DOWN)
-"""Rank of a class that suits the request as soon as its fabric port carries traffic."""
+"""Rank of a class of slots that suits the request as soon as the fabric ports of its slots carry traffic."""
 
 
 class Fleet(NamedTuple):
@@ -54,8 +55,9 @@ class Fleet(NamedTuple):
     counts: sa.FromClause
     classes: Mapping[str, SlotClass]
     is_past: bool
-    """Whether it is a state of the past. Heartbeats, the abilities of agents and free public addresses are known only
-    of the present state."""
+    """Whether this is the fleet in a past state. Heartbeats, the abilities of agents and free public addresses are
+    known only of the present state.
+    """
 
 
 async def groups_of(conn: AsyncConnection, wanted: PlacementRequest) -> list[Group]:
@@ -99,10 +101,12 @@ async def groups_in(conn: AsyncConnection, wanted: PlacementRequest, fleet: Flee
 def _slots_by_node(
     counts: sa.FromClause, ranks: Mapping[str, int], kept: Collection[str]
 ) -> sa.Select[tuple[object, ...]]:
-    """Return the query that counts, for each node, the slots with the hardware that the request needs (`able`), those
-    of them that suit it now (`suited`), those of these that are fit for placement (`fit`), those that no allocation
-    holds (`idle`), those that are both (`free`), and those of the free ones that are not kept for other projects
-    (`unreserved`). `closest` is the highest rank of the node's slots; null if all of them are retired.
+    """Return the query that counts the slots of each node for a request.
+
+    `able` is the number of slots with the hardware that the request needs, and `suited` the number of slots that suit
+    the request now. Of the suited slots, `fit` are fit for placement, `idle` are held by no allocation, `free` are both
+    fit and idle, and `unreserved` are free and not kept for other projects. `closest` is the highest rank of the node's
+    slots; null if all of them are retired.
     """
     keys, numbers = sa.cast([*ranks], ARRAY(sa.Text)), sa.cast([*ranks.values()], ARRAY(sa.Integer))
     rank = sa.func.unnest(keys, numbers).table_valued("key", "rank", name="ranked").render_derived()

@@ -82,7 +82,7 @@ select h.stream_id from ledger.head h
 
 
 class Placement(NamedTuple):
-    """The choice of an allocation's slots, all on one node. `position` is the last one before it in the ledger."""
+    """The choice of an allocation's slots, all on one node. `position` is the last position of the ledger before it."""
 
     request: AllocationRequested
     specified: AllocationSpecified
@@ -174,8 +174,8 @@ async def _rows_at(
     prefix: str,
     position: Position,
 ) -> dict[str, Row | None]:
-    """Return the rows at a position of those changed streams that have this prefix in their name, by the rest of the
-    name; None for a stream that began later.
+    """Return the read model rows, at a position, of the changed streams with a name that begins with `prefix`. The keys
+    are the names without the prefix; a stream that began later has None.
     """
     streams = [each for each in changed if each.startswith(prefix)]
     found: dict[str, Row | None] = {each.removeprefix(prefix): None for each in streams}
@@ -188,8 +188,8 @@ async def _rows_at(
 def _past(
     table: sa.Table, names: Sequence[str], rows: Mapping[str, Row | None], **more: sa.ColumnElement[Any]
 ) -> sa.Select[tuple[Any, ...]]:
-    """Return the query that has the columns `names` of these rows, and the columns `more`, which follow from them. Rows
-    computed from facts lack the values that the table gives to columns by default.
+    """Return a query with the columns `names` of the past `rows`, and the columns `more`, which are computed from
+    these. Rows computed from facts lack the default values of the table's columns; the query adds them.
     """
     given = [{name: row[name] for name in names} for row in rows.values() if row is not None]
     encoded = sa.cast(sa.literal(msgspec.json.encode(given).decode()), JSONB)

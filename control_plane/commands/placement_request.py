@@ -41,7 +41,7 @@ class NewAllocation:
         return replace(self.request, sku=sku)
 
     def with_slots(self, count: int) -> "NewAllocation":
-        """Return the same with another number of slots, and without the ingress rules of slots that it lacks then."""
+        """Return the request with `count` slots, and without ingress rules of slots with higher numbers."""
         rules = [each for each in self.ingress_rules if each[1].slot < count]
         return dataclasses.replace(self, request=replace(self.request, slot_count=count), ingress_rules=rules)
 
@@ -85,15 +85,17 @@ class PlacementRequest:
     needs_root_disk: bool = False
     """Whether the slices have a root disk that is created from a disk image."""
     is_for_sku: bool = False
-    """Whether it stands for all requests for the SKU: a node is suitable whatever images it has, if it supports one of
-    the network modes of the SKU."""
+    """Whether this request stands for all requests for its SKU: a node is suitable whatever images it has, if it
+    supports one of the network modes of the SKU.
+    """
     except_nodes: frozenset[NodeId] = frozenset()
     apart_nodes: frozenset[NodeId] = frozenset()
-    """Nodes with allocations from which the request keeps apart."""
+    """Nodes that the request excludes, because an allocation with a label in its field `apart_from` has a slot there.
+    """
     kept_classes: frozenset[str] = frozenset()
-    """Classes of slots of which the free ones are kept for reservations of other projects."""
+    """Classes of slots that the request must not get, because their free slots are kept for other projects."""
     kept_supplies: tuple[Supply, ...] = ()
-    """The reservations for which they are kept."""
+    """Reservations of other projects for which the free slots of `kept_classes` are kept."""
     kept_nodes: frozenset[NodeId] = frozenset()
     """Nodes with free slots that are kept for requests that wait for capacity."""
 

@@ -64,16 +64,18 @@ MOST_TRIED: Final = 32
 """Number of nodes that a request tries by their numbers of free slots."""
 _QUERIES: Final = CompiledQueries()
 _FREE: Final[sa.ColumnClause[str]] = sa.literal_column(f"'{slot_state_name(Free())}'")
-"""Not a parameter: the partial index of free slots is for this constant, and a generic plan could not use it."""
+"""Name of the state of free slots, as a constant in the text of queries. With a parameter in its place, the database
+could not use the partial index of free slots.
+"""
 
 
 class _Lock(Enum):
-    """What a query for free slots does with their rows."""
+    """How a query for free slots locks the rows of the slots."""
 
     SKIP = "skip"
-    """Lock them, and skip rows that another transaction has locked."""
+    """Lock the rows, and skip those that another transaction has locked."""
     WAIT = "wait"
-    """Lock them, and wait for other transactions."""
+    """Lock the rows, and wait for other transactions that have locked one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +155,8 @@ async def _search(transaction: Transaction, wanted: PlacementRequest) -> FoundSl
 
 
 async def apart_nodes(conn: AsyncConnection, request: AllocationRequested) -> frozenset[NodeId]:
-    """Return the nodes with allocations from which a request keeps apart. Until the transaction ends, no other request
-    that keeps apart from one of the same labels is placed.
+    """Return the nodes that a request excludes with the labels in its field `apart_from`: allocations with one of these
+    labels have slots there. Until the transaction ends, no other request that excludes one of these labels is placed.
     """
     await lock_labels(conn, request.project, request.apart_from)
     return await nodes_with_labels(conn, request.project, request.apart_from)
@@ -172,7 +174,9 @@ async def suitable_classes(conn: AsyncConnection, demand: Demand) -> dict[str, S
 
 
 def suitable_among(classes: Mapping[str, SlotClass], demand: Demand) -> dict[str, Suited]:
-    """Return what `suitable_classes` returns, among these classes."""
+    """Return how well each of these classes of slots suits a demand, by the key of the class, without those that do not
+    suit it.
+    """
     found = {key: compare(demand, each) for key, each in classes.items()}
     return {key: suited for key, suited in found.items() if isinstance(suited, Suited)}
 
@@ -315,11 +319,11 @@ async def _chosen(
 
 
 async def _hold_apart(transaction: Transaction, request: AllocationRequested, host: NodeId) -> bool:
-    """Return whether a node has no allocation from which the request keeps apart, and let no other one be placed there
-    until the transaction ends.
+    """Return whether no allocation with a label in the request's field `apart_from` has a slot on a node, and prevent
+    that one is placed there until the transaction ends.
 
-    A request that only has the label does not lock it, so its slots are found by their locks: this waits for them, or
-    returns False if the transaction does not wait.
+    An allocation that only has such a label does not lock the label. So this function locks all slots of the node, and
+    thereby waits for allocations that are being placed there; it returns False if the transaction does not wait.
     """
     if not request.apart_from:
         return True
@@ -335,7 +339,7 @@ async def _hold_apart(transaction: Transaction, request: AllocationRequested, ho
 
 
 def placed_slot(row: SlotRow) -> PlacedSlot:
-    """Return what an allocation records of a free slot."""
+    """Return the fields of a free slot that an allocation records when it gets the slot."""
     assert row.network is not None, "a free slot must have the network that its approval set"
     return PlacedSlot(row.slot_id, row.network)
 

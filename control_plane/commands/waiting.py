@@ -64,7 +64,7 @@ from read_models import waiting
 
 ACTOR: Final = "process:waiting"
 _NOT_ADMITTED: Final = (QUOTA_EXCEEDED, "project_archived")
-"""Codes of refusals for which a request lets those behind it pass."""
+"""Codes of refusals after which a waiting request does not keep slots from the requests behind it."""
 _CACHED: Final = 2 * MOST_QUEUED
 _requests: Final[OrderedDict[AllocationId, QueuedRequest]] = OrderedDict()
 """Waiting requests that this process has read from the ledger; their first events never change."""
@@ -72,7 +72,9 @@ _requests: Final[OrderedDict[AllocationId, QueuedRequest]] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """What the placement of waiting requests depends on besides the requests, as in `NewAllocation`."""
+    """Settings for the placement of waiting requests: a node without a heartbeat for `unreachable_after` gets no
+    slices, and simulated nodes get slices only if `simulated_allowed` is true.
+    """
 
     unreachable_after: timedelta
     simulated_allowed: bool
@@ -80,8 +82,8 @@ class Placing:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The waiting requests that are ahead of the request at `place`, in their order, and the nodes kept for them.
-    `contested` collects those of them that could take the slots that the request had found.
+    """The waiting requests that are ahead of the request at `place`, in their order, and the nodes kept for them
+    (`kept`). `contested` collects the requests ahead that could take the slots found for the request at `place`.
     """
 
     place: Place
@@ -89,12 +91,12 @@ class Ahead:
     kept: tuple[Kept, ...] = ()
     contested: list[QueuedRequest] = field(default_factory=list)
     contested_nodes: set[NodeId] = field(default_factory=set)
-    """The nodes of these slots."""
+    """Nodes of the slots that requests in `contested` could take."""
 
     async def without_kept(
         self, conn: AsyncConnection, wanted: PlacementRequest, now: datetime
     ) -> PlacementRequest:
-        """Return the request without the nodes that are kept from it."""
+        """Return the request for slots, changed so that it excludes the nodes that are kept for requests ahead."""
         if not self.kept:
             return wanted
         classes = await suitable_classes(conn, wanted.demand)
@@ -187,7 +189,7 @@ async def find_in_turn(transaction: Transaction, wanted: PlacementRequest, ahead
 async def _taker(
     transaction: Transaction, ahead: Ahead, host: NodeId, placing: Placing
 ) -> QueuedRequest | None:
-    """Return the first request ahead that fits on the node `host` now; None if none does."""
+    """Return the first request in `ahead` that fits on the node `host` now; None if no request fits."""
     for each in different_needs(ahead.requests):
         if await _fits_on(transaction, ahead, each, host, placing):
             return each
@@ -270,7 +272,7 @@ def place_waiting(queued: QueuedRequest, placing: Placing) -> Command:
 
 
 async def try_to_place(handle: Handle, queued: QueuedRequest, placing: Placing) -> Outcome:
-    """Place a waiting request if it is possible now, else store the reason why it waits on."""
+    """Place a waiting request if that is possible now, else store the reason why it must wait longer."""
     try:
         return Outcome(await handle(place_waiting(queued, placing)))
     except (RetryWithoutLocks, VersionConflict):
@@ -292,8 +294,8 @@ async def _store_attempt(handle: Handle, queued: QueuedRequest, code: str, messa
 
 
 async def keep_node(handle: Handle, queued: QueuedRequest, placing: Placing) -> None:
-    """Keep the node for a waiting request on which it fits first, according to the ends of leases. None is kept if no
-    node that suits it has enough slots.
+    """Keep for a waiting request the node on which it fits first, according to the ends of leases. No node is kept if
+    none that suits the request has enough slots.
     """
     attempt = tables.waiting_attempt
     async with handle.engine.begin() as conn:
@@ -313,7 +315,9 @@ async def keep_node(handle: Handle, queued: QueuedRequest, placing: Placing) -> 
 
 
 async def reasons_of_wait(conn: AsyncConnection, names: Sequence[AllocationId]) -> dict[AllocationId, Reason]:
-    """Return why these requests could not be placed when this was last tried, without those not tried yet."""
+    """Return why these waiting requests could not be placed at the last attempt. A request without an attempt is
+    missing.
+    """
     attempt = tables.waiting_attempt
     query = sa.select(attempt).where(attempt.c.allocation_id.in_(names))
     return {

@@ -119,7 +119,7 @@ def release_with_fault(state: Allocation, fault: str) -> tuple[AllocationFact, .
 
 
 def slots_held(state: Allocation) -> frozenset[SlotId]:
-    """Return the slots that no other allocation can have yet: those of the allocation, and those that it has left and
+    """Return the slots that no other allocation can have yet: the present slots of the allocation, and its former slots
     that are not proved empty.
     """
     match state:

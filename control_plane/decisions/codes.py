@@ -156,7 +156,7 @@ _NOT_PERMITTED: Final = {
     "wrong_token": "No registered node has this enrolment token.",
 }
 _UNAVAILABLE: Final = {
-    "slice_not_on_node": "The slot has no slice of the allocation.",
+    "slice_not_on_node": "The slot does not contain a slice of the allocation.",
     "terminals_not_offered": "The deployment has no terminals.",
     "too_many_ssh_connections": "The allocation has the maximum number of open or requested SSH connections.",
     "host_unreadable": "The node cannot read the state of its host.",

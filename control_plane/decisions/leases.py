@@ -31,13 +31,13 @@ class LeaseLimit(NamedTuple):
 
 
 def limits_of(specification: AllocationSpecified) -> tuple[LeaseLimit, ...]:
-    """Return the limits that the entries of the catalogue set, as the allocation has recorded them."""
+    """Return the limit of a lease that the SKU sets, as the allocation has recorded the SKU; empty if there is none."""
     sku = specification.sku
     return _limit(sku.content.max_lease_seconds, f"SKU {sku.name}")
 
 
 def limits_of_project(project: ProjectId, limits: ProjectLimits) -> tuple[LeaseLimit, ...]:
-    """Return the limit that a project sets now, if it sets one."""
+    """Return the limit of a lease that a project sets now; empty if there is none."""
     return _limit(limits.max_lease_seconds, f"project {project}")
 
 

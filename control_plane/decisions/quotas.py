@@ -85,7 +85,7 @@ def amount_limits(limits: Limits) -> Mapping[str, int | str]:
 
 
 def use_of(project: ProjectId, principal: str, specified: AllocationSpecified) -> SlotUse:
-    """Return what each slot of an allocation counts, which `principal` requests in `project`."""
+    """Return what each slot counts towards quotas, for an allocation that `principal` requests in `project`."""
     sku = specified.sku.content
     return SlotUse(
         project, principal, sku.gpu_count, sku.vcpus, sku.memory_mib, sku.price_per_hour, specified.sku.name
@@ -93,12 +93,14 @@ def use_of(project: ProjectId, principal: str, specified: AllocationSpecified) -
 
 
 def times(use: QuotaUse, count: int) -> QuotaUse:
-    """Return the amounts of `count` equal parts."""
+    """Return the amounts `use` multiplied by `count`."""
     return QuotaUse._make(each * count for each in use)
 
 
 def whole_use(use: SlotUse, slot_count: int) -> QuotaUse:
-    """Return the amounts that an allocation of `slot_count` slots counts, without its ingress rules."""
+    """Return what an allocation of `slot_count` slots counts towards quotas, without its ingress rules. `use` is what
+    one slot counts.
+    """
     return times(amounts_of_slot(use), slot_count)
 
 

@@ -53,7 +53,9 @@ REASONS: Final = MappingProxyType(
         "principal_revoked": "tokens of this caller that were issued until now are revoked; request a new token",
     }
 )
-"""What the caller receives with each code. The log has the exact cause: it would help an attacker."""
+"""Message that the caller of a refused token receives with each code. Only the log has the exact cause, because it
+would help an attacker.
+"""
 
 
 class TokenRefused(Exception):
@@ -126,13 +128,15 @@ def read_token(token: str) -> ShownToken:
     if not isinstance(algorithm, str) or not (kid is None or isinstance(kid, str)):
         raise TokenRefused("token_malformed", "header alg or kid is not a string")
     if not isinstance(kind, str) or kind.lower() not in _TYPES:
-        raise TokenRefused("token_malformed", "type is not that of an access or ID token")
+        raise TokenRefused("token_malformed", "header typ is not that of an access or ID token")
     read = _object(claims)
     return ShownToken(algorithm, kid, _text(read, "iss"), read, f"{parts[0]}.{parts[1]}".encode(), signature)
 
 
 def _decoded(part: str) -> bytes:
-    """Decode base64url without padding (RFC 7515, section 2). Each value has one form only."""
+    """Decode base64url without padding (RFC 7515, section 2). Raises `TokenRefused` unless the text is the canonical
+    form of its value.
+    """
     if not _PART.fullmatch(part):
         raise TokenRefused("token_malformed", "a part of the token is empty or not base64url")
     try:
@@ -191,11 +195,11 @@ def holder_of(claims: dict[str, Any], issuer: Issuer, now: float) -> TokenHolder
     Raises `TokenRefused`, and `Forbidden` if no grant of the provider matches.
     """
     if claims.get("iss") != issuer.issuer:
-        raise TokenRefused("token_untrusted", "claim iss is not the issuer")
+        raise TokenRefused("token_untrusted", "claim iss is not the URL of the configured issuer")
     if "cnf" in claims:
         # The token is bound to a key of its holder (RFC 7800). This server does not verify the proof of possession, so
         # the token must not be accepted from a caller that only has the token.
-        raise TokenRefused("token_untrusted", "the token is bound to a key")
+        raise TokenRefused("token_untrusted", "claim cnf binds the token to a key, which is not supported")
     _check_use(claims)
     _check_audience(claims, issuer)
     issued_at, expires_at = _check_times(claims, issuer, now)

@@ -25,9 +25,10 @@ from events.derived.waiting import Place, place_of
 from events.values import IngressId, NodeId
 
 MOST_QUEUED: Final = 1000
-"""Number of waiting requests that are considered, the first ones in their order."""
+"""Maximum number of waiting requests that one pass considers: the first ones in their order."""
 MOST_TRIED: Final = 32
-"""Number of different needs that do not fit after which a pass ends, and that are compared with a request behind."""
+"""Maximum number of different needs of waiting requests that are tried. A pass ends when so many needs did not fit, and
+a later request is compared with so many needs of requests ahead of it."""
 MOST_KEPT: Final = 8
 """Number of nodes that are kept for waiting requests at a time, at most one for each SKU."""
 
@@ -43,7 +44,7 @@ class QueuedRequest:
 
     @property
     def place(self) -> Place:
-        """The place of the request in the order."""
+        """Sort key of the request in the order in which waiting requests are placed."""
         return place_of(self.queued)
 
     @property
@@ -84,9 +85,9 @@ class Outcome(StrEnum):
     PLACED = "placed"
     NO_CAPACITY = "no_capacity"
     NOT_ADMITTED = "not_admitted"
-    """A quota or the state of the project does not permit it now, so that it lets all later requests pass."""
+    """A quota or the state of the project does not permit the placement now. Later requests may be placed first."""
     GONE = "gone"
-    """It does not wait any more."""
+    """The request does not wait any more."""
 
 
 class Try(NamedTuple):
@@ -102,7 +103,7 @@ class Keep(NamedTuple):
 
 
 def may_wait(refusal: Conflict) -> bool:
-    """Return whether a request that was refused so can be placed later without a change of the request, the caller or
+    """Return whether a request with this refusal can be placed later, without a change of the request, the caller or
     its limits.
     """
     classes = {CODES[each.code].refusal_class for each in refusal.objections}
@@ -163,7 +164,7 @@ def queued_ingress(name: IngressId, rule: IngressRequest) -> QueuedIngress:
 
 
 def requested_ingress(recorded: QueuedIngress) -> IngressRequest:
-    """Return the requested ingress rule that was recorded so."""
+    """Return the requested ingress rule from the form in which it is recorded while its allocation waits."""
     if recorded.protocol is None or recorded.port is None:
         return IngressRequest(recorded.slot, AddressRequest(), recorded.sources)
     to = PortRequest(recorded.protocol, recorded.port, recorded.public_port)

@@ -20,7 +20,7 @@ DUE: Final = "work:due"
 BUSY_POLL: Final = 0.05
 IDLE_POLL: Final = 1.0
 LONGEST_REST: Final = 0.3
-"""Seconds of the longest rest of a `Waiter`: a busy ledger's events are at most so much older when they are read."""
+"""Longest rest of a `Waiter` in seconds, which is the longest delay of events of a busy ledger due to these rests."""
 WAKE_SECONDS: Final = 0.5
 
 

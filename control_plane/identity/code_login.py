@@ -134,8 +134,8 @@ class CodeLogin:
             raise self._failed(error) from error
 
     async def _known(self) -> Mapping[str, Any]:
-        """Return the metadata of the provider; nothing between a failed request for it and the next one. Raises
-        `LoginFailed`.
+        """Return the metadata of the provider, and request it if it is not cached. After a failed request, return an
+        empty mapping until the next request is permitted. Raises `LoginFailed`.
         """
         try:
             async with self._lock:

@@ -95,8 +95,8 @@ async def json_object(
     form: Mapping[str, str] | None = None,
     statuses: tuple[int, ...] = (httpx.codes.OK,),
 ) -> ProviderAnswer:
-    """Send a request and return the answer, a JSON object with one of these statuses. Raises `FetchFailed` and
-    `UNREACHABLE`.
+    """Send a request and return the answer, a JSON object. Raises `FetchFailed` if the HTTP status is not one of
+    `statuses` or the body is unusable, and `UNREACHABLE`.
     """
     raw = bytearray()
     async with client.stream(method, url, data=form) as answer:

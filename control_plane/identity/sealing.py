@@ -19,7 +19,9 @@ _PEM: Final = re.compile(r"-----BEGIN [A-Z ]+-----.+?-----END [A-Z ]+-----", re.
 
 
 class NoSigningKey(Exception):
-    """No usable key to sign orders, or heads of the ledger, with; the message is a sentence for the operator."""
+    """The key that signs orders or heads of the ledger is missing or unusable. The message is a sentence for the
+    operator.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ async def refuse_unknown_node(conn: AsyncConnection, shown: PresentedCredential)
     known = row is not None and hmac.compare_digest(row.credential_sha256, shown.credential_sha256)
     if error := refusal(known=known, live=row is not None and row.live):
         raise error
-    assert row is not None, "an unknown session is refused"
+    assert row is not None, "refusal() must refuse an unknown session"
     return int(row.number)
 
 

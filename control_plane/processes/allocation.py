@@ -114,14 +114,14 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceEnd:
-    """A command is due that records that the lease of an allocation ends within this lead time."""
+    """Due command to record that the lease of an allocation ends within the lead time `lead`."""
 
     lead: timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class RecordOverdue:
-    """A command is due that records that the release of an allocation was not complete by this deadline."""
+    """Due command to record that the release of an allocation was not complete by its deadline."""
 
     deadline: datetime
 
@@ -141,7 +141,9 @@ _CHANGES_OF_ONE_SLOT: Final[dict[type, tuple[type[SlotDesiredStateFact], ...]]] 
     AllocationReleasing: _RETRIES,
     AllocationFailed: _RETRIES,
 }
-"""The facts that change the desired state of one slot, after each of the facts that change all slots."""
+"""Types of the facts that can later change the desired state of one slot, by the type of the last fact that changed the
+desired state of all slots.
+"""
 
 
 class _Notice(NamedTuple):
@@ -270,7 +272,7 @@ def _wait(state: Unfinished, deadline: datetime | None) -> Wait:
         case Provisioning():
             return Wait("readiness", deadline)
         case Active() if deadline is not None:
-            return Wait("its ingress rules", end_of_lease(state)).until_or_before(deadline)
+            return Wait("ingress rules in place on the node", end_of_lease(state)).until_or_before(deadline)
         case Active():
             return Wait("the end of the lease", end_of_lease(state))
         case Starting():
@@ -451,8 +453,8 @@ def _lines_of_gateway(request: AllocationRequested) -> tuple[SshPublicKey, ...]:
 def _root_disk(sku: SkuContent, image: ImageContent) -> RootDisk | None:
     if image.format == "kernel":
         return None
-    assert image.digest is not None, "a disk image has a digest"
-    assert image.firmware is not None, "a disk image has a firmware"
+    assert image.digest is not None, "a disk image must have a digest"
+    assert image.firmware is not None, "a disk image must have a firmware"
     return RootDisk(
         digest=image.digest,
         format=image.format,

@@ -40,7 +40,7 @@ while allocations were created as fast as possible.
 
 
 async def _committed(*, more: bool) -> None:
-    """Do nothing: placement reads `work.slot_counts` when it needs it."""
+    """Do nothing after a commit of new slot counts: placement reads the table `work.slot_counts` when it needs them."""
 
 
 _SLOT_COUNTS: Final = Follower(FOLLOWER, changed_nodes, count_again, _committed)

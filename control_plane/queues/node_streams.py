@@ -92,7 +92,9 @@ async def accept_serial_log(client: Redis, node: NodeId, sent: SerialLogSent) ->
 
 
 def _keys(node: NodeId, stream: UUID) -> tuple[str, str]:
-    """Return the key that exists while an answer is wanted, and the key of the answer. A node has access to neither."""
+    """Return two Redis keys of a request for a stream: the key that exists while a process waits for the node's answer,
+    and the key that stores the answer. A node has access to neither.
+    """
     return f"stream:{node}:{stream}:wanted", f"stream:{node}:{stream}:answer"
 
 

@@ -26,7 +26,7 @@ MAX_DEPTH: Final = 256
 
 
 AT_ONCE: Final = 50
-"""Number of orders per script call; Redis serves no other client during a call."""
+"""Maximum number of orders in one call of the Redis script; Redis serves no other client during a call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,9 @@ _DATA, _TAKEN, _ALIVE, _OPENED, _CLOSED = b"D", b"T", b"A", b"O", b"C"
 
 
 class PairEnded(Exception):
-    """The other end closed the stream, or is lost. `detail` is the reason of the other end, empty if it is lost."""
+    """The process at the other end of the stream closed it, or no longer responds. `detail` is the reason that this
+    process sent, empty if it sent none.
+    """
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason)
@@ -36,7 +38,9 @@ class PairEnded(Exception):
 
 
 class StreamEnd:
-    """One end of a stream. One task may send and one may receive at a time; `run` must run beside them.
+    """One end of a stream between a caller and a node, in the process that has the connection of one of them. The other
+    end is in the process with the connection of the other. One asyncio task may send and one may receive at a time;
+    `run` must run beside them.
 
     `send` and `receive` check for a swallowed cancellation (`raise_if_cancelled`), because the caller repeats them, and
     the next call could wait permanently.
@@ -50,16 +54,18 @@ class StreamEnd:
         self._room.set()
 
     async def opened(self, detail: str) -> None:
-        """Notify the other end that this one is connected; `detail` is empty, or the JSON of a failure."""
+        """Notify the process at the other end of the stream that this end is connected; `detail` is empty, or the JSON
+        of a failure.
+        """
         await self._publish(_OPENED + detail.encode())
 
     async def close(self, detail: str) -> None:
-        """End the stream for the other end."""
+        """End the stream, and send `detail` as the reason to the process at its other end."""
         with suppress(*REDIS_UNAVAILABLE):
             await self._publish(_CLOSED + detail.encode())
 
     async def send(self, data: bytes) -> None:
-        """Send bytes to the other end, as soon as it has taken enough of the earlier ones."""
+        """Send bytes to the process at the other end of the stream as soon as it has taken enough earlier bytes."""
         raise_if_cancelled()
         while self._in_flight + len(data) > WINDOW:
             self._room.clear()
@@ -69,7 +75,9 @@ class StreamEnd:
         raise_if_cancelled()
 
     async def receive(self) -> bytes:
-        """Return the next bytes of the other end, which then may send more. Raises `PairEnded`."""
+        """Return the next bytes from the process at the other end of the stream, which may then send more. Raises
+        `PairEnded`.
+        """
         raise_if_cancelled()
         kind, data = await self._received.get()
         if kind == _CLOSED:
@@ -78,22 +86,24 @@ class StreamEnd:
         return data
 
     async def wait_until_opened(self) -> str:
-        """Wait until the other end is connected, and return its detail. Raises `PairEnded`."""
+        """Wait until the other end of the stream is connected, and return the detail that it sent: an empty text, or
+        the JSON of a failure. Raises `PairEnded`.
+        """
         kind, data = await self._received.get()
         if kind != _OPENED:
             raise PairEnded("the other end closed the stream", data.decode(errors="replace"))
         return data.decode(errors="replace")
 
     async def run(self, first_seconds: float = SILENT_SECONDS) -> None:
-        """Take messages of the other end until none arrives for `SILENT_SECONDS`; the first may take `first_seconds`.
-        Raises `PairEnded`, and errors of Redis.
+        """Take messages from the process at the other end of the stream until none arrives for `SILENT_SECONDS`; the
+        first may take `first_seconds`. Raises `PairEnded`, and errors of Redis.
         """
         clock = asyncio.get_running_loop().time
         beat, lost_at = clock(), clock() + first_seconds
         while True:
             raise_if_cancelled()
             if clock() > lost_at:
-                raise PairEnded("the other end of the stream is lost")
+                raise PairEnded("the API process at the other end of the stream no longer responds")
             if clock() >= beat:
                 beat = clock() + BEAT_SECONDS
                 await self._publish(_ALIVE)

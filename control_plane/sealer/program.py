@@ -45,7 +45,7 @@ log = structlog.get_logger()
 LEADER: Final = "sealer"
 """Name of the lock that the leading sealer holds."""
 SEAL_POSITIONS: Final = 8192
-"""Positions that a sealer which lags seals in one head."""
+"""Number of positions that the sealer seals with one head while it lags behind the ledger."""
 SEAL_SECONDS: Final = 0.7
 STATE_SECONDS: Final = 2.0
 POLL_SECONDS: Final = 0.2
@@ -139,7 +139,7 @@ async def _seal(
     sealed: Sequence[asyncio.Event],
     connected: asyncio.Event,
 ) -> None:
-    """Seal until an error. `connected` is set each time a sink becomes available."""
+    """Seal new positions of the ledger until an error occurs. `connected` is set each time a sink becomes available."""
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as opened:
         conn = await opened.enter_async_context(await _connection(dsn))
@@ -173,7 +173,7 @@ async def refuse_restored_ledger(conn: psycopg.AsyncConnection, sinks: Sequence[
         try:
             await first_to_send(conn, sink)
         except SinkUnavailable as error:
-            log.warning("sink_not_checked", sink=sink.name, error=str(error))
+            log.warning("head_sink_not_checked", sink=sink.name, error=str(error))
 
 
 async def _ship(dsn: str, sink: Sink, sealed: asyncio.Event, connected: asyncio.Event) -> None:

@@ -23,7 +23,7 @@ class SinkUnavailable(Exception):
 
 
 class Sink(Protocol):
-    """A place that keeps heads."""
+    """A place outside the database that keeps signed heads of the ledger."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class Sink(Protocol):
         ...
 
     async def send(self, head: SignedHead) -> None:
-        """Store a head durably. Raises `SinkUnavailable`."""
+        """Store a signed head durably. Raises `SinkUnavailable`."""
         ...
 
 

@@ -16,7 +16,7 @@ from asyncssh.public_key import (
 )
 
 _CRITICAL: Final = frozenset({"force-command", "source-address"})
-"""Critical options that asyncssh supports. It refuses a certificate with another one."""
+"""Critical options of certificates that asyncssh supports. It refuses certificates with any other critical option."""
 
 
 def against(certificate: SSHOpenSSHCertificate, user: str) -> str | None:
@@ -24,9 +24,9 @@ def against(certificate: SSHOpenSSHCertificate, user: str) -> str | None:
     not checked.
     """
     if list(certificate.principals) != [user]:
-        return "the user is not its only principal"
+        return "the certificate does not have the user as its only principal"
     if not _CRITICAL.isdisjoint(certificate.options):
-        return "it has a critical option"
+        return "the certificate has a critical option, which is not supported"
     try:
         certificate.validate(CERT_TYPE_USER, user)
     except ValueError as error:
@@ -35,13 +35,13 @@ def against(certificate: SSHOpenSSHCertificate, user: str) -> str | None:
 
 
 def key_id_of(certificate: SSHOpenSSHCertificate) -> str:
-    """Return the key id: the caller that requested the certificate from the control plane."""
+    """Return the key id of an SSH certificate: the caller that requested the certificate from the control plane."""
     key_id: str = certificate._key_id  # noqa: SLF001 (asyncssh has no accessor)
     return key_id
 
 
 def serial_of(certificate: SSHOpenSSHCertificate) -> int:
-    """Return the serial number."""
+    """Return the serial number of an SSH certificate."""
     serial: int = certificate._serial  # noqa: SLF001 (asyncssh has no accessor)
     return serial
 

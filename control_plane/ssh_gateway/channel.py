@@ -33,13 +33,13 @@ class ChannelCaller(asyncssh.SSHTCPSession[bytes]):
         self._arrived, self._writable = asyncio.Event(), asyncio.Event()
 
     def end(self, over: SessionOver) -> None:
-        """End the session of this caller, for this reason."""
+        """End the console session of this caller, for the reason in `over`."""
         self._over = self._over or over
         self._arrived.set()
         self._writable.set()
 
     def close(self) -> None:
-        """Close the channel, after what was sent to it."""
+        """Close the channel after all output that was sent to it."""
         if self._channel is not None:
             self._channel.close()
 
@@ -69,7 +69,7 @@ class ChannelCaller(asyncssh.SSHTCPSession[bytes]):
         await self._flow.wait()
         self._raise_if_over()
         try:
-            assert self._channel is not None, "writable after connection_made"
+            assert self._channel is not None, "connection_made must be called before data can be sent"
             self._channel.write(data)
         except OSError:
             raise _closed() from None

@@ -49,7 +49,9 @@ _PROHIBITED: Final = asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED
 
 
 class Sessions(Protocol):
-    """What the connections of a gateway share."""
+    """Interface to what all SSH connections of a gateway process share: its connections to the servers, its keys and
+    limits, and the open channels and connections.
+    """
 
     plane: Plane
     keys: OrderKeys
@@ -63,7 +65,7 @@ class Sessions(Protocol):
 
 
 class Connection(asyncssh.SSHServer):
-    """A connection of a client."""
+    """One SSH connection of a client to the gateway."""
 
     def __init__(self, gateway: Sessions) -> None:
         self._gateway = gateway
@@ -103,7 +105,9 @@ class Connection(asyncssh.SSHServer):
 
     @property
     def _subjects(self) -> tuple[str, ...]:
-        """What failed attempts are counted for."""
+        """Subjects for which a failed attempt to authenticate counts: the source address, and the allocation if the
+        user name is an allocation id.
+        """
         return (self._source, self._user) if self._authorisation else (self._source,)
 
     async def begin_auth(self, username: str) -> bool:
@@ -133,15 +137,13 @@ class Connection(asyncssh.SSHServer):
         return self._refuse_key()
 
     async def validate_ca_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        assert self._certificate is not None, "the client has offered a certificate"
+        assert self._certificate is not None, "asyncssh must have read the certificate of the client"
         reason, authorisation = against(self._certificate, username), self._authorisation
         if reason is None and authorisation is not None:
             if await _answered(authorisation.accepts_certificates_of(key.public_data)):
                 self._key = key
                 return True
-            reason = (
-                "it is not signed with the gateway key of the allocation, or the allocation is not active"
-            )
+            reason = "the gateway key of the allocation has not signed the certificate, or the allocation is not active"
         fingerprint = self._certificate.key.get_fingerprint()
         log.info(
             "ssh_certificate_refused",
@@ -174,7 +176,7 @@ class Connection(asyncssh.SSHServer):
             loop = asyncio.get_running_loop()
             self._unused = loop.call_later(UNUSED_SECONDS, self._close_if_unused)
         else:
-            self.disconnect(f"the connection has no channel since {UNUSED_SECONDS:.0f} s")
+            self.disconnect(f"the connection had no channel for {UNUSED_SECONDS:.0f} s")
 
     def disconnect(self, message: str) -> None:
         """Close the connection with a message that the client shows."""
@@ -237,8 +239,8 @@ class Connection(asyncssh.SSHServer):
         if has_small_packets(channel):
             message = f"the maximum packet size of the channel is less than {LEAST_PACKET} bytes; choose at least {LEAST_PACKET}"
             raise asyncssh.ChannelOpenError(_PROHIBITED, message)
-        assert self._authorisation is not None, "the client is authenticated"
-        assert self._key is not None, "the client is authenticated"
+        assert self._authorisation is not None, "the client must be authenticated"
+        assert self._key is not None, "the client must be authenticated"
         actor, reason = f"ssh-key:{self._key.get_fingerprint()}", "connection to the SSH gateway"
         if self._certificate is not None:
             if over := against(self._certificate, self._authorisation.allocation):

@@ -55,7 +55,7 @@ class Flow:
 
     @property
     def is_full(self) -> bool:
-        """Whether output has to wait."""
+        """Whether new output has to wait until the peer has taken earlier output."""
         return not self._is_closed and (not self._drained.is_set() or self._exchanges_keys)
 
     @property

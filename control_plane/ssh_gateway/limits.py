@@ -38,7 +38,9 @@ class TooManyOpenings(Exception):
 
 
 class Limits:
-    """Counters of a process. Not thread-safe: used by one event loop."""
+    """Counters of the clients of one process of the SSH gateway, with their limits. Not thread-safe: used by one event
+    loop.
+    """
 
     def __init__(self, failures_per_minute: int, sessions_per_minute: int) -> None:
         """`failures_per_minute`: failed attempts of an address, and of an allocation; `sessions_per_minute`: sessions
@@ -85,7 +87,9 @@ class Limits:
                 self._failures.spend(Charge(self._quota, subject))
 
     def blocked_seconds(self, *subjects: str) -> int:
-        """Return the time until attempts of all subjects are accepted again; 0 if they are."""
+        """Return the seconds until the gateway accepts attempts of all these addresses and allocations to authenticate;
+        0 if it accepts them now.
+        """
         if self._quota is None:
             return 0
         windows = [self._failures.read(Charge(self._quota, subject)) for subject in subjects]

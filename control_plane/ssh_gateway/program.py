@@ -74,8 +74,8 @@ class Gateway:
 
 
 async def serve_ssh(plane: Plane) -> None:
-    """Serve until cancelled; the open sessions then end. Raises `NoSigningKey`, `NoHostKey`, `UnusableCertificate` and
-    `CannotListen` before it accepts a connection.
+    """Serve SSH clients and terminals until cancelled; the open sessions then end. Raises `NoSigningKey`, `NoHostKey`,
+    `UnusableCertificate` and `CannotListen` before it accepts a connection.
     """
     settings = plane.settings
     gateway, host_key = Gateway(plane, order_keys(settings)), _host_key(settings)

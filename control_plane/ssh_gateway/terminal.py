@@ -108,7 +108,7 @@ class TerminalCaller:
         self._size_changed = asyncio.Event()
 
     def end(self, over: SessionOver) -> None:
-        """End the session of this caller, for this reason."""
+        """End the console session of this caller, for the reason in `over`."""
         self._over = self._over or over
         if self._writer is not None:
             self._writer.close()
@@ -135,7 +135,7 @@ class TerminalCaller:
         self._terminal = asyncio.create_task(self._use_terminal())
 
     async def receive(self) -> bytes:
-        assert self._reader is not None, "called after connected()"
+        assert self._reader is not None, "connected() must be called first"
         data = b"" if self._over else await self._reader.read(MAX_MESSAGE)
         if not data:
             raise self._reason()
@@ -146,7 +146,7 @@ class TerminalCaller:
         return typed
 
     async def send(self, data: bytes) -> None:
-        assert self._writer is not None, "called after connected()"
+        assert self._writer is not None, "connected() must be called first"
         if self._over is not None:
             raise self._over
         try:
@@ -236,7 +236,9 @@ class TerminalCaller:
                 try:
                     self._size = decoded(message, Size)
                 except InvalidMessage:
-                    return SessionOver("invalid_message", "the browser sent a text that is not a size")
+                    return SessionOver(
+                        "invalid_message", "the browser sent a text message that is not a terminal size"
+                    )
                 self._size_changed.set()
         return _closed()
 

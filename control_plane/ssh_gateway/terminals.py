@@ -75,7 +75,9 @@ class _First(msgspec.Struct, frozen=True):
 
 
 class Sessions(Protocol):
-    """What the terminals and the SSH connections of a gateway share."""
+    """Interface to what all terminals and SSH connections of a gateway process share: its connections to the servers,
+    its keys and limits, and the open terminals.
+    """
 
     plane: Plane
     keys: OrderKeys
@@ -88,7 +90,7 @@ class Sessions(Protocol):
 
 
 class Refusal(Exception):
-    """The terminal is refused, for the reason `code`."""
+    """A request for a terminal is refused with the reason code `code`."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -122,7 +124,7 @@ class _Browser(ServerConnection):
     def source(self) -> str:
         """Address of the browser, which a trusted proxy names."""
         peer = str(self.remote_address[0])
-        assert self.request is not None, "the handshake is complete"
+        assert self.request is not None, "the WebSocket handshake must be complete"
         named = ",".join(self.request.headers.get_all("X-Forwarded-For")).split(",")
         while any(ip_address(peer) in network for network in self._trusted) and named and named[-1].strip():
             try:
@@ -163,7 +165,7 @@ class Terminals:
         )
 
     async def _connected(self, browser: ServerConnection) -> None:
-        assert isinstance(browser, _Browser), "made by the factory of the listener"
+        assert isinstance(browser, _Browser), "the listener must create connections of the type _Browser"
         source = browser.source
         if not browser.count_source():
             log.warning("terminal_connection_refused", source=source)
@@ -172,7 +174,7 @@ class Terminals:
         try:
             await self._serve(browser, source)
         except ConnectionClosed as closed:
-            log.info("terminal_closed_before_its_ticket", source=source)
+            log.info("terminal_connection_closed_before_its_ticket_arrived", source=source)
             if closed.sent is not None and closed.sent.code in _VIOLATIONS:
                 self._gateway.limits.failed(source)
 
@@ -225,7 +227,7 @@ class Terminals:
     async def _use_ticket(
         self, browser: ServerConnection, console: ConsoleId, ticket: str, source: str
     ) -> AcceptedTicket:
-        assert browser.request is not None, "the handshake is complete"
+        assert browser.request is not None, "the WebSocket handshake must be complete"
         page = browser.request.headers.get("Origin")
         origin = Origin(ACTOR, f"ticket of a terminal from {source}", new_uuid())
         command = use_terminal_ticket(console, digest(ticket[:256]), page and page[:300], origin)
@@ -243,13 +245,13 @@ class Terminals:
 def _refuse_other_paths(browser: ServerConnection, request: Request) -> Response | None:
     if _PATH.fullmatch(request.path):
         return None
-    return browser.respond(404, "this listener takes the WebSockets of terminals only\n")
+    return browser.respond(404, "this address accepts only the WebSockets of terminals\n")
 
 
 def _console_of(browser: ServerConnection) -> ConsoleId:
-    assert browser.request is not None, "the handshake is complete"
+    assert browser.request is not None, "the WebSocket handshake must be complete"
     found = _PATH.fullmatch(browser.request.path)
-    assert found is not None, "other paths were refused"
+    assert found is not None, "_refuse_other_paths must have refused any other path"
     return console_id(found[1])
 
 

@@ -28,7 +28,7 @@ from events.values import Position
 from read_models import checkpoints
 
 READERS: Final = 3
-"""Number of connections used at a time, including those of polls."""
+"""Maximum number of database connections that requests for past states use at a time, including those that poll."""
 _POLL_SECONDS: Final = 0.02
 
 

@@ -21,8 +21,8 @@ from read_models import slots
 
 
 async def lock_labels(conn: AsyncConnection, project: ProjectId, labels: Mapping[str, str]) -> None:
-    """Wait for other requests of the project that lock one of these labels, and let later ones wait until the
-    transaction ends. Labels are locked in their order, before rows of slots.
+    """Lock labels of a project until the transaction ends: wait for other requests that have locked one of them, and
+    make later requests wait. Labels are locked in their order, before rows of slots.
 
     The rows are deleted at once, so that none remains: until the transaction ends, a row with the same key cannot be
     inserted.

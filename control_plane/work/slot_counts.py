@@ -59,7 +59,7 @@ def counts_now() -> sa.Subquery:
 
 
 def counted_to() -> sa.Function[int]:
-    """Return the SQL expression of the position up to which the table has the numbers."""
+    """Return the SQL expression for the position of the ledger up to which `work.slot_counts` is up to date."""
     known = sa.select(checkpoint.c.position).where(checkpoint.c.name == FOLLOWER)
     return sa.func.coalesce(known.scalar_subquery(), 0)
 

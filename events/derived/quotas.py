@@ -37,11 +37,11 @@ class QuotaUse(NamedTuple):
     price_per_hour: Decimal = Decimal(0)
 
     def plus(self, other: "QuotaUse") -> "QuotaUse":
-        """Return the sums of all amounts."""
+        """Return these amounts plus those of `other`."""
         return QuotaUse._make(map(operator.add, self, other))
 
     def minus(self, other: "QuotaUse") -> "QuotaUse":
-        """Return the differences of all amounts."""
+        """Return these amounts minus those of `other`."""
         return QuotaUse._make(map(operator.sub, self, other))
 
 
@@ -90,7 +90,7 @@ def use_changes(fact: Fact) -> tuple[UseChange, ...]:
 
 
 def amounts_of_slot(use: SlotUse) -> QuotaUse:
-    """Return the amounts that one slot counts."""
+    """Return the amounts that one slot counts towards quotas."""
     return QuotaUse(
         slots=1,
         gpus=use.gpus,
@@ -101,7 +101,7 @@ def amounts_of_slot(use: SlotUse) -> QuotaUse:
 
 
 def amounts_of_rule(rule: IngressRule) -> QuotaUse:
-    """Return the amounts that one ingress rule counts: a whole public address, or one port."""
+    """Return the amounts that one ingress rule counts towards quotas: a whole public address, or one port."""
     return QuotaUse(public_addresses=1) if rule.service is None else QuotaUse(public_ports=1)
 
 

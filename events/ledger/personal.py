@@ -53,7 +53,7 @@ Place: TypeAlias = Sequence[str]
 
 
 class NoPersonalKey(Exception):
-    """No usable master key of personal data; the message is a sentence for the operator."""
+    """The master key of personal data is missing or unusable. The message is a sentence for the operator."""
 
 
 class UnreadablePersonalData(ValueError):
@@ -104,7 +104,9 @@ class MasterKey:
         return HKDF(SHA256(), _KEY_BYTES, salt=None, info=purpose.encode()).derive(self._secret)
 
     def unwrapped(self, key_id: str, wrapped: bytes) -> AESGCM:
-        """Return the cipher with an encrypted secret. The newest are cached. Raises `UnreadablePersonalData`."""
+        """Decrypt the secret of a project key and return its cipher. The newest ciphers are cached. Raises
+        `UnreadablePersonalData`.
+        """
         return self._unwrapped(key_id, wrapped)
 
     def _unwrap(self, key_id: str, wrapped: bytes) -> AESGCM:
@@ -132,14 +134,16 @@ def sealed_answer(place: Place, answer: str, key: ProjectKey) -> str:
 
 
 def key_of(data: str) -> str | None:
-    """Return the id of the key with which an event's or a response's personal data is encrypted; None: not at all."""
+    """Return the id of the key with which the personal data of an event or a response is encrypted; None if it has no
+    encrypted data.
+    """
     found = _SEALED.search(data)
     return None if found is None else found[1]
 
 
 def opened_event(place: Place, data: str, cipher: AESGCM | None) -> str:
-    """Return the JSON of an event with its personal fields in plain text; with those of an erased event if `cipher` is
-    None. Raises `UnreadablePersonalData`.
+    """Return the JSON of an event with its personal fields in plain text; if `cipher` is None, with the values that
+    stand for erased fields. Raises `UnreadablePersonalData`.
     """
     found = _SEALED.search(data)
     if found is None:

@@ -1,4 +1,4 @@
-"""Which bill has the newest entry of an allocation for a closed period. Pure."""
+"""Pure functions that find the bill with the newest entry for the use of an allocation in a closed billing period."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime

@@ -26,7 +26,7 @@ _OF_REQUEST: Final = ("request", "allocation_id", "project", "sku", "slot_count"
 
 
 class UsageFilter(NamedTuple):
-    """Which usage a query returns: that of these projects, this SKU and this label; None: of all."""
+    """Filter for usage by projects, SKU and label. A field that is None matches all usage."""
 
     within: frozenset[ProjectId] | None = None
     sku: SkuName | None = None
@@ -88,8 +88,8 @@ def _re_entries(changed: sa.CTE) -> sa.Select[Any]:
 
 
 def _changes(which: UsageFilter, corrections: Corrections) -> sa.Select[Any]:
-    """Return the query for the intervals within closed periods that later events changed: each as it was known before,
-    and as it is known after these events. Both times of an interval without usage in the period are null.
+    """Return the query for the intervals of usage within closed periods that later events changed: each interval before
+    and after these events. Both times are null for an interval that has no usage in the period.
     """
     position, known_to = usage_lease.c.position, corrections.known_to
     later = sa.select(usage_lease.c.allocation_id).where(position > corrections.since)
@@ -178,7 +178,7 @@ def _matches(which: UsageFilter) -> Iterable[sa.ColumnElement[bool]]:
 
 
 def _entries(cut: sa.Subquery, kind: EntryKind) -> sa.Select[Any]:
-    """Return the query for the entries of the intervals in `cut`. Those of a reversal are negative."""
+    """Return the query for the entries of the intervals in `cut`. The amounts of reversals are negative."""
     price = usage_price.c
     duration = sa.cast(sa.extract("epoch", cut.c.ends_at - cut.c.starts_at), sa.Numeric)
     sign = -1 if kind is EntryKind.REVERSAL else 1

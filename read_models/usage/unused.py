@@ -93,7 +93,7 @@ async def unused_parts(conn: AsyncConnection, which: UsageFilter, piece: Piece) 
 
 
 def sums(parts: list[Unused]) -> dict[tuple[ProjectId, SkuName], Decimal]:
-    """Return the slot-seconds of each reservation, by project and SKU."""
+    """Return the sum of the slot-seconds of unused parts of reservations, by project and SKU."""
     found: dict[tuple[ProjectId, SkuName], Decimal] = {}
     for each in parts:
         key = each.project, each.sku

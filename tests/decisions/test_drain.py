@@ -108,8 +108,8 @@ def test_drain_ends_incomplete_at_the_limit_with_a_reason_for_each_slot() -> Non
 @pytest.mark.parametrize(
     ("drain", "end"),
     [
-        (WAITING, "the drain waits until it ends by itself"),
-        (RELEASING, f"the drain releases it at {(NOW + MINUTE).isoformat()}"),
+        (WAITING, "the drain waits until the allocation ends by itself"),
+        (RELEASING, f"the drain releases the allocation at {(NOW + MINUTE).isoformat()}"),
     ],
 )
 def test_claimed_slot_shows_whether_the_drain_releases_its_allocation(

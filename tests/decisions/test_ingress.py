@@ -146,7 +146,7 @@ def test_release_of_an_allocation_orders_the_removal_of_its_slices_with_ingress_
 
 
 def test_ingress_rule_that_is_not_published_by_its_deadline_is_withdrawn() -> None:
-    assert due_actions(*ACTIVE, RESERVED)[-1] == Wait("its ingress rules", LIMIT)
+    assert due_actions(*ACTIVE, RESERVED)[-1] == Wait("ingress rules in place on the node", LIMIT)
     assert due_actions(*ACTIVE, RESERVED, now=LIMIT) == (MissDeadline(),)
     [fact] = ingress.withdraw_overdue(state_of(*ACTIVE), ingress_states(RESERVED), LIMIT)
     assert isinstance(fact, IngressWithdrawn)
@@ -161,7 +161,7 @@ def test_unapplied_ingress_rule_without_a_deadline_is_withdrawn_two_minutes_afte
     reserved = replace(RESERVED, deadline=None)
     active = (REQUESTED, reserved, *ACTIVE[1:])
     limit = PLACEMENT.deadline + ingress.IN_PLACE_WITHIN
-    assert due_actions(*active)[-1] == Wait("its ingress rules", limit)
+    assert due_actions(*active)[-1] == Wait("ingress rules in place on the node", limit)
     assert due_actions(*active, now=limit) == (MissDeadline(),)
     [fact] = ingress.withdraw_overdue(state_of(*active), ingress_states(*active), limit)
     assert isinstance(fact, IngressWithdrawn)
@@ -176,7 +176,9 @@ def test_ingress_rule_that_is_not_applied_yet_gets_a_new_deadline_when_its_alloc
     stopped = (*ACTIVE, reserved, *STOPPING[len(ACTIVE) :], *STOPPED[len(STOPPING) :])
     assert due_actions(*stopped)[-1] == Wait("a start request", GRANTED.expires_at)
     started = (*stopped, *STARTING[len(STOPPED) :], *again)
-    assert due_actions(*started)[-1] == Wait("its ingress rules", SOON + ingress.IN_PLACE_WITHIN)
+    assert due_actions(*started)[-1] == Wait(
+        "ingress rules in place on the node", SOON + ingress.IN_PLACE_WITHIN
+    )
 
 
 def test_ingress_rule_that_is_not_applied_yet_gets_a_new_deadline_when_its_slice_is_interrupted() -> None:
@@ -186,7 +188,7 @@ def test_ingress_rule_that_is_not_applied_yet_gets_a_new_deadline_when_its_slice
     assert waiting[other] == ingress.Reserved(replace(RESERVED, slot_id=B, ingress_id=other), LIMIT)
     restarted = (*ACTIVE, RESERVED, INTERRUPTED, ready(A), AllocationActivated(ID))
     limit = INTERRUPTED.deadline + ingress.IN_PLACE_WITHIN
-    assert due_actions(*restarted, now=LIMIT)[-1] == Wait("its ingress rules", limit)
+    assert due_actions(*restarted, now=LIMIT)[-1] == Wait("ingress rules in place on the node", limit)
     assert ingress.withdraw_overdue(state_of(*restarted), ingress_states(*restarted), LIMIT) == ()
     assert due_actions(*restarted, now=limit) == (MissDeadline(),)
 

@@ -46,20 +46,22 @@ log = structlog.get_logger()
 MOMENT_SECONDS: Final = 0.02
 """Time for which rows are collected and then written together, while many requests arrive at once."""
 FEW: Final = 6
-"""Number of arriving requests up to which a row is written at once."""
+"""Number of arriving requests up to which rows are written immediately, and not collected for `MOMENT_SECONDS`."""
 COMPLETION_SECONDS: Final = 0.2
-"""Time after which ended requests are completed, if no other request arrives before."""
+"""Time after which the rows of ended requests are completed, if no other request arrives before."""
 SURVEY_SECONDS: Final = 2.0
 """Interval between searches for rows that ended API processes left open, and for rows past their retention."""
 OPENING_TIMEOUT_SECONDS: Final = 5.0
 """Time that a request waits for its row."""
 REFUSAL_TIMEOUT_SECONDS: Final = 1.0
-"""Time that a refusal waits for its row; it changes nothing, so it is then sent without."""
+"""Time that the response of a refused request waits for the request's row in the access log. It is then sent before the
+row is written, because a refused request changes nothing.
+"""
 STATEMENT_TIMEOUT_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.5
 LAST_SECONDS: Final = 2.0
 MOST: Final = 10_000
-"""Number of rows that wait for the database; further requests are only counted."""
+"""Maximum number of rows that wait for the database; further requests are only counted."""
 
 
 class AccessLog:
@@ -144,7 +146,7 @@ class AccessLog:
         self._passed(entry)
 
     async def run(self) -> None:
-        """Write rows until cancelled, and then those that are left."""
+        """Write queued rows of the access log until cancelled, and then the rows that are left."""
         writing = asyncio.create_task(self._write())
         try:
             await asyncio.shield(writing)
@@ -194,7 +196,7 @@ class AccessLog:
                 return
 
     async def _flush(self, conn: Writer) -> None:
-        """Write all rows that wait. After an error they wait again."""
+        """Write all queued rows. After an error, they are queued again."""
         changed, dropped = self._changed, self._dropped
         new = [entry for entry in self._new if entry.request_id not in dropped] if dropped else self._new
         openings, answers = self._openings, self._answers

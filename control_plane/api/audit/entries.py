@@ -81,7 +81,7 @@ class Entry:
 
 
 def outcome_of(status: int) -> Outcome:
-    """Return the outcome of a request with a complete response of this status."""
+    """Return the outcome of a request from the HTTP status of its response, which was sent completely."""
     if status >= _FAILED:
         return Outcome.FAILED
     return Outcome.REFUSED if status >= _REFUSED else Outcome.COMPLETED

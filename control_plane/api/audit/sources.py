@@ -19,7 +19,9 @@ from control_plane.api.audit.entries import Entry
 ROWS: Final = 60
 SECONDS: Final = 60.0
 SOURCES: Final = 1000
-"""Number of sources and principals with a limit of their own; further ones of the same minute share one limit."""
+"""Maximum number of sources and principals that have a limit of their own in one minute; all further ones share a
+limit.
+"""
 RATE_LIMITED: Final = "rate_limited"
 """Code of a refusal by a quota of requests."""
 _NETWORK_BITS: Final = 64

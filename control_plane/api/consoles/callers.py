@@ -1,5 +1,5 @@
-"""The caller of a console session, as the session sees it: a WebSocket of the API, or a channel or a terminal of the
-SSH gateway.
+"""Interface between a console session and its caller, which has a WebSocket of the API, or a channel or a terminal of
+the SSH gateway.
 """
 
 from typing import Protocol
@@ -13,7 +13,7 @@ from events.facts import Reason
 
 
 class SessionOver(Exception):
-    """The session has to end, for this reason."""
+    """A console session has to end. `reason` is recorded as the reason of its end."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class SessionOver(Exception):
 
 
 class ConnectedCaller(Protocol):
-    """A caller that was authorised for a session. Every method raises `SessionOver` if the session has to end."""
+    """A caller that was authorised for a console session. A method raises `SessionOver` if the session has to end."""
 
     actor: str
 
@@ -47,7 +47,7 @@ class ConnectedCaller(Protocol):
 
 
 class WebSocketCaller:
-    """A caller with a WebSocket, of which the ticket was accepted with this credential."""
+    """A caller with a WebSocket of the API. Its ticket was accepted together with the credential `credential`."""
 
     def __init__(self, socket: WebSocket, credential: HeldCredential, viewer: ViewerMessages | None) -> None:
         """`viewer` reads the messages of the viewer of a display; None: the caller uses a serial port."""
@@ -63,7 +63,8 @@ class WebSocketCaller:
         except (WebSocketDisconnect, RuntimeError):
             raise SessionOver("closed_by_caller", "the caller closed the connection") from None
         except KeyError:
-            raise SessionOver("invalid_message", "the caller sent a text in place of bytes") from None
+            message = "the caller sent a text message; input for the console must be a binary message"
+            raise SessionOver("invalid_message", message) from None
 
     def has_input(self, data: bytes) -> bool:
         try:

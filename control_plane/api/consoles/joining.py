@@ -105,7 +105,7 @@ class CallerEnd:
             return Reason("closed_by_node", "the node closed the console, or its connection is lost")
         except (RedisUnavailable, *REDIS_UNAVAILABLE) as error:
             return Reason("redis_unavailable", f"Redis does not answer: {error}"[:300])
-        return Reason("internal_error", "a part of the session ended without a reason")
+        return Reason("internal_error", "the session ended for an unknown reason")
 
     async def _request(self) -> NodeId:
         """Request the node of the slice to open the console, and return the id of the node. Raises `SessionOver`."""

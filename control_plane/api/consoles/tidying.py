@@ -1,4 +1,6 @@
-"""The end of console sessions of API processes that have ended: each process of the API looks for them."""
+"""Record the end of console sessions that a process of the API or of the SSH gateway left open when it was killed.
+Every process of the API searches for such sessions.
+"""
 
 from typing import Final
 
@@ -16,14 +18,14 @@ _EVERY_SECONDS: Final = 5.0
 
 
 async def end_lost_consoles(plane: Plane) -> None:
-    """Record the end of lost sessions. Runs until cancelled."""
+    """Record periodically the end of console sessions with a process that has ended. Runs until cancelled."""
     while True:
         await rest(_EVERY_SECONDS)
         try:
             while await plane.handle(record_lost(_origin())) == AGAIN:
                 continue
         except DATABASE_UNAVAILABLE as error:
-            log.info("lost_consoles_not_checked", error=str(error))
+            log.info("lost_console_sessions_not_checked", error=str(error))
 
 
 def _origin() -> Origin:

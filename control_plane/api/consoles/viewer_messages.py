@@ -94,7 +94,7 @@ class ViewerMessages:
         # A negative length is an extended message, with which a viewer also answers the display on its own.
         if abs(length) > MOST_CLIPBOARD:
             raise InvalidViewerMessage(
-                f"the viewer sent a text of {abs(length)} bytes, more than {MOST_CLIPBOARD}"
+                f"the viewer sent {abs(length)} bytes for the clipboard; the limit is {MOST_CLIPBOARD} bytes"
             )
         self._skipped, self._is_input = abs(length), self._is_input or length >= 0
 

@@ -187,8 +187,8 @@ class Feed:
         return False
 
     async def _begin(self) -> None:
-        """Set the feed to the current end of the ledger, and end all watches if the feed has followed another end
-        before.
+        """Set the feed to the present end of the ledger. If the feed was in use, another ledger has replaced the one
+        that it followed, such as a restored backup: end all watches.
         """
         final = await self._end()
         async with self._engine.connect() as conn:

@@ -127,7 +127,7 @@ def _listing(pick: EventFilter) -> str | None:
 
 
 async def _listed_up_to(conn: AsyncConnection, projection: str) -> Position:
-    """Return the checkpoint of a projection. Its tables must be read later: then they are complete up to it."""
+    """Return the checkpoint of a projection. Its tables have all events up to it, if they are read later."""
     checkpoint = await checkpoints.find(conn, projection)
     return checkpoint.position if checkpoint else Position(0)
 

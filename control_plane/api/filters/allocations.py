@@ -60,7 +60,9 @@ class WantedAllocations:
 
     states: frozenset[str]
     labels: frozenset[str]
-    """Labels in the form `name=value`. A name may contain `=`, so the form cannot be parsed."""
+    """Labels in the form `name=value`, which is compared as a whole: it cannot be split, because a name may contain
+    `=`.
+    """
 
     short_id: ShortId | None = None
 
@@ -73,7 +75,9 @@ class WantedAllocations:
 
     @property
     def condition(self) -> Callable[[AllocationView], bool] | None:
-        """The condition for the filter by state, None if it is not set; the query applies the labels."""
+        """Condition on the view of an allocation for the filter by state; None if all states match. The filter by
+        labels is a part of the database query instead.
+        """
         return (lambda view: view.state in self.states) if self.states else None
 
 

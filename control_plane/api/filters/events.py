@@ -21,7 +21,7 @@ from events.ledger.search import EventFilter
 from events.values import InvalidValue, ProjectId, StreamId, project_id
 
 MOST: Final = 50
-"""Maximum number of values of one parameter."""
+"""Maximum number of values of one query parameter."""
 _STREAM: Final = re.compile(r"[a-z]+-[a-z0-9][a-z0-9._/-]{0,199}")
 _ACTOR: Final = re.compile(r"[a-z]+(?:-[a-z]+)*(?::[^\x00-\x20\x7f]{1,299})?")
 """An actor, such as `node:lab-a` or `user:corp/alice`. The longest consists of the name of an identity provider (31

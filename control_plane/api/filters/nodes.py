@@ -130,7 +130,7 @@ class WantedNodes:
 
 
 def _drifts(view: NodeView) -> bool:
-    assert isinstance(view, NodeDetail), "a view without the drift of slots does not show whether one is open"
+    assert isinstance(view, NodeDetail), "a filter by drift needs views that contain the drift of the slots"
     return view.state != "revoked" and bool(view.drift or view.slot_drift)
 
 

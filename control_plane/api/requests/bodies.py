@@ -72,7 +72,9 @@ def _decided_by(decide: Callable[[str], str]) -> AfterValidator:
 
 
 def _misfit(code: str, field: str, reason: str) -> PydanticCustomError:
-    """Return the error of an object of which the fields do not fit together; `field` is the one to change."""
+    """Return the validation error of a request body with fields that contradict each other. The response names `field`
+    as the field to change.
+    """
     return PydanticCustomError(code, "{reason}", {"reason": reason, "field": field})
 
 
@@ -361,7 +363,7 @@ class ConfigureNode(Body):
     bridge: str = Field(default=DEFAULT_BRIDGE, pattern=r"^[A-Za-z0-9_.-]{1,15}$")
     """Bridge of the node, as in the settings of its agent."""
     l2_domain: str = Field(default=DEFAULT_L2_DOMAIN, pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")
-    """Layer-2 domain, in which a MAC has one holder."""
+    """Layer-2 domain of the node. Within a domain, no two slots have the same MAC address."""
     mac_pool: MacRange | None = None
     """Pool from which slots get their MACs; null: derived from their ids."""
 
@@ -399,7 +401,9 @@ class ClosePeriod(Body):
 def recorded_actor(actor: str) -> str:
     """Return the name of a caller as the ledger records it. Raises `InvalidValue` for any other form."""
     if not any(form.fullmatch(actor) for form in (USER_ACTOR, KEY_ACTOR, SERVICE_ACCOUNT_ACTOR)):
-        valid = "use an actor of the ledger: user:PROVIDER/SUBJECT, service-account:ID or key:ID"
+        valid = (
+            "use the form in which events name callers: user:PROVIDER/SUBJECT, service-account:ID or key:ID"
+        )
         raise InvalidValue("principal", actor[:64], valid)
     if USER_ACTOR.fullmatch(actor) and not is_recorded_form(actor):
         # No token has such an actor, so the change would have no effect, and the admin would not notice.
@@ -456,9 +460,11 @@ class Limits(Body):
     """Limits of a new API key or service account, as a part of the request body: its projects and scopes."""
 
     projects: list[Annotated[str, AfterValidator(values.project_id)]] = Field(default=[], max_length=64)
-    """Projects that it is limited to; empty: all. A caller names at least one."""
+    """Projects to which the API key or service account is limited; empty: all projects, which the role `caller` must
+    not have.
+    """
     scopes: list[Annotated[Scope, Field(strict=False)]] = Field(default=[], max_length=len(Scope))
-    """Scopes that it is limited to; empty: all scopes of its role."""
+    """Scopes to which the API key or service account is limited; empty: all scopes of its role."""
 
     @property
     def distinct_projects(self) -> tuple[values.ProjectId, ...]:

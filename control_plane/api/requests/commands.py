@@ -33,8 +33,8 @@ REPLAYED: Final = "Idempotent-Replayed"
 DryRun = Annotated[
     bool,
     Query(
-        description="Make every check and choice of the request, and create nothing. The response is 200 with what"
-        " would be created; its ids exist nowhere. The Idempotency-Key has no effect, but it must be valid.",
+        description="Check the request as if it were carried out, and create nothing. The response is 200 with what"
+        " would be created, under ids that are not used. The Idempotency-Key has no effect, but it must be valid.",
     ),
 ]
 

@@ -88,7 +88,7 @@ KINDS: Final[dict[type[Refused], ProblemType]] = {
         410,
         "The cursor is no longer valid",
         "The ledger was restored from a backup and does not contain the event of the cursor.",
-        "Begin again without a cursor, or with 'position:N' to choose a place in the ledger.",
+        "Begin again without a cursor, or with 'position:N' to begin after position N of the ledger.",
         Objection(
             "cursor_expired", "the ledger has no event at cursor 1.4711; begin again", parameter="after"
         ),

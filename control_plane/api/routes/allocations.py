@@ -161,7 +161,7 @@ async def preview(request: Request, principal: Caller, body: CreateAllocation) -
 
 
 def _new(request: Request, principal: Principal, body: CreateAllocation) -> tuple[NewAllocation, Origin]:
-    """Return what a body requests, with new ids, and the origin of the request."""
+    """Return the allocation that a request body describes, with new ids, and the origin of the request."""
     correlation, settings = new_uuid(), plane_of(request).settings
     requested = _request(allocation_of(correlation), body, project_of(principal, body.project))
     new = NewAllocation(

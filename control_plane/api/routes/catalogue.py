@@ -83,7 +83,9 @@ class _Kind:
 
     @property
     def parameter(self) -> Any:
-        """The path parameter for the name of an entry. Its own name is that of the kind, such as `sku`."""
+        """The path parameter for the name of an entry. The parameter is named after the kind of the entry, such as
+        `sku`.
+        """
         return Path(alias=self.name, max_length=63)
 
     @property

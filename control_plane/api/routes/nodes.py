@@ -1,4 +1,4 @@
-"""`/v1/nodes`: nodes."""
+"""`/v1/nodes`: register, list, show, configure, cordon, drain and revoke nodes."""
 
 import secrets
 from collections.abc import Sequence

@@ -163,7 +163,8 @@ class Subject:
     node: NodeId
     wants: Callable[[Step], bool]
     which: sa.ColumnElement[bool]
-    """SQL condition on rows of `work.task` that selects the same tasks as `wants` does."""
+    """SQL condition on rows of `work.task` that selects the watched tasks, as the function `wants` does for progress
+    steps."""
 
 
 async def watch_both(request: Request, subject: Subject) -> AsyncIterator[bytes]:

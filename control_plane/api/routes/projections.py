@@ -184,7 +184,7 @@ async def list_projections(
 
 @router.get("/projections/{name}", openapi_extra=access(Scope.FLEET_READ))
 async def show_projection(request: Request, name: str) -> ProjectionView:
-    """Return the state of one read model: how far it is, whether it has stopped, and its last rebuild."""
+    """Return the state of one read model: its position in the ledger, whether it has stopped, and its last rebuild."""
     async with plane_of(request).engine.connect() as conn:
         return await _view(conn, named(name), caller_of(request))
 
@@ -227,7 +227,7 @@ async def verify(request: Request, principal: Caller) -> VerificationView:
     async def command(transaction: Transaction) -> Decision:
         asked = await verifications.request(transaction.conn, principal.actor)
         row = await verifications.find(transaction.conn, asked)
-        assert row is not None, "a requested verification has a row"
+        assert row is not None, "the request of a verification must insert its row"
         return Decision((), origin.at(transaction.now), _verification(row).model_dump_json())
 
     return VerificationView.model_validate_json(await execute(request, command))

@@ -204,7 +204,7 @@ async def _shown(request: Request, name: ProjectId) -> ProjectView:
 async def _supplied(
     request: Request, conn: AsyncConnection, rows: Sequence[ProjectRow]
 ) -> Mapping[SkuName, Supply]:
-    """Return how the reserved SKUs of these projects are supplied."""
+    """Return, for each SKU that one of these projects has reserved, all reservations and the free slots for them."""
     names = {sku for row in rows for sku in row.reservations}
     settings = plane_of(request).settings
     nodes = Placeable(settings.unreachable_after, settings.place_on_simulated_nodes)
@@ -214,7 +214,7 @@ async def _supplied(
 async def _budgets(
     request: Request, conn: AsyncConnection, rows: Sequence[ProjectRow]
 ) -> dict[ProjectId, BudgetView]:
-    """Return the budgets of those projects that have one."""
+    """Return the budget of each of these projects that has one."""
     limits = {
         row.project: row.limits.budget_per_month for row in rows if row.limits.budget_per_month is not None
     }

@@ -152,7 +152,7 @@ class QueueView(BaseModel):
     waits_until: datetime
     """When the allocation fails unless it is placed by then."""
     reason: ReasonView
-    """Why it could not be placed when this was last tried; in views of the past, when it was requested."""
+    """Why the allocation could not be placed at the last attempt; in views of the past, when it was requested."""
     position: int | None = None
     """Position in the queue of all waiting requests, counted from 1; null in views of the past and in events."""
     earliest_possible_at: datetime | None = None
@@ -401,7 +401,7 @@ def _why_lost(reserved: IngressReserved) -> Reason:
     where = reserved.rule.public_address + (f":{service.public_port}" if service else "")
     message = (
         f"{where} does not lead to the slice: {guest}, or rules of another program on the node block the way; the "
-        "ingress is published again when its node finds that it does"
+        "ingress is published again when the node finds that traffic reaches the slice"
     )
     return Reason("ingress_lost", message)
 

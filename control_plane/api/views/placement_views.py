@@ -12,7 +12,7 @@ from control_plane.decisions.placing.explanation import Group, Outlook, meaning_
 
 
 class NodeGroupView(BaseModel):
-    """Nodes for which the same reason applies."""
+    """A group of nodes that are suitable or not suitable for an allocation for the same reason."""
 
     sku: str
     """SKU of the request for which the reason applies."""
@@ -25,7 +25,7 @@ class NodeGroupView(BaseModel):
     nodes: int
     """Number of nodes."""
     example: str
-    """The first of these nodes by name."""
+    """First node of the group by name."""
 
 
 class ObjectionView(BaseModel):
@@ -63,11 +63,12 @@ class PlacementPreview(BaseModel):
     slots: list[str]
     """Slots that the allocation would get; empty if it would be refused."""
     reasons: list[ObjectionView]
-    """Reasons why it would be refused; empty if it would be placed."""
+    """Reasons why the allocation would be refused; empty if it would be placed."""
     exceeded: list[ExceededLimitView]
-    """Limits that it would exceed, if it would be refused for this."""
+    """Limits that the allocation would exceed, if it would be refused for this reason."""
     outlook: OutlookView | None
-    """What is possible instead; null if it would be placed, and if no placement can help."""
+    """What is possible instead; null if the allocation would be placed, and if it would be refused whatever slots are
+    free."""
     groups: list[NodeGroupView]
     """Every registered node that the request permits, in exactly one group for each SKU of the request; the groups of a
     SKU that are closest to suitable come first."""
@@ -82,7 +83,7 @@ class PlacementView(BaseModel):
     slices cannot be brought up."""
     placed_at: datetime
     position: int
-    """Last position of the ledger before the placement: the explanation is of the state there."""
+    """Last position of the ledger before the placement. The explanation describes the state at this position."""
     sku: str
     slots: list[str]
     """The chosen slots, all on one node."""
@@ -104,7 +105,7 @@ def outlook_view(outlook: Outlook) -> OutlookView:
 
 
 def group_views(groups: Sequence[Group]) -> list[NodeGroupView]:
-    """Return the views of groups, in the same order."""
+    """Return the views of groups of nodes, in the same order."""
     return [
         NodeGroupView(
             sku=each.sku,

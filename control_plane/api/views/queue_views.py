@@ -1,5 +1,5 @@
-"""The present place of waiting allocations in the queue, which is not a fact of theirs: it changes with other requests,
-so only views of the present have it.
+"""The present position of waiting allocations in the queue. It is in no event of an allocation, because it changes with
+other requests, so only views of the present have it.
 """
 
 from collections.abc import Sequence

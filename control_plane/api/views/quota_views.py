@@ -73,7 +73,7 @@ class BudgetView(BaseModel):
     """`spent`, and the price of the running leases until their end or the end of the month. An allocation that has not
     been active yet counts as if its lease began now."""
     remaining: str
-    """What is not committed, at least 0."""
+    """Part of the budget that is not committed, at least 0."""
 
 
 class ReservationView(BaseModel):
@@ -87,7 +87,7 @@ class ReservationView(BaseModel):
     used: int | None
     """Slots of the SKU that the project holds, each until it is free again."""
     unused: int | None
-    """Slots that other projects cannot take."""
+    """Number of reserved slots that the project does not hold, and that other projects cannot take."""
     short_by: int | None
     """Slots that are missing, because fewer usable slots are free than all reservations of the SKU need."""
 
@@ -105,9 +105,9 @@ class ExceededLimitView(BaseModel):
     used: str
     """Amount in use before the request; the request would add `requested`."""
     requested: str
-    """What the request would add."""
+    """Amount that the request would add."""
     remaining: str
-    """What is left of the limit, at least 0."""
+    """Amount that is left of the limit without the request, at least 0."""
 
 
 def project_limits_view(limits: ProjectLimits) -> ProjectLimitsView:

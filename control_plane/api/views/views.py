@@ -130,7 +130,7 @@ class NodeView(BaseModel):
     images: list[str]
     missing: list[str]
     unsupported_modes: list[UnsupportedModeView]
-    """Network modes that slices on the node cannot have now. Requests for other modes are placed there."""
+    """Network modes that slices on the node cannot have now. Requests for other modes are placed on the node."""
     drift: list[DriftView]
     """Drift that concerns all slots of the node. Drift of one slot is in the view of the slot and in `slot_drift`."""
     public_addresses: list[PublicAddressView]
@@ -281,7 +281,7 @@ class DeviceCheckView(BaseModel):
     """A check of the PCI functions of a slot after a release."""
 
     allocation_id: str
-    """Allocation that had the functions before."""
+    """Allocation that had the functions until the release."""
     devices: list[CheckedDeviceView]
 
 

@@ -1,4 +1,4 @@
-"""`sliceplane access-log`."""
+"""Command `sliceplane access-log`, which lists the requests that the API has received."""
 
 from typing import Annotated
 

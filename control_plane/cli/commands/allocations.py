@@ -1,4 +1,4 @@
-"""`sliceplane allocations`."""
+"""Commands of `sliceplane allocations`: create, list, show, watch, stop, start, renew and release allocations."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -224,7 +224,9 @@ def serial_log(
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Print the output of a slice's serial port, of its present and its earlier boots: why did it not boot?"""
+    """Print the output of a slice's serial port, of its present and its earlier boots, to find out why it does not
+    boot.
+    """
     with session(context, output) as current:
         reply = current.send(calls.serial_log(allocation, slot=slot, tail=tail))
         found = reply.value
@@ -303,7 +305,8 @@ def release(
     fault: Annotated[
         str | None,
         typer.Option(
-            help="What is wrong with the hardware. No slice is placed in its slots until an admin readmits them.",
+            help="Fault of the hardware, in words. No slice is placed in the released slots until an admin readmits"
+            " them.",
             show_default=False,
         ),
     ] = None,

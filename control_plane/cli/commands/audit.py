@@ -249,7 +249,7 @@ def verify(
             )
             raise Different(
                 f"the history is not as it was sealed: {count}",
-                "keep the export and the heads as evidence; docs/audit.md describes each kind",
+                "keep the export and the heads as evidence; docs/audit.md describes each kind of difference",
             )
 
 

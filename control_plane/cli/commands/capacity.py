@@ -1,4 +1,4 @@
-"""`sliceplane capacity`."""
+"""Commands of `sliceplane capacity`: show how many allocations fit, and the slots of each SKU now and over time."""
 
 from functools import partial
 from typing import Annotated

@@ -177,7 +177,8 @@ def publish_image(
     readiness_banner: Annotated[
         str | None,
         typer.Option(
-            help='Beginning of a line from that port; "" if an open port is enough.', show_default="SSH-"
+            help='Beginning of the line that the port of the readiness check sends; "" if an open port is enough.',
+            show_default="SSH-",
         ),
     ] = None,
     default_user: Annotated[

@@ -1,4 +1,4 @@
-"""`sliceplane consoles`."""
+"""Commands of `sliceplane consoles`: list, open and cut console sessions of admins."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`sliceplane doctor`."""
+"""Command `sliceplane doctor`, which checks the connection, the versions, the key and the fleet to find a problem."""
 
 import ssl
 from collections.abc import Iterator

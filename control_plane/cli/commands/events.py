@@ -1,4 +1,4 @@
-"""`sliceplane events`."""
+"""Commands of `sliceplane events`: list and follow the events of the ledger, and show the causes of an event."""
 
 from typing import Annotated
 

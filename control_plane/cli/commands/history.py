@@ -1,4 +1,4 @@
-"""`sliceplane history`."""
+"""Commands of `sliceplane history`: show the past state of a resource, and the changes between two moments."""
 
 from typing import Annotated
 

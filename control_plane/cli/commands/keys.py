@@ -1,4 +1,4 @@
-"""`sliceplane keys` and `sliceplane whoami`."""
+"""Commands of `sliceplane keys`, which manage API keys, and the command `sliceplane whoami`, which shows the caller."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`sliceplane nodes`."""
+"""Commands of `sliceplane nodes`: register, list, show, configure, cordon, drain and revoke nodes."""
 
 from typing import Annotated, Final
 
@@ -236,7 +236,7 @@ def drain(
             metavar="TIME",
             parser=_release_after,
             help="Release the allocations that still hold slots of the node after this time, such as 30m, or now.",
-            show_default="they end by themselves",
+            show_default="the drain waits until they end",
         ),
     ] = None,
     wait_for_it: Annotated[
@@ -275,7 +275,7 @@ def _drained(current: Session, node: str, timeout: float | None) -> Reply[Node]:
             drained = reply.value.drain
             if drained is None or drained.outcome is not None:
                 return reply
-    raise AssertionError("unreachable")
+    raise AssertionError("the polling of a drain must end with the end of the drain or an error")
 
 
 @commands.command()

@@ -1,4 +1,4 @@
-"""`sliceplane paths`."""
+"""Commands of `sliceplane paths`, which list the network paths between the parts of Sliceplane."""
 
 import typer
 from rich.console import RenderableType

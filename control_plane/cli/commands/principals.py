@@ -1,4 +1,4 @@
-"""`sliceplane principals`."""
+"""Commands of `sliceplane principals`: revoke the credentials of a caller, and set and show its limits."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`sliceplane projects`."""
+"""Commands of `sliceplane projects`: create, list, show, describe, limit, archive and erase projects."""
 
 from typing import Annotated
 
@@ -92,7 +92,8 @@ def set_limits(
     vcpus: Annotated[int | None, typer.Option(help="Virtual processors.", show_default=_UNLIMITED)] = None,
     memory_mib: Annotated[int | None, typer.Option(help="Memory in MiB.", show_default=_UNLIMITED)] = None,
     public_addresses: Annotated[
-        int | None, typer.Option(help="Whole public addresses.", show_default=_UNLIMITED)
+        int | None,
+        typer.Option(help="Public addresses that one slice has for itself.", show_default=_UNLIMITED),
     ] = None,
     public_ports: Annotated[
         int | None, typer.Option(help="Ports of public addresses.", show_default=_UNLIMITED)

@@ -1,4 +1,4 @@
-"""`sliceplane reservations`."""
+"""Commands of `sliceplane reservations`: list, set and remove slots that are kept free for a project."""
 
 from typing import Annotated
 
@@ -30,7 +30,10 @@ def set_reservation(
     project: ProjectId,
     sku: Sku,
     slots: Annotated[
-        int, typer.Argument(metavar="SLOTS", min=1, help="Slots to keep free, including used ones.")
+        int,
+        typer.Argument(
+            metavar="SLOTS", min=1, help="Number of slots to reserve, including those that the project holds."
+        ),
     ],
     output: Output = Format.TABLE,
 ) -> None:

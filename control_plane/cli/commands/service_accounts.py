@@ -1,4 +1,4 @@
-"""`sliceplane service-accounts`."""
+"""Commands of `sliceplane service-accounts`: create, list, show, disable and enable the identities of workloads."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`sliceplane sessions`."""
+"""Commands of `sliceplane sessions`: list and end the sessions of callers."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`sliceplane slots`."""
+"""Commands of `sliceplane slots`: list, show, approve, force-release, readmit, retire and reprovision slots."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`sliceplane ssh`."""
+"""Command `sliceplane ssh`, which logs in to a slice with ssh(1)."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""`sliceplane status`."""
+"""Command `sliceplane status`, which shows whether the control plane works."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""`sliceplane tasks`."""
+"""Commands of `sliceplane tasks`: list, request, retry, cancel and watch the tasks of nodes."""
 
 from typing import Annotated, Final
 

@@ -1,4 +1,4 @@
-"""`sliceplane usage`."""
+"""Commands of `sliceplane usage`: show and export usage, and list and close billing periods."""
 
 from enum import StrEnum
 from functools import partial
@@ -24,7 +24,8 @@ commands.add_typer(period_commands, name="periods", help="List, show and close b
 Period = Annotated[
     str | None,
     typer.Option(
-        help="Only what this billing period bills, with corrections of earlier ones: a closed period, or open.",
+        help="Only the bill of this billing period, with its corrections of earlier periods: name of a closed period,"
+        " or open.",
         show_default=False,
     ),
 ]

@@ -41,7 +41,7 @@ _AMOUNTS: Final = {
     "max_lease_seconds": "longest lease (s)",
     "budget_per_month": "budget per month",
 }
-"""Names of amounts that differ from those in the API."""
+"""Displayed names of those amounts that have another name in the API."""
 
 
 def projects(items: Iterable[Project]) -> RenderableType:

@@ -91,7 +91,7 @@ def entries(items: Iterable[UsageEntry]) -> RenderableType:
 
 
 def _kind(item: UsageEntry) -> str:
-    """Return the kind of an entry, for a correction with the period that it corrects."""
+    """Return the kind of a usage entry; for a correction, also the period that it corrects."""
     kind = item.kind.replace("_", "-")
     if item.service_period in (None, item.billing_period):
         return kind

@@ -106,7 +106,7 @@ def step(name: str, number: int, of: int | None) -> str:
 
 
 def outlook(item: Outlook) -> Iterator[tuple[str, str]]:
-    """Yield a row for each thing that is possible instead of a refused placement."""
+    """Yield a row for each alternative to a placement that was refused: a similar request, or a later time."""
     if item.nearest:
         slots = "1 slot" if item.nearest.slot_count == 1 else f"{item.nearest.slot_count} slots"
         yield "possible", f"{slots} of SKU {item.nearest.sku} now"

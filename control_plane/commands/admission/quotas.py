@@ -88,8 +88,8 @@ _NO_LIMITS: Final = ProjectLimits()
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The quotas that apply to a request: those of its project and its caller, as far as each of the two has limits of
-    amounts. `project_limits` are all limits of the project.
+    """The quotas that apply to a request. `quotas` has those of its project and of its caller that limit an amount, and
+    `project_limits` all limits of the project.
     """
 
     quotas: tuple[Quota, ...]
@@ -124,8 +124,8 @@ class Quotas:
         return last_check([(self, requested, cost)], may_retry=may_retry)
 
     def after(self, requested: Mapping[StreamId, QuotaUse]) -> "Quotas":
-        """Return these quotas as if other requests already used the amounts `requested`, by the streams of the
-        holders.
+        """Return these quotas with more in use. `requested` has the amounts to add, by the stream of the project or
+        caller.
         """
         quotas = (
             each._replace(used=each.used.plus(requested.get(each.stream, NOTHING_USED)))

@@ -45,14 +45,16 @@ select project, slots,
 
 
 class Placeable(NamedTuple):
-    """What counts as a usable node: those with a heartbeat within `unreachable_after`, and simulated ones if set."""
+    """Conditions under which a node counts as usable: it sent a heartbeat within `unreachable_after`, and it is not
+    simulated unless `simulated_allowed` is true.
+    """
 
     unreachable_after: timedelta
     simulated_allowed: bool
 
 
 class ReservedSku(NamedTuple):
-    """A reserved SKU as a request for one slot, and the classes of slots that can carry it."""
+    """A request for one slot of a reserved SKU (`wanted`), and the keys of the slot classes that can carry the SKU."""
 
     wanted: PlacementRequest
     keys: frozenset[str]
@@ -98,7 +100,9 @@ def lock_of(sku: SkuName) -> StreamId:
 async def restricted(
     conn: AsyncConnection, wanted: PlacementRequest, reserved: Reserved
 ) -> tuple[PlacementRequest, Claimable]:
-    """Return a request without the classes of slots that it would have to take from reservations of other projects."""
+    """Exclude from a request for slots all classes of slots that it would have to take from reservations of other
+    projects. Return the changed request, and the SKUs reserved by other projects that its slots can carry.
+    """
     project = wanted.request.project
     of_others = {sku for holder, each in reserved.items() if holder != project for sku in each}
     if not of_others:
@@ -117,7 +121,7 @@ async def restricted(
 
 
 async def supplies(conn: AsyncConnection, names: set[SkuName], nodes: Placeable) -> dict[SkuName, Supply]:
-    """Return the reservations of these SKUs, as far as they are offered, each with the free slots that can carry it."""
+    """Return, for each of these SKUs that is offered, its reservations and the number of free slots for it."""
     return {name: await _supply(conn, each) for name, each in (await _carriers(conn, names, nodes)).items()}
 
 

@@ -281,7 +281,9 @@ async def _against(
     page_origin: str | None,
     of_caller: str | None,
 ) -> str | None:
-    """Return the code with which a ticket is refused, or None. `of_caller` is the code if this caller cannot use it."""
+    """Return the code with which a ticket is refused; None if it is accepted. `of_caller` is the code for a caller that
+    may not use the ticket; None if the caller may.
+    """
     if row.ticket_sha256 is None or row.ticket_expires_at is None:
         return "ticket_wrong"
     if not compare_digest(row.ticket_sha256, ticket_sha256):
@@ -347,7 +349,9 @@ def record_end(console_id: ConsoleId, reason: Reason, origin: Origin) -> Command
 
 
 def record_lost(origin: Origin) -> Command:
-    """Record the end of a session of an API process that has ended; answer `AGAIN` if there may be more."""
+    """Record the end of one console session of a process (API or SSH gateway) that has ended; answer `AGAIN` if there
+    may be more such sessions.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         rows = await consoles.lost_sessions(transaction.conn)

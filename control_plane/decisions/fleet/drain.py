@@ -90,8 +90,8 @@ def start(
     now: datetime,
     release_after: timedelta | None,
 ) -> tuple[NodeFact, ...]:
-    """Drain a node, and cordon it unless it is cordoned. Another request while a drain runs changes its release time;
-    it returns no facts if both have none.
+    """Drain a node, and cordon it unless it is cordoned. While a drain runs (`running`), only change its release time;
+    return no facts if neither the running drain nor the request has a release time.
     """
     release_at = None if release_after is None else now + release_after
     if running is not None and running.release_at is None and release_at is None:
@@ -142,9 +142,9 @@ def _waits_for(drain: NodeDrainStarted, slot: OccupiedSlot, *, reachable: bool) 
     match slot.state:
         case Claimed(by=allocation):
             end = (
-                "the drain waits until it ends by itself"
+                "the drain waits until the allocation ends by itself"
                 if drain.release_at is None
-                else f"the drain releases it at {drain.release_at.isoformat()}"
+                else f"the drain releases the allocation at {drain.release_at.isoformat()}"
             )
             return Reason("slot_in_use", f"allocation {allocation} holds the slot; {end}")
         case Releasing(by=allocation) if not reachable:

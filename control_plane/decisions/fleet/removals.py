@@ -9,7 +9,7 @@ from events.values import SlotId, node_of
 
 
 class EndedOrder(NamedTuple):
-    """An order to remove a slice that ended without success, in this state of its row in `work.task`."""
+    """An order to remove a slice that ended without success. `state` is that of its row in `work.task`."""
 
     state: str
     reason: Reason | None

@@ -162,7 +162,9 @@ def reprovision(
 
 
 def _after(values: Sequence[Text], present: Text) -> Iterator[Text]:
-    """Return the values behind the present one, and then those before it."""
+    """Return the other values of a sequence, in the order in which they replace the present one: those that follow it,
+    then those from the beginning of the sequence.
+    """
     start = values.index(present) + 1 if present in values else 0
     return (each for each in (*values[start:], *values[:start]) if each != present)
 
@@ -178,7 +180,11 @@ def _against_changing(slot: SlotId, state: SlotState) -> list[Objection]:
     if isinstance(state, Free):
         return []
     holder = holder_of(state)
-    advice = "approve it first" if holder is None else f"{holder} has it; release this allocation first"
+    advice = (
+        "approve it first"
+        if holder is None
+        else f"allocation {holder} holds it; release the allocation first"
+    )
     reason = f"slot {slot} is {slot_state_name(state)}, not free: {advice}"
     return [Objection("slot_not_free", reason)]
 
@@ -407,7 +413,7 @@ def holder_awaiting_proof(slot: SlotId, state: SlotState) -> AllocationId:
     """
     refuse_if(against_force_release(slot, state))
     holder = _awaiting_proof_for(state)
-    assert holder is not None, "a slot that awaits no proof is refused"
+    assert holder is not None, "a slot that does not await the proof must have been refused"
     return holder
 
 

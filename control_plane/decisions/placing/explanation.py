@@ -86,7 +86,7 @@ _HEALTH: Final[Mapping[str, str]] = {
 _USE: Final[Mapping[str, str]] = {
     NO_FREE_SLOT: "too few free slots",
     RESERVED: "the free slots are reserved for other projects",
-    NOT_APART: "an allocation from which the request keeps apart has a slot there",
+    NOT_APART: "an allocation with a label that the request names in apart_from has a slot on the node",
     KEPT: "its free slots are kept for requests that wait for capacity",
     NO_PUBLIC_ADDRESS: "no public address or port is free",
     SIMULATED: "the node is simulated, and is used only for requests that name it",
@@ -96,7 +96,8 @@ _USE: Final[Mapping[str, str]] = {
 _BECAME_SUITABLE: Final = "slots became free during the search; send the request again"
 """Reason of a suitable node in a refusal: its slots were in use when the search read them."""
 _OF_SLOTS: Final = (IMAGE_MISSING, MODE_UNSUPPORTED, Mismatch.FABRIC_DOWN, UNSUPPORTED, SLOTS_BLOCKED)
-"""Codes of health that concern the request, and not the node for every request."""
+"""Reason codes of `Obstacle.HEALTH` that depend on what is requested: a node with one of them may suit another request.
+"""
 
 
 def obstacle_of(code: str) -> Obstacle:

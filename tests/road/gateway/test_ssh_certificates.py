@@ -121,8 +121,11 @@ def test_ssh_certificate_that_is_wrong_in_one_respect_is_refused_with_the_reason
     with slices.gateway.connection(slices.allocation, slices.key) as client:
         greeted(client)
     other, past, future = slices.create(), timedelta(hours=-1), timedelta(hours=1)
-    not_signed = "it is not signed with the gateway key of the allocation, or the allocation is not active"
-    not_principal = "the user is not its only principal"
+    not_signed = (
+        "the gateway key of the allocation has not signed the certificate, or the allocation is not active"
+    )
+    not_principal = "the certificate does not have the user as its only principal"
+    has_option = "the certificate has a critical option, which is not supported"
     expired = replace(valid, valid_from=valid.valid_from + past, valid_until=valid.valid_until + past)
     early = replace(valid, valid_from=valid.valid_from + future, valid_until=valid.valid_until + future)
     cases = [
@@ -134,8 +137,8 @@ def test_ssh_certificate_that_is_wrong_in_one_respect_is_refused_with_the_reason
         (slices.signed(principals=[slices.allocation, other]), not_principal),
         (slices.signed(Ed25519PrivateKey.generate()), not_signed),
         (slices.signed(gateway_key(AllocationId(other))), not_signed),
-        (slices.signed(source_address=["127.0.0.0/8"]), "it has a critical option"),
-        (slices.signed(force_command="id"), "it has a critical option"),
+        (slices.signed(source_address=["127.0.0.0/8"]), has_option),
+        (slices.signed(force_command="id"), has_option),
     ]
     for line, reason in cases:
         slices.certify(line)
@@ -216,7 +219,7 @@ def test_release_cuts_a_connection_with_an_ssh_certificate_in_five_seconds_and_t
             assert api.delete(f"/allocations/{slices.allocation}").is_success
         client.errors(5.0)
     assert slices.is_refused()
-    assert slices.reasons()[-1].startswith("it is not signed with the gateway key")
+    assert slices.reasons()[-1].startswith("the gateway key of the allocation has not signed")
 
 
 def test_expired_ssh_certificate_keeps_its_open_connection_and_opens_no_further_connection(

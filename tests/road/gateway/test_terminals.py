@@ -289,7 +289,12 @@ def test_websocket_violation_before_the_ticket_counts_as_a_failed_attempt(
                     opened.recv(timeout=20)
         # The client may notice the end first.
         until(
-            lambda: terminals.gateway.child.log.read_text().count("terminal_closed_before_its_ticket") == 2,
+            lambda: (
+                terminals.gateway.child.log.read_text().count(
+                    "terminal_connection_closed_before_its_ticket_arrived"
+                )
+                == 2
+            ),
             "the gateway has noticed both ends",
         )
         assert terminals.refusal(ticket) == "too_many_failed_attempts"

@@ -26,7 +26,8 @@ async def prove_heads_consistent(request: Request, node: CallingNode, body: Head
         sealed = await proofs.sealed_size(conn)
         if body.second > sealed:
             reason = (
-                f"the ledger is sealed up to position {sealed}, but node {node} has a head of {body.second}"
+                f"node {node} has a signed head of {body.second} positions, but the ledger is sealed up to position"
+                f" {sealed} only"
             )
             raise Conflict(Objection("not_sealed", reason))
         try:

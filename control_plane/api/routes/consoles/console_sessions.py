@@ -130,7 +130,7 @@ class ConsoleList(BaseModel):
 
 
 class CutConsole(BaseModel):
-    """A console session that ends within a second."""
+    """A console session that was cut: it ends within a second."""
 
     id: str
 
@@ -198,7 +198,7 @@ async def create_terminal(
     name, ticket = await own_allocation(request, allocation), secrets.token_urlsafe(32)
 
     def render(fact: ConsoleRequested) -> str:
-        assert fact.ticket_expires_at is not None, "a terminal has a ticket"
+        assert fact.ticket_expires_at is not None, "only sessions of `ssh -J` have no ticket"
         return TerminalTicket(
             id=fact.console_id,
             allocation_id=fact.allocation_id,
@@ -276,7 +276,9 @@ async def open_stream(request: Request, node: CallingNode, stream_id: UUID) -> N
     """Open a requested stream. The WebSocket of the stream sends this request itself."""
     if not await take_request(plane_of(request).redis, node, stream_id):
         raise UnknownName(
-            Objection("unknown_stream", f"stream {stream_id} was not requested from node {node}, or is open")
+            Objection(
+                "unknown_stream", f"stream {stream_id} was not requested from node {node}, or is open already"
+            )
         )
 
 

@@ -79,7 +79,9 @@ async def show_serial_log(
 
 
 async def _fetched(request: Request, allocation: AllocationId, slot: SlotId) -> SerialLogSent:
-    """Return the answer of the node. Raises `Conflict` and `NotYetKnown`."""
+    """Request the serial log of a slice from its node and return it. Raises `Conflict` if the node does not support or
+    refuses the request, and `NotYetKnown` if it does not answer in time.
+    """
     plane, seal, node = plane_of(request), keys_of(request).seal, node_of(slot)
     async with reading(plane.engine) as conn:
         await check_supported(conn, [node], STREAMS)
@@ -104,7 +106,7 @@ def _last_lines(text: str, count: int) -> str:
 
 
 def _code(reported: str) -> str:
-    """Return the code of a refusal for a node's reason; a newer node may have reasons that this release does not
-    know.
+    """Return the reason code of the API for the reason code that a node reported. An unexpected code, such as one of a
+    newer node, becomes `stream_failed`.
     """
     return reported if reported in ("slice_not_on_node", "host_unreadable") else "stream_failed"

@@ -131,7 +131,9 @@ async def show_sinks(request: Request) -> SinksView:
 async def prove_inclusion(
     request: Request, position: Annotated[int, Path(ge=1, le=_LARGEST)], *, size: Size = None
 ) -> InclusionProofView:
-    """Return the proof that a position is included in the tree of a size. 409 if the position is not sealed yet."""
+    """Return the proof that the Merkle tree of `size` leaves includes a position. 409 if the position is not sealed
+    yet.
+    """
     async with reading(plane_of(request).engine) as reader:
         conn = await ledger_connection(reader)
         sealed = await proofs.sealed_size(conn)

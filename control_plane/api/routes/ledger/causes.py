@@ -18,7 +18,7 @@ from events.values import Position
 
 router = APIRouter(prefix="/v1/events", tags=["events"], responses=PROBLEMS, route_class=AuthenticatedRoute)
 MOST: Final = 200
-"""Number of related events that are read before an event, and after it."""
+"""Maximum number of related events that are read before an event, and after it."""
 _LARGEST: Final = 2**63 - 1
 
 

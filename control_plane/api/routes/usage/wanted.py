@@ -21,7 +21,9 @@ from read_models.usage.periods import Bill, OpenPeriod, Period, Piece
 
 @dataclass(frozen=True, slots=True)
 class WantedUsage:
-    """What a request wants: which usage, from when and until when (None: now), or of which period."""
+    """The usage that a request selects: by the filter `which`, in the range from `begin` (None: the first usage) to
+    `end` (None: now), or in the billing period `period`.
+    """
 
     which: UsageFilter
     begin: datetime | None
@@ -99,8 +101,8 @@ Wanted = Annotated[WantedUsage, Depends(_wanted)]
 
 
 async def bill_of(conn: AsyncConnection, clock: Clock, wanted: WantedUsage) -> Bill:
-    """Return the bill that a request wants; a range ends at most now. All queries of the connection see the same state
-    afterwards. Raises `UnknownName` for a period that is not closed.
+    """Return the bill of the usage that a request selects. A range with an end in the future ends now. All later
+    queries of the connection read the same snapshot. Raises `UnknownName` for a billing period that does not exist.
     """
     await conn.execution_options(isolation_level="REPEATABLE READ")
     now = await clock(conn)
@@ -112,7 +114,7 @@ async def bill_of(conn: AsyncConnection, clock: Clock, wanted: WantedUsage) -> B
 
 
 async def named_period(conn: AsyncConnection, name: str, now: datetime) -> Period | OpenPeriod:
-    """Return the closed period with this name, or the open one. Raises `UnknownName`."""
+    """Return the closed billing period with this name, or the open period for the name `open`. Raises `UnknownName`."""
     if name == OPEN_PERIOD:
         return await periods.open_period(conn, now)
     found = await periods.find(conn, name)
@@ -123,7 +125,7 @@ async def named_period(conn: AsyncConnection, name: str, now: datetime) -> Perio
 
 
 async def bill_of_period(conn: AsyncConnection, period: Period | OpenPeriod, now: datetime) -> Bill:
-    """Return the bill of a period, of the open one until now."""
+    """Return the bill of a billing period. The bill of the open period has the usage until `now`."""
     if isinstance(period, OpenPeriod):
         return periods.bill_of_open(period, now)
     previous = await periods.numbered(conn, period.number - 1)
