@@ -1,7 +1,7 @@
 """Filter of lists by a part of the id: its beginning, or its beginning and its end, as lists shorten ids.
 
 A beginning is a range of the index of the ids. Ids of allocations begin with the time of the request: many have the
-same beginning, and the end tells them apart. The end is compared only with those of the newest `MOST_COMPARED` ids of
+same beginning, and the end distinguishes them. The end is compared only with those of the newest `MOST_COMPARED` ids of
 the range, so that the time of a request is bounded.
 """
 
