@@ -80,6 +80,10 @@ Correlations = Annotated[
         "--correlation", help="Only events with this correlation id; repeatable.", show_default=False
     ),
 ]
+EventIds = Annotated[
+    list[str] | None,
+    typer.Option("--id", help="Only the event with this id; repeatable.", show_default=False),
+]
 AllocationId = Annotated[str, typer.Argument(metavar="ALLOCATION", help="Id of an allocation, alc-...")]
 NodeId = Annotated[str, typer.Argument(metavar="NODE", help="Id of a node, such as lab-a.")]
 Why = Annotated[

@@ -474,6 +474,7 @@ def event_filters(
     projects: Sequence[str] | None = None,
     actors: Sequence[str] | None = None,
     correlations: Sequence[str] | None = None,
+    ids: Sequence[str] | None = None,
 ) -> Params:
     """Return the parameters `filters` of `events` and `watch_events`. An event is returned if it is after the cursor
     `after` and has, for each other filter that is given, one of the values of the filter.
@@ -484,6 +485,7 @@ def event_filters(
         "project": projects,
         "actor": actors,
         "correlation": correlations,
+        "id": ids,
     }
     return {"after": after, **{name: values or None for name, values in named.items()}}
 
@@ -649,6 +651,7 @@ def erase_project(name: str, reason: str) -> Call[Project]:
 
 def access_log(
     *,
+    request_id: str | None = None,
     principal: str | None = None,
     route: str | None = None,
     method: str | None = None,
@@ -663,6 +666,7 @@ def access_log(
     list them from the lowest position in the access log. Only requests after the position `after` are listed.
     """
     which: dict[str, str | int | None] = {
+        "request_id": request_id,
         "principal": principal,
         "route": route,
         "method": method,

@@ -47,8 +47,14 @@ def device(raw: str) -> str:
 
 
 async def _address(conn: AsyncConnection, name: str, upto: Position) -> list[Holding]:
-    """Return the past and present holders of an address, in any layer-2 domain or subnet."""
-    return await holders_by_suffix(conn, "mac" if ":" in name else "ip", name, upto=upto)
+    """Return the past and present holders of an address: the slots that had it, in any layer-2 domain or subnet; of a
+    public address, the nodes that had it, and the allocations that had it as a whole.
+    """
+    if ":" in name:
+        return await holders_by_suffix(conn, "mac", name, upto=upto)
+    own = await holders_by_suffix(conn, "ip", name, upto=upto)
+    public = [await holders_of_claim(conn, Claim(kind, name), upto=upto) for kind in ("public", "port")]
+    return sorted([*own, *(each for found in public for each in found)], key=lambda each: each.position)
 
 
 async def _mapping(conn: AsyncConnection, name: str, upto: Position) -> list[Holding]:

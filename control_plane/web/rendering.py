@@ -56,7 +56,7 @@ _NOTATIONS: Final = {
         (r"(.+)/([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", r"PCI device \2 of node \1"),
         (r"(tcp|udp)/(.+):(\d+)", r"\1 port \3 of address \2"),
     ),
-    ("holders", "stream"): ((r"(slot|allocation)-(.+)", r"\1 \2"),),
+    ("holders", "stream"): ((r"(slot|allocation|node)-(.+)", r"\1 \2"),),
 }
 """How fields that have a notation of the ledger are shown: patterns of their values by the names in their paths."""
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -94,7 +94,7 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _WORDS_OF_UNITS: Final = {"d": "day", "h": "hour", "min": "minute", "s": "second"}
 _TONES: Final = {
     "good": (
-        "active", "free", "enrolled", "done", "ok", "ready", "offered", "published", "bound", "suitable", "sealed", "closed",
+        "active", "free", "enrolled", "done", "completed", "ok", "ready", "offered", "published", "bound", "suitable", "sealed", "closed",
         "equal", "live", "allowed", "connected",
     ),
     "busy": (

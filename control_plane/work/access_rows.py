@@ -194,6 +194,7 @@ async def prune(conn: Writer, kept: Retention) -> int:
 class AccessFilter:
     """Which rows of the access log a query returns. None: any value. The times limit the arrival of the request."""
 
+    request_id: str | None = None
     principal: str | None = None
     route: str | None = None
     method: str | None = None
@@ -208,7 +209,7 @@ class AccessFilter:
     def conditions(self) -> list[sa.ColumnElement[bool]]:
         equal = {
             access.c[name]: value
-            for name in ("principal", "route", "method", "outcome", "source")
+            for name in ("request_id", "principal", "route", "method", "outcome", "source")
             if (value := getattr(self, name)) is not None
         }
         times = [] if self.begin is None else [access.c.opened_at >= self.begin]

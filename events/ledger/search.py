@@ -1,4 +1,4 @@
-"""Search for events by attributes of their envelopes: stream, type, project, actor, correlation id.
+"""Search for events by attributes of their envelopes: stream, type, project, actor, correlation id, id.
 
 The ledger has one index by position and one by stream, and gets no others: each would cost every append. So streams are
 read by their index, between the versions that each stream had at the reader's positions. For all other attributes
@@ -40,12 +40,18 @@ class EventAttributes(NamedTuple):
     project: ProjectId | None
     actor: str
     correlation_id: UUID
+    id: UUID
 
 
 def attributes_of(recorded: Recorded[Fact]) -> EventAttributes:
     cause = recorded.cause
     return EventAttributes(
-        recorded.stream, name_of(recorded.fact), cause.project, cause.actor, cause.correlation_id
+        recorded.stream,
+        name_of(recorded.fact),
+        cause.project,
+        cause.actor,
+        cause.correlation_id,
+        recorded.event_id,
     )
 
 
@@ -59,6 +65,7 @@ class EventFilter(NamedTuple):
     projects: frozenset[ProjectId] = frozenset()
     actors: frozenset[str] = frozenset()
     correlations: frozenset[UUID] = frozenset()
+    ids: frozenset[UUID] = frozenset()
 
     @property
     def everything(self) -> bool:
@@ -68,7 +75,14 @@ class EventFilter(NamedTuple):
         return all(not named or found in named for named, found in zip(self, traits, strict=True))
 
     def condition(self) -> sa.ColumnElement[bool]:
-        columns = (event.c.stream_id, event.c.type, event.c.project, event.c.actor, event.c.correlation_id)
+        columns = (
+            event.c.stream_id,
+            event.c.type,
+            event.c.project,
+            event.c.actor,
+            event.c.correlation_id,
+            event.c.event_id,
+        )
         named = zip(columns, self, strict=True)
         return sa.and_(sa.true(), *(column.in_(sorted(values)) for column, values in named if values))
 

@@ -168,10 +168,11 @@ def test_access_log_list_sends_its_filters(plane: ScriptedPlane, sliceplane: Run
     plane.script("GET /v1/access-log", page())
     outcome = sliceplane(
         *("access-log", "list", "--principal", "key:ci-1a2b", "--method", "POST", "--outcome", "open"),
-        *("--from", "2026-01-02T03:04:05Z", "--after", "7"),
+        *("--request", "req-1", "--from", "2026-01-02T03:04:05Z", "--after", "7"),
     )
     assert "no matching requests" in outcome.out
     assert parse_qs(urlsplit(plane.received[0].path).query) == {
+        "request_id": ["req-1"],
         "principal": ["key:ci-1a2b"],
         "method": ["POST"],
         "outcome": ["open"],

@@ -338,7 +338,7 @@ def test_history_diff_without_events_in_the_range_reports_that_there_are_none(
     ("words", "code", "reason"),
     [
         (("show", "ingress", "tcp/203.0.113.7:443"), 1, "no ingress rule"),
-        (("show", "address", "203.0.113.7"), 1, "no slot had address"),
+        (("show", "address", "203.0.113.7"), 1, "no slot or node had address"),
         (("show", "allocation", "alc-nonsense"), 1, "not a valid allocation id"),
         (("show", "node", "n1", "--at", "2999-01-01T00:00:00Z"), 1, "is in the future"),
         (("show", "pigeon", "n1"), 2, "pigeon"),

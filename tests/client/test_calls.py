@@ -90,7 +90,7 @@ def made(name: str, function: Callable[..., Any]) -> Iterator[Call[Any] | ListCa
         if parameter.name == "body":
             arguments["body"] = EXAMPLES["body"][name]
         elif parameter.name == "filters":
-            names = ("streams", "types", "projects", "actors", "correlations")
+            names = ("streams", "types", "projects", "actors", "correlations", "ids")
             every: dict[str, Any] = {each: ["x"] for each in names}
             arguments["filters"] = calls.event_filters(after="1.1", **every)
         elif parameter.name == "limit":

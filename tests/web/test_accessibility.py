@@ -30,6 +30,7 @@ def test_no_page_violates_a_rule_of_axe(
         task = admin.get("/tasks").json()["items"][0]["id"]
         verification = admin.post("/verifications").json()["id"]
         key = admin.get("/keys").json()["items"][0]["id"]
+        request = admin.get("/access-log?method=POST").json()["items"][0]["request_id"]
     create_account(running_plane, "batch", "auditor")
     own = f"/allocations/{running.id}"
     paths = (
@@ -38,7 +39,7 @@ def test_no_page_violates_a_rule_of_axe(
         f"{own}/display?slot=0", f"{own}/terminal?slot=0", "/access/console-sessions", "/tasks",
         f"/tasks/{task}", f"/history?kind=allocation&name={running.id}&compared=position:12", "/events", "/events/14",
         "/usage", "/usage/entries", "/usage/periods/open", "/usage/periods/open/close", "/reservations", "/projects",
-        "/projects/default", "/projects/default/limits", "/skus", "/images", "/search?q=absent", "/absent",
+        "/projects/default", "/projects/default/limits", "/skus", "/images", "/search?q=absent", "/search?q=node:n1", f"/requests/{request}", "/absent",
         f"/bulk/allocations?action=release&item={running.id}&item=absent", "/bulk/nodes?action=cordon&item=n1",
         "/access/keys", f"/access/keys/{key}", f"/access/keys/{key}/rotate", "/access/service-accounts",
         "/access/service-accounts/batch", "/access/sessions", "/access/new/issue-key", "/projections",

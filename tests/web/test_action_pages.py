@@ -72,6 +72,32 @@ def test_ingress_is_opened_and_closed_and_a_refused_form_keeps_what_was_entered(
     assert admin.open(f"{own}/ingress/ing-absent/close").status == 404
 
 
+def test_search_and_history_find_an_ingress_rule_by_its_id_and_port_and_the_node_with_a_public_address(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    with running.plane.client() as client:
+        rule = {"protocol": "tcp", "port": 8080}
+        ingress = client.post(f"/allocations/{running.id}/ingress", json=rule).json()
+        assert client.post("/projects", json={"id": "foreign"}).is_success
+    place = f"{ingress['public_address']}:{ingress['public_port']}"
+    history = f"/ui/history?kind=ingress&name=tcp%2F{place.replace(':', '%3A')}"
+    for text in (ingress["id"], place, f"tcp/{place}"):
+        assert admin.open("/search", q=text).path == history, text
+    by_id = admin.open("/history", kind="ingress", name=ingress["id"])
+    assert (by_id.status, running.id in by_id.text) == (200, True)
+    assert admin.open("/history", kind="ingress", name="ing-" + "7" * 26).status == 404
+    form = admin.open("/history", kind="ingress")
+    assert "tcp/203.0.113.1:29690 or ing-…" in form.attributes("input", "placeholder")
+    assert "such as tcp/203.0.113.1:29690" in admin.open("/history", kind="ingress", name=place).text
+    node = admin.open("/search", q="203.0.113.9")
+    assert node.path == "/ui/history?kind=address&name=203.0.113.9"
+    assert "held by node n1" in node.text
+    owner = logged_in(running.plane, issue(running.plane, "finder", projects=["default"]).secret)
+    assert owner.open("/search", q=ingress["id"]).path == f"/ui/allocations/{running.id}"
+    other = logged_in(running.plane, issue(running.plane, "foreign", projects=["foreign"]).secret)
+    assert "Nothing that you may read" in other.open("/search", q=ingress["id"]).text
+
+
 def test_form_of_an_action_shows_it_as_commands_with_the_entered_values(
     running: RunningAllocation, admin: Browser
 ) -> None:

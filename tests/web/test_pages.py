@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from control_plane.web.moments import api_moment
-from tests.api.access.principals import Key, create_project, issue
+from tests.api.access.principals import Key, create_account, create_project, issue
 from tests.api.api_process import api_process
 from tests.api.node import KEY, admit, allocate
 from tests.api.reporting import RunningAllocation
@@ -381,6 +381,68 @@ def test_search_finds_a_resource_by_id_name_and_address(admin: Browser, running:
         assert (page.status, page.path) == (200, path)
     for text in ("absent", "9" * 18, "9" * 19):
         assert "Nothing that you may read" in admin.open("/search", q=text).text
+
+
+def test_search_finds_events_requests_sessions_callers_and_addresses_in_every_form_only_for_callers_that_may_read_them(
+    admin: Browser, running: RunningAllocation, keys: dict[str, Key]
+) -> None:
+    plane, own = running.plane, f"/allocations/{running.id}"
+    create_account(plane, "batch", "auditor")
+    with plane.client() as client:
+        [session] = client.get("/sessions?limit=1&order=desc").json()["items"]
+        verification = client.post("/verifications").json()["id"]
+        [event, *_] = client.get(f"{own}/events").json()["items"]
+        refused = client.get("/nodes/absent").json()["request_id"]
+        console = client.post(f"{own}/console-sessions", json={"kind": "serial"}).json()["id"]
+    request = next(each for each in event["reason"].split() if each.startswith("req-"))
+    mac, key = running.slot["mac_address"], keys["owner"].id
+    history = f"/ui/history?kind=address&name={mac.replace(':', '%3A')}"
+    found = {
+        event["id"]: f"/ui/events/{event['position']}",
+        event["correlation_id"]: f"/ui/events?correlation={event['correlation_id']}",
+        request: f"/ui/requests/{request}",
+        refused: f"/ui/requests/{refused}",
+        verification: f"/ui/verifications/{verification}",
+        session["id"]: f"/ui/access/sessions?session={session['id']}",
+        console: f"/ui/events?stream=console-{console}",
+        key: f"/ui/access/keys/{key}",
+        "batch": "/ui/access/service-accounts/batch",
+        "service-account:batch": "/ui/access/service-accounts/batch",
+        mac.upper().replace(":", "-"): history,
+        ".".join(mac.replace(":", "")[each : each + 4] for each in (0, 4, 8)): history,
+    }
+    for text, path in found.items():
+        page = admin.open("/search", q=text)
+        assert (page.status, page.path) == (200, path), text
+    several = admin.open("/search", q="node:n1")
+    assert {"/ui/nodes/n1", "/ui/events?actor=node%3An1"} <= {*several.attributes("a", "href")}
+    assert "Node n1" in several.text
+    owner, other = logged_in(plane, keys["owner"].secret), logged_in(plane, keys["other"].secret)
+    for text in (event["id"], event["correlation_id"], request, console):
+        assert owner.open("/search", q=text).path == found[text], text
+        assert "Nothing that you may read" in other.open("/search", q=text).text, text
+    unknown = (
+        "req-" + "0" * 32,
+        "req-" + "f" * 32,
+        "ing-" + "7" * 26,
+        "f" * 8 + "-ffff-4fff-8fff-" + "f" * 12,
+        "key:x",
+    )
+    for text in (*unknown, "203.0.113.77", "203.0.113.77:80", "999.0.0.1:80", "n1/0000:1b:00.0"):
+        assert "Nothing that you may read" in admin.open("/search", q=text).text, text
+    for text in (refused, verification, session["id"], key, "batch", mac, "key:x"):
+        assert "Nothing that you may read" in owner.open("/search", q=text).text, text
+    page, limited = admin.open(f"/requests/{request}"), owner.open(f"/requests/{request}")
+    assert "POST /v1/allocations" in page.text
+    assert "completed status 202" in page.text
+    assert "Access log" not in limited.text
+    for each in (page, limited):
+        assert f"/ui/events/{event['position']}" in each.attributes("a", "href")
+    assert "unknown_name" not in page.text
+    assert other.open(f"/requests/{request}").status == 404
+    assert admin.open("/requests/absent").status == 404
+    only = admin.open("/access/sessions", session=session["id"]).text
+    assert {*re.findall(r"ses-\w{26}", only)} == {session["id"]}
 
 
 def test_search_finds_an_allocation_and_a_task_by_the_shortened_id(

@@ -85,6 +85,7 @@ Correlations = Annotated[
         "correlation", "Only events with these correlation ids, which all events caused by one request share."
     ),
 ]
+Ids = Annotated[list[UUID], _several("id", "Only the events with these ids.")]
 After = Annotated[
     str | None,
     Query(
@@ -101,11 +102,22 @@ LastEventId = Annotated[
 
 
 def pick(
-    streams: Streams, types: Types, projects: Projects, actors: Actors, correlations: Correlations
+    *,
+    streams: Streams,
+    types: Types,
+    projects: Projects,
+    actors: Actors,
+    correlations: Correlations,
+    ids: Ids,
 ) -> EventFilter:
     """Build the event filter from the query parameters."""
     return EventFilter(
-        frozenset(streams), frozenset(types), frozenset(projects), frozenset(actors), frozenset(correlations)
+        frozenset(streams),
+        frozenset(types),
+        frozenset(projects),
+        frozenset(actors),
+        frozenset(correlations),
+        frozenset(ids),
     )
 
 

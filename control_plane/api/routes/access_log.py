@@ -60,6 +60,9 @@ def _text(description: str) -> Any:
 
 def _which(
     *,
+    request_id: Annotated[
+        str | None, _text("Only the request with this id, such as that of an event or a problem.")
+    ] = None,
     principal: Annotated[str | None, _text("Only requests of this principal, such as `key:ci-1a2b`.")] = None,
     route: Annotated[str | None, _text("Only requests of this route, such as `/v1/nodes/{node}`.")] = None,
     method: Annotated[str | None, _text("Only requests with this method, such as `POST`.")] = None,
@@ -68,7 +71,13 @@ def _which(
     to: Annotated[Time, timed("to", "Only requests that arrived until this time")] = None,
 ) -> AccessFilter:
     return AccessFilter(
-        principal=principal, route=route, method=method, source=source, begin=time_of(from_), end=time_of(to)
+        request_id=request_id,
+        principal=principal,
+        route=route,
+        method=method,
+        source=source,
+        begin=time_of(from_),
+        end=time_of(to),
     )
 
 

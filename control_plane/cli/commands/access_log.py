@@ -18,6 +18,10 @@ commands = typer.Typer(no_args_is_help=True)
 def list_requests(
     context: typer.Context,
     *,
+    request: Annotated[
+        str | None,
+        typer.Option(help="Only the request with this id, such as that of an error.", metavar="ID"),
+    ] = None,
     principal: Annotated[
         str | None, typer.Option(help="Only requests of this principal, such as key:ci-0c1d2e3f4a5b.")
     ] = None,
@@ -48,6 +52,7 @@ def list_requests(
 ) -> None:
     """List the requests that the API has received, newest first, with principal, source and outcome."""
     which = calls.access_log(
+        request_id=request,
         principal=principal,
         route=route,
         method=method,

@@ -9,6 +9,7 @@ from control_plane.cli.options import (
     After,
     AllProjects,
     Correlations,
+    EventIds,
     Output,
     Projects,
     Streams,
@@ -61,6 +62,7 @@ def list_events(
     project: Projects = None,
     actor: Actors = None,
     correlation: Correlations = None,
+    id_: EventIds = None,
     since: From = None,
     to: To = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of events, oldest first.")] = 200,
@@ -76,6 +78,7 @@ def list_events(
             projects=_projects(current, project, every=all_projects),
             actors=actor,
             correlations=correlation,
+            ids=id_,
         )
         show_events(current, calls.events(filters, since=since, to=to), limit)
 
@@ -90,6 +93,7 @@ def follow(
     project: Projects = None,
     actor: Actors = None,
     correlation: Correlations = None,
+    id_: EventIds = None,
     all_projects: AllProjects = False,
     output: Output = Format.TABLE,
 ) -> None:
@@ -105,6 +109,7 @@ def follow(
             projects=_projects(current, project, every=all_projects),
             actors=actor,
             correlations=correlation,
+            ids=id_,
         )
         screen = current.screen
         following = Following(

@@ -1,6 +1,6 @@
 """Pages of access: API keys, service accounts and sessions."""
 
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -83,8 +83,11 @@ async def show_service_account(visit: Visit) -> Response:
 async def show_sessions(visit: Visit) -> Response:
     chosen = {"state": visit.query("state") or "active", "actor": visit.query("actor")}
     query = {**chosen, "state": None if chosen["state"] == "any" else chosen["state"]}
+    session = visit.query("session")
     listed, delay = await both(
-        visit.get("sessions", cursor=visit.query("cursor"), limit=_LISTED, order="desc", **query),
+        visit.get("sessions", cursor=visit.query("cursor"), limit=_LISTED, order="desc", **query)
+        if session is None
+        else _only(visit, session),
         _delay(visit),
     )
     return visit.render(
@@ -92,10 +95,16 @@ async def show_sessions(visit: Visit) -> Response:
         sessions=listed["items"],
         delay=delay,
         next_cursor=listed["next_cursor"],
-        chosen=chosen,
+        chosen={**chosen, "state": "any" if session else chosen["state"]},
+        session=session,
         states=("active", "ended", "expired", "any"),
         ending=SESSION_ACTIONS["end"],
     )
+
+
+async def _only(visit: Visit, session: str) -> dict[str, Any]:
+    """Return a list with one session, in the form of the API."""
+    return {"items": [await visit.get("sessions", session)], "next_cursor": None}
 
 
 async def _delay(visit: Visit) -> float:

@@ -10,11 +10,20 @@ from starlette.responses import Response
 
 from control_plane.web.cookies import ROOT
 from control_plane.web.pages.holdings import holdings
+from control_plane.web.pages.ids_in_events import INGRESS, claim_of, reservation_of
 from control_plane.web.rendering import field_names, fields_of, holds_slots
 from control_plane.web.timeline import read_seal
 from control_plane.web.visits import Visit, both, nothing, problem, see_other
 
-KINDS: Final = ("allocation", "node", "slot", "address", "ingress", "device")
+KINDS: Final = {
+    "allocation": "alc-…",
+    "node": "n1",
+    "slot": "n1/0",
+    "address": "10.0.0.5, 52:54:00:12:34:56 or a public address",
+    "ingress": "tcp/203.0.113.1:29690 or ing-…",
+    "device": "n1/0000:1b:00.0",
+}
+"""The kinds of resources with the form of their names."""
 _CHANGES: Final = 100
 _STREAMS: Final = frozenset({"allocation", "node", "slot"})
 """Kinds of resources that have a stream of events of their own."""
@@ -55,7 +64,7 @@ class Difference(NamedTuple):
 
 
 async def show(visit: Visit) -> Response:
-    kind, name = visit.query("kind") or KINDS[0], visit.query("name")
+    kind, name = visit.query("kind") or next(iter(KINDS)), visit.query("name")
     if kind not in KINDS:
         message = f"unknown kind {kind!r}; choose one of {', '.join(KINDS)}"
         raise problem(
@@ -68,6 +77,8 @@ async def show(visit: Visit) -> Response:
     values: dict[str, Any] = {"kind": kind, "kinds": KINDS, "name": name, "chosen": chosen}
     if name is None:
         return visit.render("history.html", found=None, changes=None, **values)
+    if kind == "ingress" and INGRESS.fullmatch(name) and (reservation := await reservation_of(visit, name)):
+        return see_other(visit.url(name=claim_of(reservation)))
     # The API parses the name behind the kind as the rest of its path, so a slash of a slot's name stays one.
     resource = ("history", kind, *name.split("/"))
     found, changes, first, compared_to, seal = await both(

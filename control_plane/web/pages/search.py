@@ -1,19 +1,24 @@
 """Search for a resource by its id, name, address or position, at a time if one follows: `10.1.0.12 yesterday`. Of the
 id of an allocation or a task, the form in which lists shorten it is enough, or its beginning.
+
+A text has one or more of the forms in `_FORMS`. The API decides whether a resource exists, and whether the caller may
+read it.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from starlette.responses import Response
 
 from control_plane.web.calls import Refusal, url_of
 from control_plane.web.cookies import ROOT
 from control_plane.web.moments import api_moment
-from control_plane.web.rendering import in_path
+from control_plane.web.pages import requests
+from control_plane.web.pages.ids_in_events import INGRESS, REQUEST, claim_of, event_with_id, reservation_of
 from control_plane.web.visits import Visit, see_other
 
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}")
@@ -25,24 +30,118 @@ _SHORT: Final = {
 """Parts of ids that name resources: the list of the API that finds them, which is also that of the console."""
 _MOST: Final = 20
 """Number of resources with the same part of their ids that are listed."""
-_ADDRESS: Final = re.compile(r"\d{1,3}(\.\d{1,3}){3}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
-_SLOT: Final = re.compile(r"[a-z0-9-]+/\d+")
-_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,62})")
+_IPV4: Final = r"\d{1,3}(?:\.\d{1,3}){3}"
+_MAC: Final = re.compile(
+    r"(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}|[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}", re.IGNORECASE
+)
+"""A MAC address with colons, hyphens or dots. The API has it with colons."""
+_NAME: Final = re.compile(
+    rf"(?!(?:(?:alc|con|ing|req|ses)-[0-9a-z]{{26,32}}|{_UUID.pattern}|{_IPV4})$)[a-z0-9][a-z0-9.-]{{0,62}}"
+)
+"""A name that is neither an id nor an address: each name costs a request per kind of resource."""
 _BEFORE_TIME: Final = re.compile(r"^(?:at |\+ ?)", re.IGNORECASE)
-_POSITION: Final = re.compile(r"(?:position:)?(?P<number>[1-9]\d{0,18})", re.ASCII)
+_NOT_FOUND: Final = (
+    HTTPStatus.FORBIDDEN,  # a caller that is limited to projects may not read the history of an address
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+)
 
 
-class _Candidate(NamedTuple):
-    """A resource that the text may name: the API path that finds it, and its page in the console. `past` is the page
-    that shows the resource at a time; None: it has no past. `name` is its id if the text is a part of it.
+class _Form(NamedTuple):
+    """A form of texts, and what a text of this form names: a resource that the API returns at `path`, and its page.
+    Both are templates: `{0}` is the text, and `{1}` and the following are the groups of the pattern. A single group is
+    the name of the resource, without the word before it. With a `query`, the API returns a list: it must not be empty,
+    unless its search has not ended, which the page continues.
+
+    `time` is the parameter by which the page shows the past; None: it has no past. `scope` is None if every caller may
+    read such resources of its own.
     """
 
     title: str
-    scope: str
-    path: tuple[str, ...]
+    pattern: re.Pattern[str]
+    scope: str | None
+    path: str
     page: str
-    past: str | None = None
-    name: str = ""
+    time: str | None = None
+    query: Mapping[str, str] = {}
+
+
+async def _event(visit: Visit, name: str) -> str | None:
+    event = await event_with_id(visit, name)
+    return None if event is None else f"/events/{event['position']}"
+
+
+async def _ingress(visit: Visit, name: str) -> str | None:
+    """Return the history of an ingress rule; for callers that may not read it, the allocation with the rule."""
+    reservation = await reservation_of(visit, name)
+    if reservation is None:
+        return None
+    if visit.user["projects"] is not None:
+        return f"/allocations/{reservation['data']['allocation_id']}"
+    return url_of("/history", {"kind": "ingress", "name": claim_of(reservation)})
+
+
+async def _request(visit: Visit, name: str) -> str | None:
+    row, events = await requests.found(visit, name)
+    return f"/requests/{name}" if row or events else None
+
+
+class _Id(NamedTuple):
+    """A form of ids that no path of the API has: `find` returns the page of the resource, None if there is none."""
+
+    title: str
+    pattern: re.Pattern[str]
+    scope: str | None
+    find: Callable[[Visit, str], Awaitable[str | None]]
+    time: str | None = None
+
+
+_PORT: Final = rf"({_IPV4}:\d{{1,5}})"
+_ACTOR: Final = re.compile(r"(?:key|service-account|user|node):\S{1,299}")
+_NEWEST: Final = {"limit": "1", "order": "desc"}
+_FORMS: Final[tuple[tuple[_Form | _Id, ...], ...]] = (
+    (
+        _Form("Allocation", _ALLOCATION, "allocations:read", "allocations/{0}", "/allocations/{0}", "at"),
+        _Form("Task", _UUID, "tasks:read", "tasks/{0}", "/tasks/{0}"),
+        _Form("Verification", _UUID, "fleet:read", "verifications/{0}", "/verifications/{0}"),
+        _Form("Address", re.compile(_IPV4), "events:read", "history/address/{0}", "/history?kind=address&name={0}", "at"),
+        _Form("Address", _MAC, "events:read", "history/address/{0}", "/history?kind=address&name={0}", "at"),
+        _Form("Ingress rule (tcp)", re.compile(rf"(?:tcp/)?{_PORT}"), "events:read", "history/ingress/tcp/{1}", "/history?kind=ingress&name=tcp%2F{1}", "at"),
+        _Form("Ingress rule (udp)", re.compile(rf"(?:udp/)?{_PORT}"), "events:read", "history/ingress/udp/{1}", "/history?kind=ingress&name=udp%2F{1}", "at"),
+        _Form("Device", re.compile(r"([a-z0-9-]+)/([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE), "events:read", "history/device/{1}/{2}", "/history?kind=device&name={0}", "at"),
+        _Form("Slot", re.compile(r"([a-z0-9-]+)/(\d+)"), "fleet:read", "nodes/{1}/slots/{2}", "/history?kind=slot&name={0}", "at"),
+        _Form("Login", re.compile(r"ses-[0-9a-z]{26}"), None, "sessions/{0}", "/access/sessions?session={0}"),
+        _Form("Events of console session", re.compile(r"con-[0-9a-z]{26}"), "events:read", "events", "/events?stream=console-{0}", "to", {"stream": "console-{0}", **_NEWEST}),
+        _Form("API key", re.compile(r"(?:key:)?([a-z][a-z0-9-]{0,31}-[0-9a-f]{12})"), "access:read", "keys/{1}", "/access/keys/{1}"),
+        _Form("Service account", re.compile(rf"(?:service-account:)?({_NAME.pattern})"), "access:read", "service-accounts/{1}", "/access/service-accounts/{1}"),
+        _Form("Events by", _ACTOR, "events:read", "events", "/events?actor={0}", "to", {"actor": "{0}", **_NEWEST}),
+        _Form("Event", re.compile(r"(?:position:)?([1-9]\d{0,18})", re.ASCII), "events:read", "events/{1}/causes", "/events/{1}"),
+        _Form("Node", re.compile(rf"(?:node:)?({_NAME.pattern})"), "fleet:read", "nodes/{1}", "/nodes/{1}", "at"),
+        _Form("Project", _NAME, "projects:read", "projects/{0}", "/projects/{0}", "at"),
+        _Form("SKU", _NAME, "catalogue:read", "skus/{0}", "/skus#{0}", "at"),
+        _Form("Image", _NAME, "catalogue:read", "images/{0}", "/images#{0}", "at"),
+        _Form("Billing period", _NAME, "usage:read", "usage/periods/{0}", "/usage/periods/{0}"),
+        _Id("Ingress rule", INGRESS, "events:read", _ingress, "at"),
+        _Id("Request", REQUEST, None, _request),
+    ),
+    (
+        _Form("Events with correlation id", _UUID, "events:read", "events", "/events?correlation={0}", "to", {"correlation": "{0}", **_NEWEST}),
+        _Id("Event", _UUID, "events:read", _event),
+    ),
+)  # fmt: skip
+"""The forms of texts. Those of the second group are compared only if the text names nothing of the first one: the
+correlation id of a task is the id of the task, and the ledger has no index of the ids of events.
+"""
+
+
+class _Found(NamedTuple):
+    """A resource that the text names, and its page; `name` is its id if the text is a part of it. `time` is the
+    parameter by which the page shows the past; None: it has no past.
+    """
+
+    title: str
+    name: str
+    page: str
+    time: str | None = None
 
 
 async def show(visit: Visit) -> Response:
@@ -53,33 +152,71 @@ async def show(visit: Visit) -> Response:
     if time and at is None:
         code = HTTPStatus.UNPROCESSABLE_ENTITY
         return visit.render("search.html", code, text=text, found=(), entered=entered, unreadable=time)
-    found = [each for each in _candidates(text) if visit.allows(each.scope) and await _exists(visit, each)]
-    found += await _shortened(visit, text)
+    found = await _named(visit, text) + await _shortened(visit, text)
     if len(found) == 1:
         return see_other(_page_at(found[0], at))
-    pages = [(f"{each.title} {each.name or text}", _page_at(each, at)) for each in found]
+    pages = [(f"{each.title} {each.name}", _page_at(each, at)) for each in found]
     more = len(found) >= _MOST
     return visit.render("search.html", text=text, found=pages, more=more, entered=entered, unreadable=None)
 
 
 def _split(entered: str) -> tuple[str, str]:
-    """Split the text of a search into a name and a time. The word `at`, or a `+`, before the time is removed."""
+    """Split the text of a search into a name and a time. The word `at`, or a `+`, before the time is removed. A MAC
+    address gets the form of the API.
+    """
     text, _, time = " ".join(entered.split()).partition(" ")
+    if _MAC.fullmatch(text):
+        digits = re.sub(r"[:.-]", "", text).lower()
+        text = ":".join(digits[each : each + 2] for each in range(0, len(digits), 2))
     return text, _BEFORE_TIME.sub("", time)
 
 
-def _page_at(candidate: _Candidate, at: str | None) -> str:
+def _page_at(found: _Found, at: str | None) -> str:
     """Return the page of a resource, at a time if it has a past."""
-    if at is None or candidate.past is None:
-        return f"{ROOT}{candidate.page}"
-    page, marked, anchor = candidate.past.partition("#")
+    if at is None or found.time is None:
+        return f"{ROOT}{found.page}"
+    page, marked, anchor = found.page.partition("#")
     joined = "&" if "?" in page else "?"
-    return f"{ROOT}{page}{joined}{url_of('', {'at': at})[1:]}{marked}{anchor}"
+    return f"{ROOT}{page}{joined}{url_of('', {found.time: at})[1:]}{marked}{anchor}"
 
 
-async def _shortened(visit: Visit, text: str) -> list[_Candidate]:
+async def _named(visit: Visit, text: str) -> list[_Found]:
+    """Return what the text names as a whole."""
+    for group in _FORMS:
+        found = list[_Found]()
+        for form in group:
+            match = form.pattern.fullmatch(text)
+            if match is None or not (form.scope is None or visit.allows(form.scope)):
+                continue
+            try:
+                page = await (
+                    form.find(visit, text) if isinstance(form, _Id) else _page_of(visit, form, match)
+                )
+            except Refusal as refusal:
+                if refusal.status not in _NOT_FOUND:
+                    raise
+                continue
+            if page is not None:
+                name = match[1] if form.pattern.groups == 1 else text
+                found.append(_Found(form.title, name, page, form.time))
+        if found:
+            return found
+    return []
+
+
+async def _page_of(visit: Visit, form: _Form, match: re.Match[str]) -> str | None:
+    """Return the page of the resource that a text of a form names; None if the API does not return it."""
+    parts = (match[0], *match.groups())
+    query = {name: each.format(*parts) for name, each in form.query.items()}
+    answer = await visit.try_get(*(each.format(*parts) for each in form.path.split("/")), **query)
+    if answer is None or (form.query and not answer["items"] and answer["next_cursor"] is None):
+        return None
+    return form.page.format(*(quote(each, safe="") for each in parts))
+
+
+async def _shortened(visit: Visit, text: str) -> list[_Found]:
     """Return the newest resources with an id of which the text is a part."""
-    found: list[_Candidate] = []
+    found: list[_Found] = []
     if _ALLOCATION.fullmatch(text) or _UUID.fullmatch(text):
         return found
     for title, (path, pattern) in _SHORT.items():
@@ -93,54 +230,6 @@ async def _shortened(visit: Visit, text: str) -> list[_Candidate]:
             ):  # a name that only looks like a part of an id
                 continue
             raise
-        for name in (each["id"] for each in listed["items"]):
-            page = f"/{path}/{name}"
-            past = page if title == "Allocation" else None
-            found.append(_Candidate(title, f"{path}:read", (path, name), page, past, name))
+        time = "at" if title == "Allocation" else None
+        found += [_Found(title, each["id"], f"/{path}/{each['id']}", time) for each in listed["items"]]
     return found
-
-
-async def _exists(visit: Visit, candidate: _Candidate) -> bool:
-    try:
-        return await visit.try_get(*candidate.path) is not None
-    except Refusal as refusal:
-        # A caller that is limited to projects may not read the history of an address.
-        if refusal.status in (403, 422):
-            return False
-        raise
-
-
-def _candidates(text: str) -> Iterator[_Candidate]:
-    if _ALLOCATION.fullmatch(text):
-        yield _with_past("Allocation", "allocations:read", ("allocations", text), f"/allocations/{text}")
-    elif _UUID.fullmatch(text):
-        yield _Candidate("Task", "tasks:read", ("tasks", text), f"/tasks/{text}")
-    elif _ADDRESS.fullmatch(text):
-        yield _with_past("Address", "events:read", ("history", "address", text), _history("address", text))
-    elif _SLOT.fullmatch(text):
-        node, index = text.split("/")
-        page = f"/nodes/{in_path(node)}/slots/{index}"
-        yield _Candidate("Slot", "fleet:read", ("nodes", node, "slots", index), page, _history("slot", text))
-    else:
-        yield from _named(text)
-
-
-def _named(text: str) -> Iterator[_Candidate]:
-    """Yield the event with this position, and the resources with this name, which may be a number too."""
-    if position := _POSITION.fullmatch(text):
-        number = position["number"]
-        yield _Candidate("Event", "events:read", ("events", number, "causes"), f"/events/{number}")
-    if _NAME.fullmatch(text):
-        yield _with_past("Node", "fleet:read", ("nodes", text), f"/nodes/{in_path(text)}")
-        yield _with_past("Project", "projects:read", ("projects", text), f"/projects/{in_path(text)}")
-        yield _with_past("SKU", "catalogue:read", ("skus", text), f"/skus#{in_path(text)}")
-        yield _with_past("Image", "catalogue:read", ("images", text), f"/images#{in_path(text)}")
-
-
-def _with_past(title: str, scope: str, path: tuple[str, ...], page: str) -> _Candidate:
-    """Return a candidate with a page that also shows the past."""
-    return _Candidate(title, scope, path, page, page)
-
-
-def _history(kind: str, name: str) -> str:
-    return url_of("/history", {"kind": kind, "name": name})

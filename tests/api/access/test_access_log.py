@@ -243,6 +243,7 @@ def test_access_log_filters_select_rows_by_each_field_and_by_time(shared_plane: 
         return [row["request_id"] for row in listed(shared_plane, **own, **which)]
 
     assert found() == ids
+    assert found(request_id=ids[1]) == ids[1:2]
     assert found(method="POST") == ids[2:]
     assert found(route="/v1/projects/{project}") == ids[:2]
     assert found(outcome="refused") == ids[:1]

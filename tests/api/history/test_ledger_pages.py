@@ -81,12 +81,14 @@ async def list_positions(engine: AsyncEngine, events: Sequence[Recorded[Fact]], 
             await checkpoints.begin(conn, projection, upto)
 
 
-def some_filter(chance: random.Random) -> EventFilter:
+def some_filter(chance: random.Random, ids: Sequence[UUID]) -> EventFilter:
     def some(values: Sequence[Any]) -> frozenset[Any]:
         return frozenset(chance.sample(values, chance.choice([0, 0, 1, min(2, len(values))])))
 
     correlations: list[UUID] = [correlation_of(each) for each in ALLOCATIONS]
-    return EventFilter(some(STREAMS), some(TYPES), some(PROJECTS), some(ACTORS), some(correlations))
+    return EventFilter(
+        some(STREAMS), some(TYPES), some(PROJECTS), some(ACTORS), some(correlations), some(ids)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -100,7 +102,7 @@ async def test_pages_of_filtered_events_contain_every_matching_event_once_and_in
     await list_positions(engine, recorded, chance.choice(recorded[1:]).position)
     past = Past(engine)
     for _ in range(15):
-        pick, limit = some_filter(chance), chance.choice([3, 20, 250])
+        pick, limit = some_filter(chance, [each.event_id for each in recorded]), chance.choice([3, 20, 250])
         begin, upto = sorted(chance.choices([each.position for each in recorded], k=2))
         matching = [
             each for each in recorded if begin < each.position <= upto and pick.takes(attributes_of(each))

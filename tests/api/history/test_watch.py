@@ -78,6 +78,7 @@ def test_event_filters_return_only_matching_events(running_plane: RunningPlane) 
         "type": "node.registered",
         "actor": second["actor"],
         "correlation": second["correlation_id"],
+        "id": second["id"],
     }
     for name, value in picks.items():
         matching = [

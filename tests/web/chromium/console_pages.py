@@ -105,6 +105,7 @@ TESTED_ELSEWHERE: Final = {
     "GET /allocations/{allocation}/watch": "test_in_chromium",
     "GET /allocations/{allocation}/serial-log": "test_hostile_evidence: it waits for the answer of a node",
     "GET /usage/export": "test_usage_pages: it is a file",
+    "GET /requests/{request}": "test_pages: a caller sees the parts that it may read",
     "POST /allocations/new": "test_every_action",
     "POST /allocations/new/preview": "test_islands",
     "POST /allocations/{allocation}/console-sessions": "test_console_page",

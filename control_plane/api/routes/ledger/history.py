@@ -49,8 +49,9 @@ router = APIRouter(prefix="/v1/history", tags=["history"], responses=PROBLEMS, r
 
 
 class Kind(StrEnum):
-    """A kind of resource that has a history. The name of an `address` is a MAC or IPv4 address of a slot, the name of
-    an `ingress` is the value that the ingress rule claims, and the name of a `device` is `<node>/<PCI address>`.
+    """A kind of resource that has a history. The name of an `address` is a MAC or IPv4 address of a slot, or a public
+    IPv4 address of a node; the name of an `ingress` is the value that the ingress rule claims, such as
+    `tcp/203.0.113.1:29690`, and the name of a `device` is `<node>/<PCI address>`.
     """
 
     ALLOCATION = "allocation"
@@ -208,9 +209,9 @@ def _subject(kind: Kind, name: str) -> Subject:
 
 def _unknown(kind: Kind, name: str, position: Position) -> UnknownName:
     reason = {
-        Kind.ADDRESS: f"no slot had address {name} reserved up to position {position}",
+        Kind.ADDRESS: f"no slot or node had address {name} up to position {position}",
         Kind.DEVICE: f"no slot was granted PCI device {name} up to position {position}",
-        Kind.INGRESS: f"no ingress rule {name} existed up to position {position}",
+        Kind.INGRESS: f"no ingress rule {name} existed up to position {position}; the name of a rule is the value that it claims, such as tcp/203.0.113.1:29690",
     }.get(kind, f"no {kind} named {name} existed up to position {position}")
     return UnknownName(Objection(f"unknown_{kind}", reason))
 
