@@ -137,6 +137,11 @@ def test_nodes_are_cordoned_with_one_reason_and_opened_again(fleet: Fleet, admin
         assert HOSTILE in admin.open(f"/nodes/{name}").text
     assert HOSTILE not in admin.open("/nodes/n2").text
 
+    again = admin.open(preview_of("cordon", "n1", "n2", of="/bulk/nodes"))
+    assert offered(again) == {"item": ["n2"], "left_out": ["n1"]}
+    assert "the node is cordoned already ● enrolled" in again.text
+    assert "Not possible: the node is cordoned already" in admin.open("/nodes/n1/cordon").text
+    assert "/ui/nodes/n1/cordon" not in admin.open("/nodes/n1").attributes("a", "href")
 
 @pytest.mark.parametrize(
     "query", ["action=stop", "action=explode&item=a", "action=drain&item=a", "action=stop&" + "&".join(f"item={n}" for n in range(51))],
