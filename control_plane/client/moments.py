@@ -14,14 +14,16 @@ _PART: Final = re.compile(r"(\d+) ?([smhdw])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _UTC: Final = re.compile(r" ?(?:utc|z)$", re.ASCII)
 _DAYS: Final = {"today": 0, "yesterday": 1}
+_WHOLE_DAYS_AGO: Final = {"now": 0, "yesterday": 1}
+"""Words that are times by themselves, each with the number of days before now."""
 _SHORT_HOUR: Final = re.compile(r" (\d:)", re.ASCII)
 
 
 def parse_moment(text: str, now: datetime, zone: tzinfo | None) -> str | None:
     """Return a time or position in the format of the API, such as `2026-11-28T10:00:00Z`; None if the text is neither.
 
-    `10m ago`, `-10m` and `yesterday` are relative to `now`. `zone` applies to a time without a zone, and to the days of
-    `yesterday 10:00` and `today 10:00`; None is the local time of this machine.
+    `10m ago`, `-10m` and `yesterday` are relative to `now`, and the text `now` is this time. `zone` applies to a time
+    without a zone, and to the days of `yesterday 10:00` and `today 10:00`; None is the local time of this machine.
     """
     words = " ".join(text.lower().split())
     if POSITION.fullmatch(words):
@@ -34,8 +36,8 @@ def parse_moment(text: str, now: datetime, zone: tzinfo | None) -> str | None:
 
 
 def _time_ago(words: str, now: datetime) -> datetime | None:
-    if words == "yesterday":
-        return now - timedelta(days=1)
+    if words in _WHOLE_DAYS_AGO:
+        return now - timedelta(days=_WHOLE_DAYS_AGO[words])
     ago = _AGO.fullmatch(words)
     if ago is None or not (ago[1] or ago[3]):
         return None

@@ -65,7 +65,9 @@ class Action(NamedTuple):
     """Words of the command line behind `sliceplane`, for the words that name the resource and the form."""
     fields: tuple[Field, ...] = ()
     dangerous: bool = False
+    """A dangerous action has the field `REASON` or `asks_name`."""
     asks_name: bool = False
+    """Its form asks for the name of the resource, to confirm the action."""
     preposition: str = ""
     """Word between the title and the resource in headings, such as `of` in `Renew lease of allocation`."""
     facts: Callable[[Visit, View], Awaitable[Mapping[str, Any]]] | None = None
@@ -303,6 +305,22 @@ def by_scope(visit: Visit, *actions: str, scope: str) -> View:
     allowed = visit.allows(scope)
     reason = {} if allowed else {"code": "scope_missing", "reason": f"the scope {scope} is missing"}
     return {each: {"allowed": allowed, **reason} for each in actions}
+
+
+def without_repeated(view: View, kind: str, done: Mapping[str, str]) -> View:
+    """Return the view of a resource, changed so that an action that was carried out already is not allowed, such as
+    the cordon of a cordoned node. The API accepts such a request, but it changes nothing. `done` are the states that
+    follow from these actions, by their names in `allowed_actions`.
+    """
+    allowed = dict(view["allowed_actions"] or {})
+    for name, state in done.items():
+        if allowed.get(name, {}).get("allowed"):
+            allowed[name] = {
+                "allowed": False,
+                "code": None,
+                "reason": f"{kind} {view['id']} is {state} already",
+            }
+    return {**view, "allowed_actions": allowed or None}
 
 
 def seconds(amount: str, unit: str, factor: int) -> int:

@@ -1,16 +1,20 @@
 """The requests of a page as commands of the command line `sliceplane` and of curl, to copy.
 
-The commands contain no secret: the shell takes the API key from the variable SLICEPLANE_API_KEY.
+The commands contain no secret: the shell takes the API key from the variable SLICEPLANE_API_KEY. A browser can trust a
+CA that curl does not know, so over HTTPS, the shell takes a file with the CA from SLICEPLANE_CA if that is set.
 """
 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 
 from control_plane.web.calls import Query, path_of, url_of
+
+_CA: Final = '${SLICEPLANE_CA:+--cacert} ${SLICEPLANE_CA:+"$SLICEPLANE_CA"}'
+"""Nothing while the variable is not set. These are two expansions, because zsh does not split one into words."""
 
 
 class Command(NamedTuple):
@@ -40,6 +44,8 @@ def _curl(
     request: Request, method: str, path: Sequence[str], query: Query, body: Mapping[str, Any] | None
 ) -> str:
     words = ["curl --silent --show-error --fail-with-body"]
+    if request.url.scheme == "https":
+        words.append(_CA)
     if path[-1] == "watch":
         words.append("--no-buffer")
     if method != "GET":

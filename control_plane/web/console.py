@@ -186,7 +186,7 @@ def _page(path: str, show: Page, method: str = "GET") -> Route:
     async def respond(request: Request) -> Response:
         secret = request.cookies.get(SESSION)
         if secret is None:
-            return _to_login(request, "")
+            return _to_login(request, "needed")
         request.state.visit = visit = await _visit_of(request, secret)
         return _to_login(request, "ended") if visit is None else await show(visit)
 
@@ -226,7 +226,7 @@ class _Watch:
         request = Request(scope, receive)
         secret = request.cookies.get(SESSION)
         if secret is None:
-            await _to_login(request, "ended")(scope, receive, send)
+            await _to_login(request, "needed")(scope, receive, send)
             return
         path = path_of("allocations", scope["path_params"]["allocation"], "watch")
         url = url_of(path, {"after": request.query_params.get("after")})
@@ -235,12 +235,12 @@ class _Watch:
 
 
 def _to_login(request: Request, notice: str) -> Response:
-    """Return the redirection to the login page, which returns to the requested page afterwards."""
+    """Return the redirection to the login page, which returns to the requested page afterwards. A form has the address
+    of the page that shows it.
+    """
     wanted = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
-    query = {"next": wanted} if request.method in ("GET", "HEAD") else {}
-    response = RedirectResponse(
-        f"{ROOT}/login?{urlencode({**query, **({'notice': notice} if notice else {})})}", HTTPStatus.SEE_OTHER
-    )
+    query = urlencode({"next": wanted, "notice": notice})
+    response = RedirectResponse(f"{ROOT}/login?{query}", HTTPStatus.SEE_OTHER)
     delete_cookie(response, SESSION)
     return response
 

@@ -37,6 +37,7 @@ from control_plane.web.visits import Visit, read_form, see_other
 LABEL: Final = "web console"
 """Label of the sessions that the console starts."""
 _NOTICES: Final = {
+    "needed": "This browser is not logged in, or was logged out. Log in to open the page.",
     "ended": "The session has ended or expired. Log in again.",
     "left": "You are logged out.",
 }

@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -191,11 +191,16 @@ def fact(value: Any) -> Markup | str:
     return moment(text) if _TIME.fullmatch(text) else text
 
 
-def relative(raw: str | None) -> str:
-    """Return a time of the API relative to now, such as `in 2 h` or `5 min ago`; empty if there is none."""
-    if raw is None:
+@pass_context
+def relative(context: Mapping[str, Any], raw: str | None) -> str:
+    """Return a time of the API relative to the time that the page shows, such as `in 2 h` or `5 min ago`; an empty text
+    if there is none, and on a page that shows the state at a position of the ledger, of which the time is not known.
+    """
+    at = context["at"]
+    if raw is None or (at is not None and _TIME.fullmatch(at) is None):
         return ""
-    left = (datetime.fromisoformat(raw) - datetime.now(UTC)).total_seconds()
+    shown = datetime.now(UTC) if at is None else datetime.fromisoformat(at)
+    left = (datetime.fromisoformat(raw) - shown).total_seconds()
     return f"in {span(left)}" if left > 0 else f"{span(-left)} ago"
 
 

@@ -20,6 +20,7 @@ from control_plane.web.rendering import page
 
 MOST_FORM_BYTES: Final = 256 * 1024
 _MOST_FIELDS: Final = 100
+_PRESENT: Final = "now"
 NOTICES: Final = {
     "stop": "The stop was requested.",
     "start": "The start was requested.",
@@ -125,7 +126,7 @@ class Visit:
     @property
     def at(self) -> str | None:
         """The past moment that the page shows, in the format of the API; None: the present."""
-        return self.moment("at")
+        return None if (self.query("at") or "").lower() == _PRESENT else self.moment("at")
 
     def query(self, name: str) -> str | None:
         """Return a query parameter of the page without surrounding white space; None if it is missing or empty."""

@@ -9,6 +9,7 @@ from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
 from tests.web.browsing import Browser, Page, logged_in
+from tests.web.chromium.console_pages import FORMS
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,8 @@ def test_ingress_is_opened_and_closed_and_a_refused_form_keeps_what_was_entered(
     assert f"/ui{close}" in opened.attributes("a", "href")
     form = admin.open(close)
     assert f"sliceplane allocations ingress remove {running.id} {ingress['id']}" in commands(form)
-    assert "It was closed." in admin.submit(close).text
+    assert "not_confirmed" in admin.submit(close).text
+    assert "It was closed." in admin.submit(close, confirm=ingress["id"][-6:]).text
     assert running.view()["ingress"][0]["state"] == "withdrawn"
     assert admin.open(f"{own}/ingress/ing-absent/close").status == 404
 
@@ -98,6 +100,17 @@ def test_search_and_history_find_an_ingress_rule_by_its_id_and_port_and_the_node
     assert "Nothing that you may read" in other.open("/search", q=ingress["id"]).text
 
 
+def test_every_dangerous_action_asks_for_a_reason_or_for_the_name() -> None:
+    actions = [each for form in FORMS for each in form.resource.actions.values()]
+    asking = [
+        each
+        for each in actions
+        if each.asks_name or any(it.name == "reason" and it.required for it in each.fields)
+    ]
+    assert [each.title for each in actions if each.dangerous and each not in asking] == []
+    assert [each.title for each in actions if each.asks_name and not each.dangerous] == []
+
+
 def test_form_of_an_action_shows_it_as_commands_with_the_entered_values(
     running: RunningAllocation, admin: Browser
 ) -> None:
@@ -115,7 +128,9 @@ def test_form_of_an_action_shows_it_as_commands_with_the_entered_values(
         found = commands(admin.open(path))
         assert command in found, (path, found)
         assert any(each.startswith("curl ") and "$SLICEPLANE_API_KEY" in each for each in found)
-    [curl] = [each for each in commands(admin.open(f"{own}/renew?hours=2")) if each.startswith("curl")]
+    renew = admin.open(f"{own}/renew?hours=2")
+    assert "curl takes the API key from the variable SLICEPLANE_API_KEY." in renew.text
+    [curl] = [each for each in commands(renew) if each.startswith("curl")]
     assert "--data-raw '{\"lease_seconds\": 7200}'" in curl
 
 

@@ -77,7 +77,9 @@ def test_preview_changes_nothing_and_offers_only_allowed_items_with_the_reason_o
     reason = refused["reason"].replace(f"allocation {placed}", "the allocation")
     assert f"{reason} (code {refused['code']})" in page.text
     assert "alc-absent" in page.text
-    assert f"sliceplane allocations stop {fleet.active[0]}" in page.attributes("button", "data-copy")
+    cli, curl = page.attributes("button", "data-copy")
+    assert cli == f"sliceplane allocations stop {fleet.active[0]}"
+    assert curl.endswith(f"/v1/allocations/{fleet.active[0]}/stop")
     assert plane.last_position() == position
 
 
@@ -135,6 +137,11 @@ def test_nodes_are_cordoned_with_one_reason_and_opened_again(fleet: Fleet, admin
     assert "Cordon: 2 of 2 nodes done" in done.text
     for name in ("n1", "n3"):
         assert HOSTILE in admin.open(f"/nodes/{name}").text
+    again = admin.open(preview_of("cordon", "n1", "n2", of="/bulk/nodes"))
+    assert offered(again) == {"item": ["n2"], "left_out": ["n1"]}
+    assert "the node is cordoned already ● enrolled" in again.text
+    assert "Not possible: the node is cordoned already" in admin.open("/nodes/n1/cordon").text
+    assert "/ui/nodes/n1/cordon" not in admin.open("/nodes/n1").attributes("a", "href")
     assert HOSTILE not in admin.open("/nodes/n2").text
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from control_plane.web.moments import api_moment
+from control_plane.web.rendering import relative
 
 _NOW = datetime(2026, 11, 28, 12, 30, 5, 250000, tzinfo=UTC)
 
@@ -13,6 +14,7 @@ _NOW = datetime(2026, 11, 28, 12, 30, 5, 250000, tzinfo=UTC)
     ("entered", "sent"),
     [
         ("yesterday", "2026-11-27T12:30:05Z"),
+        ("Now", "2026-11-28T12:30:05Z"),
         ("3h ago", "2026-11-28T09:30:05Z"),
         ("10 minutes ago", "2026-11-28T12:20:05Z"),
         ("2 Weeks  ago", "2026-11-14T12:30:05Z"),
@@ -45,3 +47,15 @@ def test_time_that_a_user_enters_is_converted_to_the_format_of_the_api(entered: 
 )  # fmt: skip
 def test_text_that_is_neither_a_time_nor_a_position_is_not_converted(text: str) -> None:
     assert api_moment(text, _NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("shown_at", "shown"),
+    [
+        ("2026-11-27T10:00:00Z", "in 2\xa0h"),
+        ("2026-11-28T13:00:00Z", "1\xa0d\xa01\xa0h ago"),
+        ("position:120", ""),
+    ],
+)
+def test_relative_time_on_a_page_of_the_past_counts_from_the_shown_time(shown_at: str, shown: str) -> None:
+    assert relative({"at": shown_at}, "2026-11-27T12:00:00Z") == shown

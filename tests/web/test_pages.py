@@ -270,6 +270,12 @@ def test_action_that_is_not_allowed_is_disabled_with_the_reason_and_refused_if_i
     )
     assert running.plane.last_position() == position
     assert f"/ui{own}/release" in owner.open(own).attributes("a", "href")
+    for path in ("/", "/allocations", "/allocations/new"):
+        shown = auditor.open(path)
+        assert "the scope allocations:write is missing (code scope_missing)" in shown.text
+        assert "disabled" in str([found for tag, found in shown.tags if tag == "button"])
+        assert "/ui/allocations/new" not in shown.attributes("a", "href")
+        assert "scope_missing" not in owner.open(path).text
 
 
 def test_page_shows_the_ssh_line_and_commands_of_an_active_allocation(
@@ -314,6 +320,10 @@ def test_page_of_the_past_shows_the_state_then_and_offers_no_action(
     assert "allocation.placed" in page.text
     assert "allocation.activated" not in page.text
     assert page.attributes("div", "data-live") == []
+    listed = admin.open(f"/allocations?at=position:{running.plane.last_position()}").text
+    assert re.search(r"n1/0 20\d\d-\d\d-\d\d ", listed), "the end of the lease, and not the time until it"
+    present = admin.open("/history?kind=node&name=n1&at=now")
+    assert (present.status, "State as of" in present.text) == (200, False)
     unread = admin.open(f"/allocations/{running.id}?at=tomorrow")
     assert (unread.status, "State as of" in unread.text) == (422, False)
     assert "'tomorrow' is not a time or position" in unread.text
@@ -528,6 +538,17 @@ def test_form_creates_an_allocation_once_and_a_refusal_keeps_what_was_entered(
     }  # fmt: skip
     preview = admin.submit("/allocations/new", **fields, preview="yes")
     assert (preview.status, "It would get n2/0" in preview.text, "curl" in preview.text) == (200, True, True)
+    assert "No limit applies" in preview.text
+    with plane.client() as client:
+        limits = {"slots": 3, "memory_mib": 1, "budget_per_month": "900", "max_lease_seconds": 7200}
+        assert client.put("/projects/default/limits", json=limits).is_success
+        limited = admin.submit("/allocations/new", **fields, preview="yes").text
+        assert client.put("/projects/default/limits", json={}).is_success
+    assert re.search(
+        r"Memory of default ▲ exceeded [\d.]+ GiB [\d.]+ GiB 0.000977 GiB Slots of default 1 1 3 ", limited
+    )
+    assert "Longest lease of default – 0.5 hours 2 hours" in limited
+    assert re.search(r"Budget per calendar month of default [\d.<]+ [\d.<]+ 900.00", limited)
     refused = admin.submit("/allocations/new", **{**fields, "slot_count": "9"})
     assert (refused.status, "no_suitable_slot" in refused.text, KEY in refused.text) == (409, True, True)
     assert admin.submit("/allocations/new", **{**fields, "labels": "team"}).status == 422
@@ -547,7 +568,15 @@ def test_form_creates_an_allocation_once_and_a_refusal_keeps_what_was_entered(
         f"{stop['reason'].replace(f'allocation {name}', 'the allocation')} (code {stop['code']})"
         in created.text
     )
-    assert admin.submit(f"/allocations/{name}/stop").status == 409
+    assert "not_confirmed" in admin.submit(f"/allocations/{name}/stop").text
+    assert admin.submit(f"/allocations/{name}/stop", confirm=name[-6:]).status == 409
+    [task] = [
+        each for each in admin.open("/tasks?node=n2").attributes("a", "href") if each.startswith("/ui/tasks/")
+    ]
+    for path in (task.removeprefix("/ui"), "/nodes/n2"):
+        assert "data-in-progress" in admin.open(path).response.text, (
+            "the page is refreshed until the task has ended"
+        )
     assert admin.submit(f"/allocations/{name}/renew", hours="x").status == 422
     assert "not_confirmed" in admin.submit(f"/allocations/{name}/release").text
     released = admin.submit(f"/allocations/{name}/release", confirm=name[-6:])

@@ -47,7 +47,11 @@ def test_overview_states_that_the_slots_over_time_are_not_available_while_their_
     append_unknown_event(running_plane)
     until(lambda: notice in admin.open("/").text, "the overview states that its read model lags")
     page = admin.open("/")
-    assert (page.status, "Slots in the last 24 hours" in page.text, "Last changes" in page.text) == (
+    assert (
+        page.status,
+        "Slots in the last 24 hours" in page.text,
+        "Important changes in the last hour" in page.text,
+    ) == (
         200,
         False,
         True,

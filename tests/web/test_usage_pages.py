@@ -111,6 +111,7 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
     assert f"/ui/events/{closed['position']}" in page.attributes("a", "href")
     shown = admin.open("/usage/periods/first")
     assert closed["total"]["slot_seconds"] in shown.text
+    assert re.search(r"Total \d+\.\d\d USD ", shown.text), "amounts have two decimals"
     assert close(running.plane, "first", begin, end).is_success
 
 
@@ -193,9 +194,19 @@ def test_reservation_is_set_changed_and_removed_by_an_admin_only(
 
     owner = logged_in(plane, issue(plane, "owner", projects=["red"]).secret)
     assert "lab.small 3" in owner.open("/reservations").text
-    assert not [each for each in owner.open("/reservations").attributes("a", "href") if "reserve?" in each]
+    listed = owner.open("/reservations")
+    assert not [
+        each for each in listed.attributes("a", "href") if "reserve" in each.removeprefix("/ui/reservations")
+    ]
+    assert "Change… Remove…" in listed.text
+    assert "Reserve slots…" in listed.text
+    assert "role_missing" in listed.text
     assert owner.submit("/projects/red/reserve", sku="lab.small", slots="9").status == 403
-    assert admin.submit("/projects/red/unreserve", sku="lab.small").status == 200
+    past = admin.open("/projects/red?at=now-").status, admin.open("/projects/red?at=1s+ago").text
+    assert (past[0], "role_missing" in past[1], "Only an admin" in past[1]) == (422, False, False)
+    assert "Change…" not in past[1]
+    assert "not_confirmed" in admin.submit("/projects/red/unreserve", sku="lab.small").text
+    assert admin.submit("/projects/red/unreserve", sku="lab.small", confirm="red").status == 200
     assert reserved() == []
 
 

@@ -118,7 +118,7 @@ ACTIONS: Final = {
         "Stop", "stop",
         "The slices are stopped and become unreachable. Slots, disks, addresses and the lease are kept: the lease still"
         " ends at its time, and the slots are still metered.",
-        plain("POST", "stop"), words("allocations", "stop"), dangerous=True,
+        plain("POST", "stop"), words("allocations", "stop"), dangerous=True, asks_name=True,
     ),
     "start": Action(
         "Start", "start", "The slices are started in the same slots, with their disks and addresses.", plain("POST", "start"), words("allocations", "start"),
@@ -165,7 +165,7 @@ INGRESS_ACTIONS: Final = {
         "Close ingress", "close",
         "Connections through the ingress end. Its public address or port can be reserved again once its node has proved"
         " that it was removed.",
-        plain("DELETE"), words("allocations", "ingress", "remove"), dangerous=True,
+        plain("DELETE"), words("allocations", "ingress", "remove"), dangerous=True, asks_name=True,
     ),
 }  # fmt: skip
 

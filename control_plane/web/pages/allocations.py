@@ -45,6 +45,7 @@ async def show_list(visit: Visit) -> Response:
         states=STATES,
         bulk=offered(ALLOCATIONS),
         selecting=by_scope(visit, "select", scope="allocations:write")["select"],
+        creating=by_scope(visit, "create", scope="allocations:write")["create"],
     )
 
 

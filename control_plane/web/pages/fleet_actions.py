@@ -10,12 +10,14 @@ from control_plane.web.actions import (
     Action,
     Call,
     Field,
+    Names,
     Resource,
     View,
     Words,
     plain,
     whole,
     with_reason,
+    without_repeated,
     words,
 )
 from control_plane.web.rendering import in_path, linked
@@ -56,6 +58,15 @@ async def _holders(visit: Visit, node: View) -> Mapping[str, Any]:
         "Slots in use": f"{len(held)} of {len(slots)}",
         f"Allocations ({len(holders)})": Markup("<br>").join(holders),
     }
+
+
+def with_effective_actions(node: View) -> View:
+    """Return the view of a node, changed so that a cordon of a cordoned node is not allowed."""
+    return without_repeated(node, "node", {} if node["cordoned"] is None else {"cordon": "cordoned"})
+
+
+async def _node(visit: Visit, names: Names) -> View:
+    return with_effective_actions(await visit.get("nodes", names["node"]))
 
 
 NODE_ACTIONS: Final = {
@@ -144,6 +155,7 @@ NODE: Final = Resource(
     },
     label=lambda names: names["node"],
     words=lambda names: (names["node"],),
+    load=_node,
 )  # fmt: skip
 SLOT: Final = Resource(
     "slot", SLOT_ACTIONS,

@@ -1,17 +1,17 @@
 """Form that creates an allocation, with a live preview of its placement, price and quotas."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
-from control_plane.web.actions import invalid, seconds, whole
+from control_plane.web.actions import by_scope, invalid, seconds, whole
 from control_plane.web.calls import Refusal
 from control_plane.web.commands import Command, command_of
 from control_plane.web.cookies import ROOT
-from control_plane.web.rendering import in_path
+from control_plane.web.rendering import LIMIT_LABELS, in_path
 from control_plane.web.visits import Form, Visit, both, nothing, see_other
 
 _DEFAULTS: Final = {
@@ -50,9 +50,19 @@ class Preview(NamedTuple):
     refused: Mapping[str, Any] | None
     price: tuple[Decimal, Decimal] | None
     """Price of the allocation per hour, and until the end of its lease."""
-    budget: Mapping[str, Any] | None
-    """Budget of the project, if it has one."""
+    limits: Sequence["LimitUse"]
     command: Command | None
+
+
+class LimitUse(NamedTuple):
+    """A limit of a project or caller, its `holder`, with what is used of it and what a request would add."""
+
+    holder: str
+    name: str
+    used: str | int | None
+    requested: str | int
+    limit: str | int
+    is_exceeded: bool
 
 
 async def show(visit: Visit) -> Response:
@@ -92,22 +102,77 @@ async def _preview(visit: Visit, form: Form) -> Preview:
     try:
         body = _body(form)
         # Placement may choose none of the other SKUs, so the price is that of the chosen one.
-        placement, sku, project = await both(
+        placement, sku, project, caller = await both(
             visit.send("POST", "placements", "preview", body=body),
             visit.try_get("skus", body["sku"]) if body["sku"] else nothing(),
             visit.try_get("projects", body.get("project", _DEFAULT_PROJECT))
             if visit.allows("projects:read")
             else nothing(),
+            visit.get("principals", "limits") if visit.allows("access:read") else nothing(),
         )
     except Refusal as refusal:
         if refusal.status == HTTPStatus.UNAUTHORIZED:
             raise
-        return Preview(None, refusal.problem, None, None, None)
+        return Preview(None, refusal.problem, None, (), None)
     command = command_of(
         visit.request, "As a command", cli=(), method="POST", path=("allocations",), body=body
     )
     price = None if sku is None else _price(sku["price_per_hour"], body)
-    return Preview(placement, None, price, project and project["budget"], command)
+    requested = {} if sku is None or price is None else _amounts(sku, body, price)
+    limits = _limits(placement["exceeded"], _holders(project, caller), requested)
+    return Preview(placement, None, price, [*limits], command)
+
+
+def _holders(
+    project: Mapping[str, Any] | None, caller: Mapping[str, Any] | None
+) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield the project and the caller of a request, as far as the caller may read them: the name, limits and use."""
+    if project is not None:
+        committed = project["budget"] and project["budget"]["committed"]
+        yield project["id"], project["limits"], {**(project["used"] or {}), "budget_per_month": committed}
+    if caller is not None:
+        yield caller["actor"], caller["limits"], caller["used"]
+
+
+def _limits(
+    exceeded: Sequence[Mapping[str, Any]],
+    holders: Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]],
+    requested: Mapping[str, Any],
+) -> Iterator[LimitUse]:
+    """Yield the limits of a request: first those that it would exceed, as the API returns them."""
+    for each in exceeded:
+        yield LimitUse(
+            each["holder"],
+            each["limit_name"],
+            each["used"],
+            each["requested"],
+            each["limit"],
+            is_exceeded=True,
+        )
+    known = {(each["holder"], each["limit_name"]) for each in exceeded}
+    for holder, limits, used in holders:
+        for name in LIMIT_LABELS:
+            if limits.get(name) is not None and name in requested and (holder, name) not in known:
+                yield LimitUse(holder, name, used.get(name), requested[name], limits[name], is_exceeded=False)
+
+
+def _amounts(
+    sku: Mapping[str, Any], body: Mapping[str, Any], price: tuple[Decimal, Decimal]
+) -> Mapping[str, Any]:
+    """Return what an allocation adds to each limit. Of a budget, this is the price of the whole lease."""
+    count = body["slot_count"]
+    return {
+        "slots": count,
+        "gpus": count * sku["gpu_count"],
+        "vcpus": count * sku["vcpus"],
+        "memory_mib": count * sku["memory_mib"],
+        "public_addresses": 0,
+        "public_ports": 0,
+        "waiting_requests": 1 if "wait_for_capacity" in body else 0,
+        "max_lease_seconds": body["lease_seconds"],
+        "price_per_hour": price[0],
+        "budget_per_month": price[1],
+    }
 
 
 def _price(per_slot: str, body: Mapping[str, Any]) -> tuple[Decimal, Decimal]:
@@ -141,6 +206,7 @@ async def _page(
         refused=refused,
         preview=preview,
         labels=_FIELDS,
+        allowed=by_scope(visit, "create", scope="allocations:write")["create"],
     )
 
 

@@ -10,7 +10,8 @@ from control_plane.web.actions import by_scope
 from control_plane.web.bulk import offered
 from control_plane.web.commands import Command, command_of
 from control_plane.web.pages.bulk_actions import NODES
-from control_plane.web.pages.fleet_actions import NODE_ACTIONS, SLOT_ACTIONS
+from control_plane.web.pages.fleet_actions import NODE_ACTIONS, SLOT_ACTIONS, with_effective_actions
+from control_plane.web.pages.tasks import UNFINISHED
 from control_plane.web.timeline import read_seal, timeline_of
 from control_plane.web.visits import Visit, both, nothing
 
@@ -71,7 +72,7 @@ def _command(visit: Visit, chosen: Mapping[str, str | None]) -> Command:
 
 async def show(visit: Visit) -> Response:
     name, at = visit.request.path_params["node"], visit.at
-    node = await visit.get("nodes", name, at=at)
+    node = with_effective_actions(await visit.get("nodes", name, at=at))
     slots, drift, tasks, events, seal = await both(
         visit.get("slots", node=name, limit=_SLOTS_OF_NODE, at=at),
         visit.get("nodes", name, "drift", at=at),
@@ -89,7 +90,12 @@ async def show(visit: Visit) -> Response:
         tasks=None if tasks is None else tasks["items"],
         events=None if events is None else timeline_of(visit, events["items"], seal),
         actions=NODE_ACTIONS,
+        in_progress=node["state"] == "enrolled" and _has_unfinished(tasks),
     )
+
+
+def _has_unfinished(tasks: Mapping[str, Any] | None) -> bool:
+    return tasks is not None and any(each["state"] in UNFINISHED for each in tasks["items"])
 
 
 async def show_slot(visit: Visit) -> Response:

@@ -1,18 +1,23 @@
-"""Overview: what needs attention, and what changed last. Parts that the caller may not read are left out."""
+"""Overview: what needs attention, and what changed in the last hour, without the parts that the caller may not read."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
+from control_plane.web.actions import by_scope
 from control_plane.web.capacity_chart import charts
 from control_plane.web.rendering import obstacle
+from control_plane.web.timeline import IMPORTANT
 from control_plane.web.visits import Visit, both, nothing
 
 COUNTED: Final = 50
 """Number of the newest allocations that the overview counts by state."""
 _SHOWN: Final = 8
+_CHANGES: Final = 15
+"""Number of the newest important events that the overview shows."""
 _NODES_BLOCKED: Final = {
     "unreachable": "/ui/nodes?state=unreachable",
     "resyncing": "/ui/nodes?state=resyncing",
@@ -42,13 +47,16 @@ class Concern(NamedTuple):
 
 async def show(visit: Visit) -> Response:
     fleet, own = visit.allows("fleet:read"), visit.allows("allocations:read")
+    since = f"{datetime.now(UTC) - timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
     status, drift, capacity, allocations, tasks, events = await both(
         visit.get("status") if fleet else nothing(),
         visit.get("drift") if fleet else nothing(),
         visit.get_if_available("capacity", "history") if fleet else nothing(),
         visit.get("allocations", limit=COUNTED) if own else nothing(),
         visit.get("tasks", state="failed", limit=_SHOWN) if visit.allows("tasks:read") else nothing(),
-        visit.get("events", order="desc", limit=15) if visit.allows("events:read") else nothing(),
+        visit.get("events", order="desc", limit=_CHANGES, type=sorted(IMPORTANT), **{"from": since})
+        if visit.allows("events:read")
+        else nothing(),
     )
     states = _states(allocations)
     concerns = None if status is None else await _concerns(visit, status, states.get("failed", 0))
@@ -63,9 +71,11 @@ async def show(visit: Visit) -> Response:
         capacity=None if capacity is None else charts(capacity, status["blocked_slots"]["by_sku"]),
         allocations=None if allocations is None else allocations["items"][:_SHOWN],
         states=states,
+        creating=by_scope(visit, "create", scope="allocations:write")["create"],
         counted=COUNTED if allocations and allocations["next_cursor"] is not None else None,
         tasks=None if tasks is None else tasks["items"],
-        events=None if events is None else events["items"],
+        changes=events,
+        since=since,
     )
 
 

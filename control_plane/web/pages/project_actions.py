@@ -24,7 +24,7 @@ from control_plane.web.actions import (
     whole,
     words,
 )
-from control_plane.web.rendering import LIMIT_LABELS, LIMIT_UNITS, amount, in_path, in_unit, quantity
+from control_plane.web.rendering import LIMIT_LABELS, LIMIT_UNITS, in_path, in_unit, money, quantity
 from control_plane.web.visits import Form, Visit, both, nothing
 
 _PRICES: Final = ("price_per_hour", "budget_per_month")
@@ -161,7 +161,7 @@ PROJECT_ACTIONS: Final = {
         "Remove reservation", "set_limits",
         "The slots are no longer kept from other projects. Its allocations keep their slots.",
         _unreserve, lambda name, form: ("reservations", "remove", *name, form.text("sku")),
-        fields=(_SKU,), dangerous=True, preposition="of",
+        fields=(_SKU,), dangerous=True, asks_name=True, preposition="of",
         choices=lambda view: {"sku": tuple(each["sku"] for each in view["reservations"])},
     ),
     "limits": Action(
@@ -288,7 +288,7 @@ PERIOD: Final = Resource(
     facts=lambda view: {
         "Begins": view["starts_at"],
         "Month ends": _end_of(view),
-        "Usage so far": f"{amount(view['total']['price'])} {view['currency']}",
+        "Usage so far": Markup("{} {}").format(money(view["total"]["price"]), view["currency"]),
     },
     label=lambda _names: "close",
     title=lambda view: _first_period(view)["name"],

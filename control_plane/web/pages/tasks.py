@@ -11,6 +11,8 @@ from control_plane.web.visits import Visit
 STATES: Final = (
     "due", "sent", "waiting", "done", "refused", "failed", "poisoned", "superseded", "cancelled", "expired",
 )  # fmt: skip
+UNFINISHED: Final = frozenset({"due", "sent", "waiting"})
+"""States of a task that has not ended."""
 
 
 async def show_list(visit: Visit) -> Response:
@@ -23,4 +25,10 @@ async def show_list(visit: Visit) -> Response:
 
 async def show(visit: Visit) -> Response:
     task = await visit.get("tasks", visit.request.path_params["task"])
-    return visit.render("task.html", task=task, result=[*fields_of(task["result"])], actions=TASK_ACTIONS)
+    return visit.render(
+        "task.html",
+        task=task,
+        result=[*fields_of(task["result"])],
+        actions=TASK_ACTIONS,
+        in_progress=task["state"] in UNFINISHED,
+    )

@@ -127,15 +127,19 @@ async def show_period(visit: Visit) -> Response:
 
 
 async def show_reservations(visit: Visit) -> Response:
-    listed, may = await both(
+    listed, found = await both(
         visit.get("reservations", cursor=visit.query("cursor"), limit=100),
-        visit.get("projects", limit=_MOST, state="active"),
+        visit.get("projects", limit=_MOST),
     )
+    allowed = {each["id"]: each["allowed_actions"]["set_limits"] for each in found["items"]}
+    reserved = {each["project"] for each in listed["items"]}
     return visit.render(
         "reservations.html",
         reservations=listed["items"],
         next_cursor=listed["next_cursor"],
-        projects=[each["id"] for each in may["items"] if each["allowed_actions"]["set_limits"]["allowed"]],
+        allowed={name: each for name, each in allowed.items() if name in reserved},
+        projects=[name for name, each in allowed.items() if each["allowed"]],
+        against=next((each for each in allowed.values() if not each["allowed"]), None),
     )
 
 

@@ -28,7 +28,8 @@ def test_login_exchanges_the_api_key_for_a_session_cookie_and_returns_to_the_req
 ) -> None:
     browser, before = Browser(plane), set(sessions(plane))
     asked = browser.open("/tasks?state=failed")
-    assert asked.path == "/ui/login?next=%2Fui%2Ftasks%3Fstate%3Dfailed"
+    assert asked.path == "/ui/login?next=%2Fui%2Ftasks%3Fstate%3Dfailed&notice=needed"
+    assert "This browser is not logged in" in asked.text
     page = browser.log_in(ADMIN_KEY, "/login?next=%2Fui%2Ftasks%3Fstate%3Dfailed")
     assert (page.status, page.path) == (200, "/ui/tasks?state=failed")
     [made] = page.response.history
@@ -109,6 +110,8 @@ def test_page_opened_with_an_ended_or_expired_session_redirects_to_the_login(
     assert page.path == "/ui/login?next=%2Fui%2Fallocations&notice=ended"
     assert "ended or expired" in page.text
     assert SESSION not in browser.client.cookies
+    sent = browser.post("/nodes/n1/cordon?reason=test", reason="test")
+    assert sent.path == "/ui/login?next=%2Fui%2Fnodes%2Fn1%2Fcordon%3Freason%3Dtest&notice=needed"
 
 
 def test_session_is_refused_after_its_api_key_has_expired(plane: RunningPlane) -> None:
