@@ -18,6 +18,7 @@ from control_plane.web.actions import (
     plain,
     seconds,
     whole,
+    without_repeated,
     words,
 )
 from control_plane.web.rendering import in_path, is_lease_over
@@ -182,14 +183,11 @@ def _facts(view: View) -> Mapping[str, Any]:
 
 def with_effective_actions(allocation: View) -> View:
     """Return the view of an allocation, changed so that an action without an effect is not allowed, such as the release
-    of a released allocation. The API accepts such a request, but it changes nothing.
+    of a released allocation.
     """
-    state, allowed = allocation["state"], dict(allocation["allowed_actions"] or {})
-    for name, states in _DONE_IN.items():
-        if state in states and allowed.get(name, {}).get("allowed"):
-            reason = f"allocation {allocation['id']} is {state} already"
-            allowed[name] = {"allowed": False, "code": None, "reason": reason}
-    return {**allocation, "allowed_actions": allowed}
+    state = allocation["state"]
+    done = {name: state for name, states in _DONE_IN.items() if state in states}
+    return without_repeated(allocation, "allocation", done)
 
 
 async def _allocation(visit: Visit, names: Names) -> View:

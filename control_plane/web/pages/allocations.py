@@ -120,7 +120,7 @@ async def _commands(
     if has_login:
         yield command_of(request, "Log in", cli=("ssh", name), path=own)
     for each in ACTIONS.values():
-        if allocation["allowed_actions"].get(each.allowed_by, {}).get("allowed"):
+        if (allocation["allowed_actions"] or {}).get(each.allowed_by, {}).get("allowed"):
             view = allocation if each.load is None else await each.load(visit, allocation)
             form = Form([*each.first_values(view).items()])
             yield commands_of(visit, ALLOCATION, {"allocation": name}, each, form)
