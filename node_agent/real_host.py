@@ -15,7 +15,7 @@ from node_agent.aspects.devices import (
 )
 from node_agent.aspects.gateway import Gateway, node_network
 from node_agent.aspects.gpu_partitions import NoFabricManager
-from node_agent.aspects.hypervisors import Disks, Hypervisor
+from node_agent.aspects.hypervisors import Disks, Hypervisor, KeptLogs
 from node_agent.aspects.leases import LeaseAspect
 from node_agent.aspects.links import LinkAspect
 from node_agent.aspects.machines import Machines
@@ -25,6 +25,7 @@ from node_agent.aspects.translations import TranslationAspect
 from node_agent.drivers.device_files import HostDeviceFiles
 from node_agent.drivers.dhcp.dhcp import DnsmasqLeases
 from node_agent.drivers.machines.disks import DisksFolder
+from node_agent.drivers.machines.kept_logs import KeptLogsFolder
 from node_agent.drivers.machines.libvirt import LibvirtHypervisor
 from node_agent.drivers.machines.root_disks import NoRootDisks, RootDisksFolder
 from node_agent.drivers.network.host_routing import NetlinkRouting
@@ -64,8 +65,10 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
     device_files = HostDeviceFiles(settings.sysfs_root, settings.procfs_root)
     images = ImagesFolder(settings.images_folder)
     leases = LeaseAspect(dhcp)
-    disks = DisksFolder(run_folder / "disks")
-    machines = _machines(settings, hypervisor, disks, images, bus, is_plugged=links.is_in_use)
+    disks, kept_logs = DisksFolder(run_folder / "disks"), KeptLogsFolder(run_folder / "serial-logs")
+    machines = _machines(
+        settings, hypervisor, disks, images, bus, kept_logs=kept_logs, is_plugged=links.is_in_use
+    )
     prober = Prober(network, something_changed)
     ends = ExitStack()
     for close in (links.close, switch.close, dhcp.close, hypervisor.close, prober.close):
@@ -105,6 +108,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         check_machines=machines.check,
         inspect_machine=machines.inspect,
         serial_log=machines.serial_log,
+        delete_expired_logs=machines.delete_expired_logs,
         open_console=machines.open_console,
         open_display=machines.open_display,
         open_ssh=machines.open_ssh,
@@ -123,6 +127,7 @@ def _machines(
     images: ImagesFolder,
     bus: PciBus,
     *,
+    kept_logs: KeptLogs,
     is_plugged: Callable[[str], bool],
 ) -> Machines:
     root_disks = NoRootDisks() if settings.root_disks is None else RootDisksFolder(settings.root_disks)
@@ -133,6 +138,7 @@ def _machines(
         root_disks,
         images,
         settings.accelerator,
+        kept_logs=kept_logs,
         offload=settings.datapath_type == "system",
         is_plugged=is_plugged,
         bus=bus,

@@ -102,7 +102,7 @@ class Agent:
         self._wire_comparisons(settings)
         self._slot_work = ThreadPool("slot", len(slots))
         link = self._control_plane_link.control_plane
-        self._streams = Streams(settings, session, self._host, slots, link)
+        self._streams = Streams(settings, session, self._host, slots, link, timetable=timetable)
         self._consumer = TaskConsumer(
             kept,
             len(slots),

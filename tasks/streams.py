@@ -30,6 +30,11 @@ MAX_MESSAGE: Final = 16 * 1024
 """Maximum size in bytes of a message of a console, in both directions."""
 MAX_SERIAL_LOG: Final = 1024 * 1024
 """Maximum size in bytes of the part of a serial log that a node sends: the newest output."""
+MAX_KEPT_LOG: Final = 256 * 1024
+"""Maximum size in bytes of the part of a serial log that a node keeps after the removal of the slice."""
+KEPT_LOG_DAYS: Final = 7
+"""Days after which a node deletes the serial log of a removed slice."""
+KEPT_LOG_SECONDS: Final = KEPT_LOG_DAYS * 24 * 3600
 
 
 StreamKind = Literal["serial_log", "serial_console", "graphics", "ssh"]
@@ -41,7 +46,10 @@ class MalformedRequest(ValueError):
 
 
 class StreamRequest(Wire):
-    """Request to a node to open the stream `stream_id` of a slot, as long as the slot has a slice of the allocation."""
+    """Request to a node to open the stream `stream_id` of a slot, as long as the slot has a slice of the allocation.
+
+    The serial log of a slice is sent after its removal too, as long as the node keeps it.
+    """
 
     stream_id: UUID
     kind: StreamKind
@@ -63,7 +71,7 @@ class SerialLogSent(Wire):
     stream_id: UUID
     text: str | None = Field(default=None, max_length=MAX_SERIAL_LOG)
     kept_bytes: Whole = Field(default=0, ge=0, lt=2**53)
-    """Size in bytes of the log on the node."""
+    """Size in bytes of the log on the node; of a removed slice, the size that its log had at the removal."""
     failure: Reason | None = None
 
 

@@ -122,6 +122,7 @@ HINTS: Final = {
     "scope_beyond_role": "omit the scope, or use a role that has it",
     "scope_missing": _WHOAMI,
     "secret_in_request": "revoke the secret that was sent, for example: sliceplane keys revoke KEY --reason TEXT",
+    "serial_log_not_kept": "show what happened to the slice: sliceplane allocations events ALLOCATION",
     "service_account_disabled": "ask an admin: sliceplane service-accounts enable ACCOUNT; or use another key",
     "service_account_exists": _ACCOUNTS,
     "service_account_not_active": "enable it first: sliceplane service-accounts enable ACCOUNT",

@@ -326,7 +326,7 @@ class Placement(Answer, frozen=True):
 
 class SerialLog(Answer, frozen=True):
     """Newest output of the serial port of a slice, which the guest wrote. `kept_bytes` is the size of the log that the
-    node keeps; `truncated`: older output is left out.
+    node keeps; of a removed slice, the size that its log had at the removal. `truncated`: older output is left out.
     """
 
     allocation_id: str

@@ -96,12 +96,16 @@ def placement(name: str) -> Call[Placement]:
     return Call("GET", allocation_path(name, "placement"), Placement)
 
 
-def serial_log(name: str, *, slot: int | None = None, tail: int | None = None) -> Call[SerialLog]:
-    """Return the newest output of the serial port of a slice. `slot` is the number of its slot among those of the
-    allocation (default: 0, the first one), and `tail` the maximum number of lines (default: at most the last mebibyte
-    of the output).
+def serial_log(
+    name: str, *, slot: int | None = None, attempt: int | None = None, tail: int | None = None
+) -> Call[SerialLog]:
+    """Return the newest output of the serial port of a slice, also of one that was removed some days ago. `slot` is the
+    number of its slot among those of the allocation (default: 0, the first one), `attempt` the number of the placement,
+    counted from 1 (default: the newest), and `tail` the maximum number of lines (default: at most the last mebibyte of
+    the output).
     """
-    return Call("GET", allocation_path(name, "serial-log"), SerialLog, {"slot": slot, "tail": tail})
+    query = {"slot": slot, "attempt": attempt, "tail": tail}
+    return Call("GET", allocation_path(name, "serial-log"), SerialLog, query)
 
 
 def request_console(name: str, body: bodies.NewConsole) -> Call[ConsoleTicket]:

@@ -98,6 +98,7 @@ _IMPOSSIBLE: Final = {
     "unknown_network_mode": "No network mode has this name.",
     "unknown_node": "No node has this name.",
     "unknown_parameter": "The route has no query parameter with this name.",
+    "unknown_placement": "The allocation has no placement with this number.",
     "unknown_parked": "No stream with this name is parked.",
     "unknown_period": "No closed billing period has this name.",
     "unknown_problem": "No problem type has this name.",
@@ -157,6 +158,7 @@ _NOT_PERMITTED: Final = {
 }
 _UNAVAILABLE: Final = {
     "slice_not_on_node": "The slot does not contain a slice of the allocation.",
+    "serial_log_not_kept": "The node does not keep the serial log of the removed slice, or never had it.",
     "terminals_not_offered": "The deployment has no terminals.",
     "too_many_ssh_connections": "The allocation has the maximum number of open or requested SSH connections.",
     "host_unreadable": "The node cannot read the state of its host.",

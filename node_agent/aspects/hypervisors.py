@@ -108,7 +108,34 @@ class Disks(Protocol):
         ...
 
     def wipe(self, slot: str) -> None:
-        """Delete a slot's folder and everything in it; do nothing if the folder does not exist."""
+        """Delete a slot's folder and everything in it; do nothing if the folder does not exist.
+
+        The seeds are deleted first. They identify the guest of the log, and the rest of a log that an interrupted call
+        has left must not replace the log that is kept.
+        """
+        ...
+
+
+class KeptLogs(Protocol):
+    """Serial logs of removed slices: at most one per slot, outside the slots' folders. They belong to the node, so they
+    are not among the remains of a slot. Each belongs to one guest, and expires after `KEPT_LOG_SECONDS`.
+    """
+
+    def keep(self, slot: str, guest: UUID, content: bytes, size: int) -> None:
+        """Keep `content`, the end of a guest's log of `size` bytes. It replaces the log that is kept for the slot.
+
+        Raises `HostRefused`.
+        """
+        ...
+
+    def find(self, slot: str, guest: UUID, most: int) -> tuple[bytes, int] | None:
+        """Return the last `most` bytes of the log that is kept for the slot, and the size of the complete log; None if
+        no log of this guest is kept. Raises `HostUnreadable`.
+        """
+        ...
+
+    def delete_expired(self) -> None:
+        """Delete the expired logs of all slots. Raises `HostRefused`."""
         ...
 
 

@@ -3,6 +3,7 @@
 A domain name, a UUID and a tap exist once per host, so whatever holds them is removed before a machine is created.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -13,6 +14,7 @@ from node_agent.aspects.gpu_partitions import GpuPartition, active_with, is_part
 from node_agent.host.guests import Guest
 
 _NOTE: Final = "device-"
+_SEED: Final = re.compile(r"seed-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-.*", re.DOTALL)
 DomainState = Literal["running", "paused", "stopped"]
 
 
@@ -225,6 +227,12 @@ def noted(files: tuple[str, ...]) -> tuple[PciAddress, ...]:
 def seed_name(guest: Guest) -> str:
     """Return the name of the guest's seed file, which identifies the guest and its first-boot data."""
     return f"{guest.name}/seed-{guest.uuid}-{guest.first_boot[:12]}.iso"
+
+
+def seeded_guests(files: tuple[str, ...]) -> frozenset[UUID]:
+    """Return the UUIDs of the guests with a seed among the files of a slot's folder. These guests own the folder."""
+    found = (_SEED.fullmatch(file.partition("/")[2]) for file in files)
+    return frozenset(UUID(each[1]) for each in found if each is not None)
 
 
 def root_disk_name(guest: Guest) -> str:

@@ -14,6 +14,9 @@ A crash between two changes leaves one of: no folder, a folder without its seed,
 functions, a complete folder without a domain, a domain. The plan continues from each of them. If libvirt loses its
 state, QEMU can outlive its domain and still hold the tap: such a process is a stray and is ended as a domain is
 destroyed.
+
+Before a folder is wiped, the end of its guest's serial log is copied to the logs that the node keeps, so that the log
+of a slice that did not boot can be read after its removal. The kept log belongs to the node and not to the slot.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +27,7 @@ import structlog
 
 from events.values import AllocationId, PciAddress
 from node_agent.aspects.gpu_partitions import FabricManager, GpuPartition, partition_of
-from node_agent.aspects.hypervisors import Disks, Hypervisor, RootDisks
+from node_agent.aspects.hypervisors import Disks, Hypervisor, KeptLogs, RootDisks
 from node_agent.aspects.machine_drift import describe_domain, describe_process, difference
 from node_agent.aspects.machine_plans import (
     ActivatePartition,
@@ -54,6 +57,7 @@ from node_agent.aspects.machine_plans import (
     plan_stop,
     root_disk_name,
     seed_name,
+    seeded_guests,
 )
 from node_agent.aspects.passthrough import PciBus, bind, devices_in_use, numa_mismatches, objections, reset
 from node_agent.aspects.seed import seed_image
@@ -61,9 +65,10 @@ from node_agent.host.guests import Accelerator, Guest, Hosting, guest_for, guest
 from node_agent.host.host import Console, ConsoleRefused, ObservedMachine
 from node_agent.host.host_resources import ANYWHERE, Place, Places, place_for
 from node_agent.host.images import Images
-from node_agent.host.slices import Difference, HostRefused, Slice, SliceNetwork, Step
+from node_agent.host.slices import Difference, HostRefused, HostUnreadable, Slice, SliceNetwork, Step
 from node_agent.host.snapshots import StartedRead, invalidate_reads, look, start_reading
 from tasks.orders import RootDisk
+from tasks.streams import MAX_KEPT_LOG
 
 log = structlog.get_logger(__name__)
 
@@ -116,6 +121,7 @@ class Machines:
         images: Images,
         accelerator: Accelerator,
         *,
+        kept_logs: KeptLogs,
         offload: bool,
         is_plugged: Callable[[str], bool],
         bus: PciBus,
@@ -125,7 +131,7 @@ class Machines:
         self._bus, self._places = bus, places
         self._fabric_manager = fabric_manager
         self._hypervisor, self._disks, self._images = hypervisor, disks, images
-        self._root_disks = root_disks
+        self._root_disks, self._kept_logs = root_disks, kept_logs
         self._domains_key = (hypervisor, "domains")
         self._is_plugged = is_plugged
         self._accelerator, self._offload = accelerator, offload
@@ -204,13 +210,34 @@ class Machines:
 
     def serial_log(self, slot: SliceNetwork, allocation: AllocationId, most: int) -> tuple[bytes, int] | None:
         """Return the last `most` bytes of the serial output of a slot's machine, and the size of the whole log; None if
-        the slot has no machine of the allocation, running or not. Raises `HostUnreadable`.
+        the slot has no machine of the allocation, running or not, and no log of it is kept. Raises `HostUnreadable`.
         """
-        # The seed's name contains the UUID of the guest, so the folder is the allocation's if it has this seed.
-        seed = f"{slot.tap}/seed-{guest_uuid(allocation, slot.tap)}-"
-        if not any(name.startswith(seed) for name in self._disks.found(slot.tap)):
-            return None
-        return self._disks.read_log(_log_name(slot.tap), most)
+        guest = guest_uuid(allocation, slot.tap)
+        if self._owner(slot.tap) == guest:
+            found = self._disks.read_log(_log_name(slot.tap), most)
+            # If the slice was removed meanwhile, the log may be incomplete, or that of the slot's next tenant.
+            if self._owner(slot.tap) == guest:
+                return found
+        return self._kept_logs.find(slot.tap, guest, most)
+
+    def delete_expired_logs(self) -> None:
+        """Delete the logs of removed slices that have been kept for the maximum time. Raises `HostRefused`."""
+        self._kept_logs.delete_expired()
+
+    def _owner(self, slot: str) -> UUID | None:
+        """Return the UUID of the guest that has its files in a slot's folder; None if it is not known."""
+        # The name of a seed contains the UUID of its guest.
+        guests = seeded_guests(self._disks.found(slot))
+        return next(iter(guests)) if len(guests) == 1 else None
+
+    def _wipe_disks(self, slot: str) -> None:
+        try:
+            if (guest := self._owner(slot)) is not None:
+                self._kept_logs.keep(slot, guest, *self._disks.read_log(_log_name(slot), MAX_KEPT_LOG))
+        except (HostRefused, HostUnreadable) as error:
+            # The slot has to become free although its log is lost.
+            log.warning("serial_log_not_kept", slot=slot, reason=str(error))
+        self._disks.wipe(slot)
 
     def open_console(self, slot: SliceNetwork, allocation: AllocationId) -> Console:
         """Open the serial console of a slot's running machine. Raises `ConsoleRefused` if the slot has no running
@@ -386,7 +413,7 @@ class Machines:
             case ResetDevice(address):
                 return Step("machine.reset_device", lambda: self._reset(address), drift)
             case WipeDisks(slot):
-                return Step("machine.wipe_disks", lambda: self._disks.wipe(slot), drift)
+                return Step("machine.wipe_disks", lambda: self._wipe_disks(slot), drift)
             case WipeRootDisk(slot):
                 return Step("machine.wipe_root_disk", lambda: self._root_disks.wipe(slot), drift)
             case _:

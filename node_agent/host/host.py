@@ -182,7 +182,10 @@ class Host:
     """Return the state of the slot's machine, or None if it has none. Raises `HostUnreadable`."""
     serial_log: Callable[[SliceNetwork, AllocationId, int], tuple[bytes, int] | None]
     """Return the last bytes of the serial output of a slot's machine, at most the given number, and the size of the
-    whole log; None if the slot has no machine of the allocation. Raises `HostUnreadable`."""
+    whole log; None if the slot has no machine of the allocation, and no log of a removed one is kept. Raises
+    `HostUnreadable`."""
+    delete_expired_logs: Callable[[], None]
+    """Delete the logs of removed slices that have been kept for the maximum time. Raises `HostRefused`."""
     open_console: Callable[[SliceNetwork, AllocationId], Console]
     """Open the serial console of a slot's running machine of the allocation. Raises `ConsoleRefused`,
     `HostUnreadable`."""

@@ -1,37 +1,49 @@
 """Streams that the control plane requests from this node: it dials out to the API with the credential of its session.
 
 A request changes nothing on the host, so it needs no fence. The slot's stored order decides whether the slot belongs to
-the allocation in the request: a late request never gets the output of the next tenant.
+the allocation in the request: a late request never gets the console of the next tenant. A serial log is read after the
+slot has left the allocation too; the host returns it only for the allocation of the guest that wrote it.
 """
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import Final, assert_never
 
 import structlog
 
 from events.values import AllocationId
 from node_agent.host.desired_slice import network_of
 from node_agent.host.host import Console, ConsoleRefused, Host
-from node_agent.host.slices import HostUnreadable, SliceNetwork
+from node_agent.host.slices import HostRefused, HostUnreadable, SliceNetwork
 from node_agent.operations.console_streams import MOST, MOST_SSH, OpenConsoles
 from node_agent.runtime.thread_pool import ThreadPool
+from node_agent.runtime.timetable import Timetable
 from node_agent.settings import Settings
 from node_agent.slots.slots import Slots
 from node_agent.transport.client import ControlPlane, ControlPlaneUnavailable, Credentials, RequestRejected
 from node_agent.transport.stream_socket import StreamSocket
 from tasks.fields import line
+from tasks.orders import Order
 from tasks.reasons import StreamCode
 from tasks.reports import Reason
 from tasks.streams import MAX_SERIAL_LOG, ConsoleOpened, SerialLogSent, StreamRequest, text_of
 
 log = structlog.get_logger(__name__)
+_EXPIRY_SECONDS: Final = 3600.0
+"""Time between two deletions of expired logs of removed slices."""
 
 
 class Streams:
     """Opens the streams that the API requests from this node: logs, consoles, displays and SSH ports. Thread-safe."""
 
     def __init__(
-        self, settings: Settings, session: Credentials, host: Host, slots: Slots, link: ControlPlane
+        self,
+        settings: Settings,
+        session: Credentials,
+        host: Host,
+        slots: Slots,
+        link: ControlPlane,
+        *,
+        timetable: Timetable,
     ) -> None:
         self._settings, self._session = settings, session
         self._host, self._slots, self._control_plane = host, slots, link
@@ -39,6 +51,7 @@ class Streams:
         # Opening a console waits for the control plane, and for the SSH port of the slice. Its tenant can delay the
         # answer, which would block the tasks of other slices in a thread of the task queue.
         self._openings = ThreadPool("console-openings", MOST + MOST_SSH)
+        self._expiry = timetable.enter(self._delete_expired_logs, name="log_expiry", after=_EXPIRY_SECONDS)
 
     def open(self, request: StreamRequest) -> None:
         """Open the requested stream. A console is opened in a thread pool, so this method returns before it is open.
@@ -55,6 +68,7 @@ class Streams:
 
     def close(self) -> None:
         """Close all open consoles, and open no more."""
+        self._expiry.cancel(0)
         self._openings.close(0)
         self._consoles.close()
 
@@ -132,35 +146,54 @@ class Streams:
             log.exception("stream_failed", stream_id=str(request.stream_id))
             return _failed(request, "internal_error", f"{type(error).__name__}: {error}")
         if found is None:
-            return _failed(request, "slice_not_on_node", _no_slice(request))
+            return _failed(request, "slice_not_on_node", _no_log(request))
         content, size = found
         return SerialLogSent(stream_id=request.stream_id, text=text_of(content), kept_bytes=size)
 
     def _read(self, request: StreamRequest) -> tuple[bytes, int] | None:
-        """Return the end of the requested serial log and the size of the whole log, or None if the slot has no machine
-        of the allocation. Raises `HostUnreadable`.
+        """Return the end of the requested serial log and the size of the whole log, or None if the node has none for the
+        allocation. Raises `HostUnreadable`.
         """
-        network = self._network_of(request)
-        if network is None:
+        order = self._newest_order(request)
+        if order is None:
             return None
+        network = network_of(order.slot_id, order.body.network)
         return self._host.serial_log(network, request.allocation_id, MAX_SERIAL_LOG)
+
+    def _delete_expired_logs(self) -> float:
+        try:
+            self._host.delete_expired_logs()
+        except HostRefused as error:
+            log.warning("expired_logs_not_deleted", reason=str(error))
+        return _EXPIRY_SECONDS
 
     def _network_of(self, request: StreamRequest) -> SliceNetwork | None:
         """Return the network of the requested slot, or None if its newest order is not of the allocation."""
-        slots = (slot for slot in self._slots if slot.slot_id == request.slot_id)
-        held = next((slot.held for slot in slots), None)
-        if request.node_id != self._settings.node_id or held is None:
-            return None
-        order = held.order
-        if order.allocation_id != request.allocation_id:
+        order = self._newest_order(request)
+        if order is None or order.allocation_id != request.allocation_id:
             return None
         return network_of(order.slot_id, order.body.network)
+
+    def _newest_order(self, request: StreamRequest) -> Order | None:
+        """Return the newest order of the requested slot; None if the node has no such slot, or no order of it."""
+        if request.node_id != self._settings.node_id:
+            return None
+        slots = (slot for slot in self._slots if slot.slot_id == request.slot_id)
+        held = next((slot.held for slot in slots), None)
+        return None if held is None else held.order
 
 
 def _no_slice(request: StreamRequest) -> str:
     return (
         f"slot {request.slot_id} has no slice of allocation {request.allocation_id}: the node has not created it yet, or"
         " has removed it; the timeline of the allocation shows which"
+    )
+
+
+def _no_log(request: StreamRequest) -> str:
+    return (
+        f"slot {request.slot_id} has no serial log of allocation {request.allocation_id}: the node has not created the"
+        " slice yet, or has removed it and does not keep its log any more"
     )
 
 

@@ -109,6 +109,7 @@ class Toy:
             check_machines=lambda: None,
             inspect_machine=self.inspect,
             serial_log=lambda _slot, _allocation, _most: None,
+            delete_expired_logs=lambda: None,
             open_console=no_console,
             open_display=no_console,
             open_ssh=no_console,

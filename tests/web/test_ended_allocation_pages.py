@@ -1,10 +1,15 @@
 """Pages of allocations that were released or have failed: the end of the lease, and which consoles they still have."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
-from control_plane.web.pages.allocations import lease_end
+from control_plane.web.pages.allocations import LOG_KEPT, is_log_deleted, lease_end
+from tasks.streams import KEPT_LOG_DAYS
 from tests.api.access.principals import issue
+from tests.api.broken_nodes import Node, accepted_allocation
 from tests.api.node import admit
+from tests.api.nodes.test_serial_logs import LogRequests
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
@@ -56,10 +61,11 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles_or_comm
     )
     assert "the allocation is released already" in released.text
     assert f"/ui{own}/release" not in released.attributes("a", "href")
-    assert not consoles & set(released.attributes("a", "href"))
+    assert consoles & set(released.attributes("a", "href")) == {f"/ui{own}/serial-log?slot=0"}
     assert re.findall(r"sliceplane \S+ \S+ alc-", released.text) == [
         "sliceplane allocations show alc-",
         "sliceplane allocations watch alc-",
+        "sliceplane allocations serial-log alc-",
     ]
     assert "sliceplane ssh" not in released.text
     until(lambda: "released" in browser.open("/allocations?label=kind=ended").text, "the release is listed")
@@ -83,7 +89,8 @@ def test_failed_allocation_has_its_serial_log_and_shows_its_slots_as_current_unt
     assert f"/ui{own}/serial-log?slot=0" in page.attributes("a", "href")
     failed.report("slice.removed", absent=["machine"])
     page = browser.open(own)
-    assert f"/ui{own}/serial-log?slot=0" not in page.attributes("a", "href")
+    assert f"/ui{own}/serial-log?slot=0" in page.attributes("a", "href")
+    assert "failed start" not in page.text, "the allocation was active"
     assert "slice_not_on_node" not in page.text.partition("Former slots")[2]
     until(lambda: "formerly n1/0" in browser.open("/allocations").text, "the list has no current slot")
     emptied_plane.rows("delete from work.task where allocation_id = %(id)s returning 1", id=failed.id)
@@ -93,8 +100,54 @@ def test_failed_allocation_has_its_serial_log_and_shows_its_slots_as_current_unt
     )
     auditor = logged_in(emptied_plane, issue(emptied_plane, "reader", "auditor").secret)
     assert "Former slots" in auditor.open(own).text, "also for a caller that may not report a fault"
+    assert f"/ui{own}/serial-log?slot=0" not in auditor.open(own).attributes("a", "href")
     assert "formerly n1/0" in auditor.open("/allocations").text
-    assert "Former slots" in browser.open(f"{own}?at=position:{emptied_plane.last_position()}").text
+    past = browser.open(f"{own}?at=position:{emptied_plane.last_position()}")
+    assert "Former slots" in past.text
+    assert f"/ui{own}/serial-log?slot=0" not in past.attributes("a", "href")
+
+
+def test_page_of_a_failed_start_links_the_log_of_each_placement_and_states_that_it_is_not_kept(
+    emptied_plane: RunningPlane,
+) -> None:
+    first, browser = Node(emptied_plane, "n1", slots=1), logged_in(emptied_plane)
+    allocation = accepted_allocation(emptied_plane)
+    second = Node(emptied_plane, "n2", slots=1)
+    counted = "select coalesce(sum(free), 0) from work.slot_counts"
+    until(lambda: emptied_plane.rows(counted) == [(1,)], "the free slots are counted")
+    own = f"/allocations/{allocation['id']}"
+    first.report_failed(allocation)
+    first.report_removed(allocation)
+    again = dict(emptied_plane.client().get(own).json())
+    second.report_failed(again)
+    second.report_removed(again)
+    page = browser.open(own)
+    links = [f"/ui{own}/serial-log?slot=0&attempt=1", f"/ui{own}/serial-log?slot=0"]
+    assert [each for each in page.attributes("a", "href") if "serial-log" in each] == links
+    assert "Serial log of the failed start: n1/0" in page.text
+    assert "Serial log of the failed start" in page.text.partition("Former slots")[2]
+    requests = LogRequests(emptied_plane, allocation["id"])
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(browser.open, f"{own}/serial-log?slot=0&attempt=1")
+        reason = {"code": "slice_not_on_node", "message": "the log is not kept"}
+        requests.answer(stream_id=requests.requested_stream(), failure=reason)
+        assert "node n1 has no serial log of" in opened.result(20).text
+        opened = pool.submit(browser.open, f"{own}/serial-log?slot=0&attempt=1")
+        requests.answer(stream_id=requests.requested_stream(), text="no init found", kept_bytes=13)
+        shown = opened.result(20)
+    assert "no init found" in shown.text
+    assert links[0] in shown.attributes("a", "href")
+    assert f"sliceplane allocations serial-log {allocation['id']} --slot 0 --attempt 1" in shown.text
+
+
+def test_serial_log_is_not_linked_after_the_time_for_which_nodes_keep_it() -> None:
+    assert timedelta(days=KEPT_LOG_DAYS) == LOG_KEPT
+    old, recent = (
+        datetime.now(UTC) - timedelta(days=days) for days in (KEPT_LOG_DAYS + 1, KEPT_LOG_DAYS - 1)
+    )
+    assert is_log_deleted(old.isoformat())
+    assert not is_log_deleted(recent.isoformat())
+    assert not is_log_deleted(None)
 
 
 def test_lease_ended_when_its_end_was_recorded_but_not_after_its_planned_end() -> None:

@@ -319,24 +319,17 @@ async def own_allocation(request: Request, raw: str) -> AllocationId:
     return requested.allocation_id
 
 
-async def slot_on_node(request: Request, raw: str, number: int) -> tuple[AllocationId, SlotId]:
-    """Return the id of an allocation in a project of the caller, and its slot with this number, which its node has not
-    proved to be empty. Raises `UnknownName`, `Malformed` and `Conflict`.
+async def found(request: Request, allocation: str) -> AllocationView:
+    """Return the present view of an allocation in a project of the caller, without the parts that need further reads.
+
+    Raises `UnknownName`.
     """
-    view = view_of_history(await _history(request, raw), caller_of(request))
-    if not view.slots or view.state == "released":
-        reason = f"allocation {view.id} is {view.state} and has no slices"
-        raise Conflict(Objection("slice_not_on_node", reason))
-    if number >= len(view.slots):
-        reason = f"the allocation has no slot {number}; it has {len(view.slots)} slots, counted from 0"
-        raise Malformed(Objection("unknown_slot_index", reason, parameter="slot"))
-    return AllocationId(view.id), SlotId(view.slots[number].slot_id)
+    return view_of_history(await _history(request, allocation), caller_of(request))
 
 
 async def shown(request: Request, allocation: str) -> AllocationView:
     """Return the present view of an allocation, with its ETag. Raises `UnknownName`."""
-    view = view_of_history(await _history(request, allocation), caller_of(request))
-    plane = plane_of(request)
+    view, plane = await found(request, allocation), plane_of(request)
     placing = Placing(plane.settings.unreachable_after, plane.settings.place_on_simulated_nodes)
     async with plane.engine.connect() as conn:
         queued = await with_queue(conn, [view], placing)

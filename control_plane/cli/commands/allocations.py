@@ -216,6 +216,12 @@ def serial_log(
     *,
     allocation: AllocationId,
     slot: Annotated[int, typer.Option(min=0, help="Number of the slot, counted from 0.")] = 0,
+    attempt: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Number of the placement, counted from 1.", show_default="the newest"
+        ),
+    ] = None,
     tail: Annotated[
         int | None,
         typer.Option(
@@ -224,11 +230,11 @@ def serial_log(
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Print the output of a slice's serial port, of its present and its earlier boots, to find out why it does not
+    """Print the output of a slice's serial port, of all its boots, also after its removal, to find out why it did not
     boot.
     """
     with session(context, output) as current:
-        reply = current.send(calls.serial_log(allocation, slot=slot, tail=tail))
+        reply = current.send(calls.serial_log(allocation, slot=slot, attempt=attempt, tail=tail))
         found = reply.value
         if not found.text:
             current.screen.note(f"the serial log of {found.slot_id} is empty")

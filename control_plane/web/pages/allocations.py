@@ -3,8 +3,9 @@
 import re
 import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from starlette.responses import Response
 
@@ -23,6 +24,8 @@ _LEASE_ENDED: Final = ("allocation.lease_ended",)
 _SLOTS_RELEASED: Final = ("allocation.released", "slot.released", "slot.force_released")
 _LOG_LINES: Final = 2000
 """Number of lines of a serial log that its page shows by default."""
+LOG_KEPT: Final = timedelta(days=7)
+"""Maximum time for which a node keeps the serial log of a removed slice."""
 _SLOTS_OF_NODE: Final = 500
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -67,6 +70,8 @@ async def show(visit: Visit) -> Response:
     events = [each for each in timeline["items"] if at is None or _is_until(each, at)]
     logins = [*_logins(found)]
     on_nodes = at is None and holds_slots(found) and bool(found["slots"])
+    slots_released_at = None if holds_slots(found) else _newest(events, _SLOTS_RELEASED)
+    has_log = at is None and bool(found["slots"]) and not is_log_deleted(slots_released_at)
     return visit.render(
         "allocation.html",
         allocation=found,
@@ -74,17 +79,25 @@ async def show(visit: Visit) -> Response:
         requested_by=oldest[0]["actor"] if oldest else None,
         has_older=timeline["next_cursor"] is not None,
         lease_ended_at=lease_end(found, events),
-        slots_released_at=None if holds_slots(found) else _newest(events, _SLOTS_RELEASED),
+        slots_released_at=slots_released_at,
         after=f"{events[0]['epoch']}.{events[0]['position']}" if events else "",
         tasks=None if tasks is None else tasks["items"],
         logins=logins,
         actions=ACTIONS,
-        commands=[each async for each in _commands(visit, found, has_log=on_nodes, has_login=bool(logins))],
+        commands=[each async for each in _commands(visit, found, has_log=has_log, has_login=bool(logins))],
         on_nodes=on_nodes,
+        has_log=has_log,
         console=consoles.allowed(visit, found),
         terminal=consoles.allowed_terminal(found),
         log=by_scope(visit, "log", scope="allocations:write")["log"],
     )
+
+
+def is_log_deleted(slots_released_at: str | None) -> bool:
+    """Return whether the nodes of an allocation have certainly deleted its serial logs."""
+    if slots_released_at is None:
+        return False
+    return datetime.now(UTC) - datetime.fromisoformat(slots_released_at) > LOG_KEPT
 
 
 def _newest(events: Sequence[Mapping[str, Any]], types: Sequence[str]) -> str | None:
@@ -161,11 +174,14 @@ async def show_placement(visit: Visit) -> Response:
 
 async def show_serial_log(visit: Visit) -> Response:
     name, slot = visit.request.path_params["allocation"], visit.query("slot") or "0"
-    path = ("allocations", name, "serial-log")
-    log = await visit.get(*path, slot=slot, tail=visit.query("tail") or _LOG_LINES)
-    cli = ("allocations", "serial-log", name, "--slot", slot)
+    path, attempt = ("allocations", name, "serial-log"), visit.query("attempt")
+    log = await visit.get(*path, slot=slot, attempt=attempt, tail=visit.query("tail") or _LOG_LINES)
+    cli = ("allocations", "serial-log", name, "--slot", slot, *(("--attempt", attempt) if attempt else ()))
+    query = {"slot": slot, **({"attempt": attempt} if attempt else {})}
     command = command_of(visit.request, "Serial log", cli=cli, path=path)
-    return visit.render("serial_log.html", log=log, slot=slot, text=_visible(log["text"]), command=command)
+    return visit.render(
+        "serial_log.html", log=log, chosen=urlencode(query), text=_visible(log["text"]), command=command
+    )
 
 
 def _visible(text: str) -> str:

@@ -69,6 +69,9 @@ class DisksFolder:
         path = self.path(slot)
         try:
             if _is_folder(path):
+                for seed in path.glob("seed-*"):
+                    if not _is_folder(seed):
+                        seed.unlink()
                 shutil.rmtree(path)
             else:
                 path.unlink()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -69,11 +70,23 @@ class HeldNeighbour(msgspec.Struct, frozen=True):
     neighbour: Neighbour
 
 
+class KeptLog(msgspec.Struct, frozen=True):
+    """Serial log of a removed slice: the end of the guest's log, the size of the complete log, and the time at which it
+    was kept, in seconds since 1970.
+    """
+
+    guest: UUID
+    text: str
+    size: int
+    kept_at: float
+
+
 class State(msgspec.Struct):
     """The complete state of a simulated host, in the form in which the state file stores it.
 
     `disks` are the names of the files in all slots, `logs` the serial output in those that are logs, and
-    `root_disks` those of the files of root disks. `carried` are the taps that a machine has open; a tap that is
+    `root_disks` those of the files of root disks. `kept_logs` are the logs of removed slices by slot, which leak checks
+    ignore, because they belong to the node. `carried` are the taps that a machine has open; a tap that is
     deleted and created again is not open. `strays` are QEMU processes without a domain. `frozen` are the domains
     with a process that is stopped by a signal. `foreign` lists devices of a domain's process that are not in the
     domain's XML.
@@ -102,6 +115,7 @@ class State(msgspec.Struct):
     foreign: dict[str, list[str]] = {}
     disks: list[str] = []
     logs: dict[str, str] = {}
+    kept_logs: dict[str, KeptLog] = {}
     root_disks: list[str] = []
     absent_images: list[str] = []
     pci: list[PciDevice] = []

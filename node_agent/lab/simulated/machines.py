@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from time import monotonic
+from time import monotonic, time
 from typing import Final
 from uuid import UUID
 
@@ -22,10 +22,11 @@ from node_agent.host.slices import HostRefused, HostUnreadable, SliceNetwork
 from node_agent.host.snapshots import look
 from node_agent.lab.simulated.dhcp import ask_for_lease
 from node_agent.lab.simulated.display import SimulatedDisplay
-from node_agent.lab.simulated.host import SimulatedHost, State
+from node_agent.lab.simulated.host import KeptLog, SimulatedHost, State
 from node_agent.lab.simulated.ssh import SimulatedSsh
 from node_agent.settings import SimulatedImage
 from tasks.orders import RootDisk
+from tasks.streams import KEPT_LOG_SECONDS
 
 _LONGEST_LOG: Final = 64 * 1024
 """Maximum number of characters of a simulated log."""
@@ -259,6 +260,38 @@ class SimulatedDisks:
         with self._host.change("disk.wipe", slot) as state:
             state.disks = [name for name in state.disks if name.partition("/")[0] != slot]
             state.logs = {name: log for name, log in state.logs.items() if name.partition("/")[0] != slot}
+
+
+class SimulatedKeptLogs:
+    """Simulated implementation of `node_agent.aspects.hypervisors.KeptLogs`. `now` returns the time in seconds since
+    1970.
+    """
+
+    def __init__(self, host: SimulatedHost, now: Callable[[], float] = time) -> None:
+        self._host, self._now = host, now
+
+    def keep(self, slot: str, guest: UUID, content: bytes, size: int) -> None:
+        with self._host.change("log.keep", slot) as state:
+            state.kept_logs[slot] = KeptLog(guest, content.decode(errors="replace"), size, self._now())
+
+    def find(self, slot: str, guest: UUID, most: int) -> tuple[bytes, int] | None:
+        with self._host.look() as state:
+            kept = state.kept_logs.get(slot)
+        if kept is None or kept.guest != guest or self._is_expired(kept):
+            return None
+        return kept.text.encode()[-most:], kept.size
+
+    def delete_expired(self) -> None:
+        with self._host.look() as state:
+            expired = [slot for slot, kept in state.kept_logs.items() if self._is_expired(kept)]
+        if expired:
+            with self._host.change("log.delete", " ".join(expired)) as state:
+                state.kept_logs = {
+                    slot: kept for slot, kept in state.kept_logs.items() if not self._is_expired(kept)
+                }
+
+    def _is_expired(self, kept: KeptLog) -> bool:
+        return self._now() - kept.kept_at >= KEPT_LOG_SECONDS
 
 
 class SimulatedRootDisks:

@@ -33,6 +33,7 @@ from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.machines import (
     SimulatedDisks,
     SimulatedHypervisor,
+    SimulatedKeptLogs,
     SimulatedProbe,
     SimulatedRootDisks,
 )
@@ -97,6 +98,7 @@ def assemble_simulated_host(
         check_machines=machines.check,
         inspect_machine=machines.inspect,
         serial_log=machines.serial_log,
+        delete_expired_logs=machines.delete_expired_logs,
         open_console=machines.open_console,
         open_display=machines.open_display,
         open_ssh=machines.open_ssh,
@@ -121,6 +123,7 @@ def _machines(
         SimulatedRootDisks(host),
         images,
         "qemu",
+        kept_logs=SimulatedKeptLogs(host),
         offload=True,
         is_plugged=links.is_in_use,
         bus=SimulatedPci(host),

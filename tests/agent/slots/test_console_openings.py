@@ -7,6 +7,7 @@ from uuid import uuid4
 from events.values import AllocationId, SlotId
 from node_agent.aspects.gateway import node_network
 from node_agent.operations.streams import Streams
+from node_agent.runtime.timetable import Timetable
 from node_agent.slots.fence import FenceFiles
 from node_agent.slots.slots import Slots
 from tasks.streams import StreamRequest
@@ -31,7 +32,9 @@ def test_request_to_open_a_console_returns_before_the_console_is_open(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as api:
         url = f"http://127.0.0.1:{api.getsockname()[1]}"
         settings = node.settings.model_copy(update={"api_url": url})
-        streams = Streams(settings, OneCredential("a"), node.host, slots, client_of(url, "a"))
+        streams = Streams(
+            settings, OneCredential("a"), node.host, slots, client_of(url, "a"), timetable=Timetable()
+        )
         request = StreamRequest(
             stream_id=uuid4(),
             kind="ssh",

@@ -5,7 +5,8 @@ host.
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +15,14 @@ from uuid import uuid4
 
 from events.values import PciAddress
 from node_agent.aspects.gpu_partitions import NoFabricManager
-from node_agent.aspects.hypervisors import Disks, Hypervisor, RootDisks
+from node_agent.aspects.hypervisors import Disks, Hypervisor, KeptLogs, RootDisks
 from node_agent.aspects.links import Tap
 from node_agent.aspects.machine_plans import FoundDomain
 from node_agent.aspects.machines import Machines
 from node_agent.aspects.passthrough import PciBus
 from node_agent.drivers.machines.disks import DisksFolder
 from node_agent.drivers.machines.domain_xml import domain_xml
+from node_agent.drivers.machines.kept_logs import KeptLogsFolder
 from node_agent.drivers.machines.root_disks import RootDisksFolder
 from node_agent.drivers.sysfs import SysfsPci
 from node_agent.host.guests import Hosting, guest_for
@@ -31,7 +33,12 @@ from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import LabNode
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
-from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor, SimulatedRootDisks
+from node_agent.lab.simulated.machines import (
+    SimulatedDisks,
+    SimulatedHypervisor,
+    SimulatedKeptLogs,
+    SimulatedRootDisks,
+)
 from node_agent.lab.simulated.pci import SimulatedPci
 from node_agent.settings import RootDiskSettings
 from tasks.orders import RootDisk
@@ -130,6 +137,14 @@ class Host(Protocol):
     bus: PciBus
     changed: threading.Event
 
+    def kept_logs(self, days_later: int = 0) -> KeptLogs:
+        """Return a new driver for the kept logs, with a clock that is this many days fast."""
+        ...
+
+    def log_output(self, slot: str, output: str) -> None:
+        """Add output to the log of the serial port of the slot's machine."""
+        ...
+
     def add_tap(self, name: str, *, many: bool = False) -> None: ...
 
     def delete_tap(self, name: str) -> None: ...
@@ -179,6 +194,10 @@ class Host(Protocol):
         ...
 
 
+def clock(days_later: int) -> Callable[[], float]:
+    return lambda: time.time() + days_later * 24 * 3600
+
+
 class Simulated:
     def __init__(self) -> None:
         self._host, self.changed = SimulatedHost(), threading.Event()
@@ -189,6 +208,14 @@ class Simulated:
         self.root_disks: RootDisks = SimulatedRootDisks(self._host)
         self.images: Images = FixedImages((LAB_GUEST,))
         self.bus: PciBus = SimulatedPci(self._host)
+
+    def kept_logs(self, days_later: int = 0) -> KeptLogs:
+        return SimulatedKeptLogs(self._host, clock(days_later))
+
+    def log_output(self, slot: str, output: str) -> None:
+        name = f"{slot}/console.log"
+        with self._host.change() as state:
+            state.logs[name] = state.logs.get(name, "") + output
 
     def add_tap(self, name: str, *, many: bool = False) -> None:
         self._links.add_tap(Tap(name, many=many))
@@ -253,6 +280,7 @@ class Real:
         from node_agent.drivers.machines.qemu import QemuProcesses
 
         self._node, self.changed = node, threading.Event()
+        self._kept_logs = folder / "serial-logs"
         socket = f"/proc/{node.pid}/root/run/libvirt/libvirt-sock"
         self._root_disks_folder = folder / "root-disks"
         self._hypervisor = LibvirtHypervisor(
@@ -263,6 +291,13 @@ class Real:
         self.root_disks: RootDisks = RootDisksFolder(RootDiskSettings(folder=self._root_disks_folder))
         self.images: Images = ImagesFolder(folder / "images")
         self.bus: PciBus = SysfsPci(Path("/sys"))
+
+    def kept_logs(self, days_later: int = 0) -> KeptLogs:
+        return KeptLogsFolder(self._kept_logs, clock(days_later))
+
+    def log_output(self, slot: str, output: str) -> None:
+        with (self.disks.path(slot) / "console.log").open("a") as log:
+            log.write(output)
 
     def add_tap(self, name: str, *, many: bool = False) -> None:
         self._node.run(
@@ -346,6 +381,7 @@ class Real:
             self._node.run(["ip", "link", "del", slot], check=False)
             self.disks.wipe(slot)
             self.root_disks.wipe(slot)
+        shutil.rmtree(self._kept_logs, ignore_errors=True)
         self._hypervisor.close()
 
     def list_domains(self) -> StartedRead:
@@ -355,12 +391,15 @@ class Real:
         self._node.run([*VIRSH, *words], check=check)
 
 
-def machines_of(host: Host, places: Places = NO_PLACES) -> Machines:
-    """Return the object by which the agent manages the virtual machines of slots, with the drivers of this host."""
+def machines_of(host: Host, places: Places = NO_PLACES, *, days_later: int = 0) -> Machines:
+    """Return the object by which the agent manages the virtual machines of slots, with the drivers of this host. It has
+    kept no state in memory yet, and the clock of its kept logs is `days_later` fast.
+    """
     drivers = host.hypervisor, host.disks, host.root_disks, host.images
     return Machines(
         *drivers,
         "qemu",
+        kept_logs=host.kept_logs(days_later),
         offload=False,
         is_plugged=host.is_plugged,
         bus=host.bus,

@@ -211,6 +211,9 @@ def test_started_guest_boots_and_answers_with_its_ssh_banner_and_its_console_out
         step.run()
     assert not folder.exists()
     assert machines.remains(network) == ()
+    kept = machines.serial_log(network, WANTED.allocation_id, 100_000)
+    assert kept is not None
+    assert kept[1] >= size
 
 
 @with_booting_guest

@@ -15,12 +15,14 @@ from node_agent.host.guests import Guest, guest_for
 from node_agent.host.host import Console, ConsoleRefused, ObservedMachine
 from node_agent.host.slices import HostRefused, HostUnreadable, Slice, SliceNetwork
 from node_agent.host.snapshots import host_snapshot
-from tests.contract.machines.hosts import ALTERATIONS, EXTENSIONS, Host
+from tasks.streams import KEPT_LOG_DAYS, MAX_KEPT_LOG, MAX_SERIAL_LOG
+from tests.contract.machines.hosts import ALTERATIONS, EXTENSIONS, Host, machines_of
 from tests.contract.machines.viewer import Viewer
 from tests.lab.awaiting import eventually
 from tests.node.guests import SECOND, network_on, slice_on
 
 WANTED = slice_on(0)
+OTHER: Final = AllocationId("alc-0000000000000000000000000z")
 
 
 def apply(machines: Machines, wanted: Slice = WANTED) -> list[str]:
@@ -62,17 +64,70 @@ def test_removed_slice_leaves_no_machine_or_disk_and_removing_it_again_changes_n
     assert remove(machines) == []
 
 
-def test_serial_log_of_a_slot_is_readable_only_for_the_allocation_of_its_machine_and_ends_with_its_removal(
+def test_serial_log_of_a_slot_is_readable_only_for_its_allocation_also_after_its_removal_and_an_agent_restart(
     host: Host, machines: Machines
 ) -> None:
-    network, other = network_on(0), AllocationId("alc-0000000000000000000000000z")
+    network = network_on(0)
     assert machines.serial_log(network, WANTED.allocation_id, 1000) is None
     host.add_tap("slice0")
     apply(machines)
-    assert machines.serial_log(network, WANTED.allocation_id, 1000) is not None
-    assert machines.serial_log(network, other, 1000) is None
+    host.log_output("slice0", "no init found")
+    assert machines.serial_log(network, OTHER, 1000) is None
     remove(machines)
-    assert machines.serial_log(network, WANTED.allocation_id, 1000) is None
+    assert machines.remains(network) == ()
+    for restarted in (machines, machines_of(host)):
+        content, size = restarted.serial_log(network, WANTED.allocation_id, 1000) or (b"", 0)
+        assert content.endswith(b"no init found")
+        assert size >= len(content)
+        assert restarted.serial_log(network, OTHER, 1000) is None
+        assert restarted.serial_log(network_on(1), WANTED.allocation_id, 1000) is None
+
+
+def test_kept_log_of_a_removed_slice_is_not_that_of_the_slots_next_tenant_and_is_replaced_at_the_end_of_it(
+    host: Host, machines: Machines
+) -> None:
+    network, following = network_on(0), replace(WANTED, allocation_id=OTHER)
+    host.add_tap("slice0")
+    apply(machines)
+    host.log_output("slice0", "output of the first tenant")
+    # The folder of the first tenant is wiped by the order for the second one.
+    apply(machines, following)
+    host.log_output("slice0", "output of the second tenant")
+    first, _ = machines.serial_log(network, WANTED.allocation_id, 10_000) or (b"", 0)
+    second, _ = machines.serial_log(network, OTHER, 10_000) or (b"", 0)
+    assert (b"of the first" in first, b"of the second" in first) == (True, False)
+    assert (b"of the first" in second, b"of the second" in second) == (False, True)
+    remove(machines)
+    assert machines.serial_log(network, WANTED.allocation_id, 10_000) is None
+    kept, _ = machines.serial_log(network, OTHER, 10_000) or (b"", 0)
+    assert (b"of the first" in kept, b"of the second" in kept) == (False, True)
+
+
+def test_kept_log_has_the_newest_256_kib_of_the_log_and_the_size_of_the_complete_log(
+    host: Host, machines: Machines
+) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    host.log_output("slice0", "oldest" + "x" * MAX_KEPT_LOG + "newest")
+    remove(machines)
+    content, size = machines.serial_log(network_on(0), WANTED.allocation_id, MAX_SERIAL_LOG) or (b"", 0)
+    assert (len(content), content.endswith(b"newest")) == (MAX_KEPT_LOG, True)
+    assert size >= MAX_KEPT_LOG + 12
+    assert machines.serial_log(network_on(0), WANTED.allocation_id, 6) == (b"newest", size)
+
+
+def test_kept_log_is_readable_for_seven_days_and_then_deleted(host: Host, machines: Machines) -> None:
+    network, allocation = network_on(0), WANTED.allocation_id
+    host.add_tap("slice0")
+    apply(machines)
+    host.log_output("slice0", "no init found")
+    remove(machines)
+    late = machines_of(host, days_later=KEPT_LOG_DAYS)
+    machines.delete_expired_logs()
+    assert late.serial_log(network, allocation, 1000) is None
+    assert machines.serial_log(network, allocation, 1000) is not None
+    late.delete_expired_logs()
+    assert machines.serial_log(network, allocation, 1000) is None
 
 
 def test_console_is_opened_once_for_the_running_machine_of_an_allocation_and_ends_with_the_machine(

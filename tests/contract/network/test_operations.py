@@ -94,6 +94,7 @@ def node(host: Host, tmp_path: Path) -> Node:
         check_machines=lambda: None,
         inspect_machine=lambda _: None,
         serial_log=lambda _slot, _allocation, _most: None,
+        delete_expired_logs=lambda: None,
         open_console=no_console,
         open_display=no_console,
         open_ssh=no_console,

@@ -39,7 +39,12 @@ from node_agent.host.images import FixedImages
 from node_agent.host.slices import Difference
 from node_agent.lab.simulated.gpu_partitions import SimulatedFabricManager
 from node_agent.lab.simulated.host import SimulatedHost
-from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor, SimulatedRootDisks
+from node_agent.lab.simulated.machines import (
+    SimulatedDisks,
+    SimulatedHypervisor,
+    SimulatedKeptLogs,
+    SimulatedRootDisks,
+)
 from node_agent.lab.simulated.pci import SimulatedPci, add_pci_devices
 from tests.node.guests import IMAGE, SECOND, network_on, slice_on
 from tests.node.images import LAB_GUEST
@@ -177,6 +182,7 @@ def machines_on(host: SimulatedHost, places: Places = NO_PLACES) -> Machines:
         SimulatedRootDisks(host),
         FixedImages((LAB_GUEST,)),
         "qemu",
+        kept_logs=SimulatedKeptLogs(host),
         offload=True,
         is_plugged=lambda _: True,
         bus=SimulatedPci(host),

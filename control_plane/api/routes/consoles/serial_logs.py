@@ -1,4 +1,6 @@
-"""`/v1/allocations/{allocation}/serial-log`: the output of a slice's serial port, which its node keeps."""
+"""`/v1/allocations/{allocation}/serial-log`: the output of a slice's serial port, which its node keeps. The node keeps
+the end of it for some days after the removal of the slice.
+"""
 
 import asyncio
 import io
@@ -11,14 +13,17 @@ from control_plane.api.catalogue.naming_route import NamingRoute
 from control_plane.api.requests.access import access
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import keys_of, plane_of
-from control_plane.api.routes.allocations import slot_on_node
+from control_plane.api.routes.allocations import found
+from control_plane.api.views.allocation_views import AllocationView
 from control_plane.commands.loaded import check_supported
 from control_plane.database import reading
 from control_plane.decisions.access import Scope
-from control_plane.decisions.refusals import Conflict, NotYetKnown, Objection
+from control_plane.decisions.allocation import SECOND_PLACEMENT
+from control_plane.decisions.refusals import Conflict, Malformed, NotYetKnown, Objection
 from control_plane.queues.node_streams import ANSWER_SECONDS, serial_log
 from events.values import AllocationId, SlotId, new_uuid, node_of
-from tasks.streams import STREAMS, SerialLogSent, StreamRequest
+from tasks.reports import Reason
+from tasks.streams import KEPT_LOG_DAYS, STREAMS, SerialLogSent, StreamRequest
 
 router = APIRouter(
     prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS, route_class=NamingRoute
@@ -29,6 +34,16 @@ _MOST_LINES: Final = 100_000
 
 SlotNumber = Annotated[
     int, Query(ge=0, le=63, description="Number of the slot among those of the allocation, from 0.")
+]
+
+Attempt = Annotated[
+    int | None,
+    Query(
+        ge=1,
+        le=SECOND_PLACEMENT,
+        description="Number of the placement, counted from 1; by default the newest. After a failed start, an"
+        " allocation may have been placed a second time.",
+    ),
 ]
 
 
@@ -42,7 +57,7 @@ class SerialLogView(BaseModel):
     node_id: str
     text: str
     kept_bytes: int
-    """Size in bytes of the log that the node keeps."""
+    """Size in bytes of the log that the node keeps; of a removed slice, the size that its log had at the removal."""
     truncated: bool
     """Whether older output is left out of `text`."""
 
@@ -53,19 +68,24 @@ async def show_serial_log(
     allocation: str,
     *,
     slot: SlotNumber = 0,
+    attempt: Attempt = None,
     tail: Annotated[
         int | None, Query(ge=1, le=_MOST_LINES, description="Number of lines, counted from the end.")
     ] = None,
 ) -> SerialLogView:
     """Show the serial output of a slice: of its present and its earlier boots, at most the last mebibyte.
 
-    The node of the slice keeps the log until the slice is removed, and is asked for it. The output may contain secrets
-    that the guest printed, so that reading it needs the scope that changes allocations. 503 if the node does not answer
-    within ten seconds.
+    The node of the slice keeps the log, and is asked for it. After the removal of the slice it keeps the last 256 KiB,
+    until the next slice of the slot has ended, at most seven days. The output may contain secrets that the guest
+    printed, so that reading it needs the scope that changes allocations. 503 if the node does not answer within ten
+    seconds.
     """
-    name, slot_id = await slot_on_node(request, allocation, slot)
+    view = await found(request, allocation)
+    name, slot_id = AllocationId(view.id), _slot_of(view, slot, attempt)
     async with cast(asyncio.Semaphore, request.app.state.serial_logs):
         sent = await _fetched(request, name, slot_id)
+    if sent.failure is not None:
+        raise Conflict(_objection(sent.failure, view, slot_id))
     text, kept = sent.text or "", sent.kept_bytes
     shown = text if tail is None else _last_lines(text, tail)
     return SerialLogView(
@@ -79,8 +99,8 @@ async def show_serial_log(
 
 
 async def _fetched(request: Request, allocation: AllocationId, slot: SlotId) -> SerialLogSent:
-    """Request the serial log of a slice from its node and return it. Raises `Conflict` if the node does not support or
-    refuses the request, and `NotYetKnown` if it does not answer in time.
+    """Request the serial log of a slice from its node and return the answer. Raises `NotYetKnown` if the node does not
+    answer in time, and `Conflict` if its agent is too old.
     """
     plane, seal, node = plane_of(request), keys_of(request).seal, node_of(slot)
     async with reading(plane.engine) as conn:
@@ -93,9 +113,38 @@ async def _fetched(request: Request, allocation: AllocationId, slot: SlotId) -> 
     if sent is None:
         reason = f"node {node} did not answer within {ANSWER_SECONDS:.0f} s; retry when it is reachable"
         raise NotYetKnown(Objection("node_not_responding", reason))
-    if sent.failure is not None:
-        raise Conflict(Objection(_code(sent.failure.code), sent.failure.message))
     return sent
+
+
+def _slot_of(view: AllocationView, number: int, attempt: int | None) -> SlotId:
+    """Return a slot that an allocation has or had in one of its placements. Raises `Conflict` and `Malformed`."""
+    newest = 1 if view.replaced is None else view.replaced.attempt
+    if attempt is not None and attempt > newest:
+        reason = f"the allocation has no placement {attempt}; its newest one is {newest}"
+        raise Malformed(Objection("unknown_placement", reason, parameter="attempt"))
+    slots = [each.slot_id for each in view.slots]
+    if view.replaced is not None and attempt is not None and attempt < newest:
+        slots = view.replaced.vacated
+    if not slots:
+        reason = f"allocation {view.id} is {view.state} and has had no slices"
+        raise Conflict(Objection("slice_not_on_node", reason))
+    if number >= len(slots):
+        reason = f"the allocation has no slot {number}; it has {len(slots)} slots, counted from 0"
+        raise Malformed(Objection("unknown_slot_index", reason, parameter="slot"))
+    return SlotId(slots[number])
+
+
+def _objection(failure: Reason, view: AllocationView, slot: SlotId) -> Objection:
+    """Return the reason for the caller, for the reason that a node has reported."""
+    was_removed = view.state in ("failed", "released") or slot not in [each.slot_id for each in view.slots]
+    if failure.code != "slice_not_on_node" or not was_removed:
+        return Objection(_code(failure.code), failure.message)
+    return Objection(
+        "serial_log_not_kept",
+        f"node {node_of(slot)} has no serial log of {view.id} in slot {slot}: the slice was never created, or its log is"
+        f" deleted. A node keeps the log of a removed slice until the next slice of the slot has ended, for at most"
+        f" {KEPT_LOG_DAYS} days, and not after a reboot",
+    )
 
 
 def _last_lines(text: str, count: int) -> str:
