@@ -151,7 +151,7 @@ class Streams:
         return SerialLogSent(stream_id=request.stream_id, text=text_of(content), kept_bytes=size)
 
     def _read(self, request: StreamRequest) -> tuple[bytes, int] | None:
-        """Return the end of the requested serial log and the size of the whole log, or None if the node has none for the
+        """Return the end of the requested serial log and the size of the whole log; None if the node has none for the
         allocation. Raises `HostUnreadable`.
         """
         order = self._newest_order(request)
