@@ -12,11 +12,12 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
 
+from deploy.demo.devices import slots_of
 from deploy.demo.hosting import HostedNode, Hosting
 from node_agent.lab.simulated.node import simulated_host
 from node_agent.runtime.halt import Halt
@@ -34,20 +35,19 @@ _GC_THRESHOLDS: Final = (50_000, 20, 100)
 _SURVEY_SECONDS: Final = 60.0
 
 
-def settings_of(hosting: Hosting, node: HostedNode) -> Settings:
+def settings_of(hosting: Hosting, hosted: HostedNode) -> Settings:
     """Return the settings of a node's agent."""
-    size: dict[str, Any] = {"vcpus": node.vcpus, "memory_mib": node.memory_mib}
-    folder = Path(node.folder)
+    folder = Path(hosted.folder)
     return Settings.model_validate(
         {
-            "node_id": node.name,
+            "node_id": hosted.node.name,
             "api_url": hosting.api_url,
             "ca_file": hosting.ca_file,
-            "enrolment_token_file": node.token_file,
+            "enrolment_token_file": hosted.token_file,
             "state_folder": folder / "agent",
             "run_folder": folder / "run",
             "images_folder": folder / "images",
-            "slots": [{"index": index, **size} for index in range(node.slots)],
+            "slots": slots_of(hosted.node),
             "survey_seconds": _SURVEY_SECONDS,
             "simulated": {"boot_seconds": 1.0},
         }
@@ -60,7 +60,7 @@ def _started(hosting: Hosting, node: HostedNode, timetable: Timetable) -> Agent 
         agent = Agent(settings, enrol_or_resume(settings, halt), simulated_host, timetable)
         agent.start(halt)
     except (EnrolmentRefused, OSError) as error:
-        log.warning("node_not_started", node=node.name, error=str(error))
+        log.warning("node_not_started", node=node.node.name, error=str(error))
         return None
     return agent
 

@@ -130,8 +130,7 @@ class DemoFleet:
 
     def _hosted(self, node: DemoNode) -> HostedNode:
         folder, token = self._layout.node(node.name), token_file(self._layout, node.name)
-        size = node.size
-        return HostedNode(node.name, node.slots, size.vcpus, size.memory_mib, str(token), str(folder))
+        return HostedNode(node, str(token), str(folder))
 
     def supervise(self, show: Callable[[str], None]) -> None:
         """Restart the process with the agents if it has exited."""

@@ -2,14 +2,13 @@
 
 import msgspec
 
+from deploy.demo.plan import DemoNode
+
 
 class HostedNode(msgspec.Struct, frozen=True):
     """A node of the demo fleet. `token_file` contains the token with which it enrols, and `folder` its state."""
 
-    name: str
-    slots: int
-    vcpus: int
-    memory_mib: int
+    node: DemoNode
     token_file: str
     folder: str
 

@@ -13,14 +13,17 @@ _FIXED: Final = {
     "overview": "/",
     "nodes": "/nodes",
     "nodes-unreachable": "/nodes?state=unreachable",
+    "nodes-excluded": "/nodes?excluded=true",
     "nodes-none": "/nodes?name=absent&cordoned=true",
     "allocations": "/allocations",
+    "allocations-waiting": "/allocations?state=waiting",
     "allocations-none": "/allocations?label=none%3Dnone",
     "new-allocation": "/allocations/new",
     "history-empty": "/history",
     "events": "/events",
     "events-important": "/events?level=important",
     "tasks": "/tasks",
+    "tasks-failed": "/tasks?state=failed",
     "usage": "/usage",
     "usage-entries": "/usage/entries",
     "period": "/usage/periods/open",
@@ -70,6 +73,8 @@ def _allocations(api: Api) -> Iterator[ConsolePage]:
             yield ConsolePage(f"allocation-{name}", f"{own}/{name}?slot=0")
         selected = [("action", "release"), ("item", each["id"]), ("item", "alc-absent")]
         yield ConsolePage("bulk-allocations", f"/bulk/allocations?{urlencode(selected)}")
+    for each in _first(api, "/allocations", state="stopped"):
+        yield ConsolePage("allocation-start", f"/allocations/{each['id']}/start")
     for each in _first(api, "/allocations", state="released"):
         history = {"kind": "allocation", "name": each["id"]}
         yield ConsolePage("history-allocation", f"/history?{urlencode(history)}")
@@ -89,10 +94,19 @@ def _fleet(api: Api) -> Iterator[ConsolePage]:
         yield ConsolePage("slot", f"{node}/slots/0")
         yield ConsolePage("slot-force-release", f"{node}/slots/0/force-release")
         yield ConsolePage("bulk-nodes", f"/bulk/nodes?action=cordon&item={quote(each['id'])}")
+    for each in _first(api, "/events", type="slot.devices_granted"):
+        node, _, index = each["data"]["slot_id"].partition("/")
+        yield ConsolePage("slot-devices", f"/nodes/{quote(node)}/slots/{index}")
     for each in _first(api, "/drift"):
         yield ConsolePage("node-drift", f"/nodes/{quote(each['node_id'])}")
+    for each in _first(api, "/nodes", excluded="true"):
+        yield ConsolePage("node-excluded", f"/nodes/{quote(each['id'])}")
+        yield ConsolePage("node-readmit", f"/nodes/{quote(each['id'])}/readmit")
     for each in _first(api, "/tasks"):
         yield ConsolePage("task", f"/tasks/{each['id']}")
+    for each in _first(api, "/tasks", kind="node.verify", state="failed"):
+        yield ConsolePage("task-failed", f"/tasks/{each['id']}")
+        yield ConsolePage("task-retry", f"/tasks/{each['id']}/retry")
 
 
 def _events(api: Api) -> Iterator[ConsolePage]:

@@ -11,15 +11,17 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from control_plane.decisions.budgets import money, month_of
 from deploy.demo.clock import LedgerNotEmpty
 from deploy.demo.fill import fill
 from deploy.demo.fleet import DemoFleet, DemoRefused
-from deploy.demo.plan import Sizes, planned_allocations
+from deploy.demo.plan import CLIMATE, Sizes, planned_allocations
 from deploy.embedded.lab_catalogue import publish_lab_catalogue
 from deploy.embedded.layout import Layout
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import sqlalchemy_url
 from events.values import correlation_of
+from read_models.commitments import commitments
 from read_models.projections import PROJECTIONS
 from tests.projections.fleet import living
 from tests.servers.postgres import Database
@@ -41,6 +43,26 @@ select count(*), count(task.order_id) from read.slot
   left join work.task on task.slot_id = slot.slot_id and task.allocation_id = slot.allocation_id and task.state = 'done'
  where slot.state = 'claimed'
 """
+NEWEST: Final = """
+select type, count(*) from (
+  select distinct on (stream_id) stream_id, type from ledger.event where type in ({}) order by stream_id, position desc
+) as newest group by type
+"""
+TASKS: Final = """
+select state, reason ->> 'code', created_at <= ended_at and ended_at < now() from work.task
+ where state not in ('done', 'superseded') order by created_at
+"""
+VERIFICATIONS: Final = "select state, requested_at, ended_at from work.verification order by requested_at"
+WAITING: Final = "select project, priority from read.waiting where is_waiting order by priority desc"
+GPUS: Final = """
+select state, jsonb_array_length(granted) from read.slot where devices @> '[{"use": "gpu"}]' order by slot_id
+"""
+RESERVED: Final = """
+select (reservations ->> 'c1.large')::integer - (
+  select count(*) from read.slot where use ->> 'project' = project and use -> 'vcpus' = '8'
+) from read.project where project = 'climate'
+"""
+BUDGET: Final = "select (limits ->> 'budget_per_month')::float from read.project where project = 'climate'"
 USED: Final = "select count(*), sum(ends_at - starts_at) from read.usage_lease where starts_at is not null"
 
 
@@ -82,8 +104,11 @@ async def test_demo_data_are_a_consistent_history_with_times_in_the_past_and_wit
         ),
         *("slot.retired", "slot.reprovisioned", "slot.repaired", "node.cordoned", "node.degraded"),
         *("sku.published", "project.limits_set", "project.reservations_set"),
+        *("allocation.starting", "ingress.published", "ingress.withdrawn", "ingress.removed"),
     ):
         assert types[name] > 0, name
+
+    assert_every_page_has_something_to_show(database)
 
     for allocation, name, correlation in rows(database, OF_ALLOCATIONS):
         assert correlation_of(allocation) == correlation, f"the timeline of {allocation} has its {name}"
@@ -96,9 +121,42 @@ async def test_demo_data_are_a_consistent_history_with_times_in_the_past_and_wit
     async with living(database) as fleet:
         await fleet.project([each.name for each in PROJECTIONS.values() if not each.inline], 500)
         assert await fleet.verify() == ()
+        async with fleet.handle.engine.connect() as conn:
+            found = await commitments(conn, [CLIMATE], *month_of(UNTIL), UNTIL)
+    [(budget,)] = rows(database, BUDGET)
+    assert 0.85 * budget < float(money(found[CLIMATE].committed)) <= budget, "a budget is nearly used up"
     [(leases, used)] = rows(database, USED)
     assert leases > 0
     assert used > timedelta(hours=10)
+
+
+def assert_every_page_has_something_to_show(database: Database) -> None:
+    """Assert what has to be in the demo data at their end."""
+    assert newest(database, "allocation.stopped", "allocation.starting", "allocation.releasing")[
+        "allocation.stopped"
+    ]
+    assert newest(database, "node.excluded", "node.readmitted") == {"node.excluded": 1, "node.readmitted": 1}
+    assert newest(database, "ingress.published", "ingress.withdrawn")
+
+    tasks = rows(database, TASKS)
+    assert {state for state, _, _ in tasks} == {"failed", "expired"}, "no task is unfinished"
+    assert len({code for _, code, _ in tasks}) >= 5
+    assert all(in_order for _, _, in_order in tasks)
+
+    [(equal, requested_at, ended_at), (asked, _, unfinished)] = rows(database, VERIFICATIONS)
+    assert (equal, asked, unfinished) == ("equal", "asked", None)
+    assert UNTIL - timedelta(days=3) < requested_at < ended_at < UNTIL
+
+    assert rows(database, WAITING) == [("vision", 10), ("speech", 0)]
+    assert rows(database, GPUS) == [("claimed", 4)] * 2
+    [(unused,)] = rows(database, RESERVED)
+    assert unused > 0
+
+
+def newest(database: Database, *types: str) -> Counter[str]:
+    """Return how often each of the types is the newest of them in a stream."""
+    listed = ", ".join(f"'{each}'" for each in types)
+    return Counter(dict(rows(database, NEWEST.format(listed))))
 
 
 def test_demo_data_are_refused_by_a_ledger_with_events_and_change_nothing(database: Database) -> None:
