@@ -14,6 +14,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
+import msgspec
 from sqlalchemy.engine import URL
 
 from control_plane.database import engine_of
@@ -170,8 +171,12 @@ def _schedule_administration(
         run = training_run(recorder.random, whole * (0.97 + number / 100), timedelta(days=2))
         run = replace(run, project=_WAITING[number])
         recorder.at(began + run.at, partial(wait_for_capacity, recorder, run, priority))
-    climate = next(each for each in PROJECTS if each.name == CLIMATE)
-    recorder.at(began + whole * 0.99, partial(limit_budget, recorder, climate))
+    # Late, because each request in a project with a budget reads the events since the last update of the usage, and the
+    # usage is not updated while the data are recorded.
+    projects = {each.name: each for each in PROJECTS}
+    vision = msgspec.structs.replace(projects[VISION].limits, budget_per_month="20000")
+    recorder.at(began + whole * 0.98, partial(recorder.limit, VISION, vision))
+    recorder.at(began + whole * 0.99, partial(limit_budget, recorder, projects[CLIMATE]))
 
 
 async def _wake_no_follower() -> None:

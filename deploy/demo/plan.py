@@ -110,7 +110,7 @@ SPEECH: Final = ProjectId("speech")
 ROBOTICS: Final = ProjectId("robotics")
 CLIMATE: Final = ProjectId("climate")
 PROJECTS: Final = (
-    DemoProject(VISION, "Image models", 0.4, ProjectLimits(slots=300, budget_per_month="20000")),
+    DemoProject(VISION, "Image models", 0.4, ProjectLimits(slots=300)),
     DemoProject(SPEECH, "Speech recognition", 0.3, ProjectLimits(slots=150)),
     DemoProject(ROBOTICS, "Simulation of robots", 0.2, ProjectLimits(slots=60, vcpus=200)),
     DemoProject(CLIMATE, "Weather and climate", 0.1, ProjectLimits(max_lease_seconds=30 * 86400)),
