@@ -159,7 +159,7 @@ def against_releasing(state: Allocation) -> list[Objection]:
     """
     match state:
         case Failed():
-            reason = "the allocation has failed already, and its slots are released automatically"
+            reason = "the allocation has failed already; its slots are released without a request"
             return [Objection("already_failed", reason)]
         case _:
             return []

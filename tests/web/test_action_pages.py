@@ -147,7 +147,7 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_fo
     assert "Longest lease" not in renew.text, "neither the SKU nor the project limits it"
     fault = admin.open(f"/allocations/{running.id}/report-fault").text
     assert f"Report fault and release allocation {running.id}" in fault
-    assert "Effect: The allocation is released, unless it has failed or its release has begun" in fault
+    assert "Effect: The slices and all data on their disks are deleted" in fault
     placement = admin.open(f"/allocations/{running.id}/placement").text
     assert "Chosen node n1: just before, 1 of its 1 slots was free Suitable nodes 1 of 1 nodes" in placement
     assert "The nodes just before this placement" in placement

@@ -12,6 +12,7 @@ from control_plane.web.pages.access_actions import (
     SERVICE_ACCOUNT_ACTIONS,
     SESSION_ACTIONS,
     own_key,
+    with_effective_actions,
 )
 from control_plane.web.visits import Visit, both
 
@@ -70,7 +71,7 @@ async def show_service_account(visit: Visit) -> Response:
     )
     return visit.render(
         "service_account.html",
-        account=account,
+        account=with_effective_actions(account),
         keys=keys["items"],
         own=own,
         delay=delay,

@@ -16,6 +16,7 @@ from control_plane.web.actions import (
     plain,
     seconds,
     with_reason,
+    without_repeated,
     words,
 )
 from control_plane.web.rendering import in_path
@@ -222,6 +223,19 @@ KEY: Final = Resource(
     label=lambda names: names["key"],
     words=lambda names: (names["key"],),
 )  # fmt: skip
+
+
+def with_effective_actions(account: View) -> View:
+    """Return the view of a service account, changed so that an active one cannot be enabled."""
+    return without_repeated(
+        account, "service account", {"enable": "active"} if account["state"] == "active" else {}
+    )
+
+
+async def _service_account(visit: Visit, names: Names) -> View:
+    return with_effective_actions(await visit.get("service-accounts", names["account"]))
+
+
 SERVICE_ACCOUNT: Final = Resource(
     "service account", SERVICE_ACCOUNT_ACTIONS,
     path=lambda names: ("service-accounts", names["account"]),
@@ -229,6 +243,7 @@ SERVICE_ACCOUNT: Final = Resource(
     facts=lambda view: {"Description": view["description"], "Role": view["role"], "Disabled": view["reason"]},
     label=lambda names: names["account"],
     words=lambda names: (names["account"],),
+    load=_service_account,
 )  # fmt: skip
 SESSION_OF_CALLER: Final = Resource(
     "session", SESSION_ACTIONS,

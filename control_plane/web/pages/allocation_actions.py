@@ -149,13 +149,13 @@ ACTIONS: Final = {
     "release": Action(
         "Release", "release",
         "The slices and all data on their disks are deleted, the addresses are given up, and the lease ends. This cannot"
-        " be undone. Of an allocation that waits for capacity, only the wait ends.",
+        " be undone. If the allocation still waits for capacity, it has no slices, and only the wait ends.",
         plain("DELETE"), words("allocations", "release"), dangerous=True, asks_name=True,
     ),
     "report-fault": Action(
         "Report fault and release", "report_fault",
-        "The allocation is released, unless it has failed or its release has begun: the slices and all data on their"
-        " disks are deleted, and the addresses are given up. This cannot be undone. The allocation is not placed in other"
+        "The slices and all data on their disks are deleted, and the addresses are given up. This cannot be undone. (If the"
+        " allocation has failed, or its release has begun, only the fault is recorded.) The allocation is not placed in other"
         " slots; create another allocation instead. No slice is placed in its slots until an admin has readmitted them.",
         _fault, lambda name, form: ("allocations", "release", *name, "--fault", form.text("fault")),
         fields=(_FAULT,), dangerous=True, asks_name=True,

@@ -178,7 +178,7 @@ async def show_serial_log(visit: Visit) -> Response:
     log = await visit.get(*path, slot=slot, attempt=attempt, tail=visit.query("tail") or _LOG_LINES)
     cli = ("allocations", "serial-log", name, "--slot", slot, *(("--attempt", attempt) if attempt else ()))
     query = {"slot": slot, **({"attempt": attempt} if attempt else {})}
-    command = command_of(visit.request, "Serial log", cli=cli, path=path)
+    command = command_of(visit.request, "Serial log", cli=cli, path=path, query=query)
     return visit.render(
         "serial_log.html", log=log, chosen=urlencode(query), text=_visible(log["text"]), command=command
     )

@@ -26,6 +26,11 @@ _REMOVED: Final = {
     "code": "slice_not_on_node",
     "reason": "the slices are being removed, or are removed",
 }
+_STOPPED: Final = {
+    "allowed": False,
+    "code": "wrong_state",
+    "reason": "the allocation is stopped, so that no machine runs; start it first",
+}
 _CUT: Final = {
     "cut": Action(
         "Cut", "cut", "The session ends within a second. Its user gets the reason. The slice continues to run.",
@@ -41,6 +46,8 @@ def allowed(visit: Visit, allocation: Mapping[str, Any] | None) -> Mapping[str, 
     found: Mapping[str, Any] = by_scope(visit, "console", scope=_SCOPE)["console"]
     if found["allowed"] and allocation is not None and allocation["state"] in _ENDING:
         return _REMOVED
+    if found["allowed"] and allocation is not None and allocation["state"] == "stopped":
+        return _STOPPED
     return found
 
 
@@ -94,7 +101,21 @@ async def _page(visit: Visit, kind: str, command: str) -> Response:
         path=("allocations", name, "console-sessions"), body={"slot": _number(slot), "kind": kind},
     )  # fmt: skip
     action = allowed(visit, allocation)
-    return visit.render("console.html", allocation=name, slot=slot, kind=kind, allowed=action, command=shown)
+    return visit.render(
+        "console.html",
+        allocation=name,
+        slot=slot,
+        slot_id=_slot_id(allocation, slot),
+        kind=kind,
+        allowed=action,
+        command=shown,
+    )
+
+
+def _slot_id(allocation: Mapping[str, Any] | None, slot: str) -> str | None:
+    """Return the id of the slot with a number in an allocation; None if it is not known or not a slot."""
+    slots, number = [] if allocation is None else allocation["slots"], _number(slot)
+    return str(slots[number]["slot_id"]) if isinstance(number, int) and number < len(slots) else None
 
 
 def _number(slot: str) -> int | str:

@@ -277,7 +277,7 @@ PERIOD: Final = Resource(
             fields=(
                 Field("name", "Name of the period, such as 2026-11", example="PERIOD"),
                 Field("starts_at", "Begin, such as 2026-11-01T00:00:00Z (empty: that of the month)", required=False),
-                Field("ends_at", "End (empty: that of the month)", required=False),
+                Field("ends_at", "End (empty: that of the month, if it has passed)", required=False),
             ),
             dangerous=True,
             asks_name=True,
@@ -286,9 +286,9 @@ PERIOD: Final = Resource(
     path=lambda _names: ("usage", "periods"),
     page=lambda _names: "/usage",
     facts=lambda view: {
-        "Begins": view["starts_at"],
+        "Begin": view["starts_at"],
         "Month ends": _end_of(view),
-        "Usage so far": Markup("{} {}").format(money(view["total"]["price"]), view["currency"]),
+        "Usage until now": Markup("{} {}").format(money(view["total"]["price"]), view["currency"]),
     },
     label=lambda _names: "close",
     title=lambda view: _first_period(view)["name"],

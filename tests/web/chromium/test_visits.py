@@ -61,7 +61,7 @@ def test_reload_of_the_page_with_a_new_secret_issues_no_other_key_and_the_back_b
     page = visitor.page
     visitor.open("/access/new/issue-key")
     page.get_by_label("Name of the owner").fill("robot")
-    page.get_by_label("Projects").fill("default")
+    page.locator("[name=projects]").fill("default")
     page.get_by_role("button", name="Issue an API key").click()
     secret = page.locator(".copyable code").inner_text()
     position = running_plane.last_position()
