@@ -115,6 +115,7 @@ _MARKS: Final = {"good": "●", "busy": "◐", "used": "■", "new": "◇", "hel
 _OBSTACLES: Final = {
     "registered": "not enrolled",
     "missing": "a prerequisite is missing",
+    "uplink.unresponsive": "the uplink does not respond",
     "bring_ups_failed": "excluded after failed bring-ups",
 }
 """Reasons for placing no slice on a node or in a slot that their codes do not explain."""

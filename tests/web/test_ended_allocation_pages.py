@@ -48,7 +48,7 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles_or_comm
     assert "Slots released 2" in released.text
     assert re.search(r"Former slots The allocation held these slots until \S+ \S+\. Other", released.text)
     assert "Former slots" not in releasing.text
-    assert "Slot MAC Reserved address n1/0" in released.text, "a former slot has no state"
+    assert "Slot MAC Reserved address Consoles n1/0" in released.text, "a former slot has no state"
     assert "Reason of the release: release was requested by" in released.text
     assert "notice bad" not in released.attributes("p", "class")
     assert "the allocation holds no slot that could be excluded from placement" in released.text

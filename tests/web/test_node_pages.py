@@ -75,7 +75,10 @@ def test_free_slot_that_placement_cannot_use_is_shown_as_blocked(admin: Browser)
     overview = admin.open("/").text
     assert "▲ blocked 4 Blocked: no slice can be placed there now (2 " in overview
     assert "2 unreachable" in overview
-    assert "The areas over time and the tables do not show which nodes were unreachable" in overview
+    assert (
+        "If the reason was its node, such as an unreachable or cordoned one, they count it as free"
+        in overview
+    )
     assert "Now: 4 blocked." in overview
     assert not re.search(r"● free \d", overview)
 
@@ -116,7 +119,7 @@ def test_page_of_an_unreachable_node_states_from_when_its_values_are(
     plane.rows(change, drift=None)
     assert "This page shows what the node reported until then; its present state is not known." in page
     assert "Reports to deliver 0 at the last heartbeat" in page
-    assert "Placement blocked: unreachable, uplink.unresponsive Host" in page, "every reason is shown"
+    assert "Placement blocked: unreachable, the uplink does not respond Host" in page, "every reason is shown"
     assert "Observed since Last heartbeat rack-2 uplink.unresponsive" in page
     assert page.index("Open drift") < page.index("Slots Slots by index"), "open drift is above the slots"
     assert "reported until then" not in admin.open("/nodes/rack-1").text

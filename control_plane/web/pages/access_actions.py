@@ -144,8 +144,8 @@ async def _warn_of_ending(visit: Visit, view: View) -> str | None:
 KEY_ACTIONS: Final = {
     "rotate": Action(
         "Rotate", "rotate",
-        "A new key with the same role, projects and scopes replaces the key. The replaced key is still accepted for the"
-        " given time. The secret of the new key is shown once.",
+        "A new key with the same role, projects, scopes and expiry replaces the key. The replaced key is still accepted for"
+        " the given time, but not after it expires. The secret of the new key is shown once.",
         _rotate, lambda name, form: ("keys", "rotate", *name, "--overlap", f"{form.text('hours')}h"),
         fields=(Field("hours", "Hours for which the replaced key is still accepted (0: it is refused at once)", "number", value="1", example="1"),),
         made=_page_of_key, secret=_ISSUED, dangerous=True, asks_name=True, warning=_warn_of_rotating,

@@ -76,7 +76,13 @@ async def show_terminal(visit: Visit) -> Response:
         body={"slot": _number(slot), "origin": _origin(visit)},
     )  # fmt: skip
     response = visit.render(
-        "console.html", allocation=name, slot=slot, kind="terminal", allowed=action, command=shown
+        "console.html",
+        allocation=name,
+        slot=slot,
+        slot_id=_slot_id(allocation, slot),
+        kind="terminal",
+        allowed=action,
+        command=shown,
     )
     if address is not None:
         # The terminal is a WebSocket of the SSH gateway, which has a listener of its own.

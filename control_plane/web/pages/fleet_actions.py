@@ -20,7 +20,7 @@ from control_plane.web.actions import (
     without_repeated,
     words,
 )
-from control_plane.web.rendering import in_path, linked
+from control_plane.web.rendering import blocking, in_path, linked
 from control_plane.web.visits import Form, Visit
 
 _MOST_SLOTS: Final = 500
@@ -150,7 +150,7 @@ NODE: Final = Resource(
     page=lambda names: f"/nodes/{in_path(names['node'])}",
     facts=lambda view: {
         "Host": view["hostname"],
-        "Placement": f"blocked: {view['blocked_by']}" if view["blocked_by"] else "open",
+        "Placement": f"blocked: {', '.join(found)}" if (found := blocking(view)) else "open",
         "Last heartbeat": view["seen_at"],
     },
     label=lambda names: names["node"],
