@@ -173,8 +173,9 @@ class Selected(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """A table of immutable rows that follow from events and from earlier rows of the projection. `facts` are the types
-    of facts that the result of `begin` collects; the tables of a projection are written in their order.
+    """A table of immutable rows that follow from events and from earlier rows of the projection. `begin` returns an
+    object that collects the facts of the types `facts` and then writes the rows. A projection writes its tables in the
+    order in which it lists them.
     """
 
     table: sa.Table

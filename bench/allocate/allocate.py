@@ -67,8 +67,8 @@ CLOSED: Final = 3000
 PROJECTS: Final = 50
 CONNECTIONS: Final = 128
 API_PROCESSES: Final = 1
-"""Number of worker processes of the API. On two cores, which Postgres shares, a second one needs more processor time
-for smaller groups of creations than it adds.
+"""Number of worker processes of the API. On two cores, which Postgres shares, a second one is slower: each process
+then forms smaller groups of creations, which need more processor time per creation.
 """
 NODES: Final = 1000
 FULL: Final = 0.5

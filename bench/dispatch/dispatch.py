@@ -42,7 +42,9 @@ ROUNDS: Final = 8
 SAMPLES: Final = 30
 WARM_UP: Final = 5
 IDLE_SECONDS: Final = (0.3, 1.2)
-"""Range of the uniformly distributed idle time: followers and the dispatcher's ticks run once per second when idle."""
+"""Range, in seconds, of the random pause before each order. When nothing happens, followers and the dispatcher look for
+work once per second: a random pause begins an order at any time between two of these moments.
+"""
 COST_SECONDS: Final = 20.0
 NODE: Final = NodeId("bench-a")
 _SAMPLES_SHARE: Final = 0.7

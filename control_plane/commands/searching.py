@@ -227,7 +227,9 @@ async def first_hosts(
 def _hosts(
     wanted: PlacementRequest, keys: Sequence[str], tried: Collection[NodeId]
 ) -> sa.Select[tuple[object, ...]]:
-    """Return the query of `first_hosts`."""
+    """Return the query for nodes that are fit for placement and have free slots of the classes `keys`, in placement
+    order, without the nodes in `tried` (`first_hosts`).
+    """
     counted, spreads = tables.slot_counts, wanted.demand.sku.placement == "spread"
     alike = counted.alias("alike")
     of_keys = (

@@ -336,8 +336,8 @@ async def earliest_start(conn: AsyncConnection, name: AllocationId, placing: Pla
 
 
 async def forget_others(handle: Handle, kept: Sequence[AllocationId]) -> bool:
-    """Release the nodes kept for other requests than these, and delete what is stored of requests that do not wait.
-    Return whether a node of a request that waits on was released.
+    """Release the nodes that are kept for waiting requests which are not in `kept`, and delete what is stored of
+    requests that no longer wait. Return whether a node was released.
     """
     attempt, row = tables.waiting_attempt, waiting.waiting
     waits = sa.exists().where(row.c.allocation_id == attempt.c.allocation_id, row.c.is_waiting)

@@ -180,7 +180,7 @@ class TaskSender:
             sent += len(rows)
 
     async def _claim(self, conn: psycopg.AsyncConnection, *queries: LiteralString) -> list[_Due]:
-        """Run these queries in one round trip. Return the rows of the last one: tasks to send, which are locked until
+        """Run `queries` in one round trip. Return the rows of the last one: tasks to send, which are locked until
         the transaction ends.
         """
         values = {"copy": COPY, "unreachable": self.unreachable_after, "resend": RESEND, "batch": BATCH}

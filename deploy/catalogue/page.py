@@ -36,7 +36,9 @@ class Page:
     upcasts: Mapping[tuple[str, int], Rewrite]
 
     def text(self) -> str:
-        """Return the complete page of events in Markdown. Raises `Unexplained`."""
+        """Return the complete page of events in Markdown. Raises `Unexplained` if an event or a field has no
+        explanation.
+        """
         if objections := (*_objections_to_envelope(), *self._objections()):
             raise Unexplained(objections)
         sections = [

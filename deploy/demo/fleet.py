@@ -79,7 +79,8 @@ class DemoFleet:
         return self._record is not None
 
     def record(self, admin_dsn: str, app: URL, sizes: Sizes) -> None:
-        """Record the demo data, unless the state folder has them already. Raises `DemoRefused`."""
+        """Record the demo data, unless the state folder has them already. Raises `DemoRefused` if the
+        ledger has events."""
         if self.exists:
             self._screen.show("the demo data exist already")
             return

@@ -39,7 +39,7 @@ class Moment:
 
 
 def moment_of(pid: int) -> Moment | None:
-    """Return the current state of a process, or None if it has exited."""
+    """Return the scheduling state and the start time of a process, or None if it has exited."""
     try:
         stat = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -185,7 +185,7 @@ class Inspection:
             found = self._host.gateway.unsupported_modes()
         except HostUnreadable as unreadable:
             # The last report stays true until the host can be read again.
-            log.warning("network_modes_unreadable", reason=str(unreadable))
+            log.warning("supported_network_modes_unreadable", reason=str(unreadable))
             return () if self._last is None else self._last.description.unsupported_modes
         return tuple(UnsupportedMode(mode=mode, reason=line(found[mode])) for mode in sorted(found))
 

@@ -135,7 +135,7 @@ class SealedHeads:
             if held is not None and objection is not None:
                 former = (held, *former)[:_KEPT]
             self._write(_Record(held=text, former=former))
-            log.info("sealed_head_held", number=head.number, size=head.size)
+            log.info("newer_sealed_head_stored", number=head.number, size=head.size)
 
     def _objection(self, held: str, text: str) -> str | None:
         """Return the reason why two signed heads belong to different histories of the ledger, or None if the heads are

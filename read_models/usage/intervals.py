@@ -131,7 +131,9 @@ def _cut_to_period(interval: sa.Subquery, prefix: str) -> Iterable[sa.ColumnElem
 
 
 def _intervals(which: UsageFilter, known_to: Position | None) -> sa.Select[Any]:
-    """Return the query for the interval of each lease by the events up to a position, with their positions."""
+    """Return the query for the interval of each lease, according to the events up to the position `known_to`, with the
+    positions of these events. `which` selects the leases.
+    """
     lease, request = usage_lease.c, usage_request.c
     expires = sa.func.max(lease.ends_at).filter(lease.kind != ENDED)
     ended = sa.func.min(lease.ends_at).filter(lease.kind == ENDED)

@@ -89,7 +89,7 @@ def codes(answer: httpx.Response) -> list[str]:
 
 
 def recorded_events(plane: RunningPlane, *types: str) -> list[tuple[str, str]]:
-    """Return the streams and types of all events of these types, in ledger order."""
+    """Return the stream and the type of each event with one of the given types, in ledger order."""
     return plane.rows(
         "select stream_id, type from ledger.event where type = any(%(types)s) order by position",
         types=[*types],

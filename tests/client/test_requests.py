@@ -36,7 +36,7 @@ def test_client_does_not_send_unset_fields_of_a_request_body(plane: ScriptedPlan
 
 
 @pytest.mark.parametrize("first", [Reply(lose=True), BUSY, LATER], ids=["lost", "busy", "unavailable"])
-def test_post_is_repeated_with_the_same_idempotency_key(
+def test_post_without_a_usable_answer_is_repeated_with_the_same_idempotency_key(
     plane: ScriptedPlane, client: AnyClient, first: Reply
 ) -> None:
     plane.script("POST /v1/allocations", first, first, document(allocation("placed"), 202))

@@ -84,7 +84,7 @@ def test_drain_ends_empty_at_any_time_once_no_slot_is_occupied(drain: NodeDrainS
         assert next_step(drain, [], now, reachable=False) == NodeDrainEnded(NODE, "empty", ())
 
 
-def test_drain_without_release_time_waits_for_an_allocation_without_a_time_limit() -> None:
+def test_drain_without_release_time_waits_without_limit_until_allocations_end() -> None:
     held = [OccupiedSlot(S0, Claimed(ID)), OccupiedSlot(S1, Quarantined(ID, LEFT))]
     assert next_step(WAITING, held, LIMIT + timedelta(days=9), reachable=True) is None
 

@@ -64,7 +64,7 @@ def test_order_of_an_allocation_of_the_first_release_has_the_readiness_check_tha
 
 
 @pytest.mark.parametrize("facts", [ACTIVE, STOPPED, RELEASING])
-def test_readiness_check_of_the_first_release_does_not_change_the_state_of_the_allocation(
+def test_readiness_check_in_events_of_the_first_product_release_does_not_change_the_state_of_the_allocation(
     facts: tuple[AllocationFact, ...],
 ) -> None:
     one, other = allocation_view(facts, NOW), allocation_view((facts[0], WEB, *facts[1:]), NOW)

@@ -227,7 +227,7 @@ def test_golden_corpus_without_an_example_of_an_event_version_names_the_missing_
     assert f"{key} has no example in facts.json" in replace(GOLDEN, stored=without(STORED, key)).objections()
 
 
-def test_golden_corpus_with_an_example_outside_the_event_catalog_names_the_example() -> None:
+def test_check_of_the_golden_corpus_names_each_example_that_the_event_catalog_cannot_decode() -> None:
     reduced = replace(GOLDEN, catalog={"ship.moored": CATALOG["ship.moored"]})
 
     assert list(reduced.objections()) == [

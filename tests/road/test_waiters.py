@@ -1,4 +1,6 @@
-"""Waits of the followers of the ledger: a busy follower rests, and an idle one is woken at once."""
+"""Waits of the followers of the ledger: one that has read events pauses before it reads again, and an append wakes one
+that waits for events.
+"""
 
 import asyncio
 

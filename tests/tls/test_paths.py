@@ -170,7 +170,7 @@ def test_plaintext_network_path_over_loopback_or_a_unix_socket_has_no_warning() 
     assert {path.address for path in found if path.server == "Postgres"} == {"/run/postgresql/.s.PGSQL.5433"}
 
 
-def test_api_lists_the_inventory_of_network_paths_with_the_settings_of_redis(
+def test_api_lists_network_paths_with_the_addresses_and_users_of_its_own_settings(
     shared_plane: RunningPlane,
 ) -> None:
     answer = shared_plane.client().get("/paths").json()

@@ -152,7 +152,7 @@ class ImageCache:
         if digest.hexdigest() == hexadecimal(disk):
             self._verified.add(disk.digest)
             return True
-        log.warning("wrong_image_deleted", path=str(path), digest=digest.hexdigest())
+        log.warning("image_with_wrong_digest_deleted", path=str(path), digest=digest.hexdigest())
         path.unlink()
         return False
 

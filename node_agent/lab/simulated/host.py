@@ -84,9 +84,9 @@ class KeptLog(msgspec.Struct, frozen=True):
 class State(msgspec.Struct):
     """The complete state of a simulated host, in the form in which the state file stores it.
 
-    `disks` are the names of the files in all slots, `logs` the serial output in those that are logs, and
-    `root_disks` those of the files of root disks. `kept_logs` are the logs of removed slices by slot, which leak checks
-    ignore, because they belong to the node. `carried` are the taps that a machine has open; a tap that is
+    `disks` are the names of the files in all slots, `logs` the content of the serial logs among them, and
+    `root_disks` the names of the files of root disks. `kept_logs` are the logs of removed slices by slot, which leak
+    checks ignore, because they belong to the node. `carried` are the taps that a machine has open; a tap that is
     deleted and created again is not open. `strays` are QEMU processes without a domain. `frozen` are the domains
     with a process that is stopped by a signal. `foreign` lists devices of a domain's process that are not in the
     domain's XML.

@@ -167,10 +167,9 @@ def routes(plane: RunningPlane) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def expected(principal: str, declared: dict[str, Any]) -> str:
-    """Return what the access declaration of a route means for a principal: `pass`, `enter` (credentials are required),
-    or `refuse`.
-
-    A route that verifies credentials itself decides by its body, which these requests do not have: `verify`.
+    """Return what the access declaration of a route means for a principal: `pass`, `enter` (credentials are
+    required), `refuse`, or `verify`: the route itself verifies credentials in the body of the request, and the
+    requests of this test have no body.
     """
     roles = declared["roles"]
     if declared.get("verified_by") == "route":
