@@ -190,3 +190,7 @@ class Caller(Answer, frozen=True):
     expires_at: datetime | None = None
     currency: str | None = None
     """Currency of all prices and amounts (ISO 4217)."""
+    tasks_kept_seconds: int | None = None
+    """How long tasks are listed after they succeeded or were superseded."""
+    failed_tasks_kept_seconds: int | None = None
+    """How long other ended tasks are listed."""

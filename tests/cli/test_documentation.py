@@ -67,7 +67,7 @@ def test_documentation_page_of_the_cli_lists_every_option_of_each_command() -> N
     assert missing == set()
 
 
-FILTERS: Final = {"--stream", "--type", "--project", "--actor", "--correlation"}
+FILTERS: Final = {"--stream", "--type", "--project", "--actor", "--correlation", "--id"}
 """Options that docs/cli.md calls FILTER."""
 
 

@@ -81,7 +81,7 @@ def overview(capacity: list[Chart], **shown_too: Any) -> str:
         at=None,
         capacity=capacity,
         **dict.fromkeys(
-            ("status", "concerns", "slots", "blocked_by", "drift", "allocations", "tasks", "events")
+            ("status", "concerns", "slots", "blocked_by", "drift", "allocations", "tasks", "changes")
         )
         | shown_too,
     )

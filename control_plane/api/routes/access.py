@@ -164,8 +164,8 @@ def _view(row: KeyRow, caller: Principal, now: datetime, use: StoredUse | None =
 
 @router.get("/whoami", openapi_extra=AUTHENTICATED)
 async def caller(request: Request, principal: Caller) -> CallerView:
-    """Return the role, scopes and projects of the caller, the credential of the request, the currency of prices, and
-    how long ended tasks are listed.
+    """Return the role, scopes and projects of the caller, the credential of the request, the currency, and how long
+    ended tasks are listed.
     """
     held, settings = credential_of(request), plane_of(request).settings
     return CallerView(

@@ -86,9 +86,9 @@ def test_messages_of_a_viewer_with_an_older_rfb_version_are_read_without_a_secur
         (b"RFB 003.008\n\2", "security type 2"),
         (BEGIN + b"\x07", "type 7"),
         (BEGIN + b"\xff\2", r"type 255\.2"),
-        (BEGIN + struct.pack(">BxxxI", 6, MOST_CLIPBOARD + 1), f"more than {MOST_CLIPBOARD}"),
-        (BEGIN + struct.pack(">BxxxI", 6, 2**31), f"more than {MOST_CLIPBOARD}"),
-        (BEGIN + struct.pack(">BxxxI", 6, 2**32 - MOST_CLIPBOARD - 1), f"more than {MOST_CLIPBOARD}"),
+        (BEGIN + struct.pack(">BxxxI", 6, MOST_CLIPBOARD + 1), f"limit is {MOST_CLIPBOARD} bytes"),
+        (BEGIN + struct.pack(">BxxxI", 6, 2**31), f"limit is {MOST_CLIPBOARD} bytes"),
+        (BEGIN + struct.pack(">BxxxI", 6, 2**32 - MOST_CLIPBOARD - 1), f"limit is {MOST_CLIPBOARD} bytes"),
     ],
     ids=["http", "version", "security", "unknown", "qemu", "clipboard", "longest", "extended"],
 )

@@ -78,7 +78,7 @@ def test_slot_that_is_not_free_is_neither_retired_nor_reprovisioned(plane: Runni
     for action in ("retire", "reprovision"):
         refused = send(plane, action)
         assert (refused.status_code, codes(refused)) == (409, ["slot_not_free"])
-        assert f"slot n1/0 is claimed, not free: {made['id']} has it" in refused.text
+        assert f"slot n1/0 is claimed, not free: allocation {made['id']} holds it" in refused.text
         assert node.slots()["n1/0"]["allowed_actions"][action]["code"] == "slot_not_free"
     admit(plane, "n2", approve=False)
     for action in ("retire", "reprovision"):
