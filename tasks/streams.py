@@ -46,7 +46,8 @@ class MalformedRequest(ValueError):
 
 
 class StreamRequest(Wire):
-    """Request to a node to open the stream `stream_id` of a slot, as long as the slot has a slice of the allocation.
+    """Request to a node to open the stream `stream_id` of a slot. The node refuses it if the slot has no slice of the
+    allocation.
 
     The serial log of a slice is sent after its removal too, as long as the node keeps it.
     """

@@ -42,13 +42,7 @@ def against_erasing(
         wait = "request waits" if used.waiting_requests == 1 else "requests wait"
         reason = f"{used.waiting_requests} {wait} for capacity in project {project}; release them first"
         found.append(Objection("project_requests_waiting", reason))
-    if waiting:
-        found.append(
-            Objection(
-                "project_requests_waiting", f"requests of project {project} that wait: {', '.join(waiting)}"
-            )
-        )
-    return found
+    return found + _named("project_requests_waiting", f"requests of project {project} that wait", waiting)
 
 
 def _against_held_slots(project: ProjectId, used: QuotaUse, holding: Sequence[str]) -> list[Objection]:
@@ -57,10 +51,9 @@ def _against_held_slots(project: ProjectId, used: QuotaUse, holding: Sequence[st
         held = "1 slot" if used.slots == 1 else f"{used.slots} slots"
         reason = f"allocations of project {project} still hold {held}; release them first"
         found.append(Objection("project_in_use", reason))
-    if holding:
-        found.append(
-            Objection(
-                "project_in_use", f"allocations of project {project} that hold slots: {', '.join(holding)}"
-            )
-        )
-    return found
+    return found + _named("project_in_use", f"allocations of project {project} that hold slots", holding)
+
+
+def _named(code: str, title: str, ids: Sequence[str]) -> list[Objection]:
+    """Return a reason that lists the ids of resources; an empty list if there are none."""
+    return [Objection(code, f"{title}: {', '.join(ids)}")] if ids else []

@@ -16,7 +16,7 @@ from control_plane.api.filters.short_ids import MOST_COMPARED, MOST_FOUND, Short
 from control_plane.api.views.allocation_views import AllocationView
 from control_plane.decisions.allocation_states import StateName
 from control_plane.decisions.refusals import Malformed, Objection
-from events.values import InvalidValue, Position
+from events.values import Position
 from read_models.allocations import with_ids
 
 _DIGITS: Final = 26
@@ -88,10 +88,7 @@ def _wanted(states: States, labels: Labels, part: ShortIds = None) -> WantedAllo
 
 
 def _short_id(raw: str) -> ShortId:
-    try:
-        return short_id(raw, "part of an allocation id", _BEGINNING, _LOWEST, _HIGHEST)
-    except InvalidValue as invalid:
-        raise Malformed(Objection("invalid_value", str(invalid), parameter="id")) from None
+    return short_id(raw, "part of an allocation id", _BEGINNING, _LOWEST, _HIGHEST)
 
 
 def _label(raw: str) -> str:

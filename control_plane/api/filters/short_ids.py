@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from control_plane.decisions.refusals import Malformed, Objection
 from events.values import InvalidValue
 
 MOST_COMPARED: Final = 100_000
@@ -29,7 +30,7 @@ class ShortId:
 
 def short_id(raw: str, kind: str, pattern: re.Pattern[str], lowest: str, highest: str) -> ShortId:
     """Return the part of an id that a request names: `BEGINNING` or `BEGINNING…END`, with `...` for `…`. `pattern` is
-    that of a valid beginning; `lowest` and `highest` are the lowest and the highest id. Raises `InvalidValue`.
+    that of a valid beginning; `lowest` and `highest` are the lowest and the highest id. Raises `Malformed`.
     """
     begin, *ends = _ELLIPSIS.split(raw)
     end = "".join(ends[:1])
@@ -38,7 +39,8 @@ def short_id(raw: str, kind: str, pattern: re.Pattern[str], lowest: str, highest
         or not pattern.fullmatch(begin)
         or not pattern.fullmatch(lowest[: len(lowest) - len(end)] + end)
     ):
-        raise InvalidValue(
+        invalid = InvalidValue(
             kind, raw[:64], "use its beginning, or its beginning and its end with '…' between them"
         )
+        raise Malformed(Objection("invalid_value", str(invalid), parameter="id"))
     return ShortId(begin + lowest[len(begin) :], begin + highest[len(begin) :], end)

@@ -17,7 +17,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.filters.short_ids import ShortId, short_id
 from control_plane.api.views.task_views import STATE
-from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.histories import allocation_placements
 from control_plane.work.tables import task
 from events.allocations import AllocationPlaced, AllocationReplaced
@@ -149,10 +148,7 @@ def _wanted(
 
 
 def _short_id(raw: str) -> ShortId:
-    try:
-        return short_id(raw, "part of a task id", _BEGINNING, _LOWEST, _HIGHEST)
-    except InvalidValue as invalid:
-        raise Malformed(Objection("invalid_value", str(invalid), parameter="id")) from None
+    return short_id(raw, "part of a task id", _BEGINNING, _LOWEST, _HIGHEST)
 
 
 Wanted = Annotated[WantedTasks, Depends(_wanted)]

@@ -114,7 +114,9 @@ def actions_on_ingress(principal: Principal) -> AllowedActions:
 
 
 def actions_on_project(principal: Principal, row: ProjectRow, used: QuotaUse) -> AllowedActions:
-    """Return the actions on a project. `used` is what it uses of its limits."""
+    """Return which actions the caller may carry out on a project, and why not the others. `used` is what the project
+    uses of its limits.
+    """
     changing = against_changing(row.project, row.archived)
     against = {
         "describe": changing,

@@ -117,7 +117,9 @@ async def _fetched(request: Request, allocation: AllocationId, slot: SlotId) -> 
 
 
 def _slot_of(view: AllocationView, number: int, attempt: int | None) -> SlotId:
-    """Return a slot that an allocation has or had in one of its placements. Raises `Conflict` and `Malformed`."""
+    """Return the id of the slot with this number in a placement of an allocation: `attempt`, or None for the newest.
+    Raises `Malformed` if there is no such placement or slot, and `Conflict` if the allocation has had no slots.
+    """
     newest = 1 if view.replaced is None else view.replaced.attempt
     if attempt is not None and attempt > newest:
         reason = f"the allocation has no placement {attempt}; its newest one is {newest}"
