@@ -136,11 +136,16 @@ def against_reporting_fault(state: Allocation) -> list[Objection]:
     return [Objection("no_slot_held", "the allocation holds no slot that could be excluded from placement")]
 
 
+def against_ssh(state: Allocation) -> list[Objection]:
+    """Return the reason why the SSH gateway opens no connection to the slices; an empty list if it does."""
+    if isinstance(state, Active):
+        return []
+    return [_wrong_state(state, "the SSH gateway connects to the slices of active allocations only")]
+
+
 def against_opening_terminal(state: Allocation) -> list[Objection]:
     """Return the reason why no terminal can be opened in the slices; an empty list if it can."""
-    if not isinstance(state, Active):
-        return [Objection("slice_not_on_node", "the allocation is not active")]
-    return _against_gateway(state)
+    return against_ssh(state) or _against_gateway(state)
 
 
 def _against_gateway(state: Allocation) -> list[Objection]:

@@ -114,6 +114,8 @@ recorded data have times in the past.
 _NO_BUDGET: Final = Limits(burst=10**6)
 _SESSION: Final = timedelta(minutes=15)
 _SHORTEST_LEASE_SECONDS: Final = 600
+_TASKS_KEPT: Final = timedelta(days=1)
+"""How long before the end of the data tasks are recorded. Ended tasks are not kept longer by default."""
 _ABSENT: Final = ("link", "lease", "port", "translation", "machine")
 _FAULTS: Final = (
     ("step_refused", "machine.start: cannot allocate memory"),
@@ -167,7 +169,7 @@ class Recorder:
     _broken: set[NodeId] = field(default_factory=set)
     """Nodes on which no slice can be started."""
     _dispatched: set[AllocationId] = field(default_factory=set)
-    """Allocations with rows in `work.task`: their reports end these rows."""
+    """Allocations with tasks in `work.task`: their reports end these tasks."""
     _public: set[NodeId] = field(default_factory=set)
     _devices: dict[NodeId, Mapping[SlotIndex, SlotDevices]] = field(default_factory=dict)
 
@@ -294,6 +296,18 @@ class Recorder:
         async with self.handle.engine.begin() as conn:
             await conn.execute(statement.on_conflict_do_update(index_elements=["node_id"], set_=row))
 
+    async def _change(self, allocation: AllocationId, command: Command) -> bool:
+        """Run a command on an allocation, and write its tasks if they are kept. Return whether the command was
+        accepted.
+        """
+        if not await self.do(command):
+            return False
+        if self.until - self.clock.now < _TASKS_KEPT:
+            self._dispatched.add(allocation)
+        if allocation in self._dispatched:
+            await self.dispatch(stream_of_allocation(allocation))
+        return True
+
     async def dispatch(self, stream: StreamId) -> None:
         """Write the tasks that are due for a stream, as the dispatcher does. They count as sent."""
         async with self.handle.engine.connect() as conn:
@@ -372,7 +386,10 @@ class Recorder:
         # As in the API: an allocation's timeline consists of the events with the correlation id in its id.
         origin = self._of_caller(planned, allocation, "POST /v1/allocations")
         new = NewAllocation(request, EVER, simulated_allowed=True, wait=wait)
-        if await self.do(create_allocation(new, origin, note_slots)) and allocation in self._placed:
+        if (
+            await self._change(allocation, create_allocation(new, origin, note_slots))
+            and allocation in self._placed
+        ):
             self.later(timedelta(seconds=1), partial(self._bring_up, allocation, planned, first=True))
 
     def _of_caller(self, planned: PlannedAllocation, allocation: AllocationId, reason: str) -> Origin:
@@ -382,6 +399,10 @@ class Recorder:
         for fact in facts:
             if isinstance(fact, AllocationPlaced | AllocationReplaced):
                 self._placed[allocation] = fact.slots
+
+    async def _tasks(self, allocation: AllocationId, slots: Sequence[PlacedSlot]) -> Mapping[SlotId, UUID]:
+        """Return the newest orders of slots of an allocation with tasks; nothing for another allocation."""
+        return await self._orders(allocation, slots) if allocation in self._dispatched else {}
 
     async def _orders(self, allocation: AllocationId, slots: Sequence[PlacedSlot]) -> Mapping[SlotId, UUID]:
         """Return the ids of the newest orders of slots that an allocation has or had."""
@@ -477,18 +498,20 @@ class Recorder:
     async def _stop(self, allocation: AllocationId, planned: PlannedAllocation) -> None:
         reason = Reason("stopped_by_caller", f"a stop was requested by {planned.caller}")
         origin = self._of_caller(planned, allocation, f"POST /v1/allocations/{allocation}/stop")
-        if not await self.do(stop_allocation(allocation, origin, reason)):
+        if not await self._change(allocation, stop_allocation(allocation, origin, reason)):
             return
+        orders = await self._tasks(allocation, self._placed[allocation])
         for each in self._placed[allocation]:
             body = reports.SliceStopped(slot_id=each.slot_id, allocation_id=allocation, forced=False)
-            self.later(timedelta(seconds=8), partial(self.report, node_of(each.slot_id), body))
+            order = orders.get(each.slot_id)
+            self.later(timedelta(seconds=8), partial(self.report, node_of(each.slot_id), body, order))
         if planned.starts_again:
             self.later(planned.lasts * 0.2, partial(self._start, allocation, planned))
 
     async def _start(self, allocation: AllocationId, planned: PlannedAllocation) -> None:
         reason = Reason("started_by_caller", f"a start was requested by {planned.caller}")
         origin = self._of_caller(planned, allocation, f"POST /v1/allocations/{allocation}/start")
-        await self.do(start_allocation(allocation, origin, reason))
+        await self._change(allocation, start_allocation(allocation, origin, reason))
         self.later(planned.boots_in, partial(self._carry_out, allocation))
 
     async def _publish(self, allocation: AllocationId, planned: PlannedAllocation) -> None:
@@ -496,7 +519,9 @@ class Recorder:
         name = ingress_of(self.new_uuid())
         request = IngressRequest(0, self.random.choice(_SERVICES), self.random.choice(_SOURCES))
         origin = self._of_caller(planned, allocation, f"POST /v1/allocations/{allocation}/ingress")
-        if not await self.do(open_ingress(allocation, name, request, origin, lambda _facts: "")):
+        if not await self._change(
+            allocation, open_ingress(allocation, name, request, origin, lambda _facts: "")
+        ):
             return
         self.later(timedelta(seconds=2), partial(self._carry_out, allocation))
         if planned.closes:
@@ -507,7 +532,7 @@ class Recorder:
             "withdrawn_by_caller", f"removal of the ingress rule was requested by {planned.caller}"
         )
         origin = self._of_caller(planned, allocation, f"DELETE /v1/allocations/{allocation}/ingress/{name}")
-        await self.do(close_ingress(allocation, name, origin, reason))
+        await self._change(allocation, close_ingress(allocation, name, origin, reason))
         self.later(timedelta(seconds=2), partial(self._carry_out, allocation))
 
     async def store_orders(self) -> None:
@@ -533,13 +558,13 @@ class Recorder:
                     )
 
     async def _expire(self, allocation: AllocationId) -> None:
-        await self.do(expire_lease(allocation))
+        await self._change(allocation, expire_lease(allocation))
         self._remove_soon(allocation)
 
     async def _release(self, allocation: AllocationId, planned: PlannedAllocation) -> None:
         reason = Reason("released_by_caller", "the caller requested the release")
         origin = self._of_caller(planned, allocation, f"DELETE /v1/allocations/{allocation}")
-        await self.do(release_allocation(allocation, origin, reason))
+        await self._change(allocation, release_allocation(allocation, origin, reason))
         if not planned.leaves_remains:
             self._remove_soon(allocation)
             return
@@ -557,7 +582,7 @@ class Recorder:
         self.later(delay, partial(self._remove, allocation, self._placed[allocation]))
 
     async def _remove(self, allocation: AllocationId, placed: Sequence[PlacedSlot]) -> None:
-        orders = await self._orders(allocation, placed) if allocation in self._dispatched else {}
+        orders = await self._tasks(allocation, placed)
         for each in placed:
             node, index = node_of(each.slot_id), index_of(each.slot_id)
             body = reports.SliceRemoved(

@@ -43,6 +43,16 @@ select count(*), count(task.order_id) from read.slot
   left join work.task on task.slot_id = slot.slot_id and task.allocation_id = slot.allocation_id and task.state = 'done'
  where slot.state = 'claimed'
 """
+RELEASED: Final = """
+select count(*), count(*) filter (where exists (
+  select from work.task
+   where task.allocation_id = substr(event.stream_id, length('allocation-') + 1)
+     and task.kind = 'slice.remove' and task.state = 'done'
+)) from ledger.event where type = 'allocation.released' and recorded_at > '2026-11-19T14:00Z'
+"""
+"""Allocations that were released in the last 22 hours before `UNTIL`, and those of them with a task that removed a
+slice.
+"""
 NEWEST: Final = """
 select type, count(*) from (
   select distinct on (stream_id) stream_id, type from ledger.event where type in ({}) order by stream_id, position desc
@@ -117,6 +127,9 @@ async def test_demo_data_are_a_consistent_history_with_times_in_the_past_and_wit
     assert ordered == claimed > 0, (
         "an agent with an empty host gets the order of each slice, and creates it again"
     )
+
+    [(released, removed)] = rows(database, RELEASED)
+    assert removed == released > 0, "the tasks of the last day are recorded"
 
     async with living(database) as fleet:
         await fleet.project([each.name for each in PROJECTIONS.values() if not each.inline], 500)

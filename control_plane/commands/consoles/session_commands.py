@@ -14,8 +14,7 @@ from uuid import UUID
 import msgspec
 
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load
-from control_plane.decisions.allocation import against_opening_terminal
-from control_plane.decisions.allocation_states import Active
+from control_plane.decisions.allocation import against_opening_terminal, against_ssh
 from control_plane.decisions.refusals import Conflict, Forbidden, Malformed, Objection, UnknownName, refuse_if
 from control_plane.handle import AGAIN, Command, Decision, Transaction
 from control_plane.origin import Origin
@@ -187,8 +186,7 @@ async def _reachable_by_ssh(
     """Return an active allocation and its slot with this number, to which one more SSH connection can be opened."""
     # This locks the rows of the slots, so that connections of an allocation are counted one after the other.
     loaded = await load(transaction.conn, allocation)
-    if not isinstance(loaded.state, Active):
-        raise Conflict(Objection("slice_not_on_node", "the allocation is not active"))
+    refuse_if(against_ssh(loaded.state))
     slot = _slot_of(loaded, number)
     await check_supported(transaction.conn, [node_of(slot)], SSH)
     if await consoles.count_ssh(transaction.conn, allocation, transaction.now) >= MOST_SSH:

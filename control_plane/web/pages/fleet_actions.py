@@ -83,7 +83,7 @@ NODE_ACTIONS: Final = {
         "The node is cordoned and emptied, and stays cordoned. Its allocations are released after the given time: their"
         " slices and all data on their disks are deleted, which cannot be undone. Without a time, the drain waits until"
         " they end by themselves. Another drain changes the time.",
-        _drain, _drain_words, dangerous=True, facts=_holders,
+        _drain, _drain_words, dangerous=True, asks_name=True, facts=_holders,
         fields=(
             REASON,
             Field("minutes", "Minutes after which its allocations are released (0: at once; empty: wait until they end)",

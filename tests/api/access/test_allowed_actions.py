@@ -378,7 +378,6 @@ KINDS: Final = {
             "ingress_needs_public_nat",
             "no_slot_held",
             "no_gateway_access",
-            "slice_not_on_node",
         },
     ),
     "ingresses": (States.ingresses, set()),
