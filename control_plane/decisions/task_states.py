@@ -30,7 +30,7 @@ from typing import Final, Literal, assert_never
 from uuid import UUID
 
 from control_plane.decisions.refusals import Objection
-from control_plane.decisions.tasks import NO_ANSWER
+from control_plane.decisions.tasks import NO_ANSWER, SUCCEEDED, finished, in_progress
 from events.facts import Reason
 from events.tasks import (
     TaskCancelled,
@@ -120,9 +120,7 @@ def against_cancelling(row: OrderRow) -> Iterator[Objection]:
             f"a stop cannot be cancelled; start the allocation of slot {row.slot_id} again when it has stopped",
         )
     if row.state not in ("due", "sent"):
-        yield Objection(
-            "task_finished", f"the task has ended in state {row.state} and can no longer be cancelled"
-        )
+        yield finished(row.state)
 
 
 def against_retrying(row: OrderRow) -> Iterator[Objection]:
@@ -132,7 +130,7 @@ def against_retrying(row: OrderRow) -> Iterator[Objection]:
     matter.
     """
     if row.state == "done":
-        yield Objection("task_succeeded", "the task has succeeded and cannot be retried")
+        yield SUCCEEDED
         return
     if row.state == "superseded":
         yield Objection(
@@ -140,9 +138,7 @@ def against_retrying(row: OrderRow) -> Iterator[Objection]:
         )
         return
     if row.state in ("due", "sent"):
-        yield Objection(
-            "task_in_progress", f"the task is {row.state} and is sent again automatically; wait until it ends"
-        )
+        yield in_progress(row.state)
     if row.kind == APPLY:
         message = (
             f"a failed bring-up is not retried; create another allocation in place of {row.allocation_id}"

@@ -50,6 +50,8 @@ _PAUSE: Final = timedelta(seconds=2)
 """Pause before the second attempt of a round; it doubles before each further attempt."""
 NO_ANSWER: Final = "no_answer"
 CANCELLED: Final = "cancelled"
+SUCCEEDED: Final = Objection("task_succeeded", "the task has succeeded and cannot be retried")
+"""Reason why a task that succeeded cannot be retried."""
 CANCEL: Final[str] = OperationCancel.model_fields["kind"].default
 
 
@@ -322,11 +324,12 @@ def cancel(state: Task, *, never_sent: bool) -> tuple[TaskFact, ...]:
 
 def against_cancelling(name: StateName) -> list[Objection]:
     """Return the reason why a task in the state with this name cannot be cancelled; an empty list if it can."""
-    if name in _UNFINISHED:
-        return []
-    return [
-        Objection("task_finished", f"the task has already ended in state {name}; there is nothing to cancel")
-    ]
+    return [] if name in _UNFINISHED else [finished(name)]
+
+
+def finished(state: str) -> Objection:
+    """Return the reason why a task that ended in this state cannot be cancelled."""
+    return Objection("task_finished", f"the task has ended in state {state} and can no longer be cancelled")
 
 
 def withdrawn(state: Task, attempt: int) -> tuple[TaskFact, ...]:
@@ -359,13 +362,13 @@ def retry(state: Task) -> tuple[TaskFact, ...]:
 def against_retrying(name: StateName) -> list[Objection]:
     """Return the reason why a task in the state with this name cannot be retried; an empty list if it can."""
     if name in _UNFINISHED:
-        return [
-            Objection(
-                "task_in_progress",
-                f"the task is {name} and cannot be retried before it ends; wait until it ends",
-            )
-        ]
-    if name == "done":
-        reason = "the task has succeeded and cannot be retried; request a new one"
-        return [Objection("task_succeeded", reason)]
-    return []
+        return [in_progress(name)]
+    return [SUCCEEDED] if name == "done" else []
+
+
+def in_progress(state: str) -> Objection:
+    """Return the reason why an unfinished task in this state cannot be retried."""
+    return Objection(
+        "task_in_progress",
+        f"the task is in state {state} and cannot be retried before it ends; wait until it ends",
+    )

@@ -88,7 +88,7 @@ _LEASE_OVER: Final = ("releasing", "released", "failed")
 _ABBREVIATION: Final = re.compile(r"\bsku\b")
 _MINUTE: Final = 60
 _HOUR: Final = 3600
-_CENT: Final = Decimal("0.01")
+_HUNDREDTH: Final = Decimal("0.01")
 _MIB_PER_GIB: Final = 1024
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _WORDS_OF_UNITS: Final = {"d": "day", "h": "hour", "min": "minute", "s": "second"}
@@ -282,9 +282,10 @@ def linked(value: Any) -> Markup | str:
     return Markup('<a href="/ui/allocations/{}">{}</a>').format(text, text)
 
 
-def slot_hours(seconds: str) -> str:
-    """Return a number of seconds, which the API returns as text, in hours with two decimals and separators."""
-    return f"{Decimal(seconds) / _HOUR:,.2f}"
+def slot_hours(seconds: str) -> Markup:
+    """Return a number of slot-seconds in slot-hours with two decimals, and with the exact slot-seconds as the title."""
+    exact, hours = f"{amount(seconds)} slot-seconds", Decimal(seconds) / _HOUR
+    return Markup('<span title="{}">{}</span>').format(exact, _two_decimals(hours))
 
 
 def amount(value: str | int, others: Iterable[str | int | None] = ()) -> str:
@@ -297,9 +298,14 @@ def amount(value: str | int, others: Iterable[str | int | None] = ()) -> str:
 
 def money(value: str) -> Markup:
     """Return an amount of money with two decimals, and with all of its decimals as the title."""
-    exact = Decimal(value)
-    short = f"{exact:,.2f}" if exact == 0 or abs(exact) >= _CENT else f"{'−' if exact < 0 else ''}<{_CENT}"
-    return Markup('<span title="{}">{}</span>').format(amount(value), short)
+    return Markup('<span title="{}">{}</span>').format(amount(value), _two_decimals(Decimal(value)))
+
+
+def _two_decimals(value: Decimal) -> str:
+    """Return a number with two decimals; one that is not 0 and closer to 0 than 0.01 as `<0.01`."""
+    if value == 0 or abs(value) >= _HUNDREDTH:
+        return f"{value:,.2f}"
+    return f"{'−' if value < 0 else ''}<{_HUNDREDTH}"
 
 
 def quantity(value: str | int, limit: str) -> str | Markup:

@@ -8,7 +8,7 @@ from typing import Final, get_args
 
 import pytest
 
-from control_plane.decisions import task_states
+from control_plane.decisions import task_states, tasks
 from control_plane.decisions.task_states import (
     APPLY,
     REMOVE,
@@ -124,3 +124,12 @@ def test_only_a_failed_or_poisoned_removal_order_can_be_retried(
     kind: str, state: TaskState, codes: list[str]
 ) -> None:
     assert [each.code for each in against_retrying(row(kind, state))] == codes
+
+
+def test_order_and_requested_task_in_the_same_state_have_the_same_reasons_against_retrying_and_cancelling() -> (
+    None
+):
+    assert [*against_retrying(row(REMOVE, "done"))] == tasks.against_retrying("done")
+    assert [*against_cancelling(row(APPLY, "done"))] == tasks.against_cancelling("done")
+    [order], [task] = against_retrying(row(REMOVE, "sent")), tasks.against_retrying("trying")
+    assert order.message.replace("sent", "trying") == task.message

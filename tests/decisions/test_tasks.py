@@ -172,7 +172,7 @@ def test_task_that_fails_while_it_is_cancelled_is_not_retried() -> None:
     "end", [TaskSucceeded(ID, 1, "{}"), failed(1, final=True)], ids=lambda fact: type(fact).__name__
 )
 def test_cancel_of_a_finished_task_is_a_conflict(end: TaskFact) -> None:
-    with pytest.raises(Conflict, match="nothing to cancel"):
+    with pytest.raises(Conflict, match="can no longer be cancelled"):
         life.cancel(state_after(REQUEST, end), never_sent=False)
 
 

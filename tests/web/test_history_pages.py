@@ -203,6 +203,11 @@ def test_changes_lead_to_the_state_after_them_and_to_their_neighbours(
         assert (position < placed) is (relation == "before")
         assert admin.open(str(target).removeprefix("/ui")).attributes("li", "aria-current") == ["true"]
     assert f"/ui/events/{active}" in page.attributes("a", "href")
+    changes = page.text.partition("Changes newest first")[2]
+    assert "Changes marked “later” happened after the chosen time." in changes
+    assert re.search(r"allocation\.activated ○ later ", changes)
+    assert re.search(r"allocation\.placed (?!○ later)", changes)
+    assert "○ later" not in admin.open(f"/history?kind=allocation&name={running.id}").text
     assert f"/ui/history?kind=allocation&name={running.id}" in page.attributes("a", "href"), (
         "the present state"
     )

@@ -132,7 +132,39 @@ def test_node_at_a_past_position_shows_whether_it_was_cordoned(admin: Browser, p
     )
     assert "Placement open Host" in before
     assert "Placement blocked: cordoned Cordoned a fan is loud Host" in then
-    assert "blocked: cordoned" in admin.open(f"/nodes?name=rack-1&at=position:{position}").text
+    nodes = admin.open(f"/nodes?name=rack-1&at=position:{position}").text
+    assert "blocked: cordoned" in nodes
+    unknown = "Views of the past do not show which slots were blocked"
+    tasks = "Tasks are shown only as they are now; views of the past do not have them. Show the present"
+    for each in (unknown, tasks, "The past cannot be changed."):
+        assert each in then
+        assert each not in admin.open("/nodes/rack-1").text
+    assert unknown in nodes
+    assert unknown not in admin.open("/nodes").text
+
+
+def test_slot_at_a_past_position_has_its_state_then_and_states_that_blocking_is_not_recorded(
+    admin: Browser, plane: RunningPlane
+) -> None:
+    first, *later = (
+        str(position)
+        for (position,) in plane.rows(
+            "select position from ledger.event where stream_id = 'slot-rack-1/0' order by position"
+        )
+    )
+    past = admin.open(f"/nodes/rack-1/slots/0?at=position:{first}")
+    present = admin.open("/nodes/rack-1/slots/0")
+    assert "Slot rack-1/0 ◇ discovered" in past.text
+    assert "Slot rack-1/0 ▲ blocked" in present.text
+    assert "Placement Views of the past do not show which slots were blocked" in past.text
+    assert "Placement no slice can be placed in it now: cordoned" in present.text
+    assert "The past cannot be changed." in past.text
+    assert "The past cannot be changed." not in present.text
+    assert later, "the slot changed after the first event"
+    events = [
+        {f"/ui/events/{each}" for each in later} & {*page.attributes("a", "href")} for page in (past, present)
+    ]
+    assert events == [set(), {f"/ui/events/{each}" for each in later}]
 
 
 @pytest.mark.parametrize("theme", [0, 1])

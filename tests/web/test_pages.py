@@ -317,11 +317,18 @@ def test_page_of_the_past_shows_the_state_then_and_offers_no_action(
     page = admin.open(f"/allocations/{running.id}?at=position:{position}")
     assert "State as of position:" in page.text
     assert "The past cannot be changed." in page.text
+    assert "views of the past do not have them. Show the present" in page.text
+    assert page.attributes("a", "href").count(f"/ui/allocations/{running.id}") == 2
     assert "allocation.placed" in page.text
     assert "allocation.activated" not in page.text
     assert page.attributes("div", "data-live") == []
-    listed = admin.open(f"/allocations?at=position:{running.plane.last_position()}").text
-    assert re.search(r"n1/0 20\d\d-\d\d-\d\d ", listed), "the end of the lease, and not the time until it"
+    list_then = admin.open(f"/allocations?at=position:{running.plane.last_position()}")
+    assert re.search(r"n1/0 20\d\d-\d\d-\d\d ", list_then.text), (
+        "the end of the lease, and not the time until it"
+    )
+    assert "Create this list shows the past, which cannot be changed" in list_then.text
+    assert "/ui/allocations/new" not in list_then.attributes("a", "href")
+    assert "/ui/allocations/new" in admin.open("/allocations").attributes("a", "href")
     present = admin.open("/history?kind=node&name=n1&at=now")
     assert (present.status, "State as of" in present.text) == (200, False)
     unread = admin.open(f"/allocations/{running.id}?at=tomorrow")

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from control_plane.web.rendering import money
+from control_plane.web.rendering import money, slot_hours
 from tests.api.access.principals import create_project, issue
-from tests.api.allocations.billing import MILLISECOND, close, get, granted_at, text, until_known
+from tests.api.allocations.billing import MILLISECOND, close, get, grant_lease, granted_at, text, until_known
+from tests.api.broken_nodes import accepted_allocation
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -43,6 +44,9 @@ def test_each_figure_of_the_usage_links_to_its_entries_and_they_link_to_their_ev
     if label:
         chosen = admin.open("/usage", group_by=kind, group_label=label)
         assert "By label team Usage by label team Label team Slot-hours" in chosen.text
+    own = {"project": "/ui/projects/red", "sku": "/ui/skus#lab.small"}
+    links = {*page.attributes("a", "href")} & {*own.values()}
+    assert links == {own[group]} if group in own else not links, "a group links to its page if it has one"
     targets = [each for each in page.attributes("a", "href") if each.startswith("/ui/usage/entries")]
     assert len(targets) == 2, "the total and the only group must link to their entries"
     for target in targets:
@@ -50,7 +54,9 @@ def test_each_figure_of_the_usage_links_to_its_entries_and_they_link_to_their_ev
         assert running.id[-6:] in entries.text
         named = "project red" if "project=red" in target else "all projects"
         assert f"Usage entries of {named}" in entries.text
-        assert re.search(r"Total: 0\.\d{6} USD", entries.text)
+        assert re.search(r"Total: <?0\.\d\d USD, <?0\.\d\d slot-hours, ", entries.text)
+        assert "/ui/projects/red" in entries.attributes("a", "href")
+        assert "/ui/skus#lab.small" in entries.attributes("a", "href")
         assert "</a> <a" in entries.response.text, "each event is a line of its own, without commas"
         events = [each for each in entries.attributes("a", "href") if each.startswith("/ui/events/")]
         [entry] = get(running.plane, "/usage/entries")["items"]
@@ -100,7 +106,20 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
     assert "disabled" not in next(found for tag, found in form.tags if tag == "fieldset"), (
         "a shorter period can be closed now"
     )
-    assert "Current billing period" in admin.open("/usage/periods/open").text
+    assert "and later, belongs to the next period, which begins there." in form.text
+    counted = r"USD, usage until ([\d-]+ [\d:]+), by the events up to position (\d+)"
+    until_now = re.search(rf"Usage until now, which is not final <?[\d.]+ {counted} ", form.text)
+    proposed = re.search(rf"closed now with the proposed end 0\.00 {counted} ", form.text)
+    assert until_now is not None
+    assert proposed is not None, "the allocation began after the proposed end"
+    assert proposed[1] == ends_at.replace("T", " ").removesuffix("Z") < until_now[1]
+    assert int(until_now[2]) == int(proposed[2]) == get(running.plane, "/usage")["position"]
+    current = admin.open("/usage/periods/open").text
+    assert "Current billing period" in current
+    assert re.search(
+        r"Amounts not final: usage until [\d-]+ [\d:]+, by the events up to position \d+\. ", current
+    )
+    assert "usage after this end belongs to the next period." in current
     fields = {"name": "first", "starts_at": text(begin), "ends_at": text(end)}
     for wrong in ({}, {"confirm": "close", "starts_at": "tomorrow"}):
         assert admin.submit("/usage/periods/open/close", **{**fields, **wrong}).status == 422
@@ -110,9 +129,40 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
     closed = get(running.plane, "/usage/periods/first")
     assert f"/ui/events/{closed['position']}" in page.attributes("a", "href")
     shown = admin.open("/usage/periods/first")
-    assert closed["total"]["slot_seconds"] in shown.text
-    assert re.search(r"Total \d+\.\d\d USD ", shown.text), "amounts have two decimals"
+    exact = {f"{float(closed['total']['slot_seconds']):,.6f} slot-seconds", closed["total"]["price"]}
+    assert exact <= {*shown.attributes("span", "title")}
+    assert "slot-seconds" not in shown.text
+    assert re.search(r"Total <?\d+\.\d\d USD <?\d+\.\d\d slot-hours ", shown.text), (
+        "amounts have two decimals"
+    )
+    assert "not final" not in shown.text
     assert close(running.plane, "first", begin, end).is_success
+
+
+def test_form_that_closes_a_period_shows_the_bill_with_corrections_that_closing_with_its_values_makes(
+    running_plane: RunningPlane,
+) -> None:
+    admit(running_plane, "n1")
+    allocation = accepted_allocation(running_plane)
+    begin = datetime.now(UTC) - timedelta(hours=3)
+    until_known(running_plane)
+    assert close(running_plane, "old", begin, begin + timedelta(hours=1)).is_success
+    grant_lease(running_plane, allocation["id"], begin)
+    until_known(running_plane)
+    admin = logged_in(running_plane)
+    form = admin.open("/usage/periods/open/close")
+    shown = form.response.text.partition("closed now with the proposed end")[2]
+    proposed = re.search(r'<span title="([\d.]+)">', shown)
+    assert proposed is not None
+    values = {
+        str(found["name"]): found["value"]
+        for tag, found in form.tags
+        if tag == "input" and found.get("name") in ("name", "starts_at", "ends_at")
+    }
+    assert admin.submit("/usage/periods/open/close", **values, confirm="close").status == 200
+    bill = get(running_plane, f"/usage/periods/{values['name']}")
+    assert float(bill["corrections"]["price"]) > 0
+    assert bill["total"]["price"] == proposed[1]
 
 
 def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAllocation, admin: Browser) -> None:
@@ -132,7 +182,7 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
     assert re.search(r"Price per hour \(USD\) <?\d+\.\d\d none ", limits)
     assert re.search(r"Budget per calendar month \(USD\) [\d.]+ committed 100.00 ", limits)
     # The budget counts until the same time as the usage by project.
-    rows = re.findall(r"red [\d.]+ (<?[\d.]+) ", admin.open("/usage").text)
+    rows = re.findall(r"red <?[\d.]+ (<?[\d.]+) ", admin.open("/usage").text)
     assert len(rows) == 2
     assert rows[0] == rows[1]
     # A form begins with the present limits, so a change of one limit keeps the others.
@@ -161,6 +211,19 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
 )
 def test_amount_of_money_has_two_decimals_and_its_title_has_all(value: str, shown: str) -> None:
     assert money(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        ("5184000.000000", '<span title="5,184,000.000000 slot-seconds">1,440.00</span>'),
+        ("0.001000", '<span title="0.001000 slot-seconds">&lt;0.01</span>'),
+    ],
+)
+def test_slot_hours_have_two_decimals_and_their_title_has_the_exact_slot_seconds(
+    seconds: str, shown: str
+) -> None:
+    assert slot_hours(seconds) == shown
 
 
 def test_reservation_is_set_changed_and_removed_by_an_admin_only(

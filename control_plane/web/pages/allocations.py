@@ -48,8 +48,16 @@ async def show_list(visit: Visit) -> Response:
         states=STATES,
         bulk=offered(ALLOCATIONS),
         selecting=by_scope(visit, "select", scope="allocations:write")["select"],
-        creating=by_scope(visit, "create", scope="allocations:write")["create"],
+        creating=_creating(visit),
     )
+
+
+def _creating(visit: Visit) -> Mapping[str, Any]:
+    """Return whether the caller may create an allocation, and the reason why not: on a list of the past, no."""
+    found: Mapping[str, Any] = by_scope(visit, "create", scope="allocations:write")["create"]
+    if visit.at is None or not found["allowed"]:
+        return found
+    return {"allowed": False, "code": None, "reason": "this list shows the past, which cannot be changed"}
 
 
 async def show(visit: Visit) -> Response:

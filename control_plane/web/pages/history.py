@@ -90,11 +90,12 @@ async def show(visit: Visit) -> Response:
         else nothing(),
         read_seal(visit),
     )
+    until = None if visit.at is None else found["at"]["position"]
     return visit.render(
         "history.html",
         found=found,
         held=await holdings(visit, kind, found["state"], visit.at),
-        changes={**changes, "changes": [_shown(each) for each in reversed(changes["changes"])]},
+        changes={**changes, "changes": [_shown(each, until) for each in reversed(changes["changes"])]},
         rows=[each for each in fields_of(found["state"]) if field_names(each[0]) not in _LEFT_OUT],
         has_former_slots=_has_former_slots(kind, found["state"]),
         slider=_slider(found, changes["changes"], first and first["changes"]),
@@ -113,10 +114,12 @@ def _has_former_slots(kind: str, state: Mapping[str, Any] | None) -> bool:
     return kind == "allocation" and state is not None and bool(state["slots"]) and not holds_slots(state)
 
 
-def _shown(change: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a change without the fields that the page leaves out."""
+def _shown(change: Mapping[str, Any], until: int | None) -> dict[str, Any]:
+    """Return a change without the fields that the page leaves out. It is later if its position is after `until`, the
+    position that the page shows (None: the present).
+    """
     fields = [each for each in change["fields"] if field_names(each["path"]) not in _LEFT_OUT]
-    return {**change, "fields": fields}
+    return {**change, "fields": fields, "is_later": until is not None and change["position"] > until}
 
 
 def _given(query: Mapping[str, str | None]) -> dict[str, str]:

@@ -99,11 +99,11 @@ def _has_unfinished(tasks: Mapping[str, Any] | None) -> bool:
 
 
 async def show_slot(visit: Visit) -> Response:
-    names = visit.request.path_params
+    names, at = visit.request.path_params, visit.at
     node, index = names["node"], names["index"]
     slot, events, seal = await both(
-        visit.get("nodes", node, "slots", index),
-        visit.get("events", stream=f"slot-{node}/{index}", order="desc", limit=100)
+        visit.get("nodes", node, "slots", index, at=at),
+        visit.get("events", stream=f"slot-{node}/{index}", order="desc", limit=100, to=at)
         if visit.allows("events:read")
         else nothing(),
         read_seal(visit),

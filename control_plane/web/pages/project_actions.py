@@ -24,7 +24,7 @@ from control_plane.web.actions import (
     whole,
     words,
 )
-from control_plane.web.rendering import LIMIT_LABELS, LIMIT_UNITS, in_path, in_unit, money, quantity
+from control_plane.web.rendering import LIMIT_LABELS, LIMIT_UNITS, in_path, in_unit, moment, money, quantity
 from control_plane.web.visits import Form, Visit, both, nothing
 
 _PRICES: Final = ("price_per_hour", "budget_per_month")
@@ -258,12 +258,31 @@ def _stamp(time: datetime) -> str:
 
 
 async def _open_period(visit: Visit, _names: Names) -> View:
-    found = await visit.get("usage", "periods", "open")
+    found, until_now = await both(visit.get("usage", "periods", "open"), visit.get("usage", period="open"))
     allowed = by_scope(visit, "close", scope="usage:write")
     if allowed["close"]["allowed"] and _first_end(found) <= datetime.fromisoformat(found["starts_at"]):
         reason = f"the open period began at {found['starts_at']}, in the present minute"
         allowed = {"close": {"allowed": False, "code": "period_not_ended", "reason": reason}}
-    return {**found, "allowed_actions": allowed, "currency": visit.user["currency"]}
+    bills = {"Usage until now, which is not final": _billed(visit, until_now, until_now["total"]["price"])}
+    if allowed["close"]["allowed"]:
+        bills["Bill if it is closed now with the proposed end"] = await _first_bill(visit, found)
+    return {**found, "allowed_actions": allowed, "bills": bills}
+
+
+async def _first_bill(visit: Visit, period: View) -> Markup:
+    """Return the bill of the open period if it is closed now with the initial values of the form."""
+    query = {"from": period["starts_at"], "to": _stamp(_first_end(period))}
+    usage = await visit.get("usage", **query)
+    # A range of time has no corrections of earlier periods. The bill has those that the open period has.
+    price = Decimal(usage["total"]["price"]) + Decimal(period["corrections"]["price"])
+    return _billed(visit, usage, str(price))
+
+
+def _billed(visit: Visit, usage: View, price: str) -> Markup:
+    """Return a price with the time until which it counts usage, and the events that it follows from."""
+    return Markup("{} {}, usage until {}, by the events up to position {}").format(
+        money(price), visit.user["currency"], moment(usage["end"]), usage["position"]
+    )
 
 
 PERIOD: Final = Resource(
@@ -271,8 +290,10 @@ PERIOD: Final = Resource(
     {
         "close": Action(
             "Close the billing period", "close",
-            "The usage of the period becomes final. Later events that change it are corrections in the next"
-            " period. This cannot be undone.",
+            "The usage between the begin and the end of the period becomes final, by all events that the usage contains"
+            " when the period is closed. The end must have passed. Usage from this end on, until now and later, belongs"
+            " to the next period, which begins there. Events that are recorded after the period is closed and change its"
+            " usage are corrections in the next period. This cannot be undone.",
             _close, _close_words, initial=_first_period,
             fields=(
                 Field("name", "Name of the period, such as 2026-11", example="PERIOD"),
@@ -288,7 +309,7 @@ PERIOD: Final = Resource(
     facts=lambda view: {
         "Begin": view["starts_at"],
         "Month ends": _end_of(view),
-        "Usage until now": Markup("{} {}").format(money(view["total"]["price"]), view["currency"]),
+        **view["bills"],
     },
     label=lambda _names: "close",
     title=lambda view: _first_period(view)["name"],

@@ -122,8 +122,12 @@ async def download(visit: Visit) -> Response:
 
 
 async def show_period(visit: Visit) -> Response:
-    period = await visit.get("usage", "periods", visit.request.path_params["period"])
-    return visit.render("period.html", period=period)
+    name = visit.request.path_params["period"]
+    period, until_now = await both(
+        visit.get("usage", "periods", name),
+        visit.get("usage", period=name) if name == _OPEN_PERIOD else nothing(),
+    )
+    return visit.render("period.html", period=period, until_now=until_now)
 
 
 async def show_reservations(visit: Visit) -> Response:

@@ -53,14 +53,21 @@ def granted_at(running: RunningAllocation) -> datetime:
 
 def grant_late(running: RunningAllocation, start: datetime) -> int:
     """Record now that the lease of an allocation began at `start`. Return the position of the event."""
-    stream = f"allocation-{running.id}"
+    return grant_lease(running.plane, running.id, start)
+
+
+def grant_lease(plane: RunningPlane, allocation: str, start: datetime) -> int:
+    """Record now that the lease of the allocation with this id began at `start` and ends one hour later. Return the
+    position of the event.
+    """
+    stream = f"allocation-{allocation}"
 
     async def record() -> int:
-        async with await psycopg.AsyncConnection.connect(running.plane.database.app_dsn) as conn:
-            [[version]] = running.plane.rows(
+        async with await psycopg.AsyncConnection.connect(plane.database.app_dsn) as conn:
+            [[version]] = plane.rows(
                 "select version from ledger.head where stream_id = %(stream)s", stream=stream
             )
-            fact = LeaseGranted(AllocationId(running.id), start, start + timedelta(hours=1))
+            fact = LeaseGranted(AllocationId(allocation), start, start + timedelta(hours=1))
             [recorded] = await committed(conn, on(stream, version, fact))
             return int(recorded.position)
 
