@@ -354,6 +354,35 @@ def test_bring_up_that_succeeded_is_not_retried_because_it_has_succeeded(
     assert "Attempt –" not in page
 
 
+def test_ids_of_requests_link_to_their_pages_only_for_callers_that_may_open_them(
+    running: RunningAllocation, admin: Browser, keys: dict[str, Key]
+) -> None:
+    [refused] = [each for each in admin.open("/nodes/absent").attributes("a", "href") if "/requests/" in each]
+    until(lambda: admin.open(refused.removeprefix("/ui")).status == 200, "the request is in the access log")
+    assert "/v1/nodes/absent" in admin.open(refused.removeprefix("/ui")).text
+    page = logged_in(running.plane, keys["owner"].secret).open("/allocations/alc-absent")
+    assert re.search(r"Request req-[0-9a-f]{32} ", page.text)
+    assert "/ui/requests/" not in str(page.attributes("a", "href")), "the caller may not read the access log"
+    [(position,)] = running.plane.rows(
+        "select max(position) from ledger.event where type = 'node.uncordoned'"
+    )
+    [cause] = [
+        each for each in admin.open(f"/events/{position}").attributes("a", "href") if "/requests/" in each
+    ]
+    assert "node.uncordoned" in admin.open(cause.removeprefix("/ui")).text
+
+
+def test_page_of_skus_explains_the_terms_of_its_placements(admin: Browser) -> None:
+    page = admin.open("/skus").text
+    for term in (
+        "pack Of the suitable nodes",
+        "spread Of the suitable nodes",
+        "NUMA single ",
+        "NUMA any The slice",
+    ):
+        assert term in page
+
+
 def test_page_of_an_unknown_path_has_the_menu_only_for_a_logged_in_browser(
     running: RunningAllocation, admin: Browser
 ) -> None:
