@@ -7,6 +7,7 @@ independent: one that is refused changes nothing, and does not stop the others.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
@@ -133,6 +134,7 @@ async def _preview(
         items=items,
         allowed=allowed,
         values={each.name: first[each.name] for each in action.fields},
+        different=_different(action, allowed),
         kind=bulk.resource.kind,
         refused=None if refusal is None else refusal.problem,
         commands=_commands(visit, bulk, action, [each.id for each in allowed], first),
@@ -141,16 +143,40 @@ async def _preview(
 
 
 def _first_values(action: Action, items: Sequence[Item]) -> View:
-    """Return the initial values of the fields of the form. If the states of the items lead to different numbers, the
-    value is the largest one, so that the action has an effect on every item.
+    """Return the initial values of the fields of the form. A field is empty if the states of the items lead to
+    different values: the value of one item is not right for all, so the user must choose.
     """
+    offered = _offered_values(action, items)
+    return {name: values[0] if len(values) == 1 else "" for name, values in offered.items()}
+
+
+def _offered_values(action: Action, items: Sequence[Item]) -> dict[str, list[str]]:
+    """Return the different values that the states of the items lead to for each field, the smallest number first."""
     found = [action.first_values(each.view) for each in items if each.view is not None]
     return {
-        field.name: max((each[field.name] for each in found), key=lambda text: float(text or 0))
-        if found and field.kind == "number"
-        else field.value
+        field.name: sorted({each[field.name] for each in found}, key=_number) or [field.value]
         for field in action.fields
     }
+
+
+def _number(text: str) -> float:
+    """Return the number of a field; infinite for a text that is not a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return inf
+
+
+def _different(action: Action, items: Sequence[Item]) -> list[tuple[str, str, str]]:
+    """Return the fields for which the states of the items lead to different values: the label of each, its smallest and
+    its largest value.
+    """
+    offered = _offered_values(action, items)
+    return [
+        (each.label, offered[each.name][0], offered[each.name][-1])
+        for each in action.fields
+        if len(offered[each.name]) > 1
+    ]
 
 
 def _commands(visit: Visit, bulk: Bulk, action: Action, ids: Sequence[str], values: View) -> list[Command]:

@@ -63,6 +63,7 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 _DURATION_IN_TEXT: Final = re.compile(r"(?<![\w.,-])(\d{2,9}) s\b(?!/)", re.ASCII)
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}", re.ASCII)
+_REQUEST: Final = re.compile(r"(?<![\w-])req-[0-9a-f]{32}(?![\w-])", re.ASCII)
 _KINDS: Final = frozenset({
     "allocation", "node", "slot", "task", "project", "API key", "service account", "session", "read model",
 })  # fmt: skip
@@ -132,9 +133,17 @@ def page(request: Request, template: str, code: int, /, **values: Any) -> Respon
 
 def badge(state: str) -> Markup:
     """Return a state as a word with the colour and the shape of its kind."""
-    tone = tone_of(state)
+    return _badge(tone_of(state), _ABBREVIATION.sub(lambda found: found[0].upper(), state.replace("_", " ")))
+
+
+def counted(number: int, tone: str) -> Markup:
+    """Return a number of resources with the colour and the shape of their kind of state."""
+    return _badge(tone, str(number))
+
+
+def _badge(tone: str, text: str) -> Markup:
     return Markup('<span class="badge {}"><span aria-hidden="true">{}</span> {}</span>').format(
-        tone, _MARKS[tone], _ABBREVIATION.sub(lambda found: found[0].upper(), state.replace("_", " "))
+        tone, _MARKS[tone], text
     )
 
 
@@ -286,6 +295,18 @@ def slot_hours(seconds: str) -> Markup:
     """Return a number of slot-seconds in slot-hours with two decimals, and with the exact slot-seconds as the title."""
     exact, hours = f"{amount(seconds)} slot-seconds", Decimal(seconds) / _HOUR
     return Markup('<span title="{}">{}</span>').format(exact, _two_decimals(hours))
+
+
+def requests_linked(text: str) -> Markup:
+    """Return a text, such as the reason of an event, with the ids of requests in it as links to their pages. The page
+    must be for callers with the scope `events:read` or `access:read`.
+    """
+    link, begin = Markup('<a href="/ui/requests/{}">{}</a>'), 0
+    pieces = list[str | Markup]()
+    for found in _REQUEST.finditer(text):
+        pieces += (text[begin : found.start()], link.format(found[0], found[0]))
+        begin = found.end()
+    return Markup().join([*pieces, text[begin:]])
 
 
 def amount(value: str | int, others: Iterable[str | int | None] = ()) -> str:
@@ -457,6 +478,14 @@ def titled(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def by_prefix(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return names such as `tasks:read` in groups by the part before the colon, in the order of the first of each."""
+    found = dict[str, list[str]]()
+    for each in names:
+        found.setdefault(each.partition(":")[0], []).append(each)
+    return found
+
+
 def in_path(segment: str) -> str:
     """Return a name as one segment of a path of the console."""
     return quote(segment, safe="")
@@ -510,7 +539,8 @@ def _environment() -> Environment:
         "tone": tone_of, "fact": fact, "mark": mark_of, "slot_status": slot_status, "scalar": scalar, "as_json": as_json, "elapsed": elapsed,
         "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount, "money": money,
         "breakable": breakable, "mib": mib, "field_name": field_name, "span_in_words": span_in_words, "unnamed": unnamed,
-        "blocking": blocking, "obstacle": obstacle, "readable": readable, "quantity": quantity,
+        "blocking": blocking, "by_prefix": by_prefix, "counted": counted, "requests_linked": requests_linked,
+        "obstacle": obstacle, "readable": readable, "quantity": quantity,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(

@@ -1,5 +1,6 @@
 """Pages of API keys, service accounts and sessions in the web console, as each role."""
 
+import re
 from typing import Any
 
 import pytest
@@ -47,6 +48,11 @@ def test_issued_key_is_accepted_and_only_the_response_to_its_form_has_the_secret
     boxes = [found for tag, found in form.tags if tag == "input" and found.get("name") == "scopes"]
     assert {"access:write", "allocations:read"} < {found["value"] for found in boxes}
     assert not [found for found in boxes if "checked" in found]
+    groups = [found["aria-label"] for _, found in form.tags if found.get("role") == "group"]
+    assert groups == sorted({(found["value"] or "").partition(":")[0] for found in boxes}), (
+        "a row for each resource"
+    )
+    assert "access read write allocations read write audit read catalogue read write " in form.text
     issued = admin.submit("/access/new/issue-key", **fields, idempotency_key="issue-1")
     assert (issued.status, issued.response.headers["cache-control"]) == (201, "no-store")
     secret = secret_of(issued)
@@ -146,7 +152,7 @@ def test_pages_create_a_service_account_issue_its_key_and_disable_and_enable_it(
     secret = secret_of(admin.submit("/access/new/issue-account-key", name="job", service_account="nightly"))
     assert accepts(plane, secret)
     own = "/access/service-accounts/nightly"
-    assert "job-" in admin.open(own).text
+    assert re.search(r"API keys ?Issue a key… .* job-", admin.open(own).text), "the button is above the keys"
     assert (
         "disabled: too loud"
         in admin.submit(f"{own}/disable", reason="too loud").text

@@ -144,7 +144,7 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_fo
     assert "Slots in use 0 of 2" in admin.open("/nodes/n2/drain").text
     assert f"Renew lease of allocation {running.id}" in renew.text
     assert "2" in renew.attributes("input", "value"), "one hour longer than the remaining lease, rounded up"
-    assert "Longest lease" not in renew.text, "neither the SKU nor the project limits it"
+    assert "Longest lease 8760 hours from now (limit of every lease)" in renew.text, "nothing else limits it"
     fault = admin.open(f"/allocations/{running.id}/report-fault").text
     assert f"Report fault and release allocation {running.id}" in fault
     assert "Effect: The slices and all data on their disks are deleted" in fault
@@ -176,6 +176,18 @@ def test_form_that_renews_a_lease_offers_at_most_what_the_project_permits(
     refused = admin.submit(own, hours="2")
     assert (refused.status, "lease_too_long" in refused.text) == (409, True)
     assert "The lease was renewed." in admin.submit(own, hours="1.5").text
+
+
+def test_form_that_renews_a_lease_of_a_year_begins_with_the_longest_lease_that_the_api_permits(
+    emptied_plane: RunningPlane,
+) -> None:
+    year = 365 * 24
+    found = RunningAllocation(emptied_plane, admit(emptied_plane, "n1"), lease_seconds=year * 3600)
+    browser, own = logged_in(emptied_plane), f"/allocations/{found.id}/renew"
+    form = browser.open(own)
+    assert str(year) in form.attributes("input", "value")
+    assert "The lease was renewed." in browser.submit(own, hours=str(year)).text
+    assert browser.submit(own, hours=str(year + 1)).status == 422
 
 
 def test_slot_is_retired_and_approved_again_and_each_action_needs_what_it_asks_for(

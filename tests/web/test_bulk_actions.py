@@ -111,6 +111,23 @@ def test_item_that_became_forbidden_is_refused_and_the_others_are_done(fleet: Fl
     assert plane.last_position() == position, "a form that is sent twice has its effect once"
 
 
+def test_form_of_items_with_different_leases_is_empty_and_names_the_smallest_and_largest_initial_value(
+    emptied_plane: RunningPlane,
+) -> None:
+    node, browser = admit(emptied_plane, "n1", slots=2), logged_in(emptied_plane)
+    short, long = (RunningAllocation(emptied_plane, node, lease_seconds=each * 3600).id for each in (1, 9))
+    page = browser.open(preview_of("renew", long, short))
+    [hours] = [found for tag, found in page.tags if tag == "input" and found.get("name") == "hours"]
+    assert (hours["value"], "required" in hours) == ("", True)
+    different = (
+        "Hours from now until the lease ends: the forms of the single allocations would begin with 2 to 10."
+    )
+    assert different in page.text
+    alone = browser.open(preview_of("renew", long))
+    assert "10" in alone.attributes("input", "value")
+    assert "would begin with" not in alone.text
+
+
 def test_dangerous_action_asks_for_the_number_of_items(fleet: Fleet, admin: Browser) -> None:
     page, position = admin.open(preview_of("stop", fleet.active[0])), fleet.plane.last_position()
     for wrong in ("", "2"):

@@ -32,6 +32,10 @@ _FITS = """
 }
 """
 """Script that returns whether the placeholder of a field fits into it."""
+_PLACES = """
+(all) => all.map((each) => each.getBoundingClientRect()).map((box) => [Math.round(box.left), Math.round(box.top)])
+"""
+"""Script that returns the left and top edges of elements."""
 _HOSTILE = "<img src=x onerror=\"document.title='run'\">"
 
 
@@ -106,6 +110,17 @@ def test_pages_fit_into_the_window_and_a_session_that_ended_leads_to_the_login(
     visitor.faults.clear()
 
 
+def test_checks_of_the_overview_and_scopes_of_a_form_are_in_columns(visitor: Visitor) -> None:
+    for path, cells in (("/", "#checks li > .quiet"), ("/access/new/issue-key", "[value$=':write']")):
+        for width in _WIDTHS:
+            visitor.page.set_viewport_size({"width": width, "height": 800})
+            visitor.open(path)
+            found = visitor.page.locator(cells).evaluate_all(_PLACES)
+            assert len(found) > 4, path
+            assert len({left for left, _ in found}) == 1, (path, width)
+            assert len({top for _, top in found}) == len(found), (path, width)
+
+
 def test_header_is_one_row_in_wide_windows_and_its_fields_never_overlap(visitor: Visitor) -> None:
     page = visitor.page
     visitor.open("/")
@@ -123,9 +138,11 @@ def test_header_is_one_row_in_wide_windows_and_its_fields_never_overlap(visitor:
         ]
         assert (max(rows) - min(rows) < 20) is (width > 390), width
         assert width <= 390 or field.evaluate(_FITS), f"the placeholder is complete at {width} pixels"
-        assert width < 1920 or user.evaluate("(it) => it.scrollWidth <= it.clientWidth"), (
-            "the name is complete"
+        name = user.locator("span")
+        assert name.evaluate("(it) => it.scrollHeight <= it.clientHeight + 1"), (
+            f"the name is complete at {width} pixels"
         )
+        assert user.get_attribute("title") == name.inner_text()
         user.press("Enter")
         shown = account.get_by_role("definition").first
         assert shown.inner_text() == user.inner_text()

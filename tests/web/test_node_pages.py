@@ -90,8 +90,8 @@ def test_overview_lists_everything_that_needs_an_operator_with_the_most_urgent_f
     concerns = (
         "▲ 1 Unreachable nodes",
         "▲ 1 Drift that blocks placement",
-        "◐ 2 Blocked slots: unreachable",
-        f"◐ {CUT + 1} Nodes to enrol",
+        "▲ 2 Blocked slots: unreachable",
+        f"◇ {CUT + 1} Nodes to enrol",
     )
     assert [each for each in concerns if each not in found] == []
     assert [*concerns] == sorted(concerns, key=found.index)
@@ -104,7 +104,7 @@ def test_overview_links_the_slots_to_approve(admin: Browser, plane: RunningPlane
     plane.rows(change, state="discovered")
     page = admin.open("/")
     plane.rows(change, state="free")
-    assert "◐ 1 Slots to approve: rack-2/1" in page.text
+    assert "◇ 1 Slots to approve: rack-2/1" in page.text
     assert "/ui/nodes/rack-2/slots/1" in page.attributes("a", "href")
     assert "Slots to approve" not in admin.open("/").text
 

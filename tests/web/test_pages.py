@@ -4,14 +4,16 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import httpx
 import pytest
 
 from control_plane.web.moments import api_moment
+from control_plane.web.pages.allocations import slots_of_endpoints
 from tests.api.access.principals import Key, create_account, create_project, issue
 from tests.api.api_process import api_process
-from tests.api.node import KEY, admit, allocate
+from tests.api.node import KEY, admit, allocate, batch
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import TLS_CONTEXT, RunningPlane
 from tests.waiting import until
@@ -359,6 +361,103 @@ def test_bring_up_that_succeeded_is_not_retried_because_it_has_succeeded(
     assert "Sent to the node once" in page
     assert "unknown" not in page
     assert "Attempt –" not in page
+
+
+def test_ids_of_requests_link_to_their_pages_only_for_callers_that_may_open_them(
+    running: RunningAllocation, admin: Browser, keys: dict[str, Key]
+) -> None:
+    [refused] = [each for each in admin.open("/nodes/absent").attributes("a", "href") if "/requests/" in each]
+    until(lambda: admin.open(refused.removeprefix("/ui")).status == 200, "the request is in the access log")
+    assert "/v1/nodes/absent" in admin.open(refused.removeprefix("/ui")).text
+    page = logged_in(running.plane, keys["owner"].secret).open("/allocations/alc-absent")
+    assert re.search(r"Request req-[0-9a-f]{32} ", page.text)
+    assert "/ui/requests/" not in str(page.attributes("a", "href")), "the caller may not read the access log"
+    [(position,)] = running.plane.rows(
+        "select max(position) from ledger.event where type = 'node.uncordoned'"
+    )
+    [cause] = [
+        each for each in admin.open(f"/events/{position}").attributes("a", "href") if "/requests/" in each
+    ]
+    assert "node.uncordoned" in admin.open(cause.removeprefix("/ui")).text
+
+
+def test_page_of_skus_explains_the_terms_of_its_placements(admin: Browser) -> None:
+    page = admin.open("/skus").text
+    for term in (
+        "pack Of the suitable nodes",
+        "spread Of the suitable nodes",
+        "NUMA single ",
+        "NUMA any The slice",
+    ):
+        assert term in page
+
+
+def test_list_of_projects_has_a_column_for_the_archival_only_if_it_has_an_archived_project(
+    emptied_plane: RunningPlane,
+) -> None:
+    browser = logged_in(emptied_plane)
+    create_project(emptied_plane, "past")
+    assert "Project State Description Allocations" in browser.open("/projects").text
+    with emptied_plane.client() as client:
+        assert client.post("/projects/past/archive", json={"reason": "it is done"}).is_success
+    assert "Description Archived because Allocations" in browser.open("/projects").text
+    assert "it is done" in browser.open("/projects").text
+
+
+def test_logins_and_endpoints_of_an_allocation_with_several_slots_name_the_slot(
+    emptied_plane: RunningPlane,
+) -> None:
+    node, browser = admit(emptied_plane, "n1", slots=3), logged_in(emptied_plane)
+    made = allocate(emptied_plane, slot_count=2).json()
+    ready = [
+        {
+            "kind": "slice.ready", "slot_id": each["slot_id"], "allocation_id": made["id"],
+            "address": each["private_ip"], "port": 22, "banner": "SSH-2.0-x",
+        }
+        for each in made["slots"]
+    ]  # fmt: skip
+    assert node.post("/reports", json=batch(str(uuid4()), *enumerate(ready, 1))).is_success
+    page = browser.open(f"/allocations/{made['id']}").text
+    for each in ready:
+        assert f"ssh root@{each['address']} Copy Slot {each['slot_id']}: only from node n1" in page
+        assert f"ssh {each['address']}:22 {each['slot_id']} ● ready" in page
+    alone = browser.open(f"/allocations/{RunningAllocation(emptied_plane, node).id}").text
+    assert "Copy only from node n1" in alone, "the allocation has one slot"
+    assert ":22 slice on n1 " in alone
+
+
+def test_endpoint_leads_to_the_slot_with_its_address_or_to_that_of_its_ingress_rule() -> None:
+    def slot(name: str, private: str, actual: str | None) -> dict[str, str | None]:
+        return {
+            "slot_id": name,
+            "node_id": name.partition("/")[0],
+            "private_ip": private,
+            "actual_ip": actual,
+        }
+
+    def endpoint(
+        via: str, node: str, kind: str, address: str, port: int | None
+    ) -> dict[str, str | int | None]:
+        return {"via": via, "node_id": node, "kind": kind, "address": address, "port": port}
+
+    public = "203.0.113.9"
+    allocation = {
+        "slots": [slot("a/0", "10.0.0.2", None), slot("b/0", "10.0.0.2", "10.0.0.7")],
+        "ingress": [
+            {"slot_id": "a/0", "public_address": public, "protocol": "tcp", "public_port": 80},
+            {"slot_id": "b/0", "public_address": public, "protocol": "udp", "public_port": 80},
+            {"slot_id": "b/0", "public_address": "203.0.113.10", "protocol": None, "public_port": None},
+        ],
+        "endpoints": [
+            endpoint("node", "a", "ssh", "10.0.0.2", 22),
+            endpoint("node", "b", "ssh", "10.0.0.7", 22),
+            endpoint("public", "a", "tcp", public, 80),
+            endpoint("public", "b", "udp", public, 80),
+            endpoint("public", "b", "address", "203.0.113.10", None),
+            endpoint("node", "a", "ssh", "10.0.0.9", 22),
+        ],
+    }
+    assert slots_of_endpoints(allocation) == ["a/0", "b/0", "a/0", "b/0", "b/0", None]
 
 
 def test_page_of_an_unknown_path_has_the_menu_only_for_a_logged_in_browser(

@@ -176,7 +176,7 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
         page = admin.open(path)
         assert "Project Budget (USD) Spent (USD) Committed (USD) Remaining (USD) red 100.00 " in page.text
         assert {budget["committed"], budget["remaining"]} <= {*page.attributes("span", "title")}
-    limits = admin.open("/projects/red").text.partition("What Used Limit ")[2]
+    limits = admin.open("/projects/red").text.partition("Limit Used Maximum ")[2]
     assert re.match(r"Slots 1 5 GPUs 0 none vCPUs 1 none Memory [\d.]+ GiB 1.5 GiB Whole public", limits)
     assert "Waiting requests 0 16 default Longest lease applies to each lease 720 hours " in limits
     assert re.search(r"Price per hour \(USD\) <?\d+\.\d\d none ", limits)
@@ -194,8 +194,8 @@ def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAlloca
     assert {name: present[name] for name in amounts} == amounts
     assert "Default limit 16 waiting requests" in form.text
     assert re.search(
-        r"In use now Slots: 1; vCPUs: 1; .*Price per hour \(USD\): [\d.]+; Budget per ", form.text
-    )
+        r"In use now Slots: 1 vCPUs: 1 .*Price per hour \(USD\): [\d.]+ Budget per ", form.text
+    ), "each amount is an item of a list"
     assert "Price per hour (USD) Budget per calendar month (USD) Set limits" in form.text
 
 

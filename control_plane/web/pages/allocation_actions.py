@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
-from math import ceil, inf
+from math import ceil
 from typing import Any, Final
 
 from control_plane.web.actions import (
@@ -53,20 +53,22 @@ def _hours_left(view: View) -> float:
 
 async def _with_longest_lease(visit: Visit, view: View) -> View:
     """Return the view of an allocation with `longest_lease`: the hours that a renewal may request at most, and what
-    limits them; infinite without a limit. The SKU limits a lease in the version that the allocation has recorded, and
-    the project in its present state, if the caller may read it.
+    limits them. The API limits every lease, the SKU in the version that the allocation has recorded, and the project
+    in its present state, if the caller may read it.
     """
     has_version = view["sku_version"] is not None and visit.allows("catalogue:read")
-    sku, project = await both(
+    api, sku, project = await both(
+        visit.get(),
         visit.try_get("skus", view["sku"], version=view["sku_version"]) if has_version else nothing(),
         visit.try_get("projects", view["project"]) if visit.allows("projects:read") else nothing(),
     )
     limits = [
+        (api["limits"]["lease_seconds"], "limit of every lease"),
         (sku and sku["max_lease_seconds"], f"limit of SKU {view['sku']}"),
         (project and project["limits"]["max_lease_seconds"], f"limit of project {view['project']}"),
     ]
     found = [(seconds / _HOUR, source) for seconds, source in limits if seconds is not None]
-    return {**view, "longest_lease": min(found, default=(inf, ""))}
+    return {**view, "longest_lease": min(found)}
 
 
 async def _lease_facts(_visit: Visit, view: View) -> Mapping[str, Any]:
@@ -74,7 +76,7 @@ async def _lease_facts(_visit: Visit, view: View) -> Mapping[str, Any]:
     if not left:
         return {}
     effect = "a smaller number of hours changes nothing" if left < most else "no renewal can extend it now"
-    longest = f"{most:.10g} hours from now ({source})" if source else ""
+    longest = f"{most:.10g} hours from now ({source})"
     return {"Remaining lease": f"{left:.2f} hours; {effect}", "Longest lease": longest}
 
 

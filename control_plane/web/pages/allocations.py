@@ -91,6 +91,7 @@ async def show(visit: Visit) -> Response:
         after=f"{events[0]['epoch']}.{events[0]['position']}" if events else "",
         tasks=None if tasks is None else tasks["items"],
         logins=logins,
+        endpoint_slots=slots_of_endpoints(found),
         actions=ACTIONS,
         commands=[each async for each in _commands(visit, found, has_log=has_log, has_login=bool(logins))],
         on_nodes=on_nodes,
@@ -207,7 +208,7 @@ def _is_until(event: Mapping[str, Any], at: str) -> bool:
     return datetime.fromisoformat(event["recorded_at"]) <= datetime.fromisoformat(at)
 
 
-def _logins(allocation: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+def _logins(allocation: Mapping[str, Any]) -> Iterator[dict[str, str | None]]:
     """Yield the command lines of ssh(1) that log in to the slices of an allocation: one for each endpoint that leads to
     the SSH server of a slice, and, if the deployment has an SSH gateway, one for each slice through it.
     """
@@ -215,9 +216,15 @@ def _logins(allocation: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         for number, slot in enumerate(allocation["slots"]):
             jump = f"{allocation['id']}@{allocation['ssh_gateway']['address']}"
             command = shlex.join(["ssh", "-J", jump, f"root@slice-{number}" if number else "root@slice"])
-            yield {"command": command, "via": "gateway", "node_id": slot["node_id"]}
+            yield {
+                "command": command,
+                "via": "gateway",
+                "node_id": slot["node_id"],
+                "slot_id": slot["slot_id"],
+            }
+    slot_of = slots_of_endpoints(allocation)
     by_rule = {(each["public_address"], each["public_port"]): each["port"] for each in allocation["ingress"]}
-    for each in allocation["endpoints"]:
+    for index, each in enumerate(allocation["endpoints"]):
         address, port = each["address"], each["port"] or _SSH_PORT
         guest_port = by_rule.get((address, each["port"])) if each["via"] == "public" else _SSH_PORT
         if (
@@ -227,4 +234,25 @@ def _logins(allocation: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         ):
             continue
         command = shlex.join(["ssh", *([] if port == _SSH_PORT else ["-p", str(port)]), f"root@{address}"])
-        yield {"command": command, "via": each["via"], "node_id": each["node_id"]}
+        yield {"command": command, "via": each["via"], "node_id": each["node_id"], "slot_id": slot_of[index]}
+
+
+def slots_of_endpoints(allocation: Mapping[str, Any]) -> list[str | None]:
+    """Return the slot to which each endpoint of an allocation leads; None if no slot and no ingress rule has its
+    address.
+    """
+    via_node = {
+        (slot["node_id"], address): slot["slot_id"]
+        for slot in allocation["slots"]
+        for address in (slot["private_ip"], slot["actual_ip"])
+    }
+    public = {
+        (each["public_address"], each["protocol"] or "address", each["public_port"]): each["slot_id"]
+        for each in allocation["ingress"]
+    }
+    return [
+        via_node.get((each["node_id"], each["address"]))
+        if each["via"] == "node"
+        else public.get((each["address"], each["kind"], each["port"]))
+        for each in allocation["endpoints"]
+    ]

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from control_plane.web.actions import by_scope
 from control_plane.web.capacity_chart import charts
-from control_plane.web.rendering import obstacle
+from control_plane.web.rendering import obstacle, tone_of
 from control_plane.web.timeline import IMPORTANT
 from control_plane.web.visits import Visit, both, nothing
 
@@ -34,14 +34,14 @@ _DRIFTING: Final = "/ui/nodes?drift=true"
 
 class Concern(NamedTuple):
     """A number of things that need an operator. `target` is the page that lists them, None if the console has none.
-    `slots` are the first of them, if they are slots: the console has no list of slots. `is_urgent`: something does not
-    work now.
+    `slots` are the first of them, if they are slots: the console has no list of slots. `tone` is the
+    kind of their state, so that a state has one colour on all pages.
     """
 
     title: str
     number: int
     target: str | None
-    is_urgent: bool = True
+    tone: str = "bad"
     slots: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -115,18 +115,20 @@ def _possible_concerns(
     yield Concern(newest, failed, "/ui/allocations?state=failed")
     yield Concern("allocations with an overdue release", overdue, "/ui/allocations?state=releasing")
     yield Concern("drift that blocks placement", drift["blocking"], _DRIFTING)
-    yield Concern("quarantined slots", slots.get("quarantined", 0), None, slots=held)
+    yield Concern("quarantined slots", slots.get("quarantined", 0), None, tone_of("quarantined"), slots=held)
     for state in ("poisoned", "failed"):
         yield Concern(f"{state} tasks", tasks[state], f"/ui/tasks?state={state}")
     yield Concern("sinks of signed heads that store none", len(status["failing_sinks"]), None)
     for reason, number in Counter(status["blocked_slots"]["by_reason"]).most_common():
         target = _NODES_BLOCKED.get(reason, _DRIFTING)
-        yield Concern(f"blocked slots: {obstacle(reason)}", number, target, is_urgent=False)
+        yield Concern(f"blocked slots: {obstacle(reason)}", number, target, tone_of("blocked"))
     for state in ("refused", "expired"):
-        yield Concern(f"{state} tasks", tasks[state], f"/ui/tasks?state={state}", is_urgent=False)
-    yield Concern("other open drift", drift["open"] - drift["blocking"], _DRIFTING, is_urgent=False)
-    yield Concern("slots to approve", slots.get("discovered", 0), None, is_urgent=False, slots=found)
-    yield Concern("nodes to enrol", nodes.get("registered", 0), "/ui/nodes?state=registered", is_urgent=False)
+        yield Concern(f"{state} tasks", tasks[state], f"/ui/tasks?state={state}", tone_of(state))
+    yield Concern("other open drift", drift["open"] - drift["blocking"], _DRIFTING, "busy")
+    yield Concern("slots to approve", slots.get("discovered", 0), None, tone_of("discovered"), slots=found)
+    yield Concern(
+        "nodes to enrol", nodes.get("registered", 0), "/ui/nodes?state=registered", tone_of("registered")
+    )
 
 
 def _slots(status: Any) -> dict[str, int]:

@@ -119,14 +119,14 @@ async def _used(visit: Visit, view: View) -> Mapping[str, Any]:
     """Return what a project uses now of each limit, and the default of the limit that has one."""
     limits = limits_of(view, visit.user["currency"])
     used = [
-        Markup("{}: {}{}").format(
+        Markup("<li>{}: {}{}</li>").format(
             label, quantity(used, name), " committed" if name == "budget_per_month" else ""
         )
         for name, label, _, used in limits
         if used is not None and Decimal(used)
     ]
     return {
-        "In use now": Markup("; ").join(used) or "nothing",
+        "In use now": Markup("<ul>{}</ul>").format(Markup().join(used)) if used else "nothing",
         "Default limit": f"{(await visit.get())['limits']['waiting_requests']} waiting requests",
     }
 
