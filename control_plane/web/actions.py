@@ -4,20 +4,21 @@ An action is a request of the API with the fields of a form. It is disabled, wit
 allowed. A dangerous one asks for a reason, or for the name of the resource.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Literal, NamedTuple
 
 from starlette.responses import Response
 
 from control_plane.web.calls import Refusal
-from control_plane.web.commands import Command, command_of
+from control_plane.web.commands import Command, command_of, server_of
 from control_plane.web.cookies import ROOT
 from control_plane.web.visits import Form, Visit, problem, see_other
 
 CONFIRM: Final = "confirm"
-NEW: Final = "new"
-"""Label of a resource that does not exist before the action."""
+NEW: Final = ""
+"""Label of a resource that does not exist before the action. No resource has an empty name."""
 _CONFIRM_CHARACTERS: Final = 6
 _LONG: Final = 24
 """Names with more characters than this are confirmed by their last `_CONFIRM_CHARACTERS` characters."""
@@ -86,6 +87,8 @@ class Action(NamedTuple):
     """Returns the path of the page of what the action created, from the response; None: the page of the resource."""
     secret: str | None = None
     """Field of the response that has a secret. The browser gets it on a page, and is not redirected."""
+    template: str = "secret.html"
+    """Template of the page that shows the secret."""
 
     def first_values(self, view: View) -> dict[str, str]:
         """Return the initial values of the fields of the form, in the present state of the resource."""
@@ -218,12 +221,13 @@ def _done(request: _Request, answer: View) -> Response:
     if action.secret is None:
         return see_other(f"{target}?notice={request.name}")
     return request.visit.render(
-        "secret.html",
+        action.template,
         HTTPStatus.CREATED,
         action=action,
         made=answer,
         secret=answer[action.secret],
         target=target,
+        server=server_of(request.visit.request),
     )
 
 
@@ -239,7 +243,7 @@ def refuse_empty(action: Action, form: Form) -> None:
     """Check that the required fields of an action's form have values. Raises `Refusal`."""
     for each in action.fields:
         if each.required and not form.text(each.name):
-            raise invalid(f"the field {each.name!r} is empty", "required")
+            raise invalid(f"the field {each.name!r} is empty", "required", field=each.name)
 
 
 async def _form(
@@ -267,10 +271,23 @@ async def _form(
         fields=[*_offered(action, view, values)],
         values={each.name: values.get(each.name, "") for each in action.fields},
         refused=None if refusal is None else refusal.problem,
+        wrong={} if refusal is None else _reasons_by_field(refusal),
         command=command,
         confirmed_by=confirmation_of(label) if action.asks_name else None,
         back=f"{ROOT}{resource.page(request.names)}",
     )
+
+
+def _reasons_by_field(refusal: Refusal) -> Mapping[str, Sequence[View]]:
+    """Return the reasons of a refusal by the field of the request that they are about. Reasons without a field are left
+    out.
+    """
+    found = defaultdict[str, list[View]](list)
+    for each in refusal.problem["reasons"]:
+        if each["field"]:
+            # A JSON pointer: `/projects/0` is about the first value of the field `projects`.
+            found[each["field"].split("/")[1]].append(each)
+    return found
 
 
 def _offered(action: Action, view: View, values: Mapping[str, str]) -> Iterator[Field]:
@@ -293,9 +310,9 @@ def confirmation_of(label: str) -> str:
     return label[-_CONFIRM_CHARACTERS:] if len(label) > _LONG else label
 
 
-def invalid(message: str, code: str = "invalid_value") -> Refusal:
-    """Return the refusal of a value that a form has."""
-    return problem(HTTPStatus.UNPROCESSABLE_ENTITY, code, message, "Correct the value.")
+def invalid(message: str, code: str = "invalid_value", *, field: str | None = None) -> Refusal:
+    """Return the refusal of a value that a form has. `field` names its field."""
+    return problem(HTTPStatus.UNPROCESSABLE_ENTITY, code, message, "Correct the value.", field=field)
 
 
 def by_scope(visit: Visit, *actions: str, scope: str) -> View:

@@ -53,5 +53,11 @@ def _curl(
     words.append('--header "Authorization: Bearer $SLICEPLANE_API_KEY"')
     if body is not None:
         words.append(f"--header 'Content-Type: application/json' --data-raw {shlex.quote(json.dumps(body))}")
-    server = f"{request.url.scheme}://{request.url.netloc}"
-    return " ".join([*words, shlex.quote(f"{server}{url_of(path_of(*path), query)}")])
+    return " ".join([*words, shlex.quote(f"{server_of(request)}{url_of(path_of(*path), query)}")])
+
+
+def server_of(request: Request) -> str:
+    """Return the server address that the browser uses, such as `https://sliceplane.example`. It is also the origin of
+    the pages of the console.
+    """
+    return f"{request.url.scheme}://{request.url.netloc}"

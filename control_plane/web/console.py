@@ -52,8 +52,8 @@ from control_plane.web.pages import (
 from control_plane.web.pages.access_actions import ACCESS, KEY, SERVICE_ACCOUNT, SESSION_OF_CALLER
 from control_plane.web.pages.allocation_actions import ALLOCATION, INGRESS
 from control_plane.web.pages.bulk_actions import ALLOCATIONS, NODES
-from control_plane.web.pages.fleet_actions import NODE, SLOT, TASK
-from control_plane.web.pages.project_actions import PERIOD, PROJECT
+from control_plane.web.pages.fleet_actions import NEW_NODE, NODE, SLOT, TASK
+from control_plane.web.pages.project_actions import NEW_PROJECT, PERIOD, PROJECT
 from control_plane.web.pages.read_model_actions import PROJECTION, VERIFICATIONS
 from control_plane.web.rendering import POLICY, STATIC, page
 from control_plane.web.visits import Visit, problem
@@ -159,6 +159,9 @@ def routes() -> Sequence[BaseRoute]:
         *_actions("/projects/{project}/{action}", PROJECT),
         _page("/skus", catalogue.show_skus),
         _page("/images", catalogue.show_images),
+        # Not below /nodes or /projects: there, the path would be that of a node or project with the name `new`.
+        *_actions("/new/nodes/{action}", NEW_NODE),
+        *_actions("/new/projects/{action}", NEW_PROJECT),
         *_bulk("/bulk/allocations", ALLOCATIONS),
         *_bulk("/bulk/nodes", NODES),
         _page("/access/keys", access.show_keys),

@@ -45,6 +45,7 @@ NOTICES: Final = {
     "reserve": "The reservation was recorded.",
     "unreserve": "The reservation was removed.",
     "limits": "The limits were recorded.",
+    "create-project": "The project was created.",
     "erase": "The personal data was erased.",
     "revoke-key": "The API key was revoked.",
     "create-service-account": "The service account was created.",
@@ -60,9 +61,12 @@ NOTICES: Final = {
 """Sentences that a page shows after an action, by the query parameter `notice`."""
 
 
-def problem(status: HTTPStatus, code: str, message: str, hint: str) -> Refusal:
-    """Return a refusal of the console itself, in the form of the refusals of the API."""
-    reason = {"code": code, "message": message, "field": None, "parameter": None}
+def problem(status: HTTPStatus, code: str, message: str, hint: str, *, field: str | None = None) -> Refusal:
+    """Return a refusal of the console itself, in the form of the refusals of the API. `field` names the field of the
+    form that has the refused value.
+    """
+    pointer = None if field is None else f"/{field}"
+    reason = {"code": code, "message": message, "field": pointer, "parameter": None}
     return Refusal({"title": status.phrase, "status": status.value, "reasons": [reason], "hint": hint})
 
 

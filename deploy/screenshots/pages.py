@@ -34,6 +34,8 @@ _FIXED: Final = {
     "images": "/images",
     "keys": "/access/keys",
     "key-issue": "/access/new/issue-key",
+    "node-register": "/new/nodes/register-node",
+    "project-create": "/new/projects/create-project",
     "service-accounts": "/access/service-accounts",
     "sessions": "/access/sessions",
     "console-sessions": "/access/console-sessions",

@@ -42,7 +42,8 @@ def test_no_page_violates_a_rule_of_axe(
         "/projects/default", "/projects/default/limits", "/skus", "/images", "/search?q=absent", "/search?q=node:n1", f"/requests/{request}", "/absent",
         f"/bulk/allocations?action=release&item={running.id}&item=absent", "/bulk/nodes?action=cordon&item=n1",
         "/access/keys", f"/access/keys/{key}", f"/access/keys/{key}/rotate", "/access/service-accounts",
-        "/access/service-accounts/batch", "/access/sessions", "/access/new/issue-key", "/projections",
+        "/access/service-accounts/batch", "/access/sessions", "/access/new/issue-key", "/new/nodes/register-node",
+        "/new/projects/create-project", "/projections",
         "/projections/nodes/skip", "/verifications", f"/verifications/{verification}",
     )  # fmt: skip
     page, found = visitor.page, dict[tuple[str, str], list[str]]()
@@ -53,5 +54,15 @@ def test_no_page_violates_a_rule_of_axe(
             visitor.open(path)
             if violated := violations(page, packages):
                 found[path, scheme] = violated
-    visitor.faults[:] = [each for each in visitor.faults if "404" not in each]
+    for path, name, shown in (
+        ("/new/nodes/register-node", "Register node", "it is shown only here"),
+        ("/new/projects/create-project", "Create project", "is not a valid project id"),
+    ):
+        visitor.open(path)
+        page.locator("[name=id]").fill("rack-7" if "nodes" in path else "not valid")
+        page.get_by_role("button", name=name).click()
+        page.get_by_text(shown).first.wait_for()
+        if violated := violations(page, packages):
+            found[path, "answer"] = violated
+    visitor.faults[:] = [each for each in visitor.faults if "404" not in each and "422" not in each]
     assert found == {}

@@ -1,15 +1,18 @@
-"""Actions of the web console on allocations, ingress rules, nodes and slots: their forms, effects and commands."""
+"""Actions of the web console on allocations, ingress rules, nodes, slots and projects: their forms, effects and
+commands.
+"""
 
 from typing import Any
 
 import pytest
 
 from tests.api.access.principals import issue
-from tests.api.node import admit
+from tests.api.node import admit, enrol
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
 from tests.web.browsing import Browser, Page, logged_in
 from tests.web.chromium.console_pages import FORMS
+from tests.web.hostile_texts import HOSTILE_TEXTS
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +126,10 @@ def test_form_of_an_action_shows_it_as_commands_with_the_entered_values(
         "/nodes/n2/drain?reason=a'b&minutes=5": "sliceplane nodes drain n2 --reason 'a'\"'\"'b' --release-after 5m",
         "/nodes/n2/slots/1/retire": "sliceplane slots retire n2/1 --reason REASON",
         "/projects/default/limits?slots=3": "sliceplane projects limits set default --slots 3",
+        "/new/projects/create-project": "sliceplane projects create PROJECT",
+        "/new/projects/create-project?id=b&description=a+group": "sliceplane projects create b --description 'a group'",
+        "/new/nodes/register-node": "sliceplane nodes register NODE",
+        "/new/nodes/register-node?id=rack-7": "sliceplane nodes register rack-7",
     }
     for path, command in expected.items():
         found = commands(admin.open(path))
@@ -254,3 +261,166 @@ def test_personal_data_of_a_project_is_erased_only_if_its_name_is_entered(
         assert client.get(own).json()["description"] == "erased"
         refused = admin.submit("/projects/default/erase", reason="requested", confirm="default")
         assert (refused.status, "project_in_use" in refused.text) == (409, True)
+
+
+def test_admin_creates_a_project_from_the_list_of_projects(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    own, hostile = "/new/projects/create-project", "<script>alert(1)</script>\"'{{ 7 * 7 }}"
+    assert f"/ui{own}" in admin.open("/projects").attributes("a", "href")
+    created = admin.submit(own, id="made-in-console", description=hostile)
+    assert created.path == "/ui/projects/made-in-console?notice=create-project"
+    assert ("The project was created." in created.text, hostile in created.text) == (True, True)
+    with running.plane.client() as client:
+        assert client.get("/projects/made-in-console").json()["description"] == hostile
+    refused = admin.submit(own, id="made-in-console", description=hostile)
+    assert (refused.status, "project_exists" in refused.text) == (409, True)
+    assert {"made-in-console", hostile} < {*refused.attributes("input", "value")}
+
+
+def test_token_of_a_registered_node_is_only_on_the_page_that_answers_the_form_and_enrols_the_node(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    own, plane = "/new/nodes/register-node", running.plane
+    assert f"/ui{own}" in admin.open("/nodes").attributes("a", "href")
+    assert f"/ui{own}" not in admin.open("/nodes", at="position:9").attributes("a", "href"), (
+        "the past has no actions"
+    )
+    replaced = commands(admin.submit(own, id="rack-7"))[0]
+    made = admin.submit(own, id="rack-7", idempotency_key="register-1")
+    token, *hints = commands(made)
+    assert (made.status, made.response.headers["cache-control"]) == (201, "no-store")
+    assert token.startswith("enrol_")
+    assert token != replaced
+    assert "Register node rack-7" in made.text
+    assert "once, until" in made.text
+    assert hints == [
+        f"install -d /etc/sliceplane && install -m 600 /dev/stdin /etc/sliceplane/token <<< {token}",
+        "sliceplane-agent /etc/sliceplane/agent.json",
+        "sliceplane nodes show rack-7",
+        "sliceplane slots approve rack-7/0",
+    ]
+    assert (
+        "set node_id to rack-7, enrolment_token_file to /etc/sliceplane/token, and api_url to the address of the"
+        in (made.text)
+    )
+    again = admin.submit(own, id="rack-7", idempotency_key="register-1")
+    assert commands(again)[0] == token, "a form that is sent twice makes one token"
+
+    [target] = [each for each in made.attributes("a", "href") if each == "/ui/nodes/rack-7"]
+    for path in (
+        target.removeprefix("/ui"),
+        "/nodes",
+        own,
+        f"{own}?id=rack-7",
+        "/events",
+        "/search?q=rack-7",
+    ):
+        page = admin.open(path)
+        assert page.status == 200, path
+        assert token not in page.response.text, path
+
+    assert enrol(plane, "rack-7", replaced).status_code == 401
+    assert enrol(plane, "rack-7", token).is_success
+    refused = admin.submit(own, id="rack-7")
+    assert (refused.status, "node_exists" in refused.text) == (409, True)
+    assert "rack-7" in refused.attributes("input", "value")
+
+
+@pytest.mark.parametrize(
+    ("form", "values", "wrong"),
+    [
+        ("nodes/register-node", {"id": "Rack 7"}, {"id": "use 1 to 31 characters"}),
+        ("nodes/register-node", {"id": ""}, {"id": "the field 'id' is empty"}),
+        ("projects/create-project", {"id": "", "description": "x"}, {"id": "the field 'id' is empty"}),
+        ("projects/create-project", {"id": "default", "description": "x"}, {"id": "exists already"}),
+        (
+            "projects/create-project",
+            {"id": "-", "description": "d" * 501},
+            {"id": "use 1 to 31 characters", "description": "500"},
+        ),
+    ],
+)
+def test_refused_form_shows_each_reason_at_its_field_and_keeps_what_was_entered(
+    running: RunningAllocation, admin: Browser, form: str, values: dict[str, str], wrong: dict[str, str]
+) -> None:
+    position = running.plane.last_position()
+    refused = admin.submit(f"/new/{form}", **values)
+    assert refused.status in {409, 422}
+    inputs = {found["name"]: found for tag, found in refused.tags if tag == "input" and "name" in found}
+    for name, value in values.items():
+        assert inputs[name].get("value") == value
+        described = f"wrong-{name}" if name in wrong else None
+        assert inputs[name].get("aria-describedby") == described
+        assert ("aria-invalid" in inputs[name]) == (name in wrong)
+    assert [each for each in refused.attributes("span", "id") if each.startswith("wrong-")] == [
+        f"wrong-{each}" for each in wrong
+    ]
+    for message in wrong.values():
+        assert refused.text.count(message) >= 2, "it is in the list of all reasons, and at the field"
+    assert running.plane.last_position() == position
+
+
+def test_hostile_names_are_refused_and_shown_as_text(running: RunningAllocation, admin: Browser) -> None:
+    position = running.plane.last_position()
+    for form in ("nodes/register-node", "projects/create-project"):
+        known = [tag for tag, _ in admin.submit(f"/new/{form}", id="-").tags]
+        for text in HOSTILE_TEXTS[::7]:
+            refused = admin.submit(f"/new/{form}", id=text)
+            assert refused.status in {400, 422}, text
+            assert [tag for tag, _ in refused.tags] == known, text
+            assert text.strip() in {each.strip() for each in refused.attributes("input", "value")}, text
+    assert running.plane.last_position() == position
+
+
+def test_role_that_may_not_create_projects_or_nodes_gets_the_reason_and_no_form(
+    running: RunningAllocation,
+) -> None:
+    plane = running.plane
+    users = {
+        "auditor": issue(plane, "auditor-of-forms", "auditor"),
+        "caller": issue(plane, "caller-of-forms", projects=["default"]),
+        "admin of some scopes": issue(
+            plane, "some-scopes", "admin", scopes=["projects:read", "fleet:read", "events:read"]
+        ),
+    }
+    position = plane.last_position()
+    forms = {
+        "/nodes": ("/new/nodes/register-node", "fleet:write"),
+        "/projects": ("/new/projects/create-project", "projects:write"),
+    }
+    for role, key in users.items():
+        user = logged_in(plane, key.secret)
+        position = plane.last_position()
+        for path, (form, scope) in forms.items():
+            page, shown = user.open(path), user.open(form)
+            if role == "caller" and path == "/nodes":
+                assert (page.status, shown.status) == (403, 403)
+                continue
+            assert f"/ui{form}" not in page.attributes("a", "href"), (role, path)
+            name = form.rpartition("/")[2]
+            [button] = [found for tag, found in page.tags if found.get("aria-describedby") == f"why-{name}"]
+            assert "disabled" in button, (role, path)
+            assert f"the scope {scope} is missing (code scope_missing)" in page.text, (role, path)
+            assert shown.status == 200
+            assert f"Not possible: the scope {scope} is missing" in shown.text
+            assert ["disabled" in found for tag, found in shown.tags if tag == "fieldset"] == [True]
+            refused = user.submit(form, id="not-allowed")
+            assert refused.status == 403, (role, path)
+            assert ("role_missing" in refused.text or "scope_missing" in refused.text, role) == (True, role)
+        assert plane.last_position() == position, role
+    with plane.client() as client:
+        for path in forms:
+            assert client.get(f"{path}/not-allowed").status_code == 404
+
+
+def test_node_and_project_with_the_name_new_keep_their_own_pages_and_forms(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    assert admin.submit("/new/nodes/register-node", id="new").status == 201
+    assert admin.submit("/new/projects/create-project", id="new").path.startswith("/ui/projects/new?")
+    assert "Node new · Sliceplane" in admin.open("/nodes/new").text
+    assert "Cordon node new" in admin.open("/nodes/new/cordon").text
+    assert "Set limits of project new" in admin.open("/projects/new/limits").text
+    absent = admin.open("/new/nodes/absent")
+    assert (absent.status, "choose one of register-node" in absent.text) == (404, True)

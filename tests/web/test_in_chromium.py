@@ -91,7 +91,7 @@ def test_pages_fit_into_the_window_and_a_session_that_ended_leads_to_the_login(
     own = f"/allocations/{running.id}"
     paths = ("/", "/nodes", "/nodes/n1", "/allocations", own, f"{own}/release", "/allocations/new", "/skus", "/images",
              f"/history?kind=allocation&name={running.id}", "/access/keys", "/access/service-accounts", "/access/sessions",
-             "/access/new/issue-key", "/projections", "/verifications")  # fmt: skip
+             "/access/new/issue-key", "/new/nodes/register-node", "/projections", "/verifications")  # fmt: skip
     for width in _WIDTHS:
         page.set_viewport_size({"width": width, "height": 800})
         for path in paths:

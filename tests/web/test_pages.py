@@ -50,6 +50,8 @@ LISTS: Final = (
     "/access/new/issue-key",
     "/access/new/issue-account-key",
     "/access/new/create-service-account",
+    "/new/nodes/register-node",
+    "/new/projects/create-project",
     "/projections",
     "/projections/nodes/rebuild",
     "/projections/nodes/skip",

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from control_plane.web.actions import REASON, Action, Names, Resource, View, by_scope, with_reason, words
 from control_plane.web.calls import Refusal
-from control_plane.web.commands import command_of
+from control_plane.web.commands import command_of, server_of
 from control_plane.web.cookies import ROOT
 from control_plane.web.rendering import DISPLAY_POLICY, POLICY
 from control_plane.web.visits import Visit, problem
@@ -73,7 +73,7 @@ async def show_terminal(visit: Visit) -> Response:
     shown = command_of(
         visit.request, "Log in", cli=("ssh", name, "--slot", slot), method="POST",
         path=("allocations", name, "terminal-sessions"),
-        body={"slot": _number(slot), "origin": _origin(visit)},
+        body={"slot": _number(slot), "origin": server_of(visit.request)},
     )  # fmt: skip
     response = visit.render(
         "console.html",
@@ -129,18 +129,12 @@ def _number(slot: str) -> int | str:
     return int(slot) if slot.isascii() and slot.isdigit() else slot
 
 
-def _origin(visit: Visit) -> str:
-    """Return the origin of the pages of the console, as the browser sends it."""
-    url = visit.request.url
-    return f"{url.scheme}://{url.netloc}"
-
-
 async def open_session(visit: Visit) -> Response:
     """Request a session for the script of a page, and return its ticket or the refusal as JSON."""
     form = await visit.form()
     body = {
         "slot": _number(form.text("slot") or "0"),
-        "origin": _origin(visit),
+        "origin": server_of(visit.request),
         "kind": form.text("kind"),
         "shared": form.text("shared") == "yes",
     }
@@ -150,7 +144,7 @@ async def open_session(visit: Visit) -> Response:
 async def open_terminal(visit: Visit) -> Response:
     """Request a terminal for the script of a page, and return its ticket or the refusal as JSON."""
     form = await visit.form()
-    body = {"slot": _number(form.text("slot") or "0"), "origin": _origin(visit)}
+    body = {"slot": _number(form.text("slot") or "0"), "origin": server_of(visit.request)}
     return await _ticket(visit, "terminal-sessions", body)
 
 

@@ -1,4 +1,4 @@
-"""Actions on nodes, on their slots and on their tasks."""
+"""Actions on nodes, on their slots and on their tasks, and the action that registers a node."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,6 +6,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from control_plane.web.actions import (
+    NEW,
     REASON,
     Action,
     Call,
@@ -14,6 +15,7 @@ from control_plane.web.actions import (
     Resource,
     View,
     Words,
+    by_scope,
     plain,
     whole,
     with_reason,
@@ -24,6 +26,7 @@ from control_plane.web.rendering import blocking, in_path, linked
 from control_plane.web.visits import Form, Visit
 
 _MOST_SLOTS: Final = 500
+_ISSUED: Final = "enrolment_token"
 
 
 def _drain(form: Form) -> Call:
@@ -102,6 +105,18 @@ NODE_ACTIONS: Final = {
         preposition="of", facts=_holders,
     ),
 }  # fmt: skip
+REGISTERING: Final = {
+    "register-node": Action(
+        "Register node", "register-node",
+        "The node gets a subnet and a one-time token, with which the agent on its host enrols within an hour. The token is"
+        " shown once; the control plane stores only a hash of it. If the node is registered already and has not enrolled, it"
+        " keeps its subnet and gets a new token, and the earlier token no longer works.",
+        lambda form: Call("POST", (), {"id": form.text("id")}),
+        lambda _name, form: ("nodes", "register", form.text("id")),
+        fields=(Field("id", "Name of the node, such as rack-1", example="NODE"),),
+        made=lambda answer: f"/nodes/{in_path(answer['id'])}", secret=_ISSUED, template="enrolment.html",
+    ),
+}  # fmt: skip
 SLOT_ACTIONS: Final = {
     "approve": Action(
         "Approve", "approve",
@@ -156,6 +171,23 @@ NODE: Final = Resource(
     label=lambda names: names["node"],
     words=lambda names: (names["node"],),
     load=_node,
+)  # fmt: skip
+
+
+async def _load_list(visit: Visit, _names: Names) -> View:
+    # A caller that may not read the list gets the refusal of the API.
+    await visit.get("nodes", limit=1)
+    return {"allowed_actions": by_scope(visit, *REGISTERING, scope="fleet:write")}
+
+
+NEW_NODE: Final = Resource(
+    "list of nodes", REGISTERING,
+    path=lambda _names: ("nodes",),
+    page=lambda _names: "/nodes",
+    facts=lambda _view: {},
+    label=lambda _names: NEW,
+    words=lambda _names: (),
+    load=_load_list,
 )  # fmt: skip
 SLOT: Final = Resource(
     "slot", SLOT_ACTIONS,

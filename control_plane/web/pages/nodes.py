@@ -10,7 +10,12 @@ from control_plane.web.actions import by_scope
 from control_plane.web.bulk import offered
 from control_plane.web.commands import Command, command_of
 from control_plane.web.pages.bulk_actions import NODES
-from control_plane.web.pages.fleet_actions import NODE_ACTIONS, SLOT_ACTIONS, with_effective_actions
+from control_plane.web.pages.fleet_actions import (
+    NODE_ACTIONS,
+    REGISTERING,
+    SLOT_ACTIONS,
+    with_effective_actions,
+)
 from control_plane.web.pages.tasks import UNFINISHED
 from control_plane.web.timeline import read_seal, timeline_of
 from control_plane.web.visits import Visit, both, nothing
@@ -53,6 +58,8 @@ async def show_list(visit: Visit) -> Response:
         command=_command(visit, chosen),
         bulk=offered(NODES),
         selecting=by_scope(visit, "select", scope="fleet:write")["select"],
+        creating=REGISTERING,
+        allowed=by_scope(visit, *REGISTERING, scope="fleet:write"),
     )
 
 

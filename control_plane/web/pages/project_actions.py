@@ -1,5 +1,5 @@
-"""Actions on projects, which set limits and reservations and erase personal data, and the action that closes a billing
-period.
+"""Actions on projects, which set limits and reservations and erase personal data, and the actions that create a project
+and close a billing period.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 
 from control_plane.web.actions import (
+    NEW,
     REASON,
     Action,
     Call,
@@ -193,6 +194,48 @@ PROJECT: Final = Resource(
     label=lambda names: names["project"],
     words=lambda names: (names["project"],),
     load=_project,
+)  # fmt: skip
+
+
+def _create(form: Form) -> Call:
+    return Call("POST", (), {"id": form.text("id"), "description": form.text("description")})
+
+
+def _create_words(_name: Words, form: Form) -> Words:
+    description = form.text("description")
+    option = ("--description", description) if description else ()
+    return ("projects", "create", form.text("id"), *option)
+
+
+CREATING: Final = {
+    "create-project": Action(
+        "Create project", "create-project",
+        "Allocations can be created in the project at once. It has no limits of its own and no reservations until an admin sets them. A"
+        " project is never deleted; it can be archived.",
+        _create, _create_words,
+        fields=(
+            Field("id", "Id, such as vision", example="PROJECT"),
+            Field("description", "Description: what the project is for", required=False),
+        ),
+        made=lambda answer: f"/projects/{in_path(answer['id'])}",
+    ),
+}  # fmt: skip
+
+
+async def _load_list(visit: Visit, _names: Names) -> View:
+    # A caller that may not read the list gets the refusal of the API.
+    await visit.get("projects", limit=1)
+    return {"allowed_actions": by_scope(visit, *CREATING, scope="projects:write")}
+
+
+NEW_PROJECT: Final = Resource(
+    "list of projects", CREATING,
+    path=lambda _names: ("projects",),
+    page=lambda _names: "/projects",
+    facts=lambda _view: {},
+    label=lambda _names: NEW,
+    words=lambda _names: (),
+    load=_load_list,
 )  # fmt: skip
 
 

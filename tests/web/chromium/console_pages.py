@@ -9,8 +9,8 @@ from control_plane.web.actions import Resource
 from control_plane.web.pages.access_actions import ACCESS, KEY, SERVICE_ACCOUNT, SESSION_OF_CALLER
 from control_plane.web.pages.allocation_actions import ALLOCATION, INGRESS
 from control_plane.web.pages.consoles import CONSOLE
-from control_plane.web.pages.fleet_actions import NODE, SLOT, TASK
-from control_plane.web.pages.project_actions import PERIOD, PROJECT
+from control_plane.web.pages.fleet_actions import NEW_NODE, NODE, SLOT, TASK
+from control_plane.web.pages.project_actions import NEW_PROJECT, PERIOD, PROJECT
 from control_plane.web.pages.read_model_actions import PROJECTION, VERIFICATIONS
 from tests.api.requests.test_examples import World
 
@@ -92,6 +92,8 @@ FORMS: Final = (
     Forms("/access/sessions/{session}", SESSION_OF_CALLER, "access:read", "access:write", refusal_of_read=404),
     Forms("/access/console-sessions/{console}", CONSOLE, "fleet:write", "fleet:write"),
     Forms("/access/new", ACCESS, "access:read", "access:write"),
+    Forms("/new/nodes", NEW_NODE, "fleet:read", "fleet:write"),
+    Forms("/new/projects", NEW_PROJECT, "projects:read", "projects:write"),
     Forms("/projections/{projection}", PROJECTION, "fleet:read", "fleet:write"),
     Forms("/verifications/new", VERIFICATIONS, "fleet:read", "fleet:write"),
 )  # fmt: skip

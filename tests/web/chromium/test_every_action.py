@@ -14,8 +14,8 @@ from control_plane.web.pages.access_actions import ACCESS, KEY, SERVICE_ACCOUNT,
 from control_plane.web.pages.allocation_actions import ALLOCATION, INGRESS
 from control_plane.web.pages.bulk_actions import ALLOCATIONS, NODES
 from control_plane.web.pages.consoles import CONSOLE
-from control_plane.web.pages.fleet_actions import NODE, SLOT, TASK
-from control_plane.web.pages.project_actions import PERIOD, PROJECT
+from control_plane.web.pages.fleet_actions import NEW_NODE, NODE, SLOT, TASK
+from control_plane.web.pages.project_actions import NEW_PROJECT, PERIOD, PROJECT
 from control_plane.web.pages.read_model_actions import PROJECTION, VERIFICATIONS
 from control_plane.web.visits import NOTICES
 from tests.api.access.principals import issue
@@ -106,6 +106,8 @@ OF_ADMINS: Final = (
     Trial(ACCESS, "issue-key", _default, "access.key_issued", {"name": "robot", "role": "caller", "projects": "default"}),
     Trial(ACCESS, "issue-account-key", World.account, "access.key_issued", {"name": "job"}, "/access/service-accounts/{account}"),
     Trial(ACCESS, "create-service-account", _default, "service_account.created", {"id": "nightly", "role": "auditor"}, "/access/service-accounts"),
+    Trial(NEW_NODE, "register-node", _default, "node.registered", {"id": "from-console"}),
+    Trial(NEW_PROJECT, "create-project", _default, "project.created", {"id": "from-console", "description": "a test"}),
     Trial(VERIFICATIONS, "verify", _default, ""),
     Trial(PROJECTION, "rebuild", _named("projection", World.read_model), "projection.rebuild_requested"),
     Trial(PROJECTION, "retry-event", _STOPPED, "projection.retried"),
@@ -214,9 +216,12 @@ def _carry_out(visitor: Visitor, world: World, trial: Trial) -> None:
         if action.secret is None:
             page.locator("p.notice", has_text=NOTICES[trial.action]).wait_for()
         else:
-            page.get_by_text("Copy the secret now").wait_for()
-            page.get_by_role("link", name="Continue").click()
-            page.get_by_role("heading", name="API key").first.wait_for()
+            page.get_by_text("it is shown only here").wait_for()
+            leave = page.get_by_role("link", name="Continue")
+            made = (leave.get_attribute("href") or "").rpartition("/")[2]
+            leave.click()
+            page.get_by_text("it is shown only here").wait_for(state="detached")
+            page.get_by_role("heading", name=made, level=1).wait_for()
     query = "select distinct type from ledger.event where position > %(position)s"
     recorded = {kind for (kind,) in world.plane.rows(query, position=position)}
     assert not trial.event or trial.event in recorded, (trial.resource.kind, trial.action, recorded)
