@@ -160,6 +160,11 @@ def test_slot_at_a_past_position_has_its_state_then_and_states_that_blocking_is_
     assert "Placement no slice can be placed in it now: cordoned" in present.text
     assert "The past cannot be changed." in past.text
     assert "The past cannot be changed." not in present.text
+    node = admin.open(f"/nodes/rack-1?at=position:{first}")
+    links = f"/ui/nodes/rack-1?at=position%3A{first}", f"/ui/nodes/rack-1/slots/0?at=position%3A{first}"
+    assert links[0] in past.attributes("a", "href"), "a link between views of the past keeps the time"
+    assert links[1] in node.attributes("a", "href")
+    assert links[0] in admin.open(f"/nodes?at=position:{first}").attributes("a", "href")
     assert later, "the slot changed after the first event"
     events = [
         {f"/ui/events/{each}" for each in later} & {*page.attributes("a", "href")} for page in (past, present)

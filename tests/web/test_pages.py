@@ -327,6 +327,8 @@ def test_page_of_the_past_shows_the_state_then_and_offers_no_action(
     assert "allocation.activated" not in page.text
     assert page.attributes("div", "data-live") == []
     list_then = admin.open(f"/allocations?at=position:{running.plane.last_position()}")
+    last = running.plane.last_position()
+    assert f"/ui/allocations/{running.id}?at=position%3A{last}" in list_then.attributes("a", "href")
     assert re.search(r"n1/0 20\d\d-\d\d-\d\d ", list_then.text), (
         "the end of the lease, and not the time until it"
     )
