@@ -2,7 +2,7 @@
 transaction that appends the node's events to the ledger.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, assert_never
@@ -276,6 +276,17 @@ async def subnets(conn: AsyncConnection) -> set[Ipv4Subnet]:
     """Return the subnets of all registered nodes."""
     query = sa.select(node.c.subnet).where(node.c.state != REMOVED)
     return {Ipv4Subnet(found) for found in await conn.scalars(query)}
+
+
+async def running_drains(conn: AsyncConnection, names: Collection[str]) -> dict[str, NodeDrainStarted]:
+    """Return the drain of each of these nodes that has one that has not ended."""
+    if not names:
+        return {}
+    query = sa.select(node.c.node_id, node.c.drain).where(
+        node.c.node_id.in_(names), node.c.drain.is_not(None), node.c.drain_ended.is_(None)
+    )
+    rows = await conn.execute(query)
+    return {row.node_id: msgspec.convert(row.drain, NodeDrainStarted) for row in rows}
 
 
 async def enrolled(conn: AsyncConnection) -> list[NodeId]:

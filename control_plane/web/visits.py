@@ -46,6 +46,8 @@ NOTICES: Final = {
     "unreserve": "The reservation was removed.",
     "limits": "The limits were recorded.",
     "create-project": "The project was created.",
+    "describe": "The description was changed.",
+    "archive": "The project was archived.",
     "erase": "The personal data was erased.",
     "revoke-key": "The API key was revoked.",
     "create-service-account": "The service account was created.",

@@ -123,7 +123,7 @@ def _billing(api: Api) -> Iterator[ConsolePage]:
     for each in _first(api, "/reservations"):
         project = f"/projects/{quote(each['project'])}"
         yield ConsolePage("project", project)
-        for name in ("limits", "reserve", "erase"):
+        for name in ("limits", "reserve", "archive", "erase"):
             yield ConsolePage(f"project-{name}", f"{project}/{name}")
 
 

@@ -2,6 +2,7 @@
 commands.
 """
 
+import re
 from typing import Any
 
 import pytest
@@ -161,7 +162,7 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_fo
     assert "it has the fewest usable free slots: allocations of SKU lab.small are packed" in placement
     assert "● suitable enough free slots meet the request" in placement
     slot = admin.open("/nodes/n1/slots/0").text
-    assert "Approve… A new or retired slot can be used" in slot, "an allowed action is explained too"
+    assert "Approve… The slot can be used under its SKUs." in slot, "an allowed action is explained too"
     erase = admin.open("/projects/default/erase")
     assert "Must be released first slots: 1, waiting requests: 0" in erase.text
     assert "Not possible: allocations of project default still hold 1 slot; release them first" in erase.text
@@ -261,6 +262,26 @@ def test_personal_data_of_a_project_is_erased_only_if_its_name_is_entered(
         assert client.get(own).json()["description"] == "erased"
         refused = admin.submit("/projects/default/erase", reason="requested", confirm="default")
         assert (refused.status, "project_in_use" in refused.text) == (409, True)
+
+
+def test_project_is_described_and_archived_by_its_page(running: RunningAllocation, admin: Browser) -> None:
+    own = "/projects/archived-in-console"
+    with running.plane.client() as client:
+        assert client.post("/projects", json={"id": "archived-in-console", "description": "a"}).is_success
+        assert "a" in admin.open(f"{own}/describe").attributes("input", "value")
+        described = admin.submit(f"{own}/describe", description="another one")
+        assert "The description was changed." in described.text
+        assert "Description another one" in described.text
+        assert admin.submit(f"{own}/archive", reason="unused", confirm="default").status == 422
+        assert client.get(own).json()["state"] == "active"
+        archived = admin.submit(f"{own}/archive", reason="unused", confirm="archived-in-console")
+        assert "The project was archived." in archived.text
+        assert client.get(own).json()["state"] == "archived"
+        refused = admin.submit("/projects/default/archive", reason="unused", confirm="default")
+        assert (refused.status, "project_in_use" in refused.text) == (409, True)
+    form = admin.open("/projects/default/reserve")
+    assert "While reserved slots of the SKU are missing, no other project gets a slot of it." in form.text
+    assert re.search(r"Can be used now .*lab\.small: \d+ of \d+ slots", form.text)
 
 
 def test_admin_creates_a_project_from_the_list_of_projects(

@@ -115,8 +115,9 @@ class IngressView(BaseModel):
 
 
 class ConditionView(BaseModel):
-    """A present condition due to which the view may be outdated. `code` is `node_unreachable`: the heartbeat of
-    `node_id` is overdue, so its slices are shown as last reported; `since` is the last heartbeat, null if none.
+    """A present condition of an allocation. `code` is `node_unreachable`: the heartbeat of `node_id` is overdue, so its
+    slices are shown as last reported, and `since` is the last heartbeat, null if none; or `node_draining`: an admin
+    empties `node_id` since `since`, and `message` has the time at which the allocation is released, if there is one.
     """
 
     code: str

@@ -1,10 +1,11 @@
-"""Present conditions of an allocation that are not facts: whether the nodes that report its slices are reachable.
+"""Present conditions of an allocation that its events do not contain: whether its nodes are reachable, and whether they
+are being drained.
 
-Heartbeats are not recorded as facts, so only views of the present have conditions; views of the past and the events
-of a watch do not.
+Heartbeats are not recorded as events, and a drain is an event of its node, so only views of the present have
+conditions; views of the past and the events of a watch do not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,6 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.views.allocation_views import AllocationView, ConditionView
 from control_plane.work import tables
+from events.nodes import NodeDrainStarted
+from read_models.nodes import running_drains
 
 _OVER: Final = frozenset({"released", "failed"})
 """States in which the allocation no longer has its slots, so that the state of their node is irrelevant."""
@@ -25,10 +28,11 @@ async def with_conditions(
 
     A node without a heartbeat for `unreachable_after` is unreachable.
     """
-    names = {slot.node_id for view in views for slot in view.slots if view.state not in _OVER}
+    names = {name for view in views for name in _nodes_of(view)}
+    drains = await running_drains(conn, names)
     seen = await _last_heartbeats(conn, names, unreachable_after)
     unreachable = {name: seen.get(name) for name in names if name not in seen or seen[name] is not None}
-    return [view.model_copy(update={"conditions": _conditions(view, unreachable)}) for view in views]
+    return [view.model_copy(update={"conditions": _conditions(view, unreachable, drains)}) for view in views]
 
 
 async def _last_heartbeats(
@@ -47,9 +51,30 @@ async def _last_heartbeats(
     return {row.node_id: row.since for row in await conn.execute(query)}
 
 
-def _conditions(view: AllocationView, unreachable: dict[str, datetime | None]) -> list[ConditionView]:
-    nodes = sorted({slot.node_id for slot in view.slots}) if view.state not in _OVER else []
-    return [_unreachable(name, unreachable[name]) for name in nodes if name in unreachable]
+def _nodes_of(view: AllocationView) -> list[str]:
+    return sorted({slot.node_id for slot in view.slots}) if view.state not in _OVER else []
+
+
+def _conditions(
+    view: AllocationView,
+    unreachable: Mapping[str, datetime | None],
+    drains: Mapping[str, NodeDrainStarted],
+) -> list[ConditionView]:
+    nodes = _nodes_of(view)
+    found = [_unreachable(name, unreachable[name]) for name in nodes if name in unreachable]
+    if view.state == "releasing":
+        return found
+    return found + [_draining(name, drains[name]) for name in nodes if name in drains]
+
+
+def _draining(node: str, drain: NodeDrainStarted) -> ConditionView:
+    end = (
+        "the drain waits until the allocation ends by itself"
+        if drain.release_at is None
+        else f"the allocation is released at {drain.release_at.isoformat()}, and the data on its disks is deleted"
+    )
+    message = f"node {node} is being drained ({drain.reason}): {end}"
+    return ConditionView(code="node_draining", message=message, node_id=node, since=drain.started_at)
 
 
 def _unreachable(node: str, since: datetime | None) -> ConditionView:

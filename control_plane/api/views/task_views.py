@@ -52,6 +52,7 @@ class TaskView(BaseModel):
     """A task. `state`: due (not sent yet), sent, waiting (for its next attempt), done, refused, failed, poisoned (it
     killed its node's agent repeatedly), superseded, cancelled or expired (the node reported no result in time).
 
+    `created_at` is the time at which the present attempt began; that of the first attempt is the time of the request.
     `sends` counts how often it was put on the node's queue, `deliveries` how often it was fetched from there, null if
     the queue has no count. `result` has the type that the task catalogue defines for the kind.
     """

@@ -120,9 +120,8 @@ REGISTERING: Final = {
 SLOT_ACTIONS: Final = {
     "approve": Action(
         "Approve", "approve",
-        "A new or retired slot can be used: its MAC and IP addresses are reserved, and it is bound to the hardware that"
-        " its node describes now. Of a slot that is approved already, the SKUs under which it is offered change, and if"
-        " it is free, also the hardware to which it is bound. An allocation keeps the slot that it has, as it is.",
+        "The slot can be used under its SKUs. A new or retired slot also gets MAC and IP addresses, and a slot without an"
+        " allocation is bound to the hardware that its node describes now. An allocation in the slot is not affected.",
         _approve, _approve_words,
         fields=(Field("skus", "SKUs under which it is offered, separated by spaces (empty: those that it had, or else one chosen"
                       " by its size; a slot that is in use needs at least one)", required=False),),
@@ -211,6 +210,8 @@ TASK: Final = Resource(
         "Kind": view["kind"],
         "Node": view["slot_id"] or view["node_id"],
         "Allocation": view["allocation_id"],
+        "Attempt": view["attempt"],
+        "Reason": view["reason"] and view["reason"]["message"],
     },
     label=lambda names: names["task"],
     words=lambda names: (names["task"],),

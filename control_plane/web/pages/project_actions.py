@@ -1,5 +1,5 @@
-"""Actions on projects, which set limits and reservations and erase personal data, and the actions that create a project
-and close a billing period.
+"""Actions on projects, which describe, limit, archive and erase them and reserve slots, and the actions that create a
+project and close a billing period.
 """
 
 from collections.abc import Mapping
@@ -23,6 +23,7 @@ from control_plane.web.actions import (
     by_scope,
     scaled,
     whole,
+    with_reason,
     words,
 )
 from control_plane.web.rendering import LIMIT_LABELS, LIMIT_UNITS, in_path, in_unit, moment, money, quantity
@@ -30,6 +31,8 @@ from control_plane.web.visits import Form, Visit, both, nothing
 
 _PRICES: Final = ("price_per_hour", "budget_per_month")
 """The limits of a project that are amounts of money."""
+_SLOT_COUNTS: Final = ("free", "claimed", "quarantined", "blocked")
+"""Fields of the API's capacity of a SKU that together count all of its slots."""
 _MOST: Final = 500
 _MOST_DAYS: Final = 31
 """Days of the longest month."""
@@ -132,6 +135,19 @@ async def _used(visit: Visit, view: View) -> Mapping[str, Any]:
     }
 
 
+async def _free_slots(visit: Visit, view: View) -> Mapping[str, Any]:
+    """Return how many slots each offered SKU has, and how many of them can hold an allocation now."""
+    capacity = await visit.get_if_available("capacity") if visit.allows("fleet:read") else None
+    rows = [
+        Markup("<li>{}: {} of {} slots</li>").format(
+            each["sku"], each["fits"] or 0, sum(each[name] for name in _SLOT_COUNTS)
+        )
+        for each in (capacity["skus"] if capacity else ())
+        if each["sku"] in view["skus"]
+    ]
+    return {"Can be used now": Markup("<ul>{}</ul>").format(Markup().join(rows))} if rows else {}
+
+
 async def _held(_visit: Visit, view: View) -> Mapping[str, Any]:
     """Return what a project must give up before its personal data can be erased, and what an erasure keeps."""
     used = view["used"] or {}
@@ -143,8 +159,8 @@ async def _held(_visit: Visit, view: View) -> Mapping[str, Any]:
         "Must be released first": blocking
         if used.get("slots") or used.get("waiting_requests")
         else "nothing",
-        "Stays readable": "which slots the project held, when and at which price; actors; names of API keys and service"
-        " accounts; reasons of other commands",
+        "Stays readable": "which slots the project held, when and at which price; callers; names of API keys and"
+        " service accounts; reasons of other commands",
     }
 
 
@@ -153,10 +169,11 @@ PROJECT_ACTIONS: Final = {
     "reserve": Action(
         "Reserve slots", "set_limits",
         "The project can hold this number of slots of the SKU, even if other projects request them: the slots that it"
-        " holds count, and the rest is kept from other projects. An earlier reservation of the SKU is replaced.",
+        " holds count, and the rest is kept from other projects. While reserved slots of the SKU are missing, no other"
+        " project gets a slot of it. An earlier reservation of the SKU is replaced.",
         _reserve, lambda name, form: ("reservations", "set", *name, form.text("sku"), form.text("slots")),
         fields=(_SKU, Field("slots", "Number of slots", "number", example="1")), preposition="for",
-        choices=lambda view: {"sku": view["skus"]},
+        choices=lambda view: {"sku": view["skus"]}, facts=_free_slots,
     ),
     "unreserve": Action(
         "Remove reservation", "set_limits",
@@ -173,9 +190,23 @@ PROJECT_ACTIONS: Final = {
         fields=tuple(_FIELDS_OF_LIMITS.values()),
         initial=_present_limits, preposition="of", facts=_used,
     ),
+    "describe": Action(
+        "Change description", "describe", "The description states what the project is for. It has no other effect.",
+        lambda form: Call("PATCH", (), {"description": form.text("description")}),
+        lambda name, form: ("projects", "describe", *name, form.text("description")), preposition="of",
+        fields=(Field("description", "Description", required=False, example="TEXT"),),
+        initial=lambda view: {"description": view["description"]},
+    ),
+    "archive": Action(
+        "Archive", "archive",
+        "The project can be read, but not changed any more: it gets no allocations. This cannot be undone. While its"
+        " allocations hold slots, it cannot be archived.",
+        with_reason("archive"), words("projects", "archive", reason=True), fields=(REASON,), dangerous=True,
+        asks_name=True,
+    ),
     "erase": Action(
         "Erase personal data", "erase",
-        "SSH keys, labels, user-data, descriptions and the reason of an archival become unreadable in all past events and"
+        "SSH keys, labels, user-data, descriptions and the reason for archiving become unreadable in all past events and"
         " are removed from all views. While its allocations hold slots or its requests wait, the erasure is refused. The"
         " project stays usable. This cannot be undone.",
         lambda form: Call("DELETE", ("personal-data",), {"reason": form.text("reason")}),
@@ -210,12 +241,13 @@ def _create_words(_name: Words, form: Form) -> Words:
 CREATING: Final = {
     "create-project": Action(
         "Create project", "create-project",
-        "Allocations can be created in the project at once. It has no limits of its own and no reservations until an admin sets them. A"
-        " project is never deleted; it can be archived.",
+        "Allocations can be created in the project at once. It has no reservations and no limits of its own until an"
+        " admin sets them; only the number of its waiting requests has a default limit. A project is never deleted; it"
+        " can be archived.",
         _create, _create_words,
         fields=(
-            Field("id", "Id, such as vision", example="PROJECT"),
-            Field("description", "Description: what the project is for", required=False),
+            Field("id", "Id: 1 to 31 characters of a-z, 0-9 and '-', beginning with a letter", example="PROJECT"),
+            Field("description", "Description: what the project is for (optional)", required=False),
         ),
         made=lambda answer: f"/projects/{in_path(answer['id'])}",
     ),

@@ -155,5 +155,7 @@ async def show_project(visit: Visit) -> Response:
         project=project,
         most_waiting=capabilities["limits"]["waiting_requests"],
         limits=limits_of(project, visit.user["currency"]),
-        actions={each: PROJECT_ACTIONS[each] for each in ("reserve", "limits", "erase")},
+        actions={
+            each: PROJECT_ACTIONS[each] for each in ("reserve", "limits", "describe", "archive", "erase")
+        },
     )

@@ -35,6 +35,28 @@ def report_lease_bound(running: RunningAllocation) -> tuple[str, str]:
     return address, "bound"
 
 
+def test_allocation_on_a_node_that_is_drained_shows_when_it_is_released(
+    emptied_plane: RunningPlane, node: httpx.Client
+) -> None:
+    running = RunningAllocation(emptied_plane, node)
+    assert node.post("/heartbeat", json=BEAT).is_success
+    position = emptied_plane.last_position()
+    with emptied_plane.client() as client:
+        for after, end in ((None, "waits until the allocation ends by itself"), (3600, "is released at 20")):
+            body = {"reason": "a new fan", "release_after_seconds": after}
+            given = {name: value for name, value in body.items() if value is not None}
+            assert client.post("/nodes/n1/drain", json=given).is_success
+            for view in (running.view(), in_list(emptied_plane, running.id)):
+                [condition] = view["conditions"]
+                assert (condition["code"], condition["node_id"]) == ("node_draining", "n1")
+                assert condition["message"].startswith("node n1 is being drained (a new fan): ")
+                assert end in condition["message"]
+        past = get_view(emptied_plane, f"/allocations/{running.id}", at=f"position:{position}").json()
+        assert past["conditions"] is None
+        assert client.post("/nodes/n1/uncordon", json={"reason": "done"}).is_success
+    assert running.view()["conditions"] == []
+
+
 def test_active_allocation_on_an_unreachable_node_shows_since_which_heartbeat_the_node_is_unreachable(
     emptied_plane: RunningPlane, node: httpx.Client
 ) -> None:

@@ -95,6 +95,8 @@ OF_ADMINS: Final = (
     Trial(PROJECT, "reserve", _default, "project.reservations_set", {"sku": "lab.small", "slots": "1"}),
     Trial(PROJECT, "unreserve", _default, "project.reservations_set", {"sku": "lab.small"}),
     Trial(PROJECT, "limits", World.project, "project.limits_set", {"slots": "3", "memory_gib": "0.5", "budget_per_month": "9.50"}),
+    Trial(PROJECT, "describe", World.project, "project.described", {"description": "another"}),
+    Trial(PROJECT, "archive", World.project, "project.archived", REASON),
     Trial(PROJECT, "erase", World.project, "project.personal_data_destroyed", REASON),
     Trial(PERIOD, "close", _period_after_a_closed_one, "billing.period_closed"),
     Trial(KEY, "rotate", World.key, "access.key_replaced", {"hours": "2"}),
