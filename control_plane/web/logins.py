@@ -44,6 +44,7 @@ _NOTICES: Final = {
 
 
 _NO_COOKIE: Final = "The browser sent no cookie. Allow cookies, and log in again."
+_NOT_VALID: Final = "This key or token is not valid: it was entered incompletely, has expired or was revoked. Enter another one."
 
 
 _UNKNOWN_PROVIDER: Final = (
@@ -117,6 +118,9 @@ async def _start_session(request: Request, credential: str, target: str) -> Resp
     """Start a session with an API key or a token, and return the redirection to a page."""
     api: Api = request.app.state.api
     started = await api.call(request, credential, "POST", "/v1/sessions", body={"label": LABEL})
+    if started.status == HTTPStatus.UNAUTHORIZED:
+        # The API's hint names the header Authorization, which users of the form do not see.
+        return _form(request, started.status, notice=_NOT_VALID)
     if not started.is_success:
         return _form(request, started.status, refused=started.json)
     response = see_other(target)

@@ -615,6 +615,12 @@ def test_search_with_a_time_shows_the_resource_at_this_time(
         assert (page.status, page.path) == (200, path)
 
 
+def test_search_for_a_time_alone_shows_the_events_up_to_it(admin: Browser) -> None:
+    assert admin.open("/search", q="2026-11-29 10:00").path == "/ui/events?to=2026-11-29T10%3A00%3A00Z"
+    assert admin.open("/search", q="3h  ago").path.startswith("/ui/events?to=20")
+    assert "Enter what you look for." in admin.open("/search", q=" ").text
+
+
 @pytest.mark.parametrize("before", ["", "at ", "AT  ", "+ ", "+"])
 @pytest.mark.parametrize(
     "time", ["yesterday 10:00", "2026-11-29 10:00 UTC", "2026-11-29T10:00Z", "2026-11-29 10:00", "tomorrow"]

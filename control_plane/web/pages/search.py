@@ -145,19 +145,30 @@ class _Found(NamedTuple):
 
 
 async def show(visit: Visit) -> Response:
-    """Show the only resource that the text names; else the list of those that it names, which may be empty."""
-    entered = visit.query("q") or ""
+    """Show the only resource that the text names; else the list of those that it names, which may be empty. A time
+    alone shows the events up to this time.
+    """
+    entered, now = visit.query("q") or "", datetime.now(UTC)
+    alone = api_moment(entered, now) if visit.allows("events:read") else None
     text, time = _split(entered)
-    at = api_moment(time, datetime.now(UTC)) if time else None
+    if alone is not None and time:
+        return see_other(_events_until(alone))
+    at = api_moment(time, now) if time else None
     if time and at is None:
         code = HTTPStatus.UNPROCESSABLE_ENTITY
         return visit.render("search.html", code, text=text, found=(), entered=entered, unreadable=time)
     found = await _named(visit, text) + await _shortened(visit, text)
+    if not found and alone is not None:
+        return see_other(_events_until(alone))
     if len(found) == 1:
         return see_other(_page_at(found[0], at))
     pages = [(f"{each.title} {each.name}", _page_at(each, at)) for each in found]
     more = len(found) >= _MOST
     return visit.render("search.html", text=text, found=pages, more=more, entered=entered, unreadable=None)
+
+
+def _events_until(at: str) -> str:
+    return f"{ROOT}/events{url_of('', {'to': at})}"
 
 
 def _split(entered: str) -> tuple[str, str]:
