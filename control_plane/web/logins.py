@@ -44,9 +44,6 @@ _NOTICES: Final = {
 
 
 _NO_COOKIE: Final = "The browser sent no cookie. Allow cookies, and log in again."
-_NOT_VALID: Final = "This key or token is not valid: it was entered incompletely, has expired or was revoked. Enter another one."
-
-
 _UNKNOWN_PROVIDER: Final = (
     "There is no identity provider of this name. Choose one of the list, or enter an API key."
 )
@@ -119,8 +116,11 @@ async def _start_session(request: Request, credential: str, target: str) -> Resp
     api: Api = request.app.state.api
     started = await api.call(request, credential, "POST", "/v1/sessions", body={"label": LABEL})
     if started.status == HTTPStatus.UNAUTHORIZED:
-        # The API's hint names the header Authorization, which users of the form do not see.
-        return _form(request, started.status, notice=_NOT_VALID)
+        # What follows the reason in the message, and the hint, name the header Authorization.
+        reason, _, _ = started.json["reasons"][0]["message"].partition(";")
+        return _form(
+            request, started.status, notice=f"The login was refused: {reason}. Enter another key or token."
+        )
     if not started.is_success:
         return _form(request, started.status, refused=started.json)
     response = see_other(target)
