@@ -104,10 +104,10 @@ _TONES: Final = {
     ),
     "used": ("claimed",),
     "new": ("registered", "discovered"),
-    "held": ("quarantined",),
+    "held": ("quarantined", "cordoned"),
     "bad": (
         "failed", "unreachable", "revoked", "refused", "poisoned", "expired", "not_ready", "lost", "different",
-        "disabled", "not_allowed", "blocked",
+        "disabled", "not_allowed", "blocked", "excluded",
     ),
 }  # fmt: skip
 _TONE_OF: Final = {state: tone for tone, states in _TONES.items() for state in states}
@@ -120,8 +120,16 @@ _OBSTACLES: Final = {
     "bring_ups_failed": "excluded after failed bring-ups",
 }
 """Reasons for placing no slice on a node or in a slot that their codes do not explain."""
-SLOT_STATUSES: Final = ("free", "claimed", "releasing", "quarantined", "blocked", "discovered", "retired")
-"""States of slots as the console shows them, each with a tone of its own."""
+SLOT_STATUSES: Final = {
+    "free": "A slice can be placed in it.",
+    "claimed": "An allocation has it.",
+    "releasing": "Its allocation ended. It is free when its node has proved that it is empty.",
+    "quarantined": "It is not offered, because its state is not proved.",
+    "blocked": "It is free, but no slice can be placed in it now, for example because its node is unreachable.",
+    "discovered": "Its node reported it. It is offered when an admin has approved it.",
+    "retired": "An admin took it out of use. It is offered again when an admin has approved it.",
+}
+"""States of slots as the console shows them, each with a tone of its own, and with their explanations."""
 
 
 def page(request: Request, template: str, code: int, /, **values: Any) -> Response:
@@ -134,6 +142,11 @@ def page(request: Request, template: str, code: int, /, **values: Any) -> Respon
 def badge(state: str) -> Markup:
     """Return a state as a word with the colour and the shape of its kind."""
     return _badge(tone_of(state), _ABBREVIATION.sub(lambda found: found[0].upper(), state.replace("_", " ")))
+
+
+def neutral(state: str) -> Markup:
+    """Return a state as a word without the colour of its kind, for a state of which only a part is known."""
+    return _badge("quiet", state)
 
 
 def counted(number: int, tone: str) -> Markup:
@@ -540,7 +553,7 @@ def _environment() -> Environment:
         "prose": prose, "titled": titled, "linked": linked, "slot_hours": slot_hours, "amount": amount, "money": money,
         "breakable": breakable, "mib": mib, "field_name": field_name, "span_in_words": span_in_words, "unnamed": unnamed,
         "blocking": blocking, "by_prefix": by_prefix, "counted": counted, "requests_linked": requests_linked,
-        "obstacle": obstacle, "readable": readable, "quantity": quantity,
+        "obstacle": obstacle, "neutral": neutral, "readable": readable, "quantity": quantity,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(

@@ -98,6 +98,11 @@ class Timeline(NamedTuple):
     seal: Seal | None
     """None if the caller may not read the audit."""
 
+    @property
+    def folded(self) -> int:
+        """Number of events that the page does not show because their folds are closed."""
+        return sum(len(row.steps) for kind, row in self.rows if kind == "fold" and not row.is_open)
+
 
 def level_of(kind: str) -> str:
     """Return the importance of a type of event. A type that the console does not know is normal."""

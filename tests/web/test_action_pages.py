@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from control_plane.web.rendering import prose
 from tests.api.access.principals import issue
 from tests.api.node import admit, enrol
 from tests.api.reporting import RunningAllocation
@@ -149,6 +150,9 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_fo
     assert "Drain node n1 · Sliceplane" in drain.text
     assert "Slots in use 1 of 1 Allocations (1)" in drain.text
     assert f"/ui/allocations/{running.id}" in drain.attributes("a", "href")
+    lease_end = prose(running.view()["lease"]["expires_at"])
+    assert f"{running.id}: project default, its lease ends {lease_end}" in drain.text
+    assert "The time can be changed by draining the node again." in drain.text
     assert "Slots in use 0 of 2" in admin.open("/nodes/n2/drain").text
     assert f"Renew lease of allocation {running.id}" in renew.text
     assert "2" in renew.attributes("input", "value"), "one hour longer than the remaining lease, rounded up"

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from control_plane.web.rendering import field_name, gist, moment, prose, readable, unnamed
-from tests.api.node import admit
+from tests.api.node import admit, register_node
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
 from tests.web.browsing import Browser, Page, logged_in
@@ -34,7 +34,7 @@ def test_difference_of_two_positions_lists_only_the_fields_that_differ(
     )
     own = f"/history?kind=allocation&name={running.id}"
     page = admin.open(f"{own}&compared=position:{placed}&at=position:{active}")
-    table = page.text.partition("Fields that differ")[2].partition("State position")[0]
+    table = page.text.partition("Fields that differ")[2].partition("State Unchanged since")[0]
     assert "state placed active" in table
     assert "slot ready false true" in table
     assert "lease granted at none" in table
@@ -53,7 +53,7 @@ def test_history_names_fields_with_words_and_has_their_paths_as_titles(
 ) -> None:
     names = {"allocation": running.id, "slot": "n1/0", "node": "n1", "address": running.slot["private_ip"]}
     page = admin.open(f"/history?kind={kind}&name={names[kind]}")
-    shown = page.text.partition("State position")[2].partition("This page as JSON")[0]
+    shown = page.text.partition("Compared with")[2].partition("This page as JSON")[0]
     assert re.findall(r"\b(?!slice_|lease_granted|hardware_approved)[a-z]+_[a-z_]+\b", shown) == []
     if kind == "slot":
         assert "MAC 52:54:00" in shown
@@ -188,6 +188,31 @@ def test_line_of_an_event_leaves_out_counters_repeated_names_and_the_resource_of
     assert gist({"actor": "key:robot", "data": data}, "n1/0") == "n1, it failed at 2026-11-28 10:00:00"
 
 
+def test_state_has_the_time_of_its_last_change_and_the_position_at_which_it_was_read(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    own = f"/history?kind=allocation&name={running.id}"
+    [(position, time)] = running.plane.rows(
+        "select position, recorded_at from ledger.event where stream_id = %(s)s order by position desc limit 1",
+        s=f"allocation-{running.id}",
+    )
+    register_node(running.plane, "later")
+    last = running.plane.last_position()
+    assert last > int(str(position))
+    now, then = admin.open(own).text, admin.open(f"{own}&at=position:{position}").text
+    since = f"Unchanged since {time:%Y-%m-%d %H:%M:%S}"
+    assert f"{since} (position {position}), as of position {last}, which was recorded at" in now
+    assert f"{since}, as of position {position}, which was recorded at" in then
+    assert "Unchanged" not in admin.open(f"{own}&at=position:1").text
+    after = admin.open(f"{own}&from=position:{last}").text
+    assert f"State As of position {last}, which" in after, "the last change is not among the listed ones"
+
+
+def test_fields_of_the_history_name_the_accepted_forms_of_times(admin: Browser) -> None:
+    shown = admin.open("/history").attributes("input", "placeholder")
+    assert sum("3h ago" in each for each in shown) == 3
+
+
 def test_changes_lead_to_the_state_after_them_and_to_their_neighbours(
     running: RunningAllocation, admin: Browser
 ) -> None:
@@ -225,7 +250,20 @@ def test_history_of_an_address_and_its_slot_names_the_allocation_of_that_time_an
     released = logged_in(running_plane).open(f"/history?kind=allocation&name={first.id}")
     assert "former slot n1/0" in released.text
     assert "no longer has its former slots" in released.text
+    path = f"/history?kind=allocation&name={first.id}&compared=position:{held}"
+    difference = (
+        logged_in(running_plane).open(path).text.partition("Fields that differ")[2].partition("State Un")[0]
+    )
+    slot = first.slot
+    for lost in (
+        "slot n1/0 none",
+        f"slot MAC {slot['mac_address']} none",
+        f"slot address {slot['private_ip']} none",
+    ):
+        assert lost in difference
+    assert "Former slots of the allocation count as none" in difference
     changes = released.text.partition("Changes newest first")[2]
+    assert "state: none → requested" in changes
     assert changes.index("allocation.released") < changes.index("allocation.requested")
     free = running_plane.last_position()
     second = RunningAllocation(running_plane, node)

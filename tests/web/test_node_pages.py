@@ -11,7 +11,9 @@ import pytest
 
 from control_plane.web.rendering import SLOT_STATUSES, STATIC, mark_of, tone_of
 from events.slot_states import SlotStateName
+from tests.api.broken_nodes import Node
 from tests.api.node import admit, register_node
+from tests.api.nodes.test_exclusions import fail_bring_ups
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 from tests.web.browsing import Browser, Page, logged_in
@@ -72,6 +74,8 @@ def test_free_slot_that_placement_cannot_use_is_shown_as_blocked(admin: Browser)
     assert listed.index(
         "Slots: ● free ■ claimed ◐ releasing ◆ quarantined ▲ blocked ◇ discovered ○ retired"
     ) < (listed.index("Nodes by name")), "the key of the shapes is above the table"
+    explained = admin.open("/nodes").attributes("span", "title")
+    assert {*SLOT_STATUSES.values()} <= {*explained}
     overview = admin.open("/").text
     assert "▲ blocked 4 Blocked: no slice can be placed there now (2 " in overview
     assert "2 unreachable" in overview
@@ -121,8 +125,57 @@ def test_page_of_an_unreachable_node_states_from_when_its_values_are(
     assert "Reports to deliver 0 at the last heartbeat" in page
     assert "Placement blocked: unreachable, the uplink does not respond Host" in page, "every reason is shown"
     assert "Observed since Last heartbeat rack-2 uplink.unresponsive" in page
+    assert re.search(r"becomes unreachable\. The last heartbeat of this node was at \d{4}-", page)
+    assert "becomes unreachable" not in admin.open("/nodes/rack-1").text
     assert page.index("Open drift") < page.index("Slots Slots by index"), "open drift is above the slots"
     assert "reported until then" not in admin.open("/nodes/rack-1").text
+
+
+def test_excluded_node_is_marked_in_the_list_and_its_page_and_form_show_why_and_since_when(
+    running_plane: RunningPlane,
+) -> None:
+    fail_bring_ups(running_plane, Node(running_plane), 3)
+    [(time,)] = running_plane.rows("select recorded_at from ledger.event where type = 'node.excluded'")
+    since, admin = f"{time:%Y-%m-%d %H:%M:%S}", logged_in(running_plane)
+    listed, page, form = (admin.open(path).text for path in ("/nodes", "/nodes/n1", "/nodes/n1/readmit"))
+    assert "n1 simulated ● enrolled ▲ excluded" in listed
+    assert "Node n1 ● enrolled ▲ excluded" in page
+    advice = "Repair the cause first, then readmit the node\\. Reason: 3 consecutive bring-ups"
+    assert re.search(rf"Excluded from placement since {since}, [^.]+ ago\. {advice}", page)
+    assert re.search(rf"Excluded because 3 consecutive bring-ups .* Excluded since {since} Effect", form)
+    assert "Repair the cause first" in form
+    submitted = admin.submit("/nodes/n1/readmit", reason="repaired")
+    assert "Excluded from placement" not in submitted.text
+    assert "▲ excluded" not in submitted.text
+
+
+def test_slots_of_a_node_and_the_name_of_its_host_are_not_broken_into_lines(
+    visitor: Visitor, running_plane: RunningPlane
+) -> None:
+    admit(running_plane, "rack-1", slots=3)
+    drift = '[{"kind": "uplink.unresponsive", "desired": "a", "observed": "b", "since": "2026-11-25T00:00:00Z", "blocks": true}]'
+    running_plane.rows(
+        "update read.node set hostname = 'a-host-with-a-long-name', cordoned = 'x', drift = %(drift)s returning 1",
+        drift=drift,
+    )
+    running_plane.rows("update work.node_seen set seen_at = now() - interval '20 hours' returning 1")
+    visitor.open("/nodes")
+    slots = visitor.page.locator("tbody .slot")
+    for width in (1280, 1000, 390):
+        visitor.page.set_viewport_size({"width": width, "height": 800})
+        tops = slots.evaluate_all("all => all.map(each => each.getBoundingClientRect().top)")
+        assert (len(tops), len({*tops})) == (3, 1), width
+    host = visitor.page.get_by_text("a-host-with-a-long-name")
+    assert host.evaluate("it => getComputedStyle(it).whiteSpace") == "nowrap"
+
+
+def test_history_of_a_node_states_which_events_it_does_not_list(admin: Browser, plane: RunningPlane) -> None:
+    page = admin.open("/nodes/rack-1")
+    assert "Events of its slots, allocations and tasks are not listed here." in page.text
+    assert "/ui/events?node=rack-1" in page.attributes("a", "href")
+    assert "Created Ended" in page.text
+    slot = admin.open("/nodes/rack-1/slots/0").text
+    assert "Events of its allocations and tasks are not listed here." in slot
 
 
 def test_node_at_a_past_position_shows_whether_it_was_cordoned(admin: Browser, plane: RunningPlane) -> None:
@@ -130,13 +183,18 @@ def test_node_at_a_past_position_shows_whether_it_was_cordoned(admin: Browser, p
     before, then = (
         admin.open(f"/nodes/rack-1?at=position:{int(str(position)) - back}").text for back in (1, 0)
     )
-    assert "Placement open Host" in before
+    unrecorded = "Placement not cordoned, not excluded; whether it was reachable is not recorded Host"
+    assert unrecorded in before
+    assert "Node rack-1 ○ enrolled As of" in before, "the state has not the colour of a reachable node"
+    assert "Node rack-1 ○ enrolled ◆ cordoned As of" in then
+    assert re.search(r"Cordoned since [\d :-]+\. Reason: a fan is loud ", then)
+    assert "Cordoned since" not in before
     assert "Placement blocked: cordoned Cordoned a fan is loud Host" in then
     nodes = admin.open(f"/nodes?name=rack-1&at=position:{position}").text
     assert "blocked: cordoned" in nodes
     unknown = "Views of the past do not show which slots were blocked"
     tasks = "Tasks are shown only as they are now; views of the past do not have them. Show the present"
-    for each in (unknown, tasks, "The past cannot be changed."):
+    for each in (unknown, tasks, "Actions are available in the present view."):
         assert each in then
         assert each not in admin.open("/nodes/rack-1").text
     assert unknown in nodes
@@ -158,8 +216,8 @@ def test_slot_at_a_past_position_has_its_state_then_and_states_that_blocking_is_
     assert "Slot rack-1/0 ▲ blocked" in present.text
     assert "Placement Views of the past do not show which slots were blocked" in past.text
     assert "Placement no slice can be placed in it now: cordoned" in present.text
-    assert "The past cannot be changed." in past.text
-    assert "The past cannot be changed." not in present.text
+    assert "Actions are available in the present view." in past.text
+    assert "Actions are available in the present view." not in present.text
     node = admin.open(f"/nodes/rack-1?at=position:{first}")
     links = f"/ui/nodes/rack-1?at=position%3A{first}", f"/ui/nodes/rack-1/slots/0?at=position%3A{first}"
     assert links[0] in past.attributes("a", "href"), "a link between views of the past keeps the time"
@@ -187,7 +245,10 @@ def test_states_of_slots_differ_in_shape_and_colour(theme: int) -> None:
 
 
 def test_list_of_nodes_states_how_many_it_shows_and_whether_more_follow(admin: Browser) -> None:
-    assert f"{CUT} nodes on this page; more follow" in admin.open("/nodes").text
+    total = f"{CUT} nodes on this page; more follow; {CUT + 3} in total"
+    assert total in admin.open("/nodes").text
+    assert f"more follow; {CUT + 1} in total" in admin.open("/nodes?state=registered").text
+    assert "in total" not in admin.open("/nodes?name=spare-").text, "the API does not count this"
     first = admin.open("/nodes?name=spare-")
     [following] = [found["href"] for tag, found in first.tags if tag == "a" and found.get("rel") == "next"]
     assert "1 node on this page, the last one" in admin.open(str(following).removeprefix("/ui")).text

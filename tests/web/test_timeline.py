@@ -88,12 +88,14 @@ def test_run_of_routine_events_is_folded_with_its_number_and_opens_by_its_link(
     ):
         folded = admin.open(path)
         assert "Open 31 events" in folded.text, path
+        assert "31 less important events are folded. Show them" in folded.text, path
         assert "allocation.lease_renewed × 30" in folded.text, path
         assert "allocation.activated" in folded.text, path
         assert "Since previous" in folded.text, path
         opened = admin.open(fold_link(folded).partition("#")[0])
         assert len(rows(opened, "e")) == len(rows(folded, "e")) + 31, path
         assert "Close 31 events" in opened.text, path
+        assert "less important" not in opened.text, path
         closed = admin.open(fold_link(opened).partition("#")[0])
         assert rows(closed, "e") == rows(folded, "e"), path
 
@@ -151,6 +153,20 @@ def timeline(*events: dict[str, Any], query: str = "", filtered: bool = False) -
     return [
         *timeline_of(Visit(Request(scope), Api(Starlette()), "", {}), events, None, filtered=filtered).rows
     ]
+
+
+def test_timeline_of_a_node_without_folds_states_which_events_did_not_happen(
+    admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("control_plane.web.timeline.IDLE_SECONDS", 1e-6)
+    for path, subject in (
+        ("/nodes/n1", "the node itself"),
+        ("/nodes/n1/slots/0?level=routine", "the slot itself"),
+    ):
+        page = admin.open(path)
+        assert f"no event of {subject} for " in page.text, path
+        assert rows(page, "fold-") == [], path
+        assert "less important" not in page.text.lower(), path
 
 
 def test_step_shows_the_time_since_the_event_before_it_and_an_hour_without_events_is_idle() -> None:

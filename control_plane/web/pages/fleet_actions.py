@@ -1,6 +1,7 @@
 """Actions on nodes, on their slots and on their tasks, and the action that registers a node."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import zip_longest
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -22,10 +23,12 @@ from control_plane.web.actions import (
     without_repeated,
     words,
 )
-from control_plane.web.rendering import blocking, in_path, linked
-from control_plane.web.visits import Form, Visit
+from control_plane.web.rendering import blocking, in_path, is_lease_over, linked, moment
+from control_plane.web.visits import Form, Visit, both
 
 _MOST_SLOTS: Final = 500
+_MOST_DETAILED: Final = 20
+"""Number of allocations that a form shows with their projects and leases: each is one request of the API."""
 _ISSUED: Final = "enrolment_token"
 
 
@@ -56,11 +59,51 @@ async def _holders(visit: Visit, node: View) -> Mapping[str, Any]:
     """Return the number of slots of a node that allocations hold, and links to these allocations."""
     slots = (await visit.get("slots", node=node["id"], limit=_MOST_SLOTS))["items"]
     held = [each["allocation_id"] for each in slots if each["allocation_id"]]
-    holders = [linked(each) for each in dict.fromkeys(held)]
+    names = [*dict.fromkeys(held)]
+    detailed = names[:_MOST_DETAILED] if visit.allows("allocations:read") else []
+    views = await both(*(visit.try_get("allocations", each) for each in detailed))
+    holders = [_holder(each, view) for each, view in zip_longest(names, views)]
     return {
         "Slots in use": f"{len(held)} of {len(slots)}",
         f"Allocations ({len(holders)})": Markup("<br>").join(holders),
     }
+
+
+def _holder(name: str, view: View | None) -> Markup | str:
+    """Return the link to an allocation; with its view, followed by its project and the end of its lease."""
+    if view is None:
+        return linked(name)
+    if view["lease"] is None:
+        lease: Markup | str = "no lease yet"
+    elif is_lease_over(view):
+        lease = "its lease ended"
+    else:
+        lease = Markup("its lease ends {}").format(moment(view["lease"]["expires_at"]))
+    return Markup("{}: project {}, {}").format(linked(name), view["project"], lease)
+
+
+async def time_of_newest(visit: Visit, stream: str, kind: str) -> str | None:
+    """Return the time of the newest event of this type in a stream, at the time that the page shows; None if there is
+    none or the caller may not read events.
+    """
+    if not visit.allows("events:read"):
+        return None
+    found = await visit.get("events", stream=stream, type=kind, order="desc", limit=1, to=visit.at)
+    return found["items"][0]["recorded_at"] if found["items"] else None
+
+
+def _exclusion_in(kind: str) -> Callable[[Visit, View], Awaitable[Mapping[str, Any]]]:
+    """Return the function that returns why and since when a resource of this kind is excluded from placement."""
+
+    async def facts(visit: Visit, view: View) -> Mapping[str, Any]:
+        if view["excluded"] is None:
+            return {}
+        return {
+            "Excluded because": view["excluded"]["message"],
+            "Excluded since": await time_of_newest(visit, f"{kind}-{view['id']}", f"{kind}.excluded"),
+        }
+
+    return facts
 
 
 def with_effective_actions(node: View) -> View:
@@ -85,7 +128,7 @@ NODE_ACTIONS: Final = {
         "Drain", "drain",
         "The node is cordoned and emptied, and stays cordoned. Its allocations are released after the given time: their"
         " slices and all data on their disks are deleted, which cannot be undone. Without a time, the drain waits until"
-        " they end by themselves. Another drain changes the time.",
+        " they end by themselves. The time can be changed by draining the node again.",
         _drain, _drain_words, dangerous=True, asks_name=True, facts=_holders,
         fields=(
             REASON,
@@ -94,8 +137,10 @@ NODE_ACTIONS: Final = {
         ),
     ),
     "readmit": Action(
-        "Readmit", "readmit", "The node is used for placements again, and its count of failed bring-ups is set to 0.",
-        with_reason("readmit"), words("nodes", "readmit", reason=True), fields=(REASON,),
+        "Readmit", "readmit",
+        "The node is used for placements again, and its count of failed bring-ups is set to 0. Repair the cause first:"
+        " otherwise bring-ups can fail again, and their allocations with them.",
+        with_reason("readmit"), words("nodes", "readmit", reason=True), fields=(REASON,), facts=_exclusion_in("node"),
     ),
     "revoke": Action(
         "Revoke access", "revoke",
@@ -136,8 +181,10 @@ SLOT_ACTIONS: Final = {
         with_reason("reprovision"), words("slots", "reprovision", reason=True), fields=(REASON,), dangerous=True,
     ),
     "readmit": Action(
-        "Readmit", "readmit", "The slot is used for placements again, and its count of failed bring-ups is set to 0.",
-        with_reason("readmit"), words("slots", "readmit", reason=True), fields=(REASON,),
+        "Readmit", "readmit",
+        "The slot is used for placements again, and its count of failed bring-ups is set to 0. Repair the cause first:"
+        " otherwise bring-ups can fail again, and their allocations with them.",
+        with_reason("readmit"), words("slots", "readmit", reason=True), fields=(REASON,), facts=_exclusion_in("slot"),
     ),
     "force-release": Action(
         "Force-release", "force_release",

@@ -100,7 +100,8 @@ async def show(visit: Visit) -> Response:
         has_former_slots=_has_former_slots(kind, found["state"]),
         slider=_slider(found, changes["changes"], first and first["changes"]),
         neighbours=_neighbours(found["at"]["position"], changes["changes"]),
-        difference=None if compared_to is None else [*_differences(compared_to)],
+        newest_change=_newest_change(found["at"]["position"], changes),
+        difference=None if compared_to is None else [*_differences(kind, compared_to)],
         sides=compared_to,
         seal=seal,
         stream=f"{kind}-{name}" if kind in _STREAMS else None,
@@ -112,6 +113,11 @@ async def show(visit: Visit) -> Response:
 def _has_former_slots(kind: str, state: Mapping[str, Any] | None) -> bool:
     """Return whether the state is that of an allocation that no longer has the slots that it names."""
     return kind == "allocation" and state is not None and bool(state["slots"]) and not holds_slots(state)
+
+
+def _without_former_slots(kind: str, state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return a state without the slots that the allocation no longer has."""
+    return {**state, "slots": []} if state is not None and _has_former_slots(kind, state) else state
 
 
 def _shown(change: Mapping[str, Any], until: int | None) -> dict[str, Any]:
@@ -169,9 +175,22 @@ def _neighbours(position: int, changes: Sequence[Mapping[str, Any]]) -> tuple[in
     return earlier, after[0] if after else None
 
 
-def _differences(sides: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the fields that differ between the two states of a response with changes."""
-    before, after = dict(fields_of(sides["before"])), dict(fields_of(sides["after"]))
+def _newest_change(position: int, changes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the newest change up to a position; None if the listed changes do not have it."""
+    listed = changes["changes"]
+    until = [each for each in listed if each["position"] <= position]
+    # Further changes follow the listed ones: the newest change up to the position may be one of them.
+    is_known = changes["next_from"] is None or len(until) < len(listed)
+    return until[-1] if until and is_known else None
+
+
+def _differences(kind: str, sides: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield the fields that differ between the two states of a response with changes. An allocation that released its
+    slots still names them in its state; here, it has lost them.
+    """
+    before, after = (
+        dict(fields_of(_without_former_slots(kind, sides[each]))) for each in ("before", "after")
+    )
     for field in {**before, **after}:
         if before.get(field) != after.get(field) and field_names(field) not in _LEFT_OUT:
             yield Difference(field, before.get(field), after.get(field))

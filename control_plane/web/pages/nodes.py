@@ -14,6 +14,7 @@ from control_plane.web.pages.fleet_actions import (
     NODE_ACTIONS,
     REGISTERING,
     SLOT_ACTIONS,
+    time_of_newest,
     with_effective_actions,
 )
 from control_plane.web.pages.tasks import UNFINISHED
@@ -45,11 +46,13 @@ async def show_list(visit: Visit) -> Response:
     by_node: defaultdict[str, list[Any]] = defaultdict(list)
     for slot in slots["items"]:
         by_node[slot["node_id"]].append(slot)
+    total = await _total(visit, chosen) if listed["next_cursor"] or visit.query("cursor") else None
     last = slots["items"][-1]["node_id"] if slots["next_cursor"] else None
     return visit.render(
         "nodes.html",
         nodes=listed["items"],
         next_cursor=listed["next_cursor"],
+        total=total,
         slots=by_node,
         cut_at=last,
         chosen=chosen,
@@ -61,6 +64,17 @@ async def show_list(visit: Visit) -> Response:
         creating=REGISTERING,
         allowed=by_scope(visit, *REGISTERING, scope="fleet:write"),
     )
+
+
+async def _total(visit: Visit, chosen: Mapping[str, str | None]) -> int | None:
+    """Return the number of nodes that match the filters; None if the API has no count of them. It counts the present
+    nodes by state.
+    """
+    if visit.at is not None or any(chosen[name] for name in FILTERS if name != "state"):
+        return None
+    numbers: dict[str, int] = (await visit.get("status"))["nodes"]
+    state = chosen["state"]
+    return sum(numbers.values()) if state is None else numbers.get(state, 0)
 
 
 def _command(visit: Visit, chosen: Mapping[str, str | None]) -> Command:
@@ -80,14 +94,17 @@ def _command(visit: Visit, chosen: Mapping[str, str | None]) -> Command:
 async def show(visit: Visit) -> Response:
     name, at = visit.request.path_params["node"], visit.at
     node = with_effective_actions(await visit.get("nodes", name, at=at))
-    slots, drift, tasks, events, seal = await both(
+    stream = f"node-{name}"
+    slots, drift, tasks, events, seal, excluded_at, cordoned_at = await both(
         visit.get("slots", node=name, limit=_SLOTS_OF_NODE, at=at),
         visit.get("nodes", name, "drift", at=at),
         visit.get("tasks", node=name, limit=10) if visit.allows("tasks:read") and not at else nothing(),
-        visit.get("events", stream=f"node-{name}", order="desc", limit=100, to=at)
+        visit.get("events", stream=stream, order="desc", limit=100, to=at)
         if visit.allows("events:read")
         else nothing(),
         read_seal(visit),
+        time_of_newest(visit, stream, "node.excluded") if node["excluded"] else nothing(),
+        time_of_newest(visit, stream, "node.cordoned") if node["cordoned"] else nothing(),
     )
     return visit.render(
         "node.html",
@@ -97,6 +114,8 @@ async def show(visit: Visit) -> Response:
         tasks=None if tasks is None else tasks["items"],
         events=None if events is None else timeline_of(visit, events["items"], seal),
         actions=NODE_ACTIONS,
+        excluded_at=excluded_at,
+        cordoned_at=cordoned_at,
         in_progress=node["state"] == "enrolled" and _has_unfinished(tasks),
     )
 
