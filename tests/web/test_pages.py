@@ -128,7 +128,7 @@ def assert_safe(page: Page, path: str) -> None:
     drawn = {found["class"] for tag, found in page.tags if tag == "svg"}
     assert drawn <= {"chart", "key", "ticks"}, path
     for target in (*page.attributes("a", "href"), *page.attributes("form", "action")):
-        assert re.match(r"/ui(/|$)|#main$|#drift$|#checks$|/docs$", target), (path, target)
+        assert re.match(r"/ui(/|$)|#main$|#drift$|#checks$|#capacity$|/docs$", target), (path, target)
     ids = [found["id"] for _, found in page.tags if "id" in found]
     assert len(ids) == len(set(ids)), (path, ids)
     labelled = {found["for"] for tag, found in page.tags if tag == "label" and "for" in found}
