@@ -84,6 +84,10 @@ def test_usage_is_downloaded_as_csv_and_focus_and_a_refused_download_is_a_page(
         assert response.headers["content-type"].startswith("text/csv")
         [row] = csv.DictReader(io.StringIO(response.text))
         assert running.id in row.values()
+    shown = admin.open("/usage").text
+    assert "FOCUS is a standard file for one billing period: choose it under Period." in shown
+    assert re.search(r"All usage until [\d-]+ [\d:]+ \(ledger position \d+\)", shown)
+    assert re.search(r"Only label +Group by .*Label to group by", shown)
     refused = admin.open("/usage/export?format=focus")
     assert (refused.status, "name it, such as" in refused.text) == (422, True)
     assert "content-disposition" not in refused.response.headers
@@ -128,9 +132,14 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
     current = admin.open("/usage/periods/open").text
     assert "Current billing period" in current
     assert re.search(
-        r"Amounts not final: usage until [\d-]+ [\d:]+, by the events up to position \d+\. ", current
+        r"Amounts Not final: the usage until [\d-]+ [\d:]+ is counted \(ledger position \d+\)\. ", current
     )
-    assert "usage after this end belongs to the next period." in current
+    assert "Usage after the end with which it is closed belongs to the next period." in current
+    assert "/ui/usage/periods/open/close" in admin.open("/usage/periods/open").attributes("a", "href")
+    reader = logged_in(running.plane, issue(running.plane, "billed", projects=["red"]).secret)
+    limited = reader.open("/usage/periods/open")
+    assert "/ui/usage/periods/open/close" not in limited.attributes("a", "href")
+    assert ("Close the billing period…" in limited.text, "usage:write" in limited.text) == (True, True)
     fields = {"name": "first", "starts_at": text(begin), "ends_at": text(end)}
     for wrong in ({}, {"confirm": "close", "starts_at": "tomorrow"}):
         assert admin.submit("/usage/periods/open/close", **{**fields, **wrong}).status == 422
@@ -146,7 +155,9 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
     assert re.search(r"Total <?\d+\.\d\d USD <?\d+\.\d\d slot-hours ", shown.text), (
         "amounts have two decimals"
     )
-    assert "not final" not in shown.text
+    assert "not final" not in shown.text.lower()
+    assert "/ui/usage/periods/open/close" not in shown.attributes("a", "href")
+    assert "FOCUS (standard billing file)" in shown.text
     assert close(running.plane, "first", begin, end).is_success
 
 
