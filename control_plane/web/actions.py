@@ -74,7 +74,7 @@ class Action(NamedTuple):
     facts: Callable[[Visit, View], Awaitable[Mapping[str, Any]]] | None = None
     """Returns further facts that matter for this action. Its form shows them after the facts of the resource."""
     warning: Callable[[Visit, View], Awaitable[str | None]] | None = None
-    """Returns what the action does to the login of the user itself; None: nothing."""
+    """Returns what a user must know before the action, such as its effect on the login of the user; None: nothing."""
     initial: Callable[[View], Names] | None = None
     """Returns the initial values of fields that follow from the present state."""
     load: Callable[[Visit, View], Awaitable[View]] | None = None

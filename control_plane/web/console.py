@@ -262,15 +262,16 @@ async def _refused(request: Request, refusal: Refusal) -> Response:
 
 async def _missing(request: Request, error: HTTPException) -> Response:
     status = HTTPStatus(error.status_code)
-    message = f"the console has no page {request.url.path} for {request.method}"
-    hint = "Log in and choose a page of the menu."
+    wanted = request.url.path if request.method == "GET" else f"{request.url.path} for {request.method}"
+    advice = "Log in and choose a page from the menu."
     secret = request.cookies.get(SESSION)
     if secret is not None:
         with suppress(Refusal):
             request.state.visit = await _visit_of(request, secret)
     if getattr(request.state, "visit", None) is not None:
-        hint = "Choose a page of the menu."
-    return await _refused(request, problem(status, status.name.lower(), message, hint))
+        advice = "Choose a page from the menu."
+    message = f"There is no page {wanted}. {advice}"
+    return await _refused(request, problem(status, status.name.lower(), message, ""))
 
 
 async def _broken(request: Request, error: Exception) -> Response:

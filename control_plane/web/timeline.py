@@ -26,6 +26,17 @@ IMPORTANT: Final = frozenset({
     "slot.quarantined", "task.failed",
 })  # fmt: skip
 """Types of events that report a failure, or an intervention. The API filters by at most 50 types."""
+IMPORTANT_IN_WORDS: Final = (
+    "failed and replaced allocations, interrupted slices, and overdue releases",
+    "removals of slices that are incomplete or were overridden",
+    "failed tasks, lost ingress rules, and failed consoles",
+    "nodes and slots that were excluded, are degraded, or could not start a slice",
+    "quarantined and force-released slots",
+    "revoked nodes, API keys and callers",
+    "refused orders, messages and signed heads; limited reports of nodes; replaced agents",
+    "events that a read model skips",
+)
+"""What the important events report, as a list for users."""
 ROUTINE: Final = frozenset({
     "access.session_ended", "access.session_started", "allocation.lease_granted", "allocation.lease_renewed",
     "allocation.readiness_check_set", "allocation.slice_address_observed", "allocation.specified", "node.inspected",

@@ -52,6 +52,9 @@ def test_issued_key_is_accepted_and_only_the_response_to_its_form_has_the_secret
     assert groups == sorted({(found["value"] or "").partition(":")[0] for found in boxes}), (
         "a row for each resource"
     )
+    for role in ("caller creates, changes and reads", "admin reads and changes", "auditor reads everything"):
+        assert f"Role {role}" in form.text
+    assert "Scopes (leave all unticked for every scope of the role)" in form.text
     assert "access read write allocations read write audit read catalogue read write " in form.text
     issued = admin.submit("/access/new/issue-key", **fields, idempotency_key="issue-1")
     assert (issued.status, issued.response.headers["cache-control"]) == (201, "no-store")
@@ -80,7 +83,7 @@ def test_issued_key_is_accepted_and_only_the_response_to_its_form_has_the_secret
 def test_rotated_key_has_a_successor_with_a_secret_of_its_own(plane: RunningPlane, admin: Browser) -> None:
     old = issue(plane, "rotated", projects=["other"])
     form = admin.open(f"/access/keys/{old.id}/rotate").text
-    assert "The secret of the new key is shown once." in form
+    assert "never past its own expiry. The secret of the new key is shown once." in form
     assert "Last used none recorded" in form
     assert "You are logged in with this key." not in form
     assert admin.submit(f"/access/keys/{old.id}/rotate", hours="0").status == 422, "it is not confirmed"
@@ -95,8 +98,8 @@ def test_rotated_key_has_a_successor_with_a_secret_of_its_own(plane: RunningPlan
 def test_key_of_the_login_is_marked_and_its_forms_state_that_the_session_ends(plane: RunningPlane) -> None:
     own, other = issue(plane, "own", "admin"), issue(plane, "second", "admin")
     user = logged_in(plane, own.secret)
-    assert f"{own.id} the key you are logged in with" in user.open("/access/keys").text
-    assert f"{other.id} the key you" not in user.open("/access/keys").text
+    assert f"{own.id} ■ your key" in user.open("/access/keys").text
+    assert user.open("/access/keys").text.count("your key") == 1
     page = user.open(f"/access/keys/{own.id}")
     assert "You are logged in with this key. Your session ends when the key is revoked" in page.text
     assert "none recorded" not in page.text or "Up to 1 min late" in page.text
@@ -116,6 +119,24 @@ def test_key_of_the_login_is_marked_and_its_forms_state_that_the_session_ends(pl
         each for each in account.open("/access/sessions").attributes("a", "href") if each.endswith("/end")
     ][:1]
     assert "it is logged out" in account.open(end.removeprefix("/ui")).text
+
+
+def test_page_of_a_key_links_the_events_and_logins_of_the_caller_that_it_acts_as(
+    plane: RunningPlane, admin: Browser
+) -> None:
+    own, account = issue(plane, "single", "auditor"), key_of_account(plane, "batch")
+    for key, caller, texts in (
+        (own, f"key%3A{own.id}", ("Events by this key", "Logins with this key")),
+        (
+            account,
+            "service-account%3Abatch",
+            ("Events by service account batch", "Logins of service account batch"),
+        ),
+    ):
+        page = admin.open(f"/access/keys/{key.id}")
+        links = {*page.attributes("a", "href")}
+        assert {f"/ui/events?actor={caller}", f"/ui/access/sessions?state=any&actor={caller}"} <= links
+        assert all(each in page.text for each in texts)
 
 
 def test_refused_form_of_a_key_keeps_what_was_entered_and_issues_nothing(

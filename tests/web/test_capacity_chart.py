@@ -70,6 +70,7 @@ def test_history_without_slots_or_with_one_point_is_drawn() -> None:
 def overview(capacity: list[Chart], **shown_too: Any) -> str:
     """Return the overview with charts and the parts in `shown_too`, without its other parts."""
     user: dict[str, Any] = {"actor": "key:a", "role": "admin", "projects": None, "scopes": []}
+    user["failed_tasks_kept_seconds"] = 7 * 86400
     shown = page(
         Request({"type": "http", "path": "/ui/", "query_string": b"", "headers": []}),
         "overview.html",
@@ -125,6 +126,16 @@ def test_each_area_of_a_chart_and_its_key_in_the_legend_differ_without_colour() 
 def test_overview_without_concerns_states_that_nothing_needs_attention() -> None:
     status: dict[str, Any] = {"checks": [], "nodes": {}}
     assert "Nothing needs attention." in overview([], status=status, concerns=[], slots={})
+
+
+def test_overview_states_how_many_failed_tasks_there_are_and_for_how_long_they_are_listed() -> None:
+    task: dict[str, Any] = {
+        "id": "t" * 32, "state": "failed", "kind": "slice.apply", "node_id": "n1", "slot_id": None, "reason": None,
+        "progress": None, "created_at": "2026-11-28T00:00:00Z",
+    }  # fmt: skip
+    for failed, stated in ((19, "The newest 8 of 19 are shown."), (None, "The newest 8 are shown.")):
+        text = overview([], tasks=[task] * 8, failed_tasks=failed)
+        assert f"{stated} Failed tasks are listed for 7 days after their end" in text
 
 
 @pytest.mark.parametrize("theme", [0, 1])

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from itertools import cycle
+from pathlib import Path
 
 from tests.api.node import admit, allocate
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
+from tests.web.axe import violations
 from tests.web.hostile_texts import HOSTILE_TEXTS, not_shown
 from tests.web.visitors import Visitor
 
@@ -15,7 +17,7 @@ _WIDTHS = (1280, 390)
 _OVERLAPS = """
 () => {
   const shown = [...document.querySelectorAll(".top a, .top summary, .top button, .top input")].filter(
-    (each) => each.getClientRects().length && !each.closest("details:not([open]) > div"));
+    (each) => each.checkVisibility() && each.getClientRects().length);
   const boxes = shown.map((each) => [each.textContent || each.name, each.getBoundingClientRect()]);
   return boxes.flatMap(([name, a], at) => boxes.slice(at + 1).filter(([, b]) =>
     a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1
@@ -32,6 +34,15 @@ _FITS = """
 }
 """
 """Script that returns whether the placeholder of a field fits into it."""
+_EDGES = """
+() => {
+  const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+  return {
+    header: box(".top").height, brand: box(".brand").left, heading: box("h1").left, name: box(".account span").height
+  };
+}
+"""
+"""Script that returns heights and left edges of the header and of the heading below it."""
 _PLACES = """
 (all) => all.map((each) => each.getBoundingClientRect()).map((box) => [Math.round(box.left), Math.round(box.top)])
 """
@@ -125,24 +136,30 @@ def test_header_is_one_row_in_wide_windows_and_its_fields_never_overlap(visitor:
     page = visitor.page
     visitor.open("/")
     page.get_by_text("Views", exact=True).wait_for()
-    account = page.locator(".account")
+    account, menu = page.locator(".account"), page.get_by_text("Menu", exact=True)
     user = account.locator("summary")
     field = page.get_by_role("searchbox")
     for width in (1920, 1265, *_WIDTHS):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate(_OVERLAPS) == [], width
-        tops = [page.get_by_role("link", name="Overview"), field, user]
+        assert menu.is_visible() is (width == 390), width
+        tops = [menu if width == 390 else page.get_by_role("link", name="Overview"), field, user]
         rows = [
             each.evaluate("(it) => it.closest('nav, form, details').getBoundingClientRect().top")
             for each in tops
         ]
         assert (max(rows) - min(rows) < 20) is (width > 390), width
         assert width <= 390 or field.evaluate(_FITS), f"the placeholder is complete at {width} pixels"
-        name = user.locator("span")
-        assert name.evaluate("(it) => it.scrollHeight <= it.clientHeight + 1"), (
-            f"the name is complete at {width} pixels"
+        edges = page.evaluate(_EDGES)
+        assert edges["header"] < (110 if width == 390 else 50), f"the header is low at {width} pixels"
+        assert edges["brand"] == edges["heading"] or width in (1265, 1280), (
+            f"{width}: one column with the content"
         )
-        assert user.get_attribute("title") == name.inner_text()
+        assert edges["name"] < 30, f"the name is one line at {width} pixels"
+        assert width < 1920 or user.evaluate("(it) => it.scrollWidth <= it.clientWidth"), (
+            "the name is complete"
+        )
+        assert user.get_attribute("title") == user.inner_text()
         user.press("Enter")
         shown = account.get_by_role("definition").first
         assert shown.inner_text() == user.inner_text()
@@ -153,6 +170,31 @@ def test_header_is_one_row_in_wide_windows_and_its_fields_never_overlap(visitor:
         user.press("Enter")
         field.focus()
         assert not account.evaluate("(it) => it.open"), "a menu that the focus leaves is closed"
+
+
+def test_links_of_the_header_are_behind_a_menu_that_the_keyboard_opens_in_narrow_windows(
+    visitor: Visitor, packages: Path
+) -> None:
+    page = visitor.page
+    visitor.open("/nodes")
+    link, menu = page.get_by_role("link", name="Tasks", exact=True), page.get_by_text("Menu", exact=True)
+    assert (link.is_visible(), menu.is_visible()) == (True, False)
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert (link.is_visible(), menu.is_visible()) == (False, True)
+    assert violations(page, packages) == []
+    page.keyboard.press("Tab")
+    while not menu.evaluate("(it) => it === document.activeElement"):
+        assert not page.evaluate("document.activeElement.closest('main')"), "the menu is before the content"
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    link.wait_for()
+    assert violations(page, packages) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.keyboard.press("Escape")
+    link.wait_for(state="hidden")
+    page.keyboard.press("Enter")
+    link.click()
+    page.get_by_role("heading", name="Tasks").wait_for()
 
 
 def test_no_page_runs_or_is_broken_by_one_of_a_hundred_hostile_texts(

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from control_plane.web.rendering import SLOT_STATUSES, STATIC, mark_of, tone_of
+from control_plane.web.timeline import IMPORTANT_IN_WORDS
 from events.slot_states import SlotStateName
 from tests.api.broken_nodes import Node
 from tests.api.node import admit, register_node
@@ -79,10 +80,11 @@ def test_free_slot_that_placement_cannot_use_is_shown_as_blocked(admin: Browser)
     overview = admin.open("/").text
     assert "▲ blocked 4 Blocked: no slice can be placed there now (2 " in overview
     assert "2 unreachable" in overview
-    assert (
-        "If the reason was its node, such as an unreachable or cordoned one, they count it as free"
-        in overview
+    stated = (
+        "count slots that cannot be used because of their node as free: whether a node was unreachable is not"
     )
+    assert overview.index("Slots in the last 24 hours") < overview.index(stated) < overview.index("Table of")
+    assert "if the slot itself has drift that blocks placement, or was excluded itself" in overview
     assert "Now: 4 blocked." in overview
     assert not re.search(r"● free \d", overview)
 
@@ -95,12 +97,24 @@ def test_overview_lists_everything_that_needs_an_operator_with_the_most_urgent_f
         "▲ 1 Unreachable nodes",
         "▲ 1 Drift that blocks placement",
         "▲ 2 Blocked slots: unreachable",
+        "◐ 1 SKUs without a free slot: lab.small",
         f"◇ {CUT + 1} Nodes to enrol",
     )
     assert [each for each in concerns if each not in found] == []
     assert [*concerns] == sorted(concerns, key=found.index)
     for target in ("state=unreachable", "drift=true", "state=registered"):
         assert f"/ui/nodes?{target}" in page.attributes("a", "href")
+
+
+def test_overview_describes_the_parts_of_the_control_plane_and_what_counts_as_important(
+    admin: Browser,
+) -> None:
+    page = admin.open("/")
+    titles = page.attributes("span", "title")
+    for name in ("Postgres", "Redis", "Dispatcher", "Projector", "Sealer"):
+        assert len([each for each in titles if each.startswith(f"{name}: ")]) == 1, name
+    assert len([each for each in titles if each.startswith("Lag: ")]) == 3
+    assert all(each[:1].upper() + each[1:] in page.text for each in IMPORTANT_IN_WORDS)
 
 
 def test_overview_links_the_slots_to_approve(admin: Browser, plane: RunningPlane) -> None:

@@ -128,7 +128,7 @@ def assert_safe(page: Page, path: str) -> None:
     drawn = {found["class"] for tag, found in page.tags if tag == "svg"}
     assert drawn <= {"chart", "key", "ticks"}, path
     for target in (*page.attributes("a", "href"), *page.attributes("form", "action")):
-        assert re.match(r"/ui(/|$)|#main$|#drift$|#checks$|/docs$", target), (path, target)
+        assert re.match(r"/ui(/|$)|#main$|#drift$|#checks$|#capacity$|/docs$", target), (path, target)
     ids = [found["id"] for _, found in page.tags if "id" in found]
     assert len(ids) == len(set(ids)), (path, ids)
     labelled = {found["for"] for tag, found in page.tags if tag == "label" and "for" in found}
@@ -469,9 +469,14 @@ def test_page_of_an_unknown_path_has_the_menu_only_for_a_logged_in_browser(
 ) -> None:
     found, anonymous = admin.open("/absent"), Browser(running.plane).open("/absent")
     assert (found.status, "/ui/nodes" in found.attributes("a", "href")) == (404, True)
-    assert "What to do: Choose a page of the menu." in found.text
+    assert (
+        "Not Found 404 There is no page /ui/absent. Choose a page from the menu. (code not_found)"
+        in found.text
+    )
     assert (anonymous.status, "/ui/nodes" in anonymous.attributes("a", "href")) == (404, False)
-    assert "What to do: Log in and choose a page of the menu." in anonymous.text
+    assert "There is no page /ui/absent. Log in and choose a page from the menu." in anonymous.text
+    assert "What to do" not in found.text + anonymous.text
+    assert "sliceplane keys issue" in Browser(running.plane).open("/login").text
 
 
 def test_lists_are_filtered_and_paged(admin: Browser, running: RunningAllocation) -> None:

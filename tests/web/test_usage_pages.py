@@ -1,14 +1,17 @@
 """Usage, billing periods, budgets and reservations in the web console."""
 
+import asyncio
 import csv
 import io
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from control_plane.web.pages.project_actions import PERIOD
 from control_plane.web.rendering import money, slot_hours
+from control_plane.web.visits import Visit
 from tests.api.access.principals import create_project, issue
 from tests.api.allocations.billing import MILLISECOND, close, get, grant_lease, granted_at, text, until_known
 from tests.api.broken_nodes import accepted_allocation
@@ -27,6 +30,11 @@ def running(shared_plane: RunningPlane) -> RunningAllocation:
     found = RunningAllocation(shared_plane, node, project="red", labels={"team": "a"})
     until_known(shared_plane)
     return found
+
+
+def shown_time(stamp: str) -> str:
+    """Return a time of the API as pages show it."""
+    return stamp.replace("T", " ").removesuffix("Z")
 
 
 @pytest.fixture
@@ -76,6 +84,10 @@ def test_usage_is_downloaded_as_csv_and_focus_and_a_refused_download_is_a_page(
         assert response.headers["content-type"].startswith("text/csv")
         [row] = csv.DictReader(io.StringIO(response.text))
         assert running.id in row.values()
+    shown = admin.open("/usage").text
+    assert "FOCUS is a standard file for one billing period: choose it under Period." in shown
+    assert re.search(r"All usage until [\d-]+ [\d:]+ \(ledger position \d+\)", shown)
+    assert re.search(r"Only label +Group by .*Label to group by", shown)
     refused = admin.open("/usage/export?format=focus")
     assert (refused.status, "name it, such as" in refused.text) == (422, True)
     assert "content-disposition" not in refused.response.headers
@@ -102,24 +114,32 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
     assert f"Close the billing period {name} " in form.text
     assert re.fullmatch(r"until-[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{4}", name), "the month has not ended"
     assert starts_at == opened < ends_at < text(datetime.now(UTC))
-    assert "in the future: until then, only a shorter period can be closed" in form.text
+    month = f"{datetime.fromisoformat(opened):%B %Y}"
+    warning = f"{month} has not ended. The proposed end closes a shorter period: usage from {shown_time(ends_at)} on is in"
+    assert form.text.index(warning) < form.text.index("Month ends"), "the warning is at the top"
     assert "disabled" not in next(found for tag, found in form.tags if tag == "fieldset"), (
         "a shorter period can be closed now"
     )
-    assert "and later, belongs to the next period, which begins there." in form.text
-    counted = r"USD, usage until ([\d-]+ [\d:]+), by the events up to position (\d+)"
-    until_now = re.search(rf"Usage until now, which is not final <?[\d.]+ {counted} ", form.text)
-    proposed = re.search(rf"closed now with the proposed end 0\.00 {counted} ", form.text)
+    counted = r"([\d-]+ [\d:]+) \(ledger position (\d+)\)"
+    until_now = re.search(rf"Usage until now <?[\d.]+ USD, not final: usage until {counted} ", form.text)
+    proposed = re.search(
+        rf"closed now 0\.00 USD for the proposed end {counted}\. It does not follow a", form.text
+    )
     assert until_now is not None
     assert proposed is not None, "the allocation began after the proposed end"
-    assert proposed[1] == ends_at.replace("T", " ").removesuffix("Z") < until_now[1]
+    assert proposed[1] == shown_time(ends_at) < until_now[1]
     assert int(until_now[2]) == int(proposed[2]) == get(running.plane, "/usage")["position"]
     current = admin.open("/usage/periods/open").text
     assert "Current billing period" in current
     assert re.search(
-        r"Amounts not final: usage until [\d-]+ [\d:]+, by the events up to position \d+\. ", current
+        r"Amounts Not final: the usage until [\d-]+ [\d:]+ is counted \(ledger position \d+\)\. ", current
     )
-    assert "usage after this end belongs to the next period." in current
+    assert "Usage after the end with which it is closed belongs to the next period." in current
+    assert "/ui/usage/periods/open/close" in admin.open("/usage/periods/open").attributes("a", "href")
+    reader = logged_in(running.plane, issue(running.plane, "billed", projects=["red"]).secret)
+    limited = reader.open("/usage/periods/open")
+    assert "/ui/usage/periods/open/close" not in limited.attributes("a", "href")
+    assert ("Close the billing period…" in limited.text, "usage:write" in limited.text) == (True, True)
     fields = {"name": "first", "starts_at": text(begin), "ends_at": text(end)}
     for wrong in ({}, {"confirm": "close", "starts_at": "tomorrow"}):
         assert admin.submit("/usage/periods/open/close", **{**fields, **wrong}).status == 422
@@ -135,8 +155,26 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
     assert re.search(r"Total <?\d+\.\d\d USD <?\d+\.\d\d slot-hours ", shown.text), (
         "amounts have two decimals"
     )
-    assert "not final" not in shown.text
+    assert "not final" not in shown.text.lower()
+    assert "/ui/usage/periods/open/close" not in shown.attributes("a", "href")
+    assert "FOCUS (standard billing file)" in shown.text
     assert close(running.plane, "first", begin, end).is_success
+
+
+def test_form_that_closes_a_period_warns_only_if_its_month_has_not_ended() -> None:
+    async def warning(period: dict[str, Any]) -> str | None:
+        found = PERIOD.actions["close"].warning
+        assert found is not None
+        return await found(cast(Visit, None), period)
+
+    begin = f"{datetime.now(UTC):%Y-%m-01T00:00:00Z}"
+    for starts_at, allowed, warns in (
+        (begin, True, True),
+        (begin, False, False),
+        ("2026-01-01T00:00:00Z", True, False),
+    ):
+        period = {"starts_at": starts_at, "allowed_actions": {"close": {"allowed": allowed}}}
+        assert (asyncio.run(warning(period)) is not None) is warns, (starts_at, allowed)
 
 
 def test_form_that_closes_a_period_shows_the_bill_with_corrections_that_closing_with_its_values_makes(
@@ -151,7 +189,7 @@ def test_form_that_closes_a_period_shows_the_bill_with_corrections_that_closing_
     until_known(running_plane)
     admin = logged_in(running_plane)
     form = admin.open("/usage/periods/open/close")
-    shown = form.response.text.partition("closed now with the proposed end")[2]
+    shown = form.response.text.partition("Bill if closed now")[2]
     proposed = re.search(r'<span title="([\d.]+)">', shown)
     assert proposed is not None
     values = {

@@ -24,6 +24,7 @@ def test_waiting_request_is_shown_with_its_position_priority_reason_and_estimate
         assert "serial-log" not in page.text, "no slot has a serial log"
         assert "Tasks that succeeded" not in page.text, "no task was removed"
         assert f"position {position}, priority {priority}: no capacity" in admin.open("/allocations").text
+    assert "◐ 2 Waiting allocations" in admin.open("/").text
     cancelled = admin.submit(f"/allocations/{second['id']}/release", confirm=second["id"])
     assert "released" in cancelled.text
     assert "Queue" not in admin.open(f"/allocations/{second['id']}").text

@@ -23,13 +23,18 @@ from control_plane.web.rendering import in_path
 from control_plane.web.visits import Form, Visit
 
 ROLES: Final = ("caller", "admin", "auditor")
+_RIGHTS: Final = {
+    "caller": "creates, changes and reads allocations of the given projects; reads their tasks, events and usage",
+    "admin": "reads and changes everything, including nodes, projects and access",
+    "auditor": "reads everything, and changes nothing",
+}
 _HOUR: Final = 3600
 _DAY: Final = 86400
 _ISSUED: Final = "key"
 _LIMITS: Final = (
     Field("role", "Role", "choice", value=ROLES[0], choices=ROLES, example=ROLES[0]),
     Field("projects", "Projects, separated by spaces (required for the role caller)", required=False),
-    Field("scopes", "Scopes (none chosen: all of the role)", "several", required=False),
+    Field("scopes", "Scopes (leave all unticked for every scope of the role)", "several", required=False),
 )  # fmt: skip
 _NAME: Final = Field(
     "name", "Name of the owner, such as ci: the id of the key begins with it", example="NAME"
@@ -111,6 +116,11 @@ def _scopes(view: View) -> dict[str, tuple[str, ...]]:
     return {"scopes": view["scopes"]}
 
 
+async def _roles(_visit: Visit, _view: View) -> dict[str, str]:
+    """Return what each role may do, which the form shows before the choice."""
+    return {f"Role {name}": text for name, text in _RIGHTS.items()}
+
+
 async def _warn_of_rotating(visit: Visit, view: View) -> str | None:
     if view["id"] != await own_key(visit):
         return None
@@ -145,7 +155,7 @@ KEY_ACTIONS: Final = {
     "rotate": Action(
         "Rotate", "rotate",
         "A new key with the same role, projects, scopes and expiry replaces the key. The replaced key is still accepted for"
-        " the given time, but not after it expires. The secret of the new key is shown once.",
+        " the given time, but never past its own expiry. The secret of the new key is shown once.",
         _rotate, lambda name, form: ("keys", "rotate", *name, "--overlap", f"{form.text('hours')}h"),
         fields=(Field("hours", "Hours for which the replaced key is still accepted (0: it is refused at once)", "number", value="1", example="1"),),
         made=_page_of_key, secret=_ISSUED, dangerous=True, asks_name=True, warning=_warn_of_rotating,
@@ -179,8 +189,9 @@ SESSION_ACTIONS: Final = {
 CREATING: Final = {
     "issue-key": Action(
         "Issue an API key", "issue-key",
-        "The key acts with a role of its own. Its secret is shown once; the control plane stores only a hash of it.",
+        "The key acts with the chosen role. Its secret is shown once; the control plane stores only a hash of it.",
         _issue, _issue_words, fields=(_NAME, *_LIMITS, _DAYS), choices=_scopes, made=_page_of_key, secret=_ISSUED,
+        facts=_roles,
     ),
     "issue-account-key": Action(
         "Issue a key of a service account", "issue-account-key",
@@ -197,7 +208,7 @@ CREATING: Final = {
             Field("description", "Description: what the workload does", required=False),
             *_LIMITS,
         ),
-        choices=_scopes, made=_page_of_account,
+        choices=_scopes, made=_page_of_account, facts=_roles,
     ),
 }  # fmt: skip
 

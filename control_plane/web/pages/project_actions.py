@@ -319,15 +319,6 @@ def _first_end(period: View) -> datetime:
     return today if is_older else now.replace(second=0, microsecond=0)
 
 
-def _end_of(period: View) -> str:
-    """Return the end of the month in which the open period begins, and a note if this is in the future."""
-    end = _month_end(period)
-    later = (
-        "" if end <= datetime.now(UTC) else ", in the future: until then, only a shorter period can be closed"
-    )
-    return f"{_stamp(end)}{later}"
-
-
 def _stamp(time: datetime) -> str:
     return f"{time:%Y-%m-%dT%H:%M:%SZ}"
 
@@ -338,9 +329,10 @@ async def _open_period(visit: Visit, _names: Names) -> View:
     if allowed["close"]["allowed"] and _first_end(found) <= datetime.fromisoformat(found["starts_at"]):
         reason = f"the open period began at {found['starts_at']}, in the present minute"
         allowed = {"close": {"allowed": False, "code": "period_not_ended", "reason": reason}}
-    bills = {"Usage until now, which is not final": _billed(visit, until_now, until_now["total"]["price"])}
+    text = Markup("{} {}, not final: usage until {} (ledger position {})")
+    bills = {"Usage until now": _billed(visit, text, until_now, until_now["total"]["price"])}
     if allowed["close"]["allowed"]:
-        bills["Bill if it is closed now with the proposed end"] = await _first_bill(visit, found)
+        bills["Bill if closed now"] = await _first_bill(visit, found)
     return {**found, "allowed_actions": allowed, "bills": bills}
 
 
@@ -350,13 +342,28 @@ async def _first_bill(visit: Visit, period: View) -> Markup:
     usage = await visit.get("usage", **query)
     # A range of time has no corrections of earlier periods. The bill has those that the open period has.
     price = Decimal(usage["total"]["price"]) + Decimal(period["corrections"]["price"])
-    return _billed(visit, usage, str(price))
+    text = Markup(
+        "{} {} for the proposed end {} (ledger position {}). It does not follow a change of the fields below."
+    )
+    return _billed(visit, text, usage, str(price))
 
 
-def _billed(visit: Visit, usage: View, price: str) -> Markup:
-    """Return a price with the time until which it counts usage, and the events that it follows from."""
-    return Markup("{} {}, usage until {}, by the events up to position {}").format(
-        money(price), visit.user["currency"], moment(usage["end"]), usage["position"]
+def _billed(visit: Visit, text: Markup, usage: View, price: str) -> Markup:
+    """Return a text with a price, its currency, the time until which it counts usage, and the position of the last
+    event that it follows from.
+    """
+    return text.format(money(price), visit.user["currency"], moment(usage["end"]), usage["position"])
+
+
+async def _warn_of_closing(_visit: Visit, period: View) -> str | None:
+    """Return that the initial values of the form split a month, None if the month has ended."""
+    end, first = _month_end(period), _first_end(period)
+    if first >= end or not period["allowed_actions"]["close"]["allowed"]:
+        return None
+    month = datetime.fromisoformat(period["starts_at"])
+    return (
+        f"{month:%B %Y} has not ended. The proposed end closes a shorter period: usage from {first:%Y-%m-%d %H:%M:%S}"
+        " on is in the next period. This cannot be undone."
     )
 
 
@@ -365,10 +372,8 @@ PERIOD: Final = Resource(
     {
         "close": Action(
             "Close the billing period", "close",
-            "The usage between the begin and the end of the period becomes final, by all events that the usage contains"
-            " when the period is closed. The end must have passed. Usage from this end on, until now and later, belongs"
-            " to the next period, which begins there. Events that are recorded after the period is closed and change its"
-            " usage are corrections in the next period. This cannot be undone.",
+            "The usage from the begin to the end of the period becomes final. The next period begins at this end, which"
+            " must have passed. Later changes of final usage are corrections in the next period. This cannot be undone.",
             _close, _close_words, initial=_first_period,
             fields=(
                 Field("name", "Name of the period, such as 2026-11", example="PERIOD"),
@@ -377,13 +382,14 @@ PERIOD: Final = Resource(
             ),
             dangerous=True,
             asks_name=True,
+            warning=_warn_of_closing,
         ),
     },
     path=lambda _names: ("usage", "periods"),
     page=lambda _names: "/usage",
     facts=lambda view: {
         "Begin": view["starts_at"],
-        "Month ends": _end_of(view),
+        "Month ends": _stamp(_month_end(view)),
         **view["bills"],
     },
     label=lambda _names: "close",

@@ -52,9 +52,16 @@ async def show(visit: Visit) -> Response:
         budgets=budgets,
         spent=await _spent(visit, budgets[0]["budget"]["month"], found, chosen) if budgets else None,
         narrowed=[_narrowed(group, each["key"]) for each in found["groups"]],
-        closing=PERIOD.actions["close"],
-        may_close=by_scope(visit, "close", scope="usage:write")["close"],
+        **_closing(visit),
     )
+
+
+def _closing(visit: Visit) -> dict[str, Any]:
+    """Return the action that closes the open period, and whether the caller may take it, for a page that offers it."""
+    return {
+        "closing": PERIOD.actions["close"],
+        "may_close": by_scope(visit, "close", scope="usage:write")["close"],
+    }
 
 
 def _grouping(visit: Visit) -> str:
@@ -127,7 +134,7 @@ async def show_period(visit: Visit) -> Response:
         visit.get("usage", "periods", name),
         visit.get("usage", period=name) if name == _OPEN_PERIOD else nothing(),
     )
-    return visit.render("period.html", period=period, until_now=until_now)
+    return visit.render("period.html", period=period, until_now=until_now, **_closing(visit))
 
 
 async def show_reservations(visit: Visit) -> Response:

@@ -49,7 +49,7 @@ if (slider) {
 }
 
 // Closes a menu of the header with the key Escape, and when the focus or a click leaves it.
-for (const menu of document.querySelectorAll(".top .menu")) {
+for (const menu of document.querySelectorAll(".top .menu, .top .links")) {
   menu.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !menu.open) return;
     menu.open = false;
