@@ -152,8 +152,8 @@ def _against_gateway(state: Allocation) -> list[Objection]:
     if state.request.gateway_key is not None:
         return []
     reason = (
-        "the allocation was created without gateway_access, which terminals in the browser and SSH certificates need;"
-        " logins with its SSH keys do not need it"
+        "browser terminals and SSH certificates need gateway_access, which this allocation was created without; logins"
+        " with its SSH keys work, also through the gateway"
     )
     return [Objection("no_gateway_access", reason)]
 

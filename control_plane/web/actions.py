@@ -43,7 +43,7 @@ class Field(NamedTuple):
     choices: tuple[str, ...] = ()
 
 
-REASON: Final = Field("reason", "Reason, which is recorded", example="REASON")
+REASON: Final = Field("reason", "Reason (recorded)", example="REASON")
 
 
 class Call(NamedTuple):
@@ -89,6 +89,14 @@ class Action(NamedTuple):
     """Field of the response that has a secret. The browser gets it on a page, and is not redirected."""
     template: str = "secret.html"
     """Template of the page that shows the secret."""
+    in_state: Callable[[View], Mapping[str, Any]] | None = None
+    """Returns the values of `title`, `effect` and `preposition` that differ in the present state of the resource.
+    Forms for several resources have the same texts for all.
+    """
+
+    def adapted(self, view: View) -> "Action":
+        """Return the action with the title and the effect that it has in the present state of the resource."""
+        return self if self.in_state is None else self._replace(**self.in_state(view))
 
     def first_values(self, view: View) -> dict[str, str]:
         """Return the initial values of the fields of the form, in the present state of the resource."""
@@ -250,7 +258,7 @@ async def _form(
     request: _Request, view: View, values: Mapping[str, str], refusal: Refusal | None = None
 ) -> Response:
     """Return the page with the form of an action, and with the refusal of the form that was sent before."""
-    visit, resource, action = request.visit, request.resource, request.action
+    visit, resource, action = request.visit, request.resource, request.action.adapted(view)
     label = resource.label(request.names)
     try:
         command = commands_of(visit, resource, request.names, action, Form([*values.items()]))

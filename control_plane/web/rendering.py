@@ -48,6 +48,18 @@ _Place = Callable[[str], str | Markup]
 _LISTED: Final = ("skus", "leftovers", "added", "withdrawn", "missing", "limits", "reservations")
 """Fields of events with a list or a record as their value that the line of an event shows."""
 _SECONDS: Final = "_seconds"
+_LEASE_ENDS: Final = {"expires_at": "the lease ends"}
+_READY_BY: Final = {"deadline": "must be ready by"}
+_WORDS_OF_EVENTS: Final = {
+    "allocation.lease_granted": _LEASE_ENDS,
+    "allocation.lease_renewed": _LEASE_ENDS,
+    "allocation.lease_expiring": _LEASE_ENDS,
+    "allocation.placed": _READY_BY,
+    "allocation.replaced": _READY_BY,
+    "allocation.slice_interrupted": {"deadline": "must be ready again by"},
+    "allocation.starting": _READY_BY,
+}
+"""How the line of an event calls a field that has a special meaning in events of this type."""
 _NOTATIONS: Final = {
     ("reason",): ((r"report (\d+) of [0-9a-f-]{36}", r"report \1 of the node's agent"),),
     ("holders", "value"): (
@@ -107,7 +119,7 @@ _TONES: Final = {
     "held": ("quarantined", "cordoned"),
     "bad": (
         "failed", "unreachable", "revoked", "refused", "poisoned", "expired", "not_ready", "lost", "different",
-        "disabled", "not_allowed", "blocked", "excluded",
+        "disabled", "not_allowed", "not_found", "blocked", "excluded",
     ),
 }  # fmt: skip
 _TONE_OF: Final = {state: tone for tone, states in _TONES.items() for state in states}
@@ -381,9 +393,25 @@ def gist(event: Mapping[str, Any], of: str = "", *, links: bool = False) -> Mark
     }
     if "reason" in shown:
         shown.pop("failures", None)
+    if _names_all(shown.get("reason"), shown.get("leftovers")):
+        del shown["leftovers"]
+    if shown.get("vacated") and shown.get("slots"):
+        # One part names both sides, in the place of the first.
+        moved = (shown["vacated"], shown.pop("slots"))
+        shown = {("moved" if name == "vacated" else name): each for name, each in shown.items()} | {
+            "moved": moved
+        }
+    words = _WORDS_OF_EVENTS.get(str(event.get("type")), {})
     if str(shown.get("slot_id", "")).startswith(f"{shown.get('node_id')}/"):
         del shown["node_id"]
-    return Markup(", ").join(_parts(shown, _place_link if links else str))
+    named = {words.get(name, name): each for name, each in shown.items()}
+    return Markup(", ").join(_parts(named, _place_link if links else str))
+
+
+def _names_all(reason: Any, leftovers: Any) -> bool:
+    """Return whether the reason of an event has each of its leftovers, so that a line shows them once."""
+    message = str(reason.get("message", "")) if isinstance(reason, dict) else ""
+    return bool(message and leftovers) and all(each in message for each in leftovers)
 
 
 def _parts(data: Mapping[str, Any], place: _Place) -> Iterator[str | Markup]:
@@ -400,6 +428,8 @@ def _of_field(name: str, value: Any, place: _Place) -> Iterator[str | Markup]:
             yield linked(value)
         case "task_id", _:
             yield Markup('task <a href="/ui/tasks/{}">{}…{}</a>').format(value, value[:8], value[-4:])
+        case "moved", (vacated, slots):
+            yield Markup("moved from {} to {}").format(_slots(vacated, place), _slots(slots, place))
         case "slot_id" | "node_id", _:
             yield place(str(value))
         case "reason", str():
@@ -425,9 +455,9 @@ def _of_record(name: str, value: Any, place: _Place) -> Iterator[str | Markup]:
         case ("reason", {"message": message}) | ("failures", [*_, {"reason": {"message": message}}]):
             yield prose(str(message))
         case "slots", [*slots]:
-            yield Markup(" ").join(["slots", *(place(str(each.get("slot_id", ""))) for each in slots)])
+            yield Markup("{} {}").format("slot" if len(slots) == 1 else "slots", _slots(slots, place))
         case "vacated", [*vacated] if vacated:
-            yield Markup(" ").join(["vacated", *(place(str(each)) for each in vacated)])
+            yield Markup("vacated {}").format(_slots(vacated, place))
         case "drift", [*drift]:
             yield ", ".join(str(each.get("kind", "")) for each in drift)
         case _, {"name": str(named), "version": int(version)}:
@@ -438,6 +468,12 @@ def _of_record(name: str, value: Any, place: _Place) -> Iterator[str | Markup]:
             yield from _parts(value, place)
         case _:
             pass
+
+
+def _slots(slots: Iterable[Any], place: _Place) -> Markup:
+    """Return the names of slots, which an event has as texts or as records."""
+    names = (str(each.get("slot_id", "")) if isinstance(each, dict) else str(each) for each in slots)
+    return Markup(", ").join(map(place, names))
 
 
 def _short(name: str, text: str) -> Iterator[str]:

@@ -28,7 +28,7 @@ S0, S1 = slot_id("lab-a/0"), slot_id("lab-a/1")
 OTHER = allocation_of(new_uuid())
 WHY = "its firmware is old"
 MINUTE = timedelta(minutes=1)
-LEFT = Reason("absence_not_proved", "node lab-a still finds 1 leftovers of the slice: tap slice0")
+LEFT = Reason("absence_not_proved", "node lab-a still finds 1 leftover of the slice: tap slice0")
 WAITING = NodeDrainStarted(NODE, WHY, NOW, None)
 RELEASING = NodeDrainStarted(NODE, WHY, NOW, NOW + MINUTE)
 LIMIT = NOW + MINUTE + INCOMPLETE_AFTER

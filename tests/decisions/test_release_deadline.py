@@ -84,7 +84,7 @@ def test_slot_of_an_overdue_release_is_quarantined_with_the_reason_only_if_it_is
         assert quarantine_overdue(A, state, ID, REASON) == ()
 
 
-LEFT: Final = Quarantined(ID, Reason("absence_not_proved", "node lab-a still finds 1 leftovers"))
+LEFT: Final = Quarantined(ID, Reason("absence_not_proved", "node lab-a still finds 1 leftover"))
 REFUSED: Final = EndedOrder("refused", Reason("stale_token", "the slot has a newer order"))
 
 
@@ -92,7 +92,7 @@ REFUSED: Final = EndedOrder("refused", Reason("stale_token", "the slot has a new
     ("missing", "code", "parts"),
     [
         (MissingProof(Releasing(ID), False, NOW, None), "removal_pending", ["node lab-a sends heartbeats"]),
-        (MissingProof(LEFT, False, NOW, None), "absence_not_proved", ["still finds 1 leftovers"]),
+        (MissingProof(LEFT, False, NOW, None), "absence_not_proved", ["still finds 1 leftover"]),
         (
             MissingProof(LEFT, False, NOW, REFUSED),
             "removal_refused",
@@ -107,7 +107,7 @@ REFUSED: Final = EndedOrder("refused", Reason("stale_token", "the slot has a new
         (
             MissingProof(LEFT, True, NOW, None),
             "node_unreachable",
-            ["last heartbeat came at 2026-03-01T12:00:00+00:00", "still finds 1 leftovers", "force-release"],
+            ["last heartbeat came at 2026-03-01T12:00:00+00:00", "still finds 1 leftover", "force-release"],
         ),
     ],
 )

@@ -40,7 +40,7 @@ from tests.decisions.histories import DERIVED, ID, NETWORK, A
 
 OTHER = allocation_of(new_uuid())
 LEFT = ("tap slice0",)
-REASON = Reason("absence_not_proved", "node lab-a still finds 1 leftovers of the slice: tap slice0")
+REASON = Reason("absence_not_proved", "node lab-a still finds 1 leftover of the slice: tap slice0")
 STATES: tuple[SlotState, ...] = (
     Discovered(),
     Free(),

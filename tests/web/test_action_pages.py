@@ -156,10 +156,13 @@ def test_form_of_an_action_names_its_resource_and_shows_the_facts_that_matter_fo
     assert "Slots in use 0 of 2" in admin.open("/nodes/n2/drain").text
     assert f"Renew lease of allocation {running.id}" in renew.text
     assert "2" in renew.attributes("input", "value"), "one hour longer than the remaining lease, rounded up"
-    assert "Longest lease 8760 hours from now (limit of every lease)" in renew.text, "nothing else limits it"
+    assert "Longest lease 365 days from now (limit of every lease)" in renew.text, "nothing else limits it"
     fault = admin.open(f"/allocations/{running.id}/report-fault").text
     assert f"Report fault and release allocation {running.id}" in fault
     assert "Effect: The slices and all data on their disks are deleted" in fault
+    assert "the fault can be recorded" not in fault, "that is the effect for an ended allocation"
+    assert "waits for capacity" not in admin.open(f"/allocations/{running.id}/release").text
+    assert re.search(r"Remaining lease \d+\s(min|s)", renew.text)
     placement = admin.open(f"/allocations/{running.id}/placement").text
     assert "Chosen node n1: just before, 1 of its 1 slots was free Suitable nodes 1 of 1 nodes" in placement
     assert "The nodes just before this placement" in placement
@@ -182,7 +185,7 @@ def test_form_that_renews_a_lease_offers_at_most_what_the_project_permits(
         assert client.put("/projects/default/limits", json={"max_lease_seconds": 5400}).is_success
     own = f"/allocations/{running.id}/renew"
     form = admin.open(own)
-    assert "Longest lease 1.5 hours from now (limit of project default)" in form.text
+    assert "Longest lease 1 hour 30 minutes from now (limit of project default)" in form.text
     assert "1.5" in form.attributes("input", "value")
     assert "--lease 1.5h" in admin.open(f"/allocations/{running.id}").text
     refused = admin.submit(own, hours="2")

@@ -1,9 +1,11 @@
 """Actions on several rows of a list in the web console: preview, result of each item, and choice of rows."""
 
+import re
 from typing import NamedTuple
 
 import pytest
 
+from control_plane.api.filters.scanning import filtered
 from tests.api.access.principals import create_project, issue
 from tests.api.node import admit, allocate
 from tests.api.reporting import RunningAllocation
@@ -76,11 +78,29 @@ def test_preview_changes_nothing_and_offers_only_allowed_items_with_the_reason_o
         refused = client.get(f"/allocations/{placed}").json()["allowed_actions"]["stop"]
     reason = refused["reason"].replace(f"allocation {placed}", "the allocation")
     assert f"{reason} (code {refused['code']})" in page.text
-    assert "alc-absent" in page.text
+    assert "alc-absent ▲ not found" in page.text
+    assert page.text.count("▲ not allowed") == 1
+    assert "Effect on each of them: The slices are stopped" in page.text
+    assert "Each one is changed separately" in page.text
+    assert "State Project Slots" in page.text, "each fact is a column"
     cli, curl = page.attributes("button", "data-copy")
     assert cli == f"sliceplane allocations stop {fleet.active[0]}"
     assert curl.endswith(f"/v1/allocations/{fleet.active[0]}/stop")
     assert plane.last_position() == position
+
+
+def test_list_that_searches_a_part_of_the_allocations_states_how_far_it_searched(
+    fleet: Fleet, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, searched = (
+        "/allocations?state=waiting",
+        r"Searched back to 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d; the next page",
+    )
+    assert "Searched" not in admin.open(path).text, "all were searched"
+    monkeypatch.setattr(filtered, "__kwdefaults__", {"max_rows_read": 1})
+    page = admin.open(path)
+    assert "No allocation of this page matches the filters; the next page continues the search." in page.text
+    assert re.search(searched, page.text)
 
 
 def test_item_that_became_forbidden_is_refused_and_the_others_are_done(fleet: Fleet, admin: Browser) -> None:
@@ -142,6 +162,7 @@ def test_nodes_are_cordoned_with_one_reason_and_opened_again(fleet: Fleet, admin
     admit(fleet.plane, "n3")
     path = preview_of("cordon", "n1", "n3", of="/bulk/nodes")
     form = admin.open(path)
+    assert "Reason (recorded)" in form.text
     hidden = offered(form)
     fields = {
         str(found["name"]): str(found["value"])

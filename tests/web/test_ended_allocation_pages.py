@@ -51,7 +51,11 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles_or_comm
     assert "Slot MAC Reserved address Consoles n1/0" in released.text, "a former slot has no state"
     assert "Reason of the release: release was requested by" in released.text
     assert "notice bad" not in released.attributes("p", "class")
-    assert "the allocation holds no slot that could be excluded from placement" in released.text
+    possible = "a fault can be reported only while the allocation still holds its slots"
+    assert (
+        f"{possible}. Later, an admin can retire a slot on the page of the slot (code no_slot_held)"
+        in released.text
+    )
     assert "Slices accept logins only while the allocation is active." in released.text
     form = browser.open(f"{own}/release").text
     assert "Not possible: the allocation is released already" in form
@@ -82,6 +86,13 @@ def test_failed_allocation_has_its_serial_log_and_shows_its_slots_as_current_unt
     failed.report("slice.failed", reason={"code": "machine_absent", "message": "the machine is absent"})
     page = browser.open(own)
     assert "Lease ended" in page.text
+    fault = browser.open(f"{own}/report-fault").text
+    assert f"Report fault of allocation {failed.id}" in fault
+    assert (
+        "Effect: The allocation is failed already. While it still holds its slots, the fault can be recorded"
+        in fault
+    )
+    assert "are deleted" not in fault
     assert "the slices are being removed, or are removed (code slice_not_on_node)" in page.text
     assert "▲ Reason of the failure: the machine is absent (code machine_absent)" in page.text
     assert "notice bad" in page.attributes("p", "class")
@@ -93,6 +104,8 @@ def test_failed_allocation_has_its_serial_log_and_shows_its_slots_as_current_unt
     assert "failed start" not in page.text, "the allocation was active"
     assert "slice_not_on_node" not in page.text.partition("Former slots")[2]
     until(lambda: "formerly n1/0" in browser.open("/allocations").text, "the list has no current slot")
+    kept = "Tasks that succeeded or were superseded are removed 1 day after their end"
+    assert (kept in page.text, "No tasks." in page.text) == (True, False)
     emptied_plane.rows("delete from work.task where allocation_id = %(id)s returning 1", id=failed.id)
     assert (
         "No tasks. Tasks that succeeded or were superseded are removed 1 day after their end, other ended tasks after 7"

@@ -95,7 +95,12 @@ def test_page_of_an_event_shows_its_causes_as_a_tree_and_its_proof_once_it_is_se
     assert running.id not in others.partition("As a command")[0]
     first = admin.open(f"/events/{position_of(running, 'allocation.requested')}").text
     assert "No event caused it" in first
-    counted = r"No event names it as its cause\. Other events with the same correlation id are below: "
+    assert "signed, not checked here" in page.text
+    assert "● sealed" not in page.text, "the page does not verify the signature"
+    counted = (
+        r"No later event names this one as its direct cause; other events below belong to the same request or process"
+        r" \(the same correlation id\): "
+    )
     assert re.search(counted + r"\d+ after it\.", first), "no event is before it"
     assert re.search(counted + r"\d+ before it", page.text)
     assert "Reason report 1 of the node's agent" in page.text

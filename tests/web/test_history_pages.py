@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from control_plane.web.rendering import field_name, gist, moment, prose, readable, unnamed
+from control_plane.web.rendering import STATIC, field_name, gist, moment, prose, readable, unnamed
 from tests.api.node import admit, register_node
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -160,15 +160,43 @@ def test_line_of_an_event_names_fields_with_words() -> None:
         == "SKU s version 2, simulated"
     )
     assert line({"limits": {"max_lease_seconds": 86400}, "reservations": {"s": 4}}) == "max lease 1\xa0d, s 4"
-    assert line({"vacated": ["n1/0", "n1/1"], "ready": False}) == "vacated n1/0 n1/1"
+    assert line({"vacated": ["n1/0", "n1/1"], "ready": False}) == "vacated n1/0, n1/1"
+
+
+def test_line_of_an_event_states_what_its_times_and_slots_mean_and_names_a_leftover_once() -> None:
+    def line(kind: str, data: dict[str, Any]) -> str:
+        return gist({"type": kind, "actor": "process:allocation", "data": data})
+
+    time, slots = "2026-11-28T10:00:00Z", [{"slot_id": "n2/0"}, {"slot_id": "n2/1"}]
+    moved = {"vacated": ["n1/0", "n1/1"], "slots": slots, "attempt": 2, "deadline": time}
+    assert line("allocation.replaced", moved) == (
+        "moved from n1/0, n1/1 to n2/0, n2/1, attempt 2, must be ready by 2026-11-28 10:00:00"
+    )
+    assert line("allocation.placed", {"slots": slots[:1]}) == "slot n2/0"
+    assert line("allocation.lease_expiring", {"expires_at": time}) == "the lease ends 2026-11-28 10:00:00"
+    left = "the link tap0 is still on the bridge"
+    reason = {"code": "absence_not_proved", "message": f"node n1 still finds 1 leftover of the slice: {left}"}
+    assert line("slot.quarantined", {"reason": reason, "leftovers": [left]}) == reason["message"]
+    assert line("slot.quarantined", {"reason": reason, "leftovers": [left, "a mount"]}).endswith("a mount")
+
+
+def test_value_before_a_change_is_marked_by_a_word_and_not_by_a_line_that_hides_the_hyphens_of_a_date() -> (
+    None
+):
+    style = (STATIC / "console.css").read_text()
+    assert "line-through" not in style
+    assert "del { color: var(--bad); text-decoration: none; }" in style, (
+        "browsers draw a line through it by default"
+    )
+    assert 'del::before { content: "was ";' in style
 
 
 def test_line_of_an_event_links_nodes_and_slots_for_callers_that_may_read_them() -> None:
     slot = '<a href="/ui/nodes/n1/slots/0">n1/0</a>'
     data = {"node_id": "n1", "vacated": ["n1/0"], "slots": [{"slot_id": "n1/0"}]}
     event = {"actor": "key:robot", "data": data}
-    assert gist(event, links=True) == f'<a href="/ui/nodes/n1">n1</a>, vacated {slot}, slots {slot}'
-    assert gist(event) == "n1, vacated n1/0, slots n1/0"
+    assert gist(event, links=True) == f'<a href="/ui/nodes/n1">n1</a>, moved from {slot} to {slot}'
+    assert gist(event) == "n1, moved from n1/0 to n1/0"
     hostile = gist({"actor": "key:robot", "data": {"node_id": "<b>/../x"}}, links=True)
     assert hostile == '<a href="/ui/nodes/%3Cb%3E/slots/..%2Fx">&lt;b&gt;/../x</a>'
 

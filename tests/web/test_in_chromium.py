@@ -57,7 +57,7 @@ def test_page_of_an_allocation_follows_its_events_until_it_is_released_by_keyboa
     running = RunningAllocation(running_plane, node, labels={_HOSTILE: _HOSTILE})
     page = visitor.page
     visitor.open(f"/allocations/{running.id}")
-    page.get_by_text("Live", exact=True).wait_for()
+    page.get_by_text("Live: this page updates itself").wait_for()
     running.report(
         "slice.interrupted", reason={"code": "host_rebooted", "message": f"the host {_HOSTILE} rebooted"}
     )
@@ -85,7 +85,7 @@ def test_selected_text_is_not_replaced_by_a_live_update(
     running = RunningAllocation(running_plane, admit(running_plane, "n1"))
     page = visitor.page
     visitor.open(f"/allocations/{running.id}")
-    page.get_by_text("Live", exact=True).wait_for()
+    page.get_by_text("Live: this page updates itself").wait_for()
     page.get_by_role("heading", name="active").locator("code").select_text()
     running.report("slice.interrupted", reason={"code": "host_rebooted", "message": "the host rebooted"})
     page.get_by_text("paused while you select").wait_for()
@@ -109,7 +109,7 @@ def test_pages_fit_into_the_window_and_a_session_that_ended_leads_to_the_login(
             visitor.open(path)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
     visitor.open(own)
-    page.get_by_text("Live", exact=True).wait_for()
+    page.get_by_text("Live: this page updates itself").wait_for()
     with running_plane.client() as admin:
         [session] = [
             each["id"] for each in admin.get("/sessions").json()["items"] if each["state"] == "active"

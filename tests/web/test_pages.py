@@ -308,6 +308,11 @@ def test_page_of_an_active_allocation_shows_the_ssh_line_through_the_gateway_to_
         page = browser.open(f"/allocations/{running.id}")
         assert f"{line} Copy through the SSH gateway" in page.text
         assert line in page.attributes("button", "data-copy")
+        terminals = page.text.partition("Terminals: ")[2]
+        assert terminals.startswith(
+            "browser terminals and SSH certificates need gateway_access, which this allocation"
+        )
+        assert "logins with its SSH keys work, also through the gateway (code no_gateway_access)" in terminals
     assert line not in logged_in(running.plane).open(f"/allocations/{running.id}").text
 
 

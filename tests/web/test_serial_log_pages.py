@@ -22,5 +22,7 @@ def test_page_of_a_serial_log_shows_the_output_without_markup_and_control_sequen
         page = opened.result(20)
     assert page.status == 200, page.text
     assert "<script>alert(1)</script>red {{ 7 * 7 }} " in page.text
-    assert "older output is left out" in page.text
+    assert "Log size on n1 2,000,000 bytes; older output is left out Read at 2" in page.text
+    pages = {f"/ui{own}", f"/ui{own}/console?slot=0", f"/ui{own}/display?slot=0"}
+    assert pages <= set(page.attributes("a", "href"))
     assert "title" not in page.text.partition("Output")[2].partition("Command")[0]

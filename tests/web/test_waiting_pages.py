@@ -17,7 +17,15 @@ def test_waiting_request_is_shown_with_its_position_priority_reason_and_estimate
     for made, position, priority in ((first, 1, 5), (second, 2, -3)):
         page = admin.open(f"/allocations/{made['id']}")
         assert f"Queue position {position}, priority {priority}" in page.text
-        assert "no_capacity" in page.text
+        assert "Slots 1 requested" in page.text
+        assert "Lease 1 hour, from its activation" in page.text
+        why = page.text.partition("Why it waits")[2].partition("Estimate")[0]
+        assert why.split(" (code no_capacity) ") == [
+            " no schedulable node has a free slot of SKU lab.small",
+            "node n1: too few free slots ",
+        ]
+        assert "Cancel request…" in page.text
+        assert "Release…" not in page.text
         assert "Estimate" in page.text
         assert "allocation.queued" in page.text
         assert "No slots." in page.text
@@ -25,6 +33,11 @@ def test_waiting_request_is_shown_with_its_position_priority_reason_and_estimate
         assert "Tasks that succeeded" not in page.text, "no task was removed"
         assert f"position {position}, priority {priority}: no capacity" in admin.open("/allocations").text
     assert "◐ 2 Waiting allocations" in admin.open("/").text
+    form = admin.open(f"/allocations/{second['id']}/release").text
+    assert f"Cancel request of allocation {second['id']}" in form
+    assert "Effect: The wait for capacity ends" in form
+    assert "All data" not in form.lower()
+    assert ", the last 6 characters of the id, to confirm" in form
     cancelled = admin.submit(f"/allocations/{second['id']}/release", confirm=second["id"])
     assert "released" in cancelled.text
     assert "Queue" not in admin.open(f"/allocations/{second['id']}").text

@@ -371,7 +371,8 @@ def quarantine(
     if _awaiting_proof_for(state) != by:
         return ()
     named = "; ".join(leftovers[:_NAMED]) + ("; and more" if len(leftovers) > _NAMED else "")
-    message = f"node {node_of(slot)} still finds {len(leftovers)} leftovers of the slice: {named}"
+    counted = f"{len(leftovers)} leftover{'s' if len(leftovers) != 1 else ''}"
+    message = f"node {node_of(slot)} still finds {counted} of the slice: {named}"
     reason = Reason("absence_not_proved", message)
     return (SlotQuarantined(slot, by, reason, leftovers),)
 

@@ -21,7 +21,7 @@ from control_plane.web.actions import (
     without_repeated,
     words,
 )
-from control_plane.web.rendering import in_path, is_lease_over
+from control_plane.web.rendering import in_path, is_lease_over, span, span_in_words
 from control_plane.web.visits import Form, Visit, both, nothing, problem
 
 _HOUR: Final = 3600
@@ -37,6 +37,10 @@ _DONE_IN: Final = {
     "release": ("releasing", "released"),
 }
 """The states of an allocation in which an action has been carried out already, or is being carried out."""
+_ENDING: Final = ("releasing", "failed", "released")
+_NO_SLOT: Final = "no_slot_held"
+_LATER: Final = "Later, an admin can retire a slot on the page of the slot"
+"""What remains possible against a faulty slot once the allocation no longer holds it."""
 
 
 def _renew(form: Form) -> Call:
@@ -75,9 +79,9 @@ async def _lease_facts(_visit: Visit, view: View) -> Mapping[str, Any]:
     left, (most, source) = _hours_left(view), view["longest_lease"]
     if not left:
         return {}
-    effect = "a smaller number of hours changes nothing" if left < most else "no renewal can extend it now"
-    longest = f"{most:.10g} hours from now ({source})"
-    return {"Remaining lease": f"{left:.2f} hours; {effect}", "Longest lease": longest}
+    effect = "" if left < most else "; no renewal can extend it now"
+    longest = f"{span_in_words(most * _HOUR)} from now ({source})"
+    return {"Remaining lease": f"{span(left * _HOUR)} left{effect}", "Longest lease": longest}
 
 
 def _longer_lease(view: View) -> Names:
@@ -85,6 +89,30 @@ def _longer_lease(view: View) -> Names:
     planned at present, but at most the longest lease.
     """
     return {"hours": f"{min(ceil(_hours_left(view)) + 1, view['longest_lease'][0]):.10g}"}
+
+
+def _release_in_state(view: View) -> Names:
+    if view["state"] == "waiting":
+        effect = "The wait for capacity ends, and the allocation is released. It has no slices and no lease."
+        return {"title": "Cancel request", "effect": effect, "preposition": "of"}
+    effect = (
+        "The slices and all data on their disks are deleted, the addresses are given up, and the lease ends. This"
+        " cannot be undone."
+    )
+    return {"effect": effect}
+
+
+def _fault_in_state(view: View) -> Names:
+    """Return the effect of the report of a fault for an allocation that is ending: it is released without the report,
+    but its slots can still be excluded from placement while it holds them.
+    """
+    if view["state"] not in _ENDING:
+        return {}
+    effect = (
+        f"The allocation is {view['state']} already. While it still holds its slots, the fault can be recorded: no slice is"
+        f" placed in them until an admin has readmitted them. {_LATER}."
+    )
+    return {"title": "Report fault", "effect": effect, "preposition": "of"}
 
 
 def _fault(form: Form) -> Call:
@@ -152,15 +180,15 @@ ACTIONS: Final = {
         "Release", "release",
         "The slices and all data on their disks are deleted, the addresses are given up, and the lease ends. This cannot"
         " be undone. If the allocation still waits for capacity, it has no slices, and only the wait ends.",
-        plain("DELETE"), words("allocations", "release"), dangerous=True, asks_name=True,
+        plain("DELETE"), words("allocations", "release"), dangerous=True, asks_name=True, in_state=_release_in_state,
     ),
     "report-fault": Action(
         "Report fault and release", "report_fault",
-        "The slices and all data on their disks are deleted, and the addresses are given up. This cannot be undone. (If the"
-        " allocation has failed, or its release has begun, only the fault is recorded.) The allocation is not placed in other"
-        " slots; create another allocation instead. No slice is placed in its slots until an admin has readmitted them.",
+        "The slices and all data on their disks are deleted, and the addresses are given up. This cannot be undone. The"
+        " allocation is not placed in other slots; create another allocation instead. No slice is placed in its slots"
+        " until an admin has readmitted them.",
         _fault, lambda name, form: ("allocations", "release", *name, "--fault", form.text("fault")),
-        fields=(_FAULT,), dangerous=True, asks_name=True,
+        fields=(_FAULT,), dangerous=True, asks_name=True, in_state=_fault_in_state,
     ),
 }  # fmt: skip
 INGRESS_ACTIONS: Final = {
@@ -185,11 +213,19 @@ def _facts(view: View) -> Mapping[str, Any]:
 
 def with_effective_actions(allocation: View) -> View:
     """Return the view of an allocation, changed so that an action without an effect is not allowed, such as the release
-    of a released allocation.
+    of a released allocation. If no fault can be reported any more, the reason states what is possible instead.
     """
     state = allocation["state"]
     done = {name: state for name, states in _DONE_IN.items() if state in states}
-    return without_repeated(allocation, "allocation", done)
+    found = without_repeated(allocation, "allocation", done)
+    actions = found["allowed_actions"] or {}
+    if not found["slots"] or actions.get("report_fault", {}).get("code") != _NO_SLOT:
+        return found
+    reason = f"a fault can be reported only while the allocation still holds its slots. {_LATER}"
+    return {
+        **found,
+        "allowed_actions": {**actions, "report_fault": {**actions["report_fault"], "reason": reason}},
+    }
 
 
 async def _allocation(visit: Visit, names: Names) -> View:

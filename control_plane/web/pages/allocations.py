@@ -15,11 +15,13 @@ from control_plane.web.commands import Command, command_of
 from control_plane.web.pages import consoles
 from control_plane.web.pages.allocation_actions import ACTIONS, ALLOCATION, with_effective_actions
 from control_plane.web.pages.bulk_actions import ALLOCATIONS
+from control_plane.web.pages.tasks_of_events import with_tasks
 from control_plane.web.rendering import holds_slots
 from control_plane.web.timeline import TIMELINE_PAGE, read_seal, timeline_of
 from control_plane.web.visits import Form, Visit, both, nothing
 
 _TIMELINE: Final = 100
+_REQUESTED: Final = "allocation.requested"
 _LEASE_ENDED: Final = ("allocation.lease_ended",)
 _SLOTS_RELEASED: Final = ("allocation.released", "slot.released", "slot.force_released")
 _LOG_LINES: Final = 2000
@@ -39,10 +41,13 @@ STATES: Final = (
 async def show_list(visit: Visit) -> Response:
     chosen = {name: visit.query(name) for name in ("state", "project", "label")}
     listed = await visit.get("allocations", cursor=visit.query("cursor"), limit=50, at=visit.at, **chosen)
+    next_cursor = listed["next_cursor"]
+    is_searching = next_cursor is not None and bool(chosen["state"] or chosen["label"])
     return visit.render(
         "allocations.html",
         allocations=listed["items"],
-        next_cursor=listed["next_cursor"],
+        next_cursor=next_cursor,
+        searched_back_to=await _time_before(visit, next_cursor) if is_searching else None,
         chosen=chosen,
         filtered=any(chosen.values()),
         states=STATES,
@@ -50,6 +55,12 @@ async def show_list(visit: Visit) -> Response:
         selecting=by_scope(visit, "select", scope="allocations:write")["select"],
         creating=_creating(visit),
     )
+
+
+async def _time_before(visit: Visit, cursor: str) -> str | None:
+    """Return the time of the request of the newest allocation before a cursor of the list; None if there is none."""
+    found = (await visit.get("allocations", cursor=cursor, limit=1, at=visit.at))["items"]
+    return found[0]["requested_at"] if found else None
 
 
 def _creating(visit: Visit) -> Mapping[str, Any]:
@@ -75,7 +86,9 @@ async def show(visit: Visit) -> Response:
     oldest = timeline["items"][-1:]
     if timeline["next_cursor"] is not None:
         oldest = (await visit.get("allocations", name, "events", limit=1))["items"]
-    events = [each for each in timeline["items"] if at is None or _is_until(each, at)]
+    events = [
+        each for each in await with_tasks(visit, timeline["items"]) if at is None or _is_until(each, at)
+    ]
     logins = [*_logins(found)]
     on_nodes = at is None and holds_slots(found) and bool(found["slots"])
     slots_released_at = None if holds_slots(found) else _newest(events, _SLOTS_RELEASED)
@@ -85,6 +98,7 @@ async def show(visit: Visit) -> Response:
         allocation=found,
         timeline=timeline_of(visit, events, seal),
         requested_by=oldest[0]["actor"] if oldest else None,
+        requested=_requested(oldest),
         has_older=timeline["next_cursor"] is not None,
         lease_ended_at=lease_end(found, events),
         slots_released_at=slots_released_at,
@@ -92,7 +106,7 @@ async def show(visit: Visit) -> Response:
         tasks=None if tasks is None else tasks["items"],
         logins=logins,
         endpoint_slots=slots_of_endpoints(found),
-        actions=ACTIONS,
+        actions={name: each.adapted(found) for name, each in ACTIONS.items()},
         commands=[each async for each in _commands(visit, found, has_log=has_log, has_login=bool(logins))],
         on_nodes=on_nodes,
         has_log=has_log,
@@ -100,6 +114,14 @@ async def show(visit: Visit) -> Response:
         terminal=consoles.allowed_terminal(found),
         log=by_scope(visit, "log", scope="allocations:write")["log"],
     )
+
+
+def _requested(oldest: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the number of slots and the length of the lease that an allocation was requested with, by its first
+    event. The view of an allocation has them only once slots are placed and the lease is granted.
+    """
+    data = oldest[0]["data"] if oldest and oldest[0]["type"] == _REQUESTED else {}
+    return {name: data.get(name) for name in ("slot_count", "lease_seconds")}
 
 
 def is_log_deleted(slots_released_at: str | None) -> bool:
@@ -145,7 +167,7 @@ async def _commands(
         if (allocation["allowed_actions"] or {}).get(each.allowed_by, {}).get("allowed"):
             view = allocation if each.load is None else await each.load(visit, allocation)
             form = Form([*each.first_values(view).items()])
-            yield commands_of(visit, ALLOCATION, {"allocation": name}, each, form)
+            yield commands_of(visit, ALLOCATION, {"allocation": name}, each.adapted(allocation), form)
 
 
 async def show_timeline(visit: Visit) -> Response:
@@ -159,7 +181,7 @@ async def show_timeline(visit: Visit) -> Response:
     return visit.render(
         "timeline.html",
         name=name,
-        timeline=timeline_of(visit, listed["items"], seal),
+        timeline=timeline_of(visit, await with_tasks(visit, listed["items"]), seal),
         next_cursor=listed["next_cursor"],
     )
 
@@ -189,7 +211,13 @@ async def show_serial_log(visit: Visit) -> Response:
     query = {"slot": slot, **({"attempt": attempt} if attempt else {})}
     command = command_of(visit.request, "Serial log", cli=cli, path=path, query=query)
     return visit.render(
-        "serial_log.html", log=log, chosen=urlencode(query), text=_visible(log["text"]), command=command
+        "serial_log.html",
+        log=log,
+        slot=slot,
+        read_at=datetime.now(UTC).isoformat(),
+        chosen=urlencode(query),
+        text=_visible(log["text"]),
+        command=command,
     )
 
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from control_plane.web.calls import Refusal
 from control_plane.web.commands import command_of
+from control_plane.web.pages.tasks_of_events import with_tasks
 from control_plane.web.rendering import fields_of
 from control_plane.web.timeline import IMPORTANT, TIMELINE_PAGE, chosen_level, read_seal, timeline_of
 from control_plane.web.visits import Visit, both, nothing
@@ -47,7 +48,7 @@ async def show_list(visit: Visit) -> Response:
         ),
         read_seal(visit),
     )
-    events, next_cursor = listed["items"], listed["next_cursor"]
+    events, next_cursor = await with_tasks(visit, listed["items"]), listed["next_cursor"]
     is_searching = next_cursor is not None and len(events) < TIMELINE_PAGE
     return visit.render(
         "events.html",

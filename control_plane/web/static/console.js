@@ -211,7 +211,7 @@ async function poll(root) {
     if (document.hidden) continue;
     shown.hidden = false;
     if (isUsed(root)) shown.textContent = "Live, paused while you select or use a control";
-    else if (await replaceParts(root)) shown.textContent = "Live";
+    else if (await replaceParts(root)) shown.textContent = "Live: this page updates itself";
     else shown.textContent = "Live updates are interrupted; trying again";
   }
   shown.hidden = true;
@@ -268,7 +268,7 @@ function follow(root) {
       due = setTimeout(refresh, RETRY_MS);
       return;
     }
-    if (await replaceParts(root)) show("Live");
+    if (await replaceParts(root)) show("Live: this page updates itself");
   };
 
   const watch = async () => {
@@ -281,7 +281,7 @@ function follow(root) {
         if (response.redirected) { leadToLogin(response); return; }
         if (response.status === 401) { location.reload(); return; }
         if (!response.ok) throw new Error(response.statusText);
-        show("Live");
+        show("Live: this page updates itself");
         const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
         for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
           if (piece.value.includes("data:") && due === null) due = setTimeout(refresh, REFRESH_MS);

@@ -193,7 +193,7 @@ def test_drain_with_a_quarantined_slot_ends_incomplete_and_names_what_the_node_s
         ("n1/0", "absence_not_proved"),
         ("n1/1", "removal_pending"),
     ]
-    assert ended["remaining"][0]["reason"]["message"].endswith("leftovers of the slice: tap slice0")
+    assert ended["remaining"][0]["reason"]["message"].endswith("leftover of the slice: tap slice0")
     assert node.view()["cordoned"] == WHY
 
 

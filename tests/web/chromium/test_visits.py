@@ -79,13 +79,13 @@ def test_page_that_is_reloaded_in_the_middle_of_its_stream_misses_no_event(
     running = RunningAllocation(running_plane, admit(running_plane, "n1"))
     page = visitor.page
     visitor.open(f"/allocations/{running.id}")
-    page.get_by_text("Live", exact=True).wait_for()
+    page.get_by_text("Live: this page updates itself").wait_for()
     for _ in range(_RELOADS):
         running.report("slice.interrupted", reason=_INTERRUPTED)
         page.reload(wait_until="commit")
         running.report_ready()
     page.get_by_role("heading", name="active").wait_for()
-    page.get_by_text("Live", exact=True).wait_for()
+    page.get_by_text("Live: this page updates itself").wait_for()
     running.report("slice.interrupted", reason=_INTERRUPTED)
     page.get_by_role("heading", name="starting").wait_for()
     visitor.open(f"/allocations/{running.id}/timeline?level=routine")
@@ -100,7 +100,7 @@ def test_two_tabs_show_the_same_state_and_a_logout_in_one_ends_both(
     first, second, form = visitor.page, visitor.new_page(), visitor.new_page()
     for each in (first, second):
         each.goto(f"{visitor.url}/ui/allocations/{running.id}")
-        each.get_by_text("Live", exact=True).wait_for()
+        each.get_by_text("Live: this page updates itself").wait_for()
     form.goto(f"{visitor.url}/ui/nodes/n1/cordon")
     _release(first, running.id)
     for each in (first, second):
