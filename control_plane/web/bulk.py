@@ -132,7 +132,6 @@ async def _preview(
         action=action,
         name=name,
         items=items,
-        columns=list(dict.fromkeys(name for each in items for name, value in each.facts.items() if value)),
         allowed=allowed,
         values={each.name: first[each.name] for each in action.fields},
         different=_different(action, allowed),

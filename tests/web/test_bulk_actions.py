@@ -82,7 +82,10 @@ def test_preview_changes_nothing_and_offers_only_allowed_items_with_the_reason_o
     assert page.text.count("▲ not allowed") == 1
     assert "Effect on each of them: The slices are stopped" in page.text
     assert "Each one is changed separately" in page.text
-    assert "State Project Slots" in page.text, "each fact is a column"
+    assert re.search(r"Project: defaultSlots: n1/\d \(\S+\)Lease ends: 2", page.text), (
+        "each fact is a line of its own"
+    )
+    assert ("br", {}) in page.tags
     cli, curl = page.attributes("button", "data-copy")
     assert cli == f"sliceplane allocations stop {fleet.active[0]}"
     assert curl.endswith(f"/v1/allocations/{fleet.active[0]}/stop")
