@@ -41,6 +41,15 @@ class Field(NamedTuple):
     value: str = ""
     example: str = ""
     choices: tuple[str, ...] = ()
+    group: str = ""
+    """Title of the group in which the form shows the field. The fields of a group follow each other."""
+    pointer: str = ""
+    """JSON pointer of the value in the request of the API; empty: that of the field with this name."""
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """JSON pointers with which refusals of the API, and of the console, name the field."""
+        return (f"/{self.name}", *((self.pointer,) if self.pointer else ()))
 
 
 REASON: Final = Field("reason", "Reason (recorded)", example="REASON")
@@ -161,7 +170,13 @@ def words(*given: str, reason: bool = False) -> Callable[[Words, Form], Words]:
 def commands_of(visit: Visit, resource: Resource, names: Names, action: Action, form: Form) -> Command:
     """Return an action as commands, with the values of a form, and examples in place of those that are missing."""
     shown = form.values()
-    filled = Form([(each.name, shown.get(each.name, "").strip() or each.example) for each in action.fields])
+    # A value keeps its white space: that of some fields belongs to the request.
+    filled = Form(
+        [
+            (each.name, value if (value := shown.get(each.name, "")).strip() else each.example)
+            for each in action.fields
+        ]
+    )
     call = action.call(filled)
     return command_of(
         visit.request, action.title, cli=action.cli(resource.words(names), filled),
@@ -279,22 +294,23 @@ async def _form(
         fields=[*_offered(action, view, values)],
         values={each.name: values.get(each.name, "") for each in action.fields},
         refused=None if refusal is None else refusal.problem,
-        wrong={} if refusal is None else _reasons_by_field(refusal),
+        wrong={} if refusal is None else _reasons_by_field(action, refusal),
         command=command,
         confirmed_by=confirmation_of(label) if action.asks_name else None,
         back=f"{ROOT}{resource.page(request.names)}",
     )
 
 
-def _reasons_by_field(refusal: Refusal) -> Mapping[str, Sequence[View]]:
-    """Return the reasons of a refusal by the field of the request that they are about. Reasons without a field are left
-    out.
+def _reasons_by_field(action: Action, refusal: Refusal) -> Mapping[str, Sequence[View]]:
+    """Return the reasons of a refusal by the field of the form that they are about. Reasons about no field of the form
+    are left out.
     """
     found = defaultdict[str, list[View]](list)
-    for each in refusal.problem["reasons"]:
-        if each["field"]:
-            # A JSON pointer: `/projects/0` is about the first value of the field `projects`.
-            found[each["field"].split("/")[1]].append(each)
+    for reason in refusal.problem["reasons"]:
+        for field in action.fields:
+            # The pointer `/projects/0` is about the first value of the field `projects`.
+            if any(f"{reason['field']}/".startswith(f"{each}/") for each in field.pointers):
+                found[field.name].append(reason)
     return found
 
 
@@ -355,20 +371,21 @@ def seconds(amount: str, unit: str, factor: int) -> int:
     return scaled(amount, unit, factor)
 
 
-def scaled(amount: str, unit: str, factor: int) -> int:
+def scaled(amount: str, unit: str, factor: int, *, field: str | None = None) -> int:
     """Return an amount that a form has in a unit, such as `1` or `0.5`, in the smaller unit of the API: `factor` of it
-    are one `unit`. Raises `Refusal`.
+    are one `unit`. `field` names the field of the form. Raises `Refusal`.
     """
     try:
         return round(float(amount) * factor)
     except (ValueError, OverflowError):
-        raise invalid(f"{amount[:32]!r} is not a number of {unit}; enter a number such as 1 or 0.5") from None
+        message = f"{amount[:32]!r} is not a number of {unit}; enter a number such as 1 or 0.5"
+        raise invalid(message, field=field) from None
 
 
-def whole(text: str, what: str) -> int:
-    """Return the whole number of a form's field; `what` names it. Raises `Refusal`."""
+def whole(text: str, what: str, *, field: str | None = None) -> int:
+    """Return the whole number of a form's field; `what` describes it, and `field` is its name. Raises `Refusal`."""
     if not (text.isascii() and text.isdigit() and len(text) <= _LONG):
-        raise invalid(f"{text[:32]!r} is not {what}; enter a whole number")
+        raise invalid(f"{text[:32]!r} is not {what}; enter a whole number", field=field)
     return int(text)
 
 

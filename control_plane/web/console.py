@@ -52,6 +52,7 @@ from control_plane.web.pages import (
 from control_plane.web.pages.access_actions import ACCESS, KEY, SERVICE_ACCOUNT, SESSION_OF_CALLER
 from control_plane.web.pages.allocation_actions import ALLOCATION, INGRESS
 from control_plane.web.pages.bulk_actions import ALLOCATIONS, NODES
+from control_plane.web.pages.catalogue_actions import IMAGE, NEW_IMAGE, NEW_SKU, SKU
 from control_plane.web.pages.fleet_actions import NEW_NODE, NODE, SLOT, TASK
 from control_plane.web.pages.project_actions import NEW_PROJECT, PERIOD, PROJECT
 from control_plane.web.pages.read_model_actions import PROJECTION, VERIFICATIONS
@@ -158,10 +159,16 @@ def routes() -> Sequence[BaseRoute]:
         _page("/projects/{project}", usage.show_project),
         *_actions("/projects/{project}/{action}", PROJECT),
         _page("/skus", catalogue.show_skus),
+        _page("/skus/{sku}", catalogue.show_sku),
+        *_actions("/skus/{sku}/{action}", SKU),
         _page("/images", catalogue.show_images),
+        _page("/images/{image}", catalogue.show_image),
+        *_actions("/images/{image}/{action}", IMAGE),
         # Not below /nodes or /projects: there, the path would be that of a node or project with the name `new`.
         *_actions("/new/nodes/{action}", NEW_NODE),
         *_actions("/new/projects/{action}", NEW_PROJECT),
+        *_actions("/new/skus/{action}", NEW_SKU),
+        *_actions("/new/images/{action}", NEW_IMAGE),
         *_bulk("/bulk/allocations", ALLOCATIONS),
         *_bulk("/bulk/nodes", NODES),
         _page("/access/keys", access.show_keys),

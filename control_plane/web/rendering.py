@@ -77,7 +77,7 @@ _DURATION_IN_TEXT: Final = re.compile(r"(?<![\w.,-])(\d{2,9}) s\b(?!/)", re.ASCI
 _ALLOCATION: Final = re.compile(r"alc-[0-9a-z]{26}", re.ASCII)
 _REQUEST: Final = re.compile(r"(?<![\w-])req-[0-9a-f]{32}(?![\w-])", re.ASCII)
 _KINDS: Final = frozenset({
-    "allocation", "node", "slot", "task", "project", "API key", "service account", "session", "read model",
+    "allocation", "node", "slot", "task", "project", "API key", "service account", "session", "read model", "SKU", "image",
 })  # fmt: skip
 """Kinds of resources that stand before a name at the beginning of a sentence. Other words do not: in `the scope
 allocations:write is missing`, `scope` is not the name of a project.

@@ -36,6 +36,8 @@ _FIXED: Final = {
     "key-issue": "/access/new/issue-key",
     "node-register": "/new/nodes/register-node",
     "project-create": "/new/projects/create-project",
+    "sku-publish": "/new/skus/publish-sku",
+    "image-publish": "/new/images/publish-image",
     "service-accounts": "/access/service-accounts",
     "sessions": "/access/sessions",
     "console-sessions": "/access/console-sessions",
@@ -58,7 +60,7 @@ class ConsolePage(NamedTuple):
 def pages(api: Api) -> list[ConsolePage]:
     """Return the pages with something to show, in the order of the menu. The login page is not among them."""
     found = [ConsolePage(name, path) for name, path in _FIXED.items()]
-    for pages_of in (_allocations, _fleet, _events, _billing, _access):
+    for pages_of in (_allocations, _fleet, _events, _billing, _catalogue, _access):
         found += pages_of(api)
     return found
 
@@ -125,6 +127,15 @@ def _billing(api: Api) -> Iterator[ConsolePage]:
         yield ConsolePage("project", project)
         for name in ("limits", "reserve", "archive", "erase"):
             yield ConsolePage(f"project-{name}", f"{project}/{name}")
+
+
+def _catalogue(api: Api) -> Iterator[ConsolePage]:
+    for kind in ("sku", "image"):
+        for each in _first(api, f"/{kind}s"):
+            entry = f"/{kind}s/{quote(each['name'])}"
+            yield ConsolePage(kind, entry)
+            yield ConsolePage(f"{kind}-version", f"{entry}/publish-version")
+            yield ConsolePage(f"{kind}-retire", f"{entry}/retire-{kind}")
 
 
 def _access(api: Api) -> Iterator[ConsolePage]:

@@ -39,11 +39,12 @@ def test_no_page_violates_a_rule_of_axe(
         f"{own}/display?slot=0", f"{own}/terminal?slot=0", "/access/console-sessions", "/tasks",
         f"/tasks/{task}", f"/history?kind=allocation&name={running.id}&compared=position:12", "/events", "/events/14",
         "/usage", "/usage/entries", "/usage/periods/open", "/usage/periods/open/close", "/reservations", "/projects",
-        "/projects/default", "/projects/default/limits", "/skus", "/images", "/search?q=absent", "/search?q=node:n1", f"/requests/{request}", "/absent",
+        "/projects/default", "/projects/default/limits", "/skus", "/skus/lab.small",
+        "/skus/lab.small/publish-version", "/skus/lab.small/retire-sku", "/images", "/images/lab-guest", "/search?q=absent", "/search?q=node:n1", f"/requests/{request}", "/absent",
         f"/bulk/allocations?action=release&item={running.id}&item=absent", "/bulk/nodes?action=cordon&item=n1",
         "/access/keys", f"/access/keys/{key}", f"/access/keys/{key}/rotate", "/access/service-accounts",
         "/access/service-accounts/batch", "/access/sessions", "/access/new/issue-key", "/new/nodes/register-node",
-        "/new/projects/create-project", "/projections",
+        "/new/projects/create-project", "/new/skus/publish-sku", "/new/images/publish-image", "/projections",
         "/projections/nodes/skip", "/verifications", f"/verifications/{verification}",
     )  # fmt: skip
     page, found = visitor.page, dict[tuple[str, str], list[str]]()
@@ -54,12 +55,19 @@ def test_no_page_violates_a_rule_of_axe(
             visitor.open(path)
             if violated := violations(page, packages):
                 found[path, scheme] = violated
-    for path, name, shown in (
-        ("/new/nodes/register-node", "Register node", "it is shown only here"),
-        ("/new/projects/create-project", "Create project", "is not a valid project id"),
+    for path, fields, name, shown in (
+        ("/new/nodes/register-node", {"id": "rack-7"}, "Register node", "it is shown only here"),
+        ("/new/projects/create-project", {"id": "not valid"}, "Create project", "is not a valid project id"),
+        (
+            "/new/skus/publish-sku",
+            {"name": "a", "vcpus": "x", "memory_gib": "1"},
+            "Publish SKU",
+            "enter a whole number",
+        ),
     ):
         visitor.open(path)
-        page.locator("[name=id]").fill("rack-7" if "nodes" in path else "not valid")
+        for field, value in fields.items():
+            page.locator(f"[name={field}]").fill(value)
         page.get_by_role("button", name=name).click()
         page.get_by_text(shown).first.wait_for()
         if violated := violations(page, packages):

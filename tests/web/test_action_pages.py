@@ -1,20 +1,43 @@
-"""Actions of the web console on allocations, ingress rules, nodes, slots and projects: their forms, effects and
-commands.
+"""Actions of the web console on allocations, ingress rules, nodes, slots, projects, SKUs and images: their forms,
+effects and commands.
 """
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from control_plane.api.catalogue.bodies import PublishImage, PublishSku
+from control_plane.web.pages.catalogue_actions import IMAGES, SKUS
 from control_plane.web.rendering import prose
+from control_plane.web.visits import Form
 from tests.api.access.principals import issue
+from tests.api.catalogue.entries import create
 from tests.api.node import admit, enrol
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
 from tests.web.browsing import Browser, Page, logged_in
 from tests.web.chromium.console_pages import FORMS
 from tests.web.hostile_texts import HOSTILE_TEXTS
+
+SKU_IN_FORM: Final = {
+    "vcpus": "24", "memory_gib": "240.5", "gpu_model": "NVIDIA H200", "gpu_count": "2", "disk_gib": "200", "fabric": "ib",
+    "network_modes": "private-nat", "rate_mbit": "500", "placement": "spread", "numa": "single", "price_per_hour": "3.20",
+    "provisioning_seconds": "300", "max_lease_hours": "0.5",
+}  # fmt: skip
+SKU_IN_API: Final = {
+    "vcpus": 24, "memory_mib": 246272, "gpu_model": "NVIDIA H200", "gpu_count": 2, "disk_gib": 200, "fabric": "ib",
+    "network_modes": ["private-nat"], "rate_mbit": 500, "placement": "spread", "numa": "single", "price_per_hour": "3.20",
+    "provisioning_seconds": 300, "max_lease_seconds": 1800,
+}  # fmt: skip
+IMAGE_IN_FORM: Final = {
+    "format": "raw", "digest": f"sha256:{'a' * 64}", "size_bytes": "3221225472", "firmware": "bios",
+    "minimum_disk_gib": "4", "default_user": "debian", "readiness_port": "2222", "readiness_banner": "220 ",
+}  # fmt: skip
+IMAGE_IN_API: Final = {
+    "format": "raw", "digest": f"sha256:{'a' * 64}", "size_bytes": 3221225472, "firmware": "bios",
+    "minimum_disk_gib": 4, "default_user": "debian", "readiness": {"port": 2222, "banner": "220 "},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +155,15 @@ def test_form_of_an_action_shows_it_as_commands_with_the_entered_values(
         "/new/projects/create-project?id=b&description=a+group": "sliceplane projects create b --description 'a group'",
         "/new/nodes/register-node": "sliceplane nodes register NODE",
         "/new/nodes/register-node?id=rack-7": "sliceplane nodes register rack-7",
+        "/new/skus/publish-sku": "sliceplane skus publish NAME --vcpus 4 --memory-mib 16384",
+        "/new/images/publish-image?name=a&format=kernel&readiness_banner=220&default_user=a": "sliceplane images publish a --format kernel"
+        " --default-user a --readiness-banner 220",
+        "/skus/lab.small/publish-version?vcpus=2&memory_gib=0.5&gpu_model=A+B&gpu_count=1&network_modes=public-nat"
+        "&price_per_hour=2.50&provisioning_seconds=60&max_lease_hours=2": "sliceplane skus publish lab.small --vcpus 2"
+        " --gpu-count 1 --provisioning 60s --gpu-model 'A B' --price-per-hour 2.50 --memory-mib 512 --max-lease 7200s"
+        " --network-mode public-nat",
+        "/skus/lab.small/retire-sku?reason=too+small": "sliceplane skus retire lab.small --reason 'too small'",
+        "/images/lab-guest/retire-image": "sliceplane images retire lab-guest --reason REASON",
     }
     for path, command in expected.items():
         found = commands(admin.open(path))
@@ -367,6 +399,49 @@ def test_token_of_a_registered_node_is_only_on_the_page_that_answers_the_form_an
             {"id": "-", "description": "d" * 501},
             {"id": "use 1 to 31 characters", "description": "500"},
         ),
+        (
+            "skus/publish-sku",
+            {"name": "a.b", "vcpus": "x", "memory_gib": "1"},
+            {"vcpus": "enter a whole number"},
+        ),
+        (
+            "skus/publish-sku",
+            {"name": "a.b", "vcpus": "1", "memory_gib": "x"},
+            {"memory_gib": "number of GiB"},
+        ),
+        (
+            "skus/publish-sku",
+            {"name": "lab.small", "vcpus": "1", "memory_gib": "1"},
+            {"name": "exists already"},
+        ),
+        (
+            "skus/publish-sku",
+            {
+                "name": "A b",
+                "vcpus": "999",
+                "memory_gib": "0.01",
+                "max_lease_hours": "0",
+                "price_per_hour": "-1",
+            },
+            {
+                "name": "use words",
+                "vcpus": "256",
+                "memory_gib": "32",
+                "price_per_hour": "decimal",
+                "max_lease_hours": "60",
+            },
+        ),
+        (
+            "images/publish-image",
+            {
+                "name": "a",
+                "format": "kernel",
+                "digest": "x",
+                "readiness_port": "0",
+                "readiness_banner": "\u00fc",
+            },
+            {"digest": "64", "readiness_port": "1", "readiness_banner": "pattern"},
+        ),
     ],
 )
 def test_refused_form_shows_each_reason_at_its_field_and_keeps_what_was_entered(
@@ -375,9 +450,13 @@ def test_refused_form_shows_each_reason_at_its_field_and_keeps_what_was_entered(
     position = running.plane.last_position()
     refused = admin.submit(f"/new/{form}", **values)
     assert refused.status in {409, 422}
-    inputs = {found["name"]: found for tag, found in refused.tags if tag == "input" and "name" in found}
+    inputs = {
+        found["name"]: {"kind": tag, **found}
+        for tag, found in refused.tags
+        if tag in {"input", "select"} and "name" in found
+    }
     for name, value in values.items():
-        assert inputs[name].get("value") == value
+        assert inputs[name]["kind"] == "select" or inputs[name].get("value") == value
         described = f"wrong-{name}" if name in wrong else None
         assert inputs[name].get("aria-describedby") == described
         assert ("aria-invalid" in inputs[name]) == (name in wrong)
@@ -452,3 +531,197 @@ def test_node_and_project_with_the_name_new_keep_their_own_pages_and_forms(
     assert "Set limits of project new" in admin.open("/projects/new/limits").text
     absent = admin.open("/new/nodes/absent")
     assert (absent.status, "choose one of register-node" in absent.text) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "in_form", "in_api"),
+    [(SKUS, PublishSku, SKU_IN_FORM, SKU_IN_API), (IMAGES, PublishImage, IMAGE_IN_FORM, IMAGE_IN_API)],
+    ids=["sku", "image"],
+)
+def test_form_of_an_entry_has_every_field_of_its_content_and_reads_its_own_values(
+    kind: Any, model: Any, in_form: dict[str, str], in_api: dict[str, Any]
+) -> None:
+    assert {*in_form} == {each.name for each in kind.fields}
+    assert {*in_api} == {*model.model_fields} - {"architecture"}, "the API accepts one architecture"
+    assert kind.content(Form([*in_form.items()])) == in_api
+    content = model.model_validate(in_api).model_dump()
+    assert kind.initial(content) == in_form
+    defaults = {each.name: each.value for each in kind.fields}
+    needed = {name: in_api[name] for name, each in model.model_fields.items() if each.is_required()}
+    needed |= {"format": "kernel"} if "format" in needed else {}
+    of_defaults = model.model_validate({**needed, **kind.content(Form([*defaults.items()]))})
+    assert of_defaults == model.model_validate(needed), "a form begins with the defaults of the API"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "name", "in_form", "in_api", "changed", "shown"),
+    [
+        ("skus", "sku", "made.in-console", SKU_IN_FORM, SKU_IN_API, {"price_per_hour": "2.90"},
+         "Price: 3.20 USD per slot and hour → 2.90 USD per slot and hour"),
+        ("images", "image", "made-in-console", IMAGE_IN_FORM, IMAGE_IN_API, {"minimum_disk_gib": "8"},
+         "Smallest root disk: 4 GiB → 8 GiB"),
+    ],
+)  # fmt: skip
+def test_entry_is_published_changed_retired_and_offered_again_from_its_page(
+    running: RunningAllocation, admin: Browser, *, path: str, kind: str, name: str,
+    in_form: dict[str, str], in_api: dict[str, Any], changed: dict[str, str], shown: str,
+) -> None:  # fmt: skip
+    own, new = f"/{path}/{name}", f"/new/{path}/publish-{kind}"
+
+    def stored() -> dict[str, Any]:
+        with running.plane.client() as client:
+            return dict(client.get(own).json())
+
+    assert f"/ui{new}" in admin.open(f"/{path}").attributes("a", "href")
+    made = admin.submit(new, name=name, **in_form)
+    assert made.path == f"/ui{own}?notice=publish-{kind}"
+    assert {each: stored()[each] for each in in_api} == in_api
+    assert f"/ui{own}" in admin.open(f"/{path}").attributes("a", "href")
+    first = running.plane.last_position()
+
+    form = admin.open(f"{own}/publish-version")
+    filled = {
+        found["name"]: found.get("value") for tag, found in form.tags if tag == "input" and "name" in found
+    }
+    same = {each: value for each, value in in_form.items() if each in filled and each != "network_modes"}
+    assert same == {each: filled[each] for each in same}, "the form begins with the newest version"
+    unchanged = admin.submit(f"{own}/publish-version", **in_form)
+    assert "The newest version has the entered values, and is offered." in unchanged.text
+    assert stored()["version"] == 1
+
+    further = admin.submit(f"{own}/publish-version", **{**in_form, **changed})
+    assert (stored()["version"], further.status) == (2, 200)
+    assert shown in further.text
+    events = [each for each in further.attributes("a", "href") if each.startswith("/ui/events/")]
+    assert events == [f"/ui/events/{running.plane.last_position()}", f"/ui/events/{first}"]
+    [actor, _] = [
+        found["title"] for tag, found in further.tags if tag == "td" and found.get("class") == "actor"
+    ]
+    assert (actor or "").startswith("key:")
+
+    then = admin.open(own, at=f"position:{first}")
+    assert "Version 1 " in then.text
+    assert shown not in then.text, "the later version is not listed"
+    assert f"/ui{own}/publish-version" not in then.attributes("a", "href")
+    assert f"/ui{own}?at=position%3A{first}" in admin.open(f"/{path}", at=f"position:{first}").attributes(
+        "a", "href"
+    )
+
+    assert (
+        "the field &#39;reason&#39; is empty" in admin.submit(f"{own}/retire-{kind}", reason="").response.text
+    )
+    retired = admin.submit(f"{own}/retire-{kind}", reason="<b>old</b>")
+    assert (stored()["state"], stored()["reason"]) == ("retired", "<b>old</b>")
+    for text in (
+        "was retired. ",
+        "Retired because <b>old</b>",
+        "retirement",
+        "No new allocation can name it",
+        "is retired already",
+    ):
+        assert text in retired.text, text
+    assert f"/ui{own}/retire-{kind}" not in retired.attributes("a", "href")
+    again = admin.submit(f"{own}/publish-version", **{**in_form, **changed})
+    assert (stored()["state"], stored()["version"]) == ("offered", 3)
+    assert "none; the" in again.text
+    assert "retired: <b>old</b>" in again.text, "an earlier retirement stays listed"
+
+
+def test_page_of_an_entry_shows_each_value_in_words_with_its_unit(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    with running.plane.client() as client:
+        sku, image = create(client, "skus", **SKU_IN_API), create(client, "images", **IMAGE_IN_API)
+        small, kernel = (
+            create(client, "skus"),
+            client.post("/images", json={"name": "of-kernel", "format": "kernel"}).json(),
+        )
+    expected = {
+        f"/skus/{sku['name']}": (
+            "Virtual processors 24", "Memory 246,272 MiB", "GPUs 2 × NVIDIA H200", "Root disk 200 GiB", "Fabric ib: InfiniBand",
+            "Network modes private-nat ", "Rate limit 500 Mbit/s in each direction", "Placement spread: ", "NUMA single: ",
+            "Price 3.20 USD per slot and hour", "Time to become ready 300 seconds", "Longest lease 0.5 hours", "first version",
+        ),
+        f"/skus/{small['name']}": (
+            "GPUs none", "Root disk none", "Fabric none: ", "Rate limit not limited", "Longest lease not limited by the SKU",
+        ),
+        f"/images/{image['name']}": (
+            "Format raw: disk image", f"Digest sha256:{'a' * 64}", "Size 3.00 GiB (3,221,225,472 bytes)", "Firmware bios",
+            "Architecture x86_64", "Smallest root disk 4 GiB", "User of SSH keys debian",
+            "Readiness check TCP port 2222 is open, which sends a line that begins with 220 ",
+        ),
+        f"/images/{kernel['name']}": ("Format kernel: kernel and", "Digest none", "Size not recorded", "Firmware none"),
+    }  # fmt: skip
+    for path, texts in expected.items():
+        page = admin.open(path).text
+        for text in texts:
+            assert text in page, (path, text)
+    assert (admin.open("/skus/absent").status, admin.open("/images/absent").status) == (404, 404)
+    assert admin.open(f"/skus/{sku['name']}", at="position:9").status == 404
+    allocation = admin.open(f"/allocations/{running.id}", at=f"position:{running.plane.last_position()}")
+    links = {each.partition("?at=")[0] for each in allocation.attributes("a", "href") if "?at=" in each}
+    assert {"/ui/skus/lab.small", "/ui/images/lab-guest"} <= links
+
+
+def test_role_that_may_not_change_the_catalogue_gets_the_reason_and_no_form(
+    running: RunningAllocation,
+) -> None:
+    keys = (
+        issue(running.plane, "catalogue", "auditor"),
+        issue(running.plane, "catalogue", projects=["default"]),
+    )
+    for key in keys:
+        user = logged_in(running.plane, key.secret)
+        position = running.plane.last_position()
+        for path, name, kind in (("skus", "lab.small", "sku"), ("images", "lab-guest", "image")):
+            forms = (
+                f"/new/{path}/publish-{kind}",
+                f"/{path}/{name}/publish-version",
+                f"/{path}/{name}/retire-{kind}",
+            )
+            for page in (user.open(f"/{path}"), user.open(f"/{path}/{name}")):
+                assert not {f"/ui{each}" for each in forms} & {*page.attributes("a", "href")}
+                assert "(code role_missing)" in page.text or "(code scope_missing)" in page.text
+            for each in forms:
+                form = user.open(each)
+                assert (form.status, "Not possible: " in form.text) == (200, True)
+                outer = next(found for tag, found in form.tags if tag == "fieldset")
+                assert "disabled" in outer, each
+                fields = {"name": "x", "vcpus": "1", "memory_gib": "1", "format": "kernel", "reason": "x"}
+                assert user.submit(each, **fields).status == 403, each
+        assert running.plane.last_position() == position
+    own = logged_in(running.plane, keys[-1].secret).open("/skus/lab.small")
+    assert "The times and actors are in events that you may not read." in own.text
+
+
+def test_banner_of_an_image_keeps_the_space_at_its_end_in_the_form_and_in_the_command(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    with running.plane.client() as client:
+        own = f"/images/{create(client, 'images', **IMAGE_IN_API)['name']}/publish-version"
+    for page in (admin.open(own), admin.submit(own, **{**IMAGE_IN_FORM, "digest": "x"})):
+        assert "220 " in page.attributes("input", "value")
+        assert any("--readiness-banner '220 '" in each for each in commands(page))
+
+
+def test_optional_fields_of_the_forms_of_entries_are_grouped(admin: Browser) -> None:
+    for path, groups in {
+        "/new/skus/publish-sku": [
+            "GPUs of a slice",
+            "Disk and network of a slice",
+            "Placement",
+            "Price and times",
+        ],
+        "/images/lab-guest/publish-version": ["Disk image (qcow2 or raw)", "Guest"],
+    }.items():
+        page = admin.open(path)
+        order = [(tag, found.get("class") or found.get("name")) for tag, found in page.tags]
+        assert [each for each in order if each == ("fieldset", "group")] == [("fieldset", "group")] * len(
+            groups
+        )
+        assert [page.text.index(each) for each in groups] == sorted(page.text.index(each) for each in groups)
+        first = order.index(("fieldset", "group"))
+        optional = [
+            found for tag, found in page.tags[first:] if tag in {"input", "select"} and "name" in found
+        ]
+        assert [found for found in optional if "required" in found] == []

@@ -130,7 +130,7 @@ def test_overview_without_concerns_states_that_nothing_needs_attention() -> None
 
 def test_overview_states_how_many_failed_tasks_there_are_and_for_how_long_they_are_listed() -> None:
     task: dict[str, Any] = {
-        "id": "t" * 32, "state": "failed", "kind": "slice.apply", "node_id": "n1", "slot_id": None, "reason": None,
+        "id": "t" * 32, "state": "failed", "kind": "slice.apply", "node_id": "n1", "slot_id": None, "attempt": None, "reason": None,
         "progress": None, "created_at": "2026-11-28T00:00:00Z",
     }  # fmt: skip
     for failed, stated in ((19, "The newest 8 of 19 are shown."), (None, "The newest 8 are shown.")):

@@ -100,7 +100,8 @@ def test_pages_fit_into_the_window_and_a_session_that_ended_leads_to_the_login(
     running = RunningAllocation(running_plane, admit(running_plane, "n1"), labels={"a" * 63: "b" * 255})
     page = visitor.page
     own = f"/allocations/{running.id}"
-    paths = ("/", "/nodes", "/nodes/n1", "/allocations", own, f"{own}/release", "/allocations/new", "/skus", "/images",
+    paths = ("/", "/nodes", "/nodes/n1", "/allocations", own, f"{own}/release", "/allocations/new", "/skus", "/skus/lab.small",
+             "/images", "/images/lab-guest", "/new/skus/publish-sku", "/new/images/publish-image",
              f"/history?kind=allocation&name={running.id}", "/access/keys", "/access/service-accounts", "/access/sessions",
              "/access/new/issue-key", "/new/nodes/register-node", "/projections", "/verifications")  # fmt: skip
     for width in _WIDTHS:

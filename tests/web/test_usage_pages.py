@@ -52,7 +52,7 @@ def test_each_figure_of_the_usage_links_to_its_entries_and_they_link_to_their_ev
     if label:
         chosen = admin.open("/usage", group_by=kind, group_label=label)
         assert "By label team Usage by label team Label team Slot-hours" in chosen.text
-    own = {"project": "/ui/projects/red", "sku": "/ui/skus#lab.small"}
+    own = {"project": "/ui/projects/red", "sku": "/ui/skus/lab.small"}
     links = {*page.attributes("a", "href")} & {*own.values()}
     assert links == {own[group]} if group in own else not links, "a group links to its page if it has one"
     targets = [each for each in page.attributes("a", "href") if each.startswith("/ui/usage/entries")]
@@ -64,7 +64,7 @@ def test_each_figure_of_the_usage_links_to_its_entries_and_they_link_to_their_ev
         assert f"Usage entries of {named}" in entries.text
         assert re.search(r"Total: <?0\.\d\d USD, <?0\.\d\d slot-hours, ", entries.text)
         assert "/ui/projects/red" in entries.attributes("a", "href")
-        assert "/ui/skus#lab.small" in entries.attributes("a", "href")
+        assert "/ui/skus/lab.small" in entries.attributes("a", "href")
         assert "</a> <a" in entries.response.text, "each event is a line of its own, without commas"
         events = [each for each in entries.attributes("a", "href") if each.startswith("/ui/events/")]
         [entry] = get(running.plane, "/usage/entries")["items"]

@@ -117,8 +117,8 @@ _FORMS: Final[tuple[tuple[_Form | _Id, ...], ...]] = (
         _Form("Event", re.compile(r"(?:position:)?([1-9]\d{0,18})", re.ASCII), "events:read", "events/{1}/causes", "/events/{1}"),
         _Form("Node", re.compile(rf"(?:node:)?({_NAME.pattern})"), "fleet:read", "nodes/{1}", "/nodes/{1}", "at"),
         _Form("Project", _NAME, "projects:read", "projects/{0}", "/projects/{0}", "at"),
-        _Form("SKU", _NAME, "catalogue:read", "skus/{0}", "/skus#{0}", "at"),
-        _Form("Image", _NAME, "catalogue:read", "images/{0}", "/images#{0}", "at"),
+        _Form("SKU", _NAME, "catalogue:read", "skus/{0}", "/skus/{0}", "at"),
+        _Form("Image", _NAME, "catalogue:read", "images/{0}", "/images/{0}", "at"),
         _Form("Billing period", _NAME, "usage:read", "usage/periods/{0}", "/usage/periods/{0}"),
         _Id("Ingress rule", INGRESS, "events:read", _ingress, "at"),
         _Id("Request", REQUEST, None, _request),
@@ -186,9 +186,8 @@ def _page_at(found: _Found, at: str | None) -> str:
     """Return the page of a resource, at a time if it has a past."""
     if at is None or found.time is None:
         return f"{ROOT}{found.page}"
-    page, marked, anchor = found.page.partition("#")
-    joined = "&" if "?" in page else "?"
-    return f"{ROOT}{page}{joined}{url_of('', {found.time: at})[1:]}{marked}{anchor}"
+    joined = "&" if "?" in found.page else "?"
+    return f"{ROOT}{found.page}{joined}{url_of('', {found.time: at})[1:]}"
 
 
 async def _named(visit: Visit, text: str) -> list[_Found]:

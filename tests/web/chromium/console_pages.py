@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from control_plane.web.actions import Resource
 from control_plane.web.pages.access_actions import ACCESS, KEY, SERVICE_ACCOUNT, SESSION_OF_CALLER
 from control_plane.web.pages.allocation_actions import ALLOCATION, INGRESS
+from control_plane.web.pages.catalogue_actions import IMAGE, NEW_IMAGE, NEW_SKU, SKU
 from control_plane.web.pages.consoles import CONSOLE
 from control_plane.web.pages.fleet_actions import NEW_NODE, NODE, SLOT, TASK
 from control_plane.web.pages.project_actions import NEW_PROJECT, PERIOD, PROJECT
@@ -65,7 +66,9 @@ PAGES: Final = (
     Page("/projects", "projects:read"),
     Page("/projects/{project}", "projects:read", owned=True),
     Page("/skus", "catalogue:read"),
+    Page("/skus/{sku}", "catalogue:read"),
     Page("/images", "catalogue:read"),
+    Page("/images/{image}", "catalogue:read"),
     Page("/bulk/allocations?action=renew&item={allocation}", "allocations:read"),
     Page("/bulk/nodes?action=cordon&item={node}", "fleet:read"),
     Page("/access/keys", "access:read"),
@@ -94,6 +97,10 @@ FORMS: Final = (
     Forms("/access/new", ACCESS, "access:read", "access:write"),
     Forms("/new/nodes", NEW_NODE, "fleet:read", "fleet:write"),
     Forms("/new/projects", NEW_PROJECT, "projects:read", "projects:write"),
+    Forms("/skus/{sku}", SKU, "catalogue:read", "catalogue:write"),
+    Forms("/images/{image}", IMAGE, "catalogue:read", "catalogue:write"),
+    Forms("/new/skus", NEW_SKU, "catalogue:read", "catalogue:write"),
+    Forms("/new/images", NEW_IMAGE, "catalogue:read", "catalogue:write"),
     Forms("/projections/{projection}", PROJECTION, "fleet:read", "fleet:write"),
     Forms("/verifications/new", VERIFICATIONS, "fleet:read", "fleet:write"),
 )  # fmt: skip

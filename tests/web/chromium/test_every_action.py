@@ -13,6 +13,7 @@ from control_plane.web.bulk import Bulk
 from control_plane.web.pages.access_actions import ACCESS, KEY, SERVICE_ACCOUNT, SESSION_OF_CALLER
 from control_plane.web.pages.allocation_actions import ALLOCATION, INGRESS
 from control_plane.web.pages.bulk_actions import ALLOCATIONS, NODES
+from control_plane.web.pages.catalogue_actions import IMAGE, NEW_IMAGE, NEW_SKU, SKU
 from control_plane.web.pages.consoles import CONSOLE
 from control_plane.web.pages.fleet_actions import NEW_NODE, NODE, SLOT, TASK
 from control_plane.web.pages.project_actions import NEW_PROJECT, PERIOD, PROJECT
@@ -110,6 +111,12 @@ OF_ADMINS: Final = (
     Trial(ACCESS, "create-service-account", _default, "service_account.created", {"id": "nightly", "role": "auditor"}, "/access/service-accounts"),
     Trial(NEW_NODE, "register-node", _default, "node.registered", {"id": "from-console"}),
     Trial(NEW_PROJECT, "create-project", _default, "project.created", {"id": "from-console", "description": "a test"}),
+    Trial(NEW_SKU, "publish-sku", _default, "sku.published", {"name": "from.console", "vcpus": "2", "memory_gib": "0.5", "fabric": "ib"}),
+    Trial(NEW_IMAGE, "publish-image", _default, "image.published", {"name": "made-in-console", "format": "kernel"}),
+    Trial(SKU, "publish-version", World.sku, "sku.published", {"vcpus": "3"}),
+    Trial(SKU, "retire-sku", World.sku, "sku.retired", REASON),
+    Trial(IMAGE, "publish-version", World.image, "image.published", {"minimum_disk_gib": "9"}),
+    Trial(IMAGE, "retire-image", World.image, "image.retired", REASON),
     Trial(VERIFICATIONS, "verify", _default, ""),
     Trial(PROJECTION, "rebuild", _named("projection", World.read_model), "projection.rebuild_requested"),
     Trial(PROJECTION, "retry-event", _STOPPED, "projection.retried"),

@@ -67,7 +67,15 @@ def names(world: World) -> Names:
     position = world.send("GET", f"{path}/events").json()["items"][0]["position"]
     found = {"allocation": own["id"], "ingress": ingress, "task": task, "position": str(position)}
     found |= {"address": own["slots"][0]["mac_address"], "projection": "allocations", "project": "default"}
-    found |= {**world.key(), **world.session(), **world.account(), **world.verification(), **world.slot()}
+    found |= {
+        **world.key(),
+        **world.session(),
+        **world.account(),
+        **world.verification(),
+        **world.slot(),
+        **world.sku(),
+        **world.image(),
+    }
     return found | {"period": "open", **open_console_session(world)}
 
 
