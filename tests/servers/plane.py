@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -42,6 +43,18 @@ EVENTS_OF_THE_LAB: Final = ("sku.published", "sku.published", "image.published")
 """Types of the first events of a ledger with the catalogue of the lab."""
 
 
+def http_client(url: str, **options: Any) -> httpx.Client:
+    """Return an HTTP client that closes its connections when it is deleted.
+
+    A socket that the garbage collector closes is a warning, and Hypothesis makes warnings errors for moments: the test
+    that runs then would fail.
+    """
+    transport = httpx.HTTPTransport(verify=TLS_CONTEXT)
+    client = httpx.Client(base_url=url, timeout=20, transport=transport, **options)
+    weakref.finalize(client, transport.close)
+    return client
+
+
 @dataclass(frozen=True)
 class RunningPlane:
     """Running control plane of a test. The test may flush and kill `redis`, because no other test uses this server.
@@ -58,12 +71,7 @@ class RunningPlane:
 
     def client(self, **headers: str) -> httpx.Client:
         """Return an HTTP client of the API, with the API key of an admin."""
-        return httpx.Client(
-            base_url=f"{self.url}/v1",
-            headers={"Authorization": f"Bearer {ADMIN_KEY}", **headers},
-            timeout=20,
-            verify=TLS_CONTEXT,
-        )
+        return http_client(f"{self.url}/v1", headers={"Authorization": f"Bearer {ADMIN_KEY}", **headers})
 
     def document(self) -> dict[str, Any]:
         """Return the OpenAPI document. The API makes it at the first request: that takes seconds on a busy machine."""

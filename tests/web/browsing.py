@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane
+from tests.servers.plane import ADMIN_KEY, RunningPlane, http_client
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Browser:
     """A browser with its own cookies."""
 
     def __init__(self, plane: RunningPlane) -> None:
-        self.client = httpx.Client(base_url=plane.url, timeout=20, verify=TLS_CONTEXT, follow_redirects=True)
+        self.client = http_client(plane.url, follow_redirects=True)
 
     def open(self, path: str, **query: str) -> Page:
         return page_of(self.client.get(f"/ui{path}", params=query or None))
