@@ -164,7 +164,7 @@ def against_releasing(state: Allocation) -> list[Objection]:
     """
     match state:
         case Failed():
-            reason = "the allocation has failed already; its slots are released without a request"
+            reason = "the allocation has failed already, so its slots need no request to be released"
             return [Objection("already_failed", reason)]
         case _:
             return []

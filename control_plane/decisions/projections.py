@@ -83,7 +83,7 @@ def against_skipping(
     """Return the reason why a read model cannot skip the event at `position`; None stands for any event."""
     if position in stopped_at or (position is None and stopped_at):
         return []
-    reason = f"read model {projection} is not stopped; no event was skipped"
+    reason = f"read model {projection} is not stopped; there is no event to skip"
     if stopped_at:
         where = ", ".join(map(str, sorted(stopped_at)))
         reason = f"read model {projection} is stopped at position {where}, not at position {position}; no event was skipped"

@@ -58,6 +58,7 @@ _WORDS_OF_EVENTS: Final = {
     "allocation.replaced": _READY_BY,
     "allocation.slice_interrupted": {"deadline": "must be ready again by"},
     "allocation.starting": _READY_BY,
+    "task.failed": {"final": "not tried again"},
 }
 """How the line of an event calls a field that has a special meaning in events of this type."""
 _NOTATIONS: Final = {
@@ -459,11 +460,15 @@ def _of_record(name: str, value: Any, place: _Place) -> Iterator[str | Markup]:
         case "vacated", [*vacated] if vacated:
             yield Markup("vacated {}").format(_slots(vacated, place))
         case "drift", [*drift]:
-            yield ", ".join(str(each.get("kind", "")) for each in drift)
+            kinds = (str(each.get("kind", "")) for each in drift)
+            yield ", ".join(_OBSTACLES.get(each, each) for each in kinds)
         case _, {"name": str(named), "version": int(version)}:
             yield f"{readable_name([name])} {named} version {version}"
         case _, [*listed] if listed and name in _LISTED:
-            yield from _short(name, " ".join(map(str, listed)))
+            if name == "leftovers":
+                yield f"leftovers: {', '.join(map(str, listed))}"
+            else:
+                yield from _short(name, " ".join(map(str, listed)))
         case _, dict() if name in _LISTED:
             yield from _parts(value, place)
         case _:

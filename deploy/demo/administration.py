@@ -48,7 +48,7 @@ FAILING: Final = (
     Failing("node.verify", 3, "host_unreadable", "the bridge br-slice did not respond within 5 s"),
     Failing("port.reconcile", 3, "step_refused", "port.add: the bridge refused the port: no space left"),
     Failing("readiness.poll", 1, "not_reachable", "port 22 of the guest did not accept a connection"),
-    Failing("lease.apply", 3, "busy", "another task of the slot did not end within 30 s"),
+    Failing("lease.apply", 3, "busy", "another task of the slot did not end within 5 s"),
 )
 
 

@@ -10,7 +10,7 @@ from events.values import Position
 @pytest.mark.parametrize(
     ("stopped_at", "message"),
     [
-        ((), "read model slots is not stopped; no event was skipped"),
+        ((), "read model slots is not stopped; there is no event to skip"),
         ((7,), "read model slots is stopped at position 7, not at position 5; no event was skipped"),
     ],
 )

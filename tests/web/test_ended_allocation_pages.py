@@ -104,12 +104,12 @@ def test_failed_allocation_has_its_serial_log_and_shows_its_slots_as_current_unt
     assert "failed start" not in page.text, "the allocation was active"
     assert "slice_not_on_node" not in page.text.partition("Former slots")[2]
     until(lambda: "formerly n1/0" in browser.open("/allocations").text, "the list has no current slot")
-    kept = "Tasks that succeeded or were superseded are removed 1 day after their end"
+    kept = "Tasks that are done or superseded are removed 1 day after their end"
     assert (kept in page.text, "No tasks." in page.text) == (True, False)
     emptied_plane.rows("delete from work.task where allocation_id = %(id)s returning 1", id=failed.id)
     assert (
-        "No tasks. Tasks that succeeded or were superseded are removed 1 day after their end, other ended tasks after 7"
-        " days; the newest order of each slot is kept." in browser.open(own).text
+        "No tasks. Tasks that are done or superseded are removed 1 day after their end, other ended tasks after 7"
+        " days; the newest task of each slot is kept." in browser.open(own).text
     )
     auditor = logged_in(emptied_plane, issue(emptied_plane, "reader", "auditor").secret)
     assert "Former slots" in auditor.open(own).text, "also for a caller that may not report a fault"

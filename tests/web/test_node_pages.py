@@ -80,9 +80,7 @@ def test_free_slot_that_placement_cannot_use_is_shown_as_blocked(admin: Browser)
     overview = admin.open("/").text
     assert "▲ blocked 4 Blocked: no slice can be placed there now (2 " in overview
     assert "2 unreachable" in overview
-    stated = (
-        "count slots that cannot be used because of their node as free: whether a node was unreachable is not"
-    )
+    stated = "Slots that cannot be used because of their node are free there: whether a node was unreachable is not"
     assert overview.index("Slots in the last 24 hours") < overview.index(stated) < overview.index("Table of")
     assert "if the slot itself has drift that blocks placement, or was excluded itself" in overview
     assert "Now: 4 blocked." in overview

@@ -33,7 +33,7 @@ def test_stopped_projection_shows_the_event_and_continues_when_it_is_skipped(
     until(lambda: stopped_at(running_plane, "holdings") is None, "the projection 'holdings' goes on")
     page = admin.open("/projections")
     assert f"/ui{skip}" not in page.attributes("a", "href")
-    assert page.text.count("Skip event: the read model is not stopped; no event was skipped") == 1
+    assert page.text.count("Skip event: the read model is not stopped; there is no event to skip") == 1
 
 
 def test_overview_states_that_the_slots_over_time_are_not_available_while_their_read_model_lags(

@@ -30,7 +30,7 @@ def test_waiting_request_is_shown_with_its_position_priority_reason_and_estimate
         assert "allocation.queued" in page.text
         assert "No slots." in page.text
         assert "serial-log" not in page.text, "no slot has a serial log"
-        assert "Tasks that succeeded" not in page.text, "no task was removed"
+        assert "Tasks that are done" not in page.text, "no task was removed"
         assert f"position {position}, priority {priority}: no capacity" in admin.open("/allocations").text
     assert "◐ 2 Waiting allocations" in admin.open("/").text
     form = admin.open(f"/allocations/{second['id']}/release").text

@@ -229,7 +229,7 @@ KEY: Final = Resource(
         "Projects": ", ".join(view["projects"] or ()) or "all",
         "Service account": view["service_account"],
         "Expires": view["expires_at"] or "never",
-        "Last used": view["last_used_at"] or "none recorded",
+        "Last used": view["last_used_at"] or "not recorded yet",
     },
     label=lambda names: names["key"],
     words=lambda names: (names["key"],),

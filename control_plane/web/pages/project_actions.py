@@ -199,8 +199,8 @@ PROJECT_ACTIONS: Final = {
     ),
     "archive": Action(
         "Archive", "archive",
-        "The project can be read, but not changed any more: it gets no allocations. This cannot be undone. While its"
-        " allocations hold slots, it cannot be archived.",
+        "The project can be read, but not changed any more: it gets no allocations, and its reservations"
+        " keep no slots. This cannot be undone. While its allocations hold slots, it cannot be archived.",
         with_reason("archive"), words("projects", "archive", reason=True), fields=(REASON,), dangerous=True,
         asks_name=True,
     ),
