@@ -215,3 +215,26 @@ def test_pages_of_access_show_each_role_what_it_may_read_and_disable_what_it_may
     assert "/ui/access/keys" not in page.attributes("a", "href")
     for path in ("/access/keys", "/access/service-accounts", "/projections", "/verifications"):
         assert caller.open(path).status == 403, path
+
+
+@pytest.mark.parametrize("role", ["admin", "auditor"])
+def test_pages_work_for_a_caller_with_a_powerful_role_that_is_limited_to_a_project(
+    plane: RunningPlane, role: str
+) -> None:
+    limited = logged_in(plane, issue(plane, f"limited-{role}", role, projects=["other"]).secret)
+    for path in (
+        "/",
+        "/events",
+        "/allocations",
+        "/allocations/new",
+        "/projects/other",
+        "/skus",
+        "/usage",
+        "/tasks",
+    ):
+        assert limited.open(path).status == 200, path
+    projects = limited.open("/projects").text
+    assert "Create project… the scope projects:write is missing" in projects
+    form = limited.open("/projects/other/reserve")
+    assert "disabled" in next(found for tag, found in form.tags if tag == "fieldset")
+    assert limited.open("/nodes").status == 403

@@ -333,6 +333,8 @@ def test_admin_creates_a_project_from_the_list_of_projects(
     assert ("The project was created." in created.text, hostile in created.text) == (True, True)
     with running.plane.client() as client:
         assert client.get("/projects/made-in-console").json()["description"] == hostile
+    unprintable = admin.submit(own, id="made-in-console", description=hostile, idempotency_key="\x00")
+    assert (unprintable.status, "invalid_idempotency_key" in unprintable.text) == (422, True)
     refused = admin.submit(own, id="made-in-console", description=hostile)
     assert (refused.status, "project_exists" in refused.text) == (409, True)
     assert {"made-in-console", hostile} < {*refused.attributes("input", "value")}

@@ -114,6 +114,9 @@ async def key_of(request: Request, principal: Principal) -> CommandKey | None:
     if not 0 < len(raw) <= MAX_KEY:
         reason = f"the Idempotency-Key has {len(raw)} characters; use 1 to {MAX_KEY}"
         raise Malformed(Objection("invalid_idempotency_key", reason))
+    if not raw.isprintable():
+        reason = "the Idempotency-Key has a character that is not printable; use printable characters only"
+        raise Malformed(Objection("invalid_idempotency_key", reason))
     if has_secret(raw):
         raise Malformed(Objection(*SECRET_IN_REQUEST, parameter="Idempotency-Key"))
     projects = "" if principal.projects is None else ",".join(sorted(principal.projects))

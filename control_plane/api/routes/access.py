@@ -48,7 +48,7 @@ from control_plane.commands.access import (
     unknown_key,
 )
 from control_plane.commands.service_accounts import disable_service_account
-from control_plane.decisions.access import Principal, Role, Scope
+from control_plane.decisions.access import Principal, Role, Scope, may
 from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.decisions.tokens import issuer_of
 from control_plane.handle import database_time
@@ -104,7 +104,8 @@ class IssuedKey(KeyView):
 
 class CallerView(BaseModel):
     """The caller of the request. `actor` is the name under which the ledger records what it does; `projects` of null
-    means all projects.
+    means all projects. `scopes` are those that it can use: a caller that is limited to projects cannot use the scopes
+    that concern all projects.
     """
 
     actor: str
@@ -171,7 +172,7 @@ async def caller(request: Request, principal: Caller) -> CallerView:
     return CallerView(
         actor=principal.actor,
         role=principal.role,
-        scopes=sorted(principal.scopes),
+        scopes=sorted(scope for scope in principal.scopes if may(principal, scope)),
         projects=None if principal.projects is None else sorted(principal.projects),
         credential=held.id,
         credential_kind=held.kind,

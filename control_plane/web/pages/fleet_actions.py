@@ -128,7 +128,8 @@ NODE_ACTIONS: Final = {
         "Drain", "drain",
         "The node is cordoned and emptied, and stays cordoned. Its allocations are released after the given time: their"
         " slices and all data on their disks are deleted, which cannot be undone. Without a time, the drain waits until"
-        " they end by themselves. The time can be changed by draining the node again.",
+        " they end by themselves. The time can be changed by draining the node again. Owners of the allocations see the"
+        " reason and the time; uncordon the node to cancel the drain.",
         _drain, _drain_words, dangerous=True, asks_name=True, facts=_holders,
         fields=(
             REASON,
