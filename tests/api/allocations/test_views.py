@@ -9,6 +9,7 @@ from tests.api.lifecycle import get_view
 from tests.api.node import BEAT, admit
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
+from tests.waiting import until
 
 _LONG_AGO = "update work.node_seen set seen_at = clock_timestamp() - interval '1 hour' returning seen_at"
 
@@ -19,8 +20,16 @@ def node(emptied_plane: RunningPlane) -> httpx.Client:
 
 
 def in_list(plane: RunningPlane, allocation: str) -> dict[str, Any]:
-    [found] = [each for each in get_view(plane, "/allocations").json()["items"] if each["id"] == allocation]
-    return dict(found)
+    """Return an allocation as the list shows it, as soon as the list has its present state: the list lags."""
+    present = get_view(plane, f"/allocations/{allocation}").json()["state"]
+
+    def listed() -> list[dict[str, Any]]:
+        items = get_view(plane, "/allocations").json()["items"]
+        return [each for each in items if (each["id"], each["state"]) == (allocation, present)]
+
+    until(lambda: bool(listed()), "the list has the allocation in its present state")
+    [found] = listed()
+    return found
 
 
 def slot_of(view: dict[str, Any]) -> tuple[str | None, str | None]:
