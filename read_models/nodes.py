@@ -279,7 +279,7 @@ async def subnets(conn: AsyncConnection) -> set[Ipv4Subnet]:
 
 
 async def running_drains(conn: AsyncConnection, names: Collection[str]) -> dict[str, NodeDrainStarted]:
-    """Return the drain of each of these nodes that has one that has not ended."""
+    """Return the running drain of each of these nodes, by the name of the node; nodes without one are omitted."""
     if not names:
         return {}
     query = sa.select(node.c.node_id, node.c.drain).where(

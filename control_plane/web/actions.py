@@ -44,11 +44,11 @@ class Field(NamedTuple):
     group: str = ""
     """Title of the group in which the form shows the field. The fields of a group follow each other."""
     pointer: str = ""
-    """JSON pointer of the value in the request of the API; empty: that of the field with this name."""
+    """JSON pointer of the value in the request of the API; empty: `/` and the name of the field."""
 
     @property
     def pointers(self) -> tuple[str, ...]:
-        """JSON pointers with which refusals of the API, and of the console, name the field."""
+        """JSON pointers that refer to this field in refusals of the API and of the console."""
         return (f"/{self.name}", *((self.pointer,) if self.pointer else ()))
 
 
@@ -170,7 +170,7 @@ def words(*given: str, reason: bool = False) -> Callable[[Words, Form], Words]:
 def commands_of(visit: Visit, resource: Resource, names: Names, action: Action, form: Form) -> Command:
     """Return an action as commands, with the values of a form, and examples in place of those that are missing."""
     shown = form.values()
-    # A value keeps its white space: that of some fields belongs to the request.
+    # Values are not stripped: white space at the ends is part of some values, such as the banner of a check.
     filled = Form(
         [
             (each.name, value if (value := shown.get(each.name, "")).strip() else each.example)

@@ -60,7 +60,7 @@ _WORDS_OF_EVENTS: Final = {
     "allocation.starting": _READY_BY,
     "task.failed": {"final": "not tried again"},
 }
-"""How the line of an event calls a field that has a special meaning in events of this type."""
+"""Labels of fields of events, by the type of the event, if the meaning of the field depends on the type."""
 _NOTATIONS: Final = {
     ("reason",): ((r"report (\d+) of [0-9a-f-]{36}", r"report \1 of the node's agent"),),
     ("holders", "value"): (
@@ -397,7 +397,7 @@ def gist(event: Mapping[str, Any], of: str = "", *, links: bool = False) -> Mark
     if _names_all(shown.get("reason"), shown.get("leftovers")):
         del shown["leftovers"]
     if shown.get("vacated") and shown.get("slots"):
-        # One part names both sides, in the place of the first.
+        # Replace both by one part, `moved from A to B`, in the place of the first.
         moved = (shown["vacated"], shown.pop("slots"))
         shown = {("moved" if name == "vacated" else name): each for name, each in shown.items()} | {
             "moved": moved

@@ -33,7 +33,7 @@ IMPORTANT_IN_WORDS: Final = (
     "nodes and slots that were excluded, are degraded, or could not start a slice",
     "quarantined and force-released slots",
     "revoked nodes, API keys and callers",
-    "refused orders, messages and signed heads; limited reports of nodes; replaced agents",
+    "refused orders, messages and signed heads of the ledger; nodes that sent too many reports; replaced agents",
     "events that a read model skips",
 )
 """What the important events report, as a list for users."""

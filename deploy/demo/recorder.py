@@ -115,7 +115,7 @@ _NO_BUDGET: Final = Limits(burst=10**6)
 _SESSION: Final = timedelta(minutes=15)
 _SHORTEST_LEASE_SECONDS: Final = 600
 _TASKS_KEPT: Final = timedelta(days=1)
-"""How long before the end of the data tasks are recorded. Ended tasks are not kept longer by default."""
+"""Tasks are recorded only for this last part of the demo data. By default, ended tasks are not kept longer."""
 _ABSENT: Final = ("link", "lease", "port", "translation", "machine")
 _FAULTS: Final = (
     ("step_refused", "machine.start: cannot allocate memory"),
@@ -169,7 +169,7 @@ class Recorder:
     _broken: set[NodeId] = field(default_factory=set)
     """Nodes on which no slice can be started."""
     _dispatched: set[AllocationId] = field(default_factory=set)
-    """Allocations with tasks in `work.task`: their reports end these tasks."""
+    """Allocations with tasks in `work.task`. The reports of their nodes end these tasks."""
     _public: set[NodeId] = field(default_factory=set)
     _devices: dict[NodeId, Mapping[SlotIndex, SlotDevices]] = field(default_factory=dict)
 

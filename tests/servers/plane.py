@@ -46,8 +46,8 @@ EVENTS_OF_THE_LAB: Final = ("sku.published", "sku.published", "image.published")
 def http_client(url: str, **options: Any) -> httpx.Client:
     """Return an HTTP client that closes its connections when it is deleted.
 
-    A socket that the garbage collector closes is a warning, and Hypothesis makes warnings errors for moments: the test
-    that runs then would fail.
+    If the garbage collector closes an open socket, Python emits a warning. While Hypothesis temporarily turns warnings
+    into errors, this warning would fail an unrelated test.
     """
     transport = httpx.HTTPTransport(verify=TLS_CONTEXT)
     client = httpx.Client(base_url=url, timeout=20, transport=transport, **options)

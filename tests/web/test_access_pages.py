@@ -102,7 +102,7 @@ def test_key_of_the_login_is_marked_and_its_forms_state_that_the_session_ends(pl
     assert user.open("/access/keys").text.count("your key") == 1
     page = user.open(f"/access/keys/{own.id}")
     assert "You are logged in with this key. Your session ends when the key is revoked" in page.text
-    assert "not recorded yet" not in page.text or "Up to 1 min late" in page.text
+    assert "not recorded yet" not in page.text or "up to 1 min late" in page.text
     for action, stated in (("rotate", "with 0 hours, at once"), ("revoke-key", "Your session ends at once")):
         assert stated in user.open(f"/access/keys/{own.id}/{action}").text
         assert "You are logged in" not in user.open(f"/access/keys/{other.id}/{action}").text

@@ -143,12 +143,12 @@ def test_form_of_items_with_different_leases_is_empty_and_names_the_smallest_and
     [hours] = [found for tag, found in page.tags if tag == "input" and found.get("name") == "hours"]
     assert (hours["value"], "required" in hours) == ("", True)
     different = (
-        "Hours from now until the lease ends: the forms of the single allocations would begin with 2 to 10."
+        "Hours from now until the lease ends: the initial values of the allocations differ, from 2 to 10."
     )
     assert different in page.text
     alone = browser.open(preview_of("renew", long))
     assert "10" in alone.attributes("input", "value")
-    assert "would begin with" not in alone.text
+    assert "the initial values" not in alone.text
 
 
 def test_dangerous_action_asks_for_the_number_of_items(fleet: Fleet, admin: Browser) -> None:

@@ -53,7 +53,7 @@ def test_ended_allocation_shows_the_end_of_its_lease_and_has_no_consoles_or_comm
     assert "notice bad" not in released.attributes("p", "class")
     possible = "a fault can be reported only while the allocation still holds its slots"
     assert (
-        f"{possible}. Later, an admin can retire a slot on the page of the slot (code no_slot_held)"
+        f"{possible}. After that, an admin can retire the faulty slot on the page of the slot (code no_slot_held)"
         in released.text
     )
     assert "Slices accept logins only while the allocation is active." in released.text

@@ -99,7 +99,7 @@ def test_page_of_an_event_shows_its_causes_as_a_tree_and_its_proof_once_it_is_se
     assert running.id not in others.partition("As a command")[0]
     first = admin.open(f"/events/{position_of(running, 'allocation.requested')}").text
     assert "No event caused it" in first
-    assert "signed, not checked here" in page.text
+    assert "signed, not verified here" in page.text
     assert "● sealed" not in page.text, "the page does not verify the signature"
     counted = (
         r"No later event names this one as its direct cause; other events below belong to the same request or process"
@@ -197,7 +197,7 @@ def cordon_long_ago(plane: RunningPlane, patch: pytest.MonkeyPatch) -> int:
 
 
 class FakeVisit:
-    """A visit of which the API has the request of one task."""
+    """A visit to which the API returns only the event of the request of the task `t1`."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []

@@ -263,7 +263,9 @@ def test_list_of_nodes_states_how_many_it_shows_and_whether_more_follow(admin: B
     assert "in total" not in admin.open("/nodes?name=spare-").text, "the API does not count this"
     first = admin.open("/nodes?name=spare-")
     [following] = [found["href"] for tag, found in first.tags if tag == "a" and found.get("rel") == "next"]
-    assert "1 node on this page, the last one" in admin.open(str(following).removeprefix("/ui")).text
+    assert (
+        "1 node on this page, which is the last page" in admin.open(str(following).removeprefix("/ui")).text
+    )
     assert re.search(r"retired\s+2 nodes\s+Nodes by name", admin.open("/nodes?name=rack-").text)
 
 

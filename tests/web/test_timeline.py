@@ -155,7 +155,7 @@ def timeline(*events: dict[str, Any], query: str = "", filtered: bool = False) -
     ]
 
 
-def test_timeline_of_a_node_without_folds_states_which_events_did_not_happen(
+def test_idle_row_of_a_timeline_names_the_node_or_slot_that_had_no_events(
     admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("control_plane.web.timeline.IDLE_SECONDS", 1e-6)

@@ -85,7 +85,9 @@ def test_usage_is_downloaded_as_csv_and_focus_and_a_refused_download_is_a_page(
         [row] = csv.DictReader(io.StringIO(response.text))
         assert running.id in row.values()
     shown = admin.open("/usage").text
-    assert "FOCUS is a standard file for one billing period: choose it under Period." in shown
+    assert (
+        "A FOCUS file has exactly one billing period. Choose a period under Period to download it." in shown
+    )
     assert re.search(r"All usage until [\d-]+ [\d:]+ \(ledger position \d+\)", shown)
     assert re.search(r"Only label +Group by .*Label to group by", shown)
     refused = admin.open("/usage/export?format=focus")
@@ -123,7 +125,7 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
     counted = r"([\d-]+ [\d:]+) \(ledger position (\d+)\)"
     until_now = re.search(rf"Usage until now <?[\d.]+ USD, not final: usage until {counted} ", form.text)
     proposed = re.search(
-        rf"closed now 0\.00 USD for the proposed end {counted}\. It does not follow a", form.text
+        rf"closed now 0\.00 USD for the proposed end {counted}\. It is not calculated again", form.text
     )
     assert until_now is not None
     assert proposed is not None, "the allocation began after the proposed end"
@@ -134,7 +136,7 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
     assert re.search(
         r"Amounts Not final: the usage until [\d-]+ [\d:]+ is counted \(ledger position \d+\)\. ", current
     )
-    assert "Usage after the end with which it is closed belongs to the next period." in current
+    assert "Usage after the chosen end belongs to the next period." in current
     assert "/ui/usage/periods/open/close" in admin.open("/usage/periods/open").attributes("a", "href")
     reader = logged_in(running.plane, issue(running.plane, "billed", projects=["red"]).secret)
     limited = reader.open("/usage/periods/open")
@@ -177,7 +179,7 @@ def test_form_that_closes_a_period_warns_only_if_its_month_has_not_ended() -> No
         assert (asyncio.run(warning(period)) is not None) is warns, (starts_at, allowed)
 
 
-def test_form_that_closes_a_period_shows_the_bill_with_corrections_that_closing_with_its_values_makes(
+def test_form_that_closes_a_period_shows_the_total_of_the_bill_after_closing(
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1")

@@ -18,7 +18,7 @@ def test_waiting_request_is_shown_with_its_position_priority_reason_and_estimate
         page = admin.open(f"/allocations/{made['id']}")
         assert f"Queue position {position}, priority {priority}" in page.text
         assert "Slots 1 requested" in page.text
-        assert "Lease 1 hour, from its activation" in page.text
+        assert "Lease 1 hour, from the activation of the allocation" in page.text
         why = page.text.partition("Why it waits")[2].partition("Estimate")[0]
         assert why.split(" (code no_capacity) ") == [
             " no schedulable node has a free slot of SKU lab.small",

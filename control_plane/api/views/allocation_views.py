@@ -117,7 +117,7 @@ class IngressView(BaseModel):
 class ConditionView(BaseModel):
     """A present condition of an allocation. `code` is `node_unreachable`: the heartbeat of `node_id` is overdue, so its
     slices are shown as last reported, and `since` is the last heartbeat, null if none; or `node_draining`: an admin
-    empties `node_id` since `since`, and `message` has the time at which the allocation is released, if there is one.
+    started to drain `node_id` at `since`, and `message` states when the drain releases the allocation, if it does.
     """
 
     code: str

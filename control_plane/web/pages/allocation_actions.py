@@ -39,8 +39,8 @@ _DONE_IN: Final = {
 """The states of an allocation in which an action has been carried out already, or is being carried out."""
 _ENDING: Final = ("releasing", "failed", "released")
 _NO_SLOT: Final = "no_slot_held"
-_LATER: Final = "Later, an admin can retire a slot on the page of the slot"
-"""What remains possible against a faulty slot once the allocation no longer holds it."""
+_LATER: Final = "After that, an admin can retire the faulty slot on the page of the slot"
+"""What can be done about a faulty slot after the allocation has released it."""
 
 
 def _renew(form: Form) -> Call:
@@ -96,7 +96,7 @@ def _release_in_state(view: View) -> Names:
         effect = "The wait for capacity ends, and the allocation is released. It has no slices and no lease."
         return {"title": "Cancel request", "effect": effect, "preposition": "of"}
     effect = (
-        "The slices and all data on their disks are deleted, the addresses are given up, and the lease ends. This"
+        "The slices and all data on their disks are deleted, the addresses are released, and the lease ends. This"
         " cannot be undone."
     )
     return {"effect": effect}
@@ -178,13 +178,13 @@ ACTIONS: Final = {
     ),
     "release": Action(
         "Release", "release",
-        "The slices and all data on their disks are deleted, the addresses are given up, and the lease ends. This cannot"
+        "The slices and all data on their disks are deleted, the addresses are released, and the lease ends. This cannot"
         " be undone. If the allocation still waits for capacity, it has no slices, and only the wait ends.",
         plain("DELETE"), words("allocations", "release"), dangerous=True, asks_name=True, in_state=_release_in_state,
     ),
     "report-fault": Action(
         "Report fault and release", "report_fault",
-        "The slices and all data on their disks are deleted, and the addresses are given up. This cannot be undone. The"
+        "The slices and all data on their disks are deleted, and the addresses are released. This cannot be undone. The"
         " allocation is not placed in other slots; create another allocation instead. No slice is placed in its slots"
         " until an admin has readmitted them.",
         _fault, lambda name, form: ("allocations", "release", *name, "--fault", form.text("fault")),

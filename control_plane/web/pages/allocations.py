@@ -64,7 +64,7 @@ async def _time_before(visit: Visit, cursor: str) -> str | None:
 
 
 def _creating(visit: Visit) -> Mapping[str, Any]:
-    """Return whether the caller may create an allocation, and the reason why not: on a list of the past, no."""
+    """Return whether the caller may create an allocation, and the reason if not. A list of the past permits nothing."""
     found: Mapping[str, Any] = by_scope(visit, "create", scope="allocations:write")["create"]
     if visit.at is None or not found["allowed"]:
         return found

@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
 class Step(NamedTuple):
     """A version of an entry, or the retirement of the entry, which has no version. `event` is None if the page has not
-    read it. `changes` is None if the version before is not known, as that of version 1.
+    read it. `changes` is None for version 1, and if the page has not read the previous version.
     """
 
     version: View | None

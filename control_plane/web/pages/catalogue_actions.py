@@ -233,8 +233,8 @@ SKUS: Final = Kind(
 )  # fmt: skip
 IMAGES: Final = Kind(
     "image", "image", "images", "debian", _FIELDS_OF_IMAGE, _content_of_image, _initial_of_image, _facts_of_image,
-    "The image itself is not uploaded: nodes take a disk image from the image store, and the format kernel from their"
-    " images folder.",
+    "The image itself is not uploaded: nodes read disk images from the image store, and images of the format kernel"
+    " from their own images folder.",
 )  # fmt: skip
 
 
@@ -243,7 +243,7 @@ def _publish_words(kind: Kind, name: Words, form: Form) -> Words:
 
 
 def _options(kind: Kind, form: Form) -> Iterator[str]:
-    """Yield the options of the command line for the content that a form has, without those that have their default."""
+    """Yield the options of the command line for the content that a form has. Options with their default are omitted."""
     usual = dict(_flat(kind.content(Form([(each.name, each.value) for each in kind.fields]))))
     for name, value in _flat(kind.content(form)):
         option = f"--{name.removesuffix(_SECONDS).replace('_', '-')}"
@@ -257,7 +257,7 @@ def _options(kind: Kind, form: Form) -> Iterator[str]:
 
 
 def _flat(content: Content) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a content; those of a record with its name before theirs, such as `readiness_port`."""
+    """Yield the name and value of each field. A field of a record gets the name of both, such as `readiness_port`."""
     for name, value in content.items():
         if isinstance(value, dict):
             yield from ((f"{name}_{part}", each) for part, each in value.items())

@@ -122,7 +122,7 @@ def _items(page: Any) -> tuple[Any, ...]:
 
 def _waiting(found: Any) -> Concern:
     """Return the concern about allocations that wait for slots. `found` is a list of them, None if it is unknown."""
-    more = ", at least" if found is not None and found["next_cursor"] is not None else ""
+    more = " (at least)" if found is not None and found["next_cursor"] is not None else ""
     title = f"waiting allocations{more}"
     return Concern(title, len(_items(found)), "/ui/allocations?state=waiting", tone_of("waiting"))
 

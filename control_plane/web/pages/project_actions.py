@@ -343,20 +343,20 @@ async def _first_bill(visit: Visit, period: View) -> Markup:
     # A range of time has no corrections of earlier periods. The bill has those that the open period has.
     price = Decimal(usage["total"]["price"]) + Decimal(period["corrections"]["price"])
     text = Markup(
-        "{} {} for the proposed end {} (ledger position {}). It does not follow a change of the fields below."
+        "{} {} for the proposed end {} (ledger position {}). It is not calculated again when the fields below are changed."
     )
     return _billed(visit, text, usage, str(price))
 
 
 def _billed(visit: Visit, text: Markup, usage: View, price: str) -> Markup:
-    """Return a text with a price, its currency, the time until which it counts usage, and the position of the last
-    event that it follows from.
+    """Return a text with a price, its currency, and the time and the position of the ledger up to which usage is
+    counted.
     """
     return text.format(money(price), visit.user["currency"], moment(usage["end"]), usage["position"])
 
 
 async def _warn_of_closing(_visit: Visit, period: View) -> str | None:
-    """Return that the initial values of the form split a month, None if the month has ended."""
+    """Return the warning that the initial end is before the end of the month; None if the month has ended."""
     end, first = _month_end(period), _first_end(period)
     if first >= end or not period["allowed_actions"]["close"]["allowed"]:
         return None

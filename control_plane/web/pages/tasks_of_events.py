@@ -12,7 +12,7 @@ _FAILED: Final = "task.failed"
 _REQUESTED: Final = "task.requested"
 _SHOWN: Final = ("kind", "node_id", "slot_id")
 _STREAMS: Final = 50
-"""Number of streams by which the API filters at most."""
+"""Maximum number of streams in one filter of the API."""
 
 Event = Mapping[str, Any]
 
