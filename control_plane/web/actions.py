@@ -348,6 +348,27 @@ def by_scope(visit: Visit, *actions: str, scope: str) -> View:
     return {each: {"allowed": allowed, **reason} for each in actions}
 
 
+def list_of(path: str, actions: Mapping[str, Action], scope: str) -> Resource:
+    """Return the list at `path` of the API and of the console as a resource, with the actions that create its items.
+    Callers need `scope` for them.
+    """
+
+    async def load(visit: Visit, _names: Names) -> View:
+        # A caller that may not read the list gets the refusal of the API.
+        await visit.get(path, limit=1)
+        return {"allowed_actions": by_scope(visit, *actions, scope=scope)}
+
+    return Resource(
+        f"list of {path}", actions,
+        path=lambda _names: (path,),
+        page=lambda _names: f"/{path}",
+        facts=lambda _view: {},
+        label=lambda _names: NEW,
+        words=lambda _names: (),
+        load=load,
+    )  # fmt: skip
+
+
 def without_repeated(view: View, kind: str, done: Mapping[str, str]) -> View:
     """Return the view of a resource, changed so that an action that was carried out already is not allowed, such as
     the cordon of a cordoned node. The API accepts such a request, but it changes nothing. `done` are the states that

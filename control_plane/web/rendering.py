@@ -45,7 +45,7 @@ close to that of the event. The page of the event shows them.
 """
 _Place = Callable[[str], str | Markup]
 """How the name of a node or slot is shown: as text, or as a link to its page."""
-_LISTED: Final = ("skus", "leftovers", "added", "withdrawn", "missing", "limits", "reservations")
+_LISTED: Final = ("skus", "added", "withdrawn", "missing", "limits", "reservations")
 """Fields of events with a list or a record as their value that the line of an event shows."""
 _SECONDS: Final = "_seconds"
 _LEASE_ENDS: Final = {"expires_at": "the lease ends"}
@@ -134,13 +134,13 @@ _OBSTACLES: Final = {
 }
 """Reasons for placing no slice on a node or in a slot that their codes do not explain."""
 SLOT_STATUSES: Final = {
-    "free": "A slice can be placed in it.",
-    "claimed": "An allocation has it.",
-    "releasing": "Its allocation ended. It is free when its node has proved that it is empty.",
-    "quarantined": "It is not offered, because its state is not proved.",
-    "blocked": "It is free, but no slice can be placed in it now, for example because its node is unreachable.",
-    "discovered": "Its node reported it. It is offered when an admin has approved it.",
-    "retired": "An admin took it out of use. It is offered again when an admin has approved it.",
+    "free": "A slice can be placed in the slot.",
+    "claimed": "An allocation holds the slot.",
+    "releasing": "The allocation of the slot ended. The slot is free when its node has proved that it is empty.",
+    "quarantined": "The slot is not offered, because its node still finds remains of a slice in it.",
+    "blocked": "No allocation holds the slot, but no slice can be placed in it now, for example because its node is unreachable.",
+    "discovered": "The node reported the slot. It is offered when an admin has approved it.",
+    "retired": "An admin took the slot out of use. It is offered again when an admin has approved it.",
 }
 """States of slots as the console shows them, each with a tone of its own, and with their explanations."""
 
@@ -462,13 +462,12 @@ def _of_record(name: str, value: Any, place: _Place) -> Iterator[str | Markup]:
         case "drift", [*drift]:
             kinds = (str(each.get("kind", "")) for each in drift)
             yield ", ".join(_OBSTACLES.get(each, each) for each in kinds)
+        case "leftovers", [*found] if found:
+            yield f"leftovers: {', '.join(map(str, found))}"
         case _, {"name": str(named), "version": int(version)}:
             yield f"{readable_name([name])} {named} version {version}"
         case _, [*listed] if listed and name in _LISTED:
-            if name == "leftovers":
-                yield f"leftovers: {', '.join(map(str, listed))}"
-            else:
-                yield from _short(name, " ".join(map(str, listed)))
+            yield from _short(name, " ".join(map(str, listed)))
         case _, dict() if name in _LISTED:
             yield from _parts(value, place)
         case _:

@@ -115,7 +115,9 @@ _NO_BUDGET: Final = Limits(burst=10**6)
 _SESSION: Final = timedelta(minutes=15)
 _SHORTEST_LEASE_SECONDS: Final = 600
 _TASKS_KEPT: Final = timedelta(days=1)
-"""Tasks are recorded only for this last part of the demo data. By default, ended tasks are not kept longer."""
+"""Length of the last part of the demo data, for which tasks are recorded too: the time for which a control plane keeps
+ended tasks by default.
+"""
 _ABSENT: Final = ("link", "lease", "port", "translation", "machine")
 _FAULTS: Final = (
     ("step_refused", "machine.start: cannot allocate memory"),

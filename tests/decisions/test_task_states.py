@@ -126,7 +126,7 @@ def test_only_a_failed_or_poisoned_removal_order_can_be_retried(
     assert [each.code for each in against_retrying(row(kind, state))] == codes
 
 
-def test_order_and_requested_task_in_the_same_state_have_the_same_reasons_against_retrying_and_cancelling() -> (
+def test_orders_and_requested_tasks_in_the_same_state_are_refused_a_retry_and_a_cancellation_for_the_same_reasons() -> (
     None
 ):
     assert [*against_retrying(row(REMOVE, "done"))] == tasks.against_retrying("done")

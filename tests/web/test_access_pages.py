@@ -54,7 +54,7 @@ def test_issued_key_is_accepted_and_only_the_response_to_its_form_has_the_secret
     )
     for role in ("caller creates, changes and reads", "admin reads and changes", "auditor reads everything"):
         assert f"Role {role}" in form.text
-    assert "Scopes (leave all unticked for every scope of the role)" in form.text
+    assert "Scopes (if none is ticked, the key has every scope of its role)" in form.text
     assert "access read write allocations read write audit read catalogue read write " in form.text
     issued = admin.submit("/access/new/issue-key", **fields, idempotency_key="issue-1")
     assert (issued.status, issued.response.headers["cache-control"]) == (201, "no-store")
@@ -102,7 +102,7 @@ def test_key_of_the_login_is_marked_and_its_forms_state_that_the_session_ends(pl
     assert user.open("/access/keys").text.count("your key") == 1
     page = user.open(f"/access/keys/{own.id}")
     assert "You are logged in with this key. Your session ends when the key is revoked" in page.text
-    assert "not recorded yet" not in page.text or "up to 1 min late" in page.text
+    assert "it is shown up to 1 min late" in page.text
     for action, stated in (("rotate", "with 0 hours, at once"), ("revoke-key", "Your session ends at once")):
         assert stated in user.open(f"/access/keys/{own.id}/{action}").text
         assert "You are logged in" not in user.open(f"/access/keys/{other.id}/{action}").text

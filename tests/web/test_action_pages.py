@@ -629,7 +629,7 @@ def test_entry_is_published_changed_retired_and_offered_again_from_its_page(
     assert "retired: <b>old</b>" in again.text, "an earlier retirement stays listed"
 
 
-def test_page_of_an_entry_shows_each_value_in_words_with_its_unit(
+def test_page_of_a_sku_or_image_shows_each_value_in_words_with_its_unit(
     running: RunningAllocation, admin: Browser
 ) -> None:
     with running.plane.client() as client:

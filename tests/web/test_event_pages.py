@@ -16,6 +16,7 @@ from events.ledger.search import WINDOW
 from tests.api.access.principals import issue
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
+from tests.api.scripted_node import scripted_node
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 from tests.web.browsing import Browser, logged_in
@@ -237,6 +238,19 @@ def test_failure_of_a_task_names_the_kind_and_the_node_of_the_task() -> None:
     assert shown == repeated
     assert (unread, unchanged) == (failed("t2"), other)
     assert [each["stream"] for each in visit.calls] == [["task-t1", "task-t2"]]
+
+
+def test_list_of_events_names_the_kind_and_the_node_of_a_task_that_failed(
+    running: RunningAllocation, admin: Browser
+) -> None:
+    node = scripted_node(running.plane, "failing-1")
+    task = node.request_task("node.verify", node_id="failing-1")
+    reason = {"code": "step_refused", "message": "no space left"}
+    node.report("operation.failed", operation_id=node.newest_operation(task), reason=reason)
+    until(
+        lambda: "kind node.verify, failing-1, attempt 1" in admin.open("/events", type="task.failed").text,
+        "the list names the task of the failure",
+    )
 
 
 def test_tasks_of_many_failures_are_read_in_requests_of_at_most_50_and_none_without_failures() -> None:

@@ -236,7 +236,7 @@ def test_state_has_the_time_of_its_last_change_and_the_position_at_which_it_was_
     assert f"State As of position {last}, which" in after, "the last change is not among the listed ones"
 
 
-def test_fields_of_the_history_name_the_accepted_forms_of_times(admin: Browser) -> None:
+def test_fields_for_times_on_the_history_page_have_examples_of_accepted_times(admin: Browser) -> None:
     shown = admin.open("/history").attributes("input", "placeholder")
     assert sum("3h ago" in each for each in shown) == 3
 

@@ -185,7 +185,7 @@ def test_history_of_a_node_states_which_events_it_does_not_list(admin: Browser, 
     page = admin.open("/nodes/rack-1")
     assert "Events of its slots, allocations and tasks are not listed here." in page.text
     assert "/ui/events?node=rack-1" in page.attributes("a", "href")
-    assert "Created Ended" in page.text
+    assert "Attempt began Ended" in page.text
     slot = admin.open("/nodes/rack-1/slots/0").text
     assert "Events of its allocations and tasks are not listed here." in slot
 

@@ -409,7 +409,7 @@ def test_page_of_skus_explains_the_terms_of_its_placements(admin: Browser) -> No
         assert term in page
 
 
-def test_list_of_projects_has_a_column_for_the_archival_only_if_it_has_an_archived_project(
+def test_list_of_projects_shows_why_projects_were_archived_only_if_one_is_archived(
     emptied_plane: RunningPlane,
 ) -> None:
     browser = logged_in(emptied_plane)

@@ -136,7 +136,7 @@ def test_closed_period_is_listed_with_the_event_that_closed_it(
     assert re.search(
         r"Amounts Not final: the usage until [\d-]+ [\d:]+ is counted \(ledger position \d+\)\. ", current
     )
-    assert "Usage after the chosen end belongs to the next period." in current
+    assert "Usage after the end that is chosen at closing belongs to the next period." in current
     assert "/ui/usage/periods/open/close" in admin.open("/usage/periods/open").attributes("a", "href")
     reader = logged_in(running.plane, issue(running.plane, "billed", projects=["red"]).secret)
     limited = reader.open("/usage/periods/open")

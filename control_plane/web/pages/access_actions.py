@@ -34,7 +34,7 @@ _ISSUED: Final = "key"
 _LIMITS: Final = (
     Field("role", "Role", "choice", value=ROLES[0], choices=ROLES, example=ROLES[0]),
     Field("projects", "Projects, separated by spaces (required for the role caller)", required=False),
-    Field("scopes", "Scopes (leave all unticked for every scope of the role)", "several", required=False),
+    Field("scopes", "Scopes (if none is ticked, the key has every scope of its role)", "several", required=False),
 )  # fmt: skip
 _NAME: Final = Field(
     "name", "Name of the owner, such as ci: the id of the key begins with it", example="NAME"

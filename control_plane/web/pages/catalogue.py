@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
-from control_plane.web.actions import View, by_scope
+from control_plane.web.actions import Action, View, by_scope
 from control_plane.web.pages.catalogue_actions import (
     IMAGE,
     IMAGES,
@@ -25,7 +25,7 @@ _VERSIONS: Final = 100
 
 
 class Change(NamedTuple):
-    """A part of the content in which a version differs from the version before it, in words."""
+    """A field with another value than in the previous version: its label, and both values in words."""
 
     label: str
     before: Any
@@ -54,24 +54,22 @@ async def show_projects(visit: Visit) -> Response:
 
 
 async def show_skus(visit: Visit) -> Response:
-    listed = await visit.get("skus", cursor=visit.query("cursor"), at=visit.at)
-    return visit.render(
-        "skus.html",
-        skus=listed["items"],
-        next_cursor=listed["next_cursor"],
-        creating=NEW_SKU.actions,
-        allowed=by_scope(visit, *NEW_SKU.actions, scope="catalogue:write"),
-    )
+    return await _list(visit, SKUS, NEW_SKU.actions)
 
 
 async def show_images(visit: Visit) -> Response:
-    listed = await visit.get("images", cursor=visit.query("cursor"), at=visit.at)
+    return await _list(visit, IMAGES, NEW_IMAGE.actions)
+
+
+async def _list(visit: Visit, kind: Kind, creating: Mapping[str, Action]) -> Response:
+    """Return the list of the entries of a kind, at the time of the page, with the actions that create an entry."""
+    listed = await visit.get(kind.path, cursor=visit.query("cursor"), at=visit.at)
     return visit.render(
-        "images.html",
-        images=listed["items"],
+        f"{kind.path}.html",
+        entries=listed["items"],
         next_cursor=listed["next_cursor"],
-        creating=NEW_IMAGE.actions,
-        allowed=by_scope(visit, *NEW_IMAGE.actions, scope="catalogue:write"),
+        creating=creating,
+        allowed=by_scope(visit, *creating, scope="catalogue:write"),
     )
 
 
@@ -83,7 +81,7 @@ async def show_image(visit: Visit) -> Response:
     return await _show(visit, IMAGES, IMAGE.actions)
 
 
-async def _show(visit: Visit, kind: Kind, actions: Mapping[str, Any]) -> Response:
+async def _show(visit: Visit, kind: Kind, actions: Mapping[str, Action]) -> Response:
     """Return the page of one entry, at the time of the page. The API lists only the present versions of an entry, so
     those that were published later are removed.
     """

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from markupsafe import Markup
 
 from control_plane.web.actions import (
-    NEW,
     REASON,
     Action,
     Call,
@@ -19,7 +18,7 @@ from control_plane.web.actions import (
     Resource,
     View,
     Words,
-    by_scope,
+    list_of,
     scaled,
     whole,
     with_reason,
@@ -257,7 +256,9 @@ def _options(kind: Kind, form: Form) -> Iterator[str]:
 
 
 def _flat(content: Content) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each field. A field of a record gets the name of both, such as `readiness_port`."""
+    """Yield the name and value of each field. The name of a field within a record begins with that of the record: the
+    field `port` of `readiness` is `readiness_port`.
+    """
     for name, value in content.items():
         if isinstance(value, dict):
             yield from ((f"{name}_{part}", each) for part, each in value.items())
@@ -311,15 +312,6 @@ def _load(kind: Kind) -> Callable[[Visit, Names], Any]:
     return load
 
 
-def _load_list(kind: Kind) -> Callable[[Visit, Names], Any]:
-    async def load(visit: Visit, _names: Names) -> View:
-        # A caller that may not read the list gets the refusal of the API.
-        await visit.get(kind.path, limit=1)
-        return {"allowed_actions": by_scope(visit, f"publish-{kind.name}", scope="catalogue:write")}
-
-    return load
-
-
 def with_effective_actions(kind: Kind, entry: View) -> View:
     """Return the view of an entry, changed so that the retirement of a retired entry is not allowed."""
     done = {"retire": "retired"} if entry["state"] == "retired" else {}
@@ -338,19 +330,7 @@ def _entries(kind: Kind) -> Resource:
     )  # fmt: skip
 
 
-def _list(kind: Kind) -> Resource:
-    return Resource(
-        f"list of {kind.path}", _creating(kind),
-        path=lambda _names: (kind.path,),
-        page=lambda _names: f"/{kind.path}",
-        facts=lambda _view: {},
-        label=lambda _names: NEW,
-        words=lambda _names: (),
-        load=_load_list(kind),
-    )  # fmt: skip
-
-
 SKU: Final = _entries(SKUS)
 IMAGE: Final = _entries(IMAGES)
-NEW_SKU: Final = _list(SKUS)
-NEW_IMAGE: Final = _list(IMAGES)
+NEW_SKU: Final = list_of("skus", _creating(SKUS), "catalogue:write")
+NEW_IMAGE: Final = list_of("images", _creating(IMAGES), "catalogue:write")

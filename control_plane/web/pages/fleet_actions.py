@@ -7,7 +7,6 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from control_plane.web.actions import (
-    NEW,
     REASON,
     Action,
     Call,
@@ -16,7 +15,7 @@ from control_plane.web.actions import (
     Resource,
     View,
     Words,
-    by_scope,
+    list_of,
     plain,
     whole,
     with_reason,
@@ -219,23 +218,7 @@ NODE: Final = Resource(
     words=lambda names: (names["node"],),
     load=_node,
 )  # fmt: skip
-
-
-async def _load_list(visit: Visit, _names: Names) -> View:
-    # A caller that may not read the list gets the refusal of the API.
-    await visit.get("nodes", limit=1)
-    return {"allowed_actions": by_scope(visit, *REGISTERING, scope="fleet:write")}
-
-
-NEW_NODE: Final = Resource(
-    "list of nodes", REGISTERING,
-    path=lambda _names: ("nodes",),
-    page=lambda _names: "/nodes",
-    facts=lambda _view: {},
-    label=lambda _names: NEW,
-    words=lambda _names: (),
-    load=_load_list,
-)  # fmt: skip
+NEW_NODE: Final = list_of("nodes", REGISTERING, "fleet:write")
 SLOT: Final = Resource(
     "slot", SLOT_ACTIONS,
     path=lambda names: ("nodes", names["node"], "slots", names["index"]),

@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 
 from control_plane.web.actions import (
-    NEW,
     REASON,
     Action,
     Call,
@@ -21,6 +20,7 @@ from control_plane.web.actions import (
     View,
     Words,
     by_scope,
+    list_of,
     scaled,
     whole,
     with_reason,
@@ -252,23 +252,7 @@ CREATING: Final = {
         made=lambda answer: f"/projects/{in_path(answer['id'])}",
     ),
 }  # fmt: skip
-
-
-async def _load_list(visit: Visit, _names: Names) -> View:
-    # A caller that may not read the list gets the refusal of the API.
-    await visit.get("projects", limit=1)
-    return {"allowed_actions": by_scope(visit, *CREATING, scope="projects:write")}
-
-
-NEW_PROJECT: Final = Resource(
-    "list of projects", CREATING,
-    path=lambda _names: ("projects",),
-    page=lambda _names: "/projects",
-    facts=lambda _view: {},
-    label=lambda _names: NEW,
-    words=lambda _names: (),
-    load=_load_list,
-)  # fmt: skip
+NEW_PROJECT: Final = list_of("projects", CREATING, "projects:write")
 
 
 def _close(form: Form) -> Call:
@@ -337,7 +321,7 @@ async def _open_period(visit: Visit, _names: Names) -> View:
 
 
 async def _first_bill(visit: Visit, period: View) -> Markup:
-    """Return the bill of the open period if it is closed now with the initial values of the form."""
+    """Return the total that closing the open period now would bill, if the form is sent with its initial values."""
     query = {"from": period["starts_at"], "to": _stamp(_first_end(period))}
     usage = await visit.get("usage", **query)
     # A range of time has no corrections of earlier periods. The bill has those that the open period has.

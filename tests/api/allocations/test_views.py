@@ -20,7 +20,7 @@ def node(emptied_plane: RunningPlane) -> httpx.Client:
 
 
 def in_list(plane: RunningPlane, allocation: str) -> dict[str, Any]:
-    """Return an allocation as the list shows it, as soon as the list has its present state: the list lags."""
+    """Wait until the list, which lags behind the events, has the present state of an allocation; return its item."""
     present = get_view(plane, f"/allocations/{allocation}").json()["state"]
 
     def listed() -> list[dict[str, Any]]:
