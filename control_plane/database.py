@@ -22,9 +22,7 @@ other transactions may.
 class DatabaseUnavailable(Exception):
     """A program cannot start with the configured database; the message names the database and the reason."""
 
-    def __init__(self, url: sa.URL, error: exc.DBAPIError) -> None:
-        # The first line names the server and the error; hints and further addresses follow on the other lines.
-        reason = str(error.orig).partition("\n")[0].rstrip(". ")
+    def __init__(self, url: sa.URL, reason: str) -> None:
         super().__init__(f"{url.render_as_string(hide_password=True)}: {reason}")
 
 

@@ -26,6 +26,9 @@ from control_plane.work.report_budget import Limits
 _SILENT_BEATS: Final = 4
 _MOST_LEADS: Final = 16
 _LONGEST_PREFIX: Final = 23
+ROLE: Final = "sliceplane_app"
+"""The Postgres role of all programs except the sealer."""
+ROLE_OF_SEALER: Final = "sliceplane_sealer"
 SLICE_NETWORKS: Final = IPv4Network("10.100.0.0/16")
 """The default network of slices."""
 

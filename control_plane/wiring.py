@@ -18,13 +18,14 @@ from control_plane.database import DatabaseUnavailable, engine_of
 from control_plane.following.wake import RedisWake
 from control_plane.handle import Clock, Handle, database_time
 from control_plane.queues.redis_client import redis_client
-from control_plane.settings import ProgramSettings, Settings
+from control_plane.settings import ROLE, ProgramSettings, Settings
 from events.ledger.connection import ledger_connection
 from events.ledger.fitness import refuse_unfit_server
 from events.ledger.personal import MasterKey, NoPersonalKey
 from events.ledger.project_keys import refuse_other_master_key, use_master_key
 from tasks.failpoints import arm_from
 
+_HAS_ROLE: Final = "select pg_has_role(oid, 'member') from pg_roles where rolname = %s"
 _YOUNG: Final = 20_000
 """Number of new objects after which the garbage collector runs."""
 
@@ -81,7 +82,7 @@ async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_ti
     """
     redis = redis_client(settings)
     try:
-        async with database(settings, pool) as engine:
+        async with database(settings, pool, role=ROLE) as engine:
             use_master_key(_master_key(settings))
             async with engine.connect() as conn:
                 await refuse_other_master_key(await ledger_connection(conn))
@@ -91,15 +92,16 @@ async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_ti
 
 
 @asynccontextmanager
-async def database(settings: ProgramSettings, pool: int) -> AsyncIterator[AsyncEngine]:
-    """Connect to the database, and refuse a server that cannot keep the ledger's guarantees.
+async def database(settings: ProgramSettings, pool: int, *, role: str) -> AsyncIterator[AsyncEngine]:
+    """Connect to the database, and refuse a server that cannot keep the ledger's guarantees, and a user that is not a
+    member of the role `role`.
 
     Raises `DatabaseUnavailable`, `UnfitServer`.
     """
     arm_from(settings.failpoints)
     engine = engine_of(settings.database_url.get_secret_value(), pool)
     try:
-        await _refuse_unusable_database(engine)
+        await _refuse_unusable_database(engine, role)
         yield engine
     finally:
         await engine.dispose()
@@ -113,12 +115,16 @@ def _master_key(settings: Settings) -> MasterKey:
     return MasterKey.of_file(settings.personal_key_file)
 
 
-async def _refuse_unusable_database(engine: AsyncEngine) -> None:
+async def _refuse_unusable_database(engine: AsyncEngine, role: str) -> None:
     try:
         async with engine.connect() as conn:
             await refuse_unfit_server(await ledger_connection(conn))
+            is_member = (await conn.exec_driver_sql(_HAS_ROLE, (role,))).scalar_one_or_none()
     except DBAPIError as error:
-        raise DatabaseUnavailable(engine.url, error) from error
+        # The first line names the server and the error; hints and further addresses follow on the other lines.
+        raise DatabaseUnavailable(engine.url, str(error.orig).partition("\n")[0].rstrip(". ")) from error
+    if not is_member:
+        raise DatabaseUnavailable(engine.url, f"the program needs a user with the role {role}")
 
 
 def configure_logs(style: str) -> None:

@@ -310,7 +310,7 @@ class LeaseExpired(Fact, frozen=True):
 
 
 class AllocationReleasing(Fact, frozen=True):
-    """The release began, requested by a caller or caused by the end of the lease."""
+    """The release began: requested by a caller, or caused by the end of the lease or the drain of a node."""
 
     allocation_id: AllocationId
     reason: Reason

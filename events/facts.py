@@ -24,7 +24,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class Reason(Record, frozen=True):
-    """The reason for a refusal or a failure."""
+    """The reason for a refusal, a failure, a release or another end."""
 
     code: str
     """Reason code for programs, in snake_case."""

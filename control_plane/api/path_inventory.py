@@ -14,7 +14,7 @@ from redis.asyncio.connection import parse_url
 from sqlalchemy.engine import make_url
 
 from control_plane.programs import Program
-from control_plane.settings import Settings
+from control_plane.settings import ROLE_OF_SEALER, Settings
 
 _KEYED: Final = ("verify-ca", "verify-full")
 
@@ -130,7 +130,7 @@ def _to_database(settings: Settings, client: str) -> ReachPath:
     options = {name: value for name, value in url.query.items() if isinstance(value, str)}
     host, port = url.host or options.get("host", ""), url.port or options.get("port", "5432")
     local = not host or host.startswith("/")
-    mode = options.get("sslmode", "prefer")
+    mode, role = options.get("sslmode", "prefer"), url.username or options.get("user", "unnamed")
     secure = not local and mode in ("require", *_KEYED)
     warnings = [] if local else [*_plaintext([host], encrypted=secure)]
     if secure and mode not in _KEYED:
@@ -141,7 +141,7 @@ def _to_database(settings: Settings, client: str) -> ReachPath:
         address=f"{host or 'the default socket folder'}/.s.PGSQL.{port}" if local else f"{host}:{port}",
         transport="Unix socket" if local else f"TCP, sslmode={mode}",
         encrypted=secure,
-        credential=f"role {url.username or options.get('user', 'unnamed')}, password",
+        credential=f"role {ROLE_OF_SEALER if client == Program.SEALER else role}, password",
         warnings=tuple(warnings),
     )
 

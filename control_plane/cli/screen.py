@@ -23,9 +23,9 @@ T = TypeVar("T")
 _CONTROL_CHARACTERS: Final = {
     code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }
-_WIDE: Final = 240
+_WIDE: Final = 2000
 """Minimum width, in columns, that is assumed for tables, and for all output that does not go to a terminal: enough to
-print each id on one line.
+print each row on one line, also with several ids and a long reason.
 """
 _NAMES: Final = ("id", "name", "stream", "actor")
 """Fields that can name a resource. The name of a resource is the first of these fields that its response has."""

@@ -127,8 +127,9 @@ def against_price(specified: AllocationSpecified, slot_count: int, most: str | N
     price = Decimal(sku.content.price_per_hour) * slot_count
     if most is None or price <= Decimal(most):
         return []
+    slots = "a slot of SKU {} costs" if slot_count == 1 else f"{slot_count} slots of SKU {{}} cost"
     reason = (
-        f"{slot_count} slots of SKU {sku.name} cost {amount_text(price)} per hour, more than max_price_per_hour {most};"
+        f"{slots.format(sku.name)} {amount_text(price)} per hour, more than max_price_per_hour {most};"
         " request a cheaper SKU or fewer slots, or raise max_price_per_hour"
     )
     return [Objection(PRICE_TOO_HIGH, reason, "/sku")]

@@ -68,7 +68,7 @@ def against_taking(supplies: Sequence[Supply], project: ProjectId, count: int, d
         for each in supplies
     )
     reason = (
-        f"{free_slots(count, demand)} are free only in reservations of other projects: {reserved}; try again when"
+        f"{free_slots(count, demand)} would be taken from reservations of other projects: {reserved}; try again when"
         " more slots are free, or ask an admin for a reservation"
     )
     return Objection(CODE, reason, "/slot_count")

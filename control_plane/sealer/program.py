@@ -35,7 +35,7 @@ from control_plane.outage import DATABASE_UNAVAILABLE, rest
 from control_plane.sealer.bucket import BucketSink
 from control_plane.sealer.sealing import LedgerIncomplete, Sealer
 from control_plane.sealer.sinks import FileSink, HttpSink, Sink, SinkUnavailable
-from control_plane.settings import SealerSettings
+from control_plane.settings import ROLE_OF_SEALER, SealerSettings
 from control_plane.wiring import database
 from events.ledger.connection import fetch_value, fetch_values
 from events.ledger.tail import Tail
@@ -81,7 +81,7 @@ class LedgerRestored(Exception):
 async def run_sealer(settings: SealerSettings) -> None:
     """Run the sealer until cancelled. Raises `NoSigningKey`, `DatabaseUnavailable`, `UnfitServer`."""
     signer = read_signer(settings.sealing_key_file)
-    async with database(settings, pool=1) as engine, httpx.AsyncClient() as client:
+    async with database(settings, pool=1, role=ROLE_OF_SEALER) as engine, httpx.AsyncClient() as client:
         dsn = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
         sinks = _sinks(settings, client)
         await lead(dsn, LEADER, lambda: _lead(dsn, signer, sinks))

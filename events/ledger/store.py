@@ -46,6 +46,7 @@ COLUMNS: Final = ", ".join((*FIELDS, f"{SECRET} as secret"))
 _STREAM: Final = (
     f"select {COLUMNS} from ledger.event where stream_id = %s and position <= %s order by version"
 )
+_FIRST: Final = f"select {COLUMNS} from ledger.event where stream_id = %s and version = 1"
 _POSITIONS: Final = f"select {COLUMNS} from ledger.event where position = any(%s) order by position"
 _RANGE: Final = (
     f"select {COLUMNS} from ledger.event where position > %s and position <= %s order by position limit %s"
@@ -62,6 +63,12 @@ async def read_stream(
     Raises `UnreadableEvent`: the state of a stream is folded from its facts, and a fold must not skip one.
     """
     return refuse_unreadable(await _read(conn, _STREAM, [stream, _END if upto is None else upto]))
+
+
+async def read_first(conn: psycopg.AsyncConnection, stream: StreamId) -> Recorded[Fact]:
+    """Return the first event of a stream that exists. Raises `UnreadableEvent`."""
+    [first] = refuse_unreadable(await _read(conn, _FIRST, [stream]))
+    return first
 
 
 async def read_positions(

@@ -197,6 +197,11 @@ def test_table_that_is_wider_than_the_terminal_becomes_a_block_for_each_row(
     assert wide.startswith("ID ")
 
 
+def test_table_in_a_pipe_has_complete_ids_beside_a_long_text(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.script("GET /v1/allocations", page(allocation(labels={"job": "long " * 60})))
+    assert ALLOCATION in sliceplane("allocations", "list").out
+
+
 def test_shell_completion_works_without_a_control_plane(home: Path) -> None:
     completing = ("env", "_SLICEPLANE_COMPLETE=complete_bash", "COMP_WORDS=sliceplane allo", "COMP_CWORD=1")
     code, shown = run_on_terminal(*completing, sys.executable, "-c", _ENTRY)

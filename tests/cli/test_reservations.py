@@ -20,6 +20,14 @@ def admin(shared_plane: RunningPlane, unconfigured: Run, monkeypatch: pytest.Mon
     return unconfigured
 
 
+def test_name_of_an_existing_entry_is_refused_if_a_new_entry_is_requested(admin: Run) -> None:
+    published = admin("skus", "publish", "lab.large", "--new", "--vcpus", "8", "--memory-mib", "1024")
+    assert published.code == 0, published
+    refused = admin("skus", "publish", "lab.large", "--new", "--vcpus", "9", "--memory-mib", "1024")
+    assert (refused.code, "sku_exists" in refused.err) == (1, True), refused
+    assert admin("skus", "publish", "lab.large", "--vcpus", "9", "--memory-mib", "1024").code == 0
+
+
 def test_list_of_reservations_shows_each_with_its_number_of_missing_slots_until_it_is_removed(
     admin: Run,
 ) -> None:

@@ -73,6 +73,17 @@ class Consoles:
         query = "select type, (data::jsonb)->'reason'->>'code' from ledger.event where stream_id = %(s)s order by version"
         return [(kind, code or "") for kind, code in self.plane.rows(query, s=f"console-{console}")]
 
+    def causes(self, console: str) -> set[tuple[str, str]]:
+        """Return the projects and correlation ids of a session's events."""
+        query = "select project, correlation_id::text from ledger.event where stream_id = %(s)s"
+        return {*self.plane.rows(query, s=f"console-{console}")}
+
+    def cause_of_allocation(self) -> tuple[str, str]:
+        """Return the project and the correlation id with which the allocation was requested."""
+        query = "select project, correlation_id::text from ledger.event where type = 'allocation.requested'"
+        [(project, correlation)] = self.plane.rows(query)
+        return project, correlation
+
     def open(self) -> list[dict[str, Any]]:
         with self.plane.client() as client:
             items: list[dict[str, Any]] = client.get("/console-sessions").json()["items"]
@@ -231,6 +242,7 @@ def test_console_ticket_is_refused_and_recorded_if_it_is_used_again_or_by_anothe
         *("ticket_of_other_caller", "ticket_of_other_origin", "ticket_of_other_origin", "ticket_wrong"),
         "ticket_used",
     ]
+    assert consoles.causes(ticket["id"]) == {consoles.cause_of_allocation()}
 
 
 def test_wrong_use_of_a_ticket_for_a_display_is_refused_and_recorded(displays: Consoles) -> None:

@@ -155,9 +155,9 @@ def test_form_of_an_action_shows_it_as_commands_with_the_entered_values(
         "/new/projects/create-project?id=b&description=a+group": "sliceplane projects create b --description 'a group'",
         "/new/nodes/register-node": "sliceplane nodes register NODE",
         "/new/nodes/register-node?id=rack-7": "sliceplane nodes register rack-7",
-        "/new/skus/publish-sku": "sliceplane skus publish NAME --vcpus 4 --memory-mib 16384",
+        "/new/skus/publish-sku": "sliceplane skus publish NAME --vcpus 4 --memory-mib 16384 --new",
         "/new/images/publish-image?name=a&format=kernel&readiness_banner=220&default_user=a": "sliceplane images publish a --format kernel"
-        " --default-user a --readiness-banner 220",
+        " --default-user a --readiness-banner 220 --new",
         "/skus/lab.small/publish-version?vcpus=2&memory_gib=0.5&gpu_model=A+B&gpu_count=1&network_modes=public-nat"
         "&price_per_hour=2.50&provisioning_seconds=60&max_lease_hours=2": "sliceplane skus publish lab.small --vcpus 2"
         " --gpu-count 1 --provisioning 60s --gpu-model 'A B' --price-per-hour 2.50 --memory-mib 512 --max-lease 7200s"

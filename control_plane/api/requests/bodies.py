@@ -200,6 +200,10 @@ class WaitForCapacity(Body):
     """Requests with a higher priority are placed first. Only an admin may request a priority above 0."""
 
 
+def _kind_of_wait(value: Any) -> str:
+    return "object" if isinstance(value, dict | WaitForCapacity) else "boolean"
+
+
 class CreateAllocation(Body):
     """Request body of `POST /v1/allocations`."""
 
@@ -238,7 +242,10 @@ class CreateAllocation(Body):
     max_price_per_hour: Price | None = None
     """Highest price of the whole allocation per hour: SKUs with which it would cost more are not used. Null: any
     price."""
-    wait_for_capacity: WaitForCapacity | bool = False
+    wait_for_capacity: Annotated[
+        Annotated[WaitForCapacity, Tag("object")] | Annotated[bool, Tag("boolean")],
+        Discriminator(_kind_of_wait),
+    ] = False
     """Whether the request waits if it is refused only because of the present state, such as for lack of free slots. The
     state of the allocation is then `waiting`, and it has no slots until it is placed."""
 

@@ -30,6 +30,12 @@ State = Annotated[
     str | None,
     typer.Option(metavar="STATE", help="Only entries in this state: offered or retired.", show_default=False),
 ]
+New = Annotated[
+    bool,
+    typer.Option(
+        "--new", help="Refuse the name of an existing entry, instead of publishing a further version."
+    ),
+]
 File = Annotated[
     Path | None,
     typer.Option(
@@ -95,6 +101,7 @@ def publish_sku(
     *,
     name: Name,
     file: File = None,
+    new: New = False,
     vcpus: Annotated[int | None, typer.Option(help="Virtual processors.", show_default=False)] = None,
     memory_mib: Annotated[int | None, typer.Option(help="Memory in MiB.", show_default=False)] = None,
     gpu_model: Annotated[str | None, typer.Option(help="Model of the GPUs.", show_default="none")] = None,
@@ -149,7 +156,7 @@ def publish_sku(
         "provisioning_seconds": None if provisioning is None else seconds(provisioning, "--provisioning"),
         "max_lease_seconds": None if max_lease is None else seconds(max_lease, "--max-lease"),
     }
-    _publish(context, output, catalogue.SKUS, pages.sku, name=name, content=_content(file, given))
+    _publish(context, output, catalogue.SKUS, pages.sku, name=name, content=_content(file, given), new=new)
 
 
 @image_commands.command("publish")
@@ -158,6 +165,7 @@ def publish_image(
     *,
     name: Name,
     file: File = None,
+    new: New = False,
     format_: Annotated[
         str | None,
         typer.Option("--format", help="Format of the image: kernel, qcow2 or raw.", show_default=False),
@@ -202,7 +210,9 @@ def publish_image(
         "default_user": default_user,
         "minimum_disk_gib": minimum_disk_gib,
     }
-    _publish(context, output, catalogue.IMAGES, pages.image, name=name, content=_content(file, given))
+    _publish(
+        context, output, catalogue.IMAGES, pages.image, name=name, content=_content(file, given), new=new
+    )
 
 
 @app_profile_commands.command("publish")
@@ -211,6 +221,7 @@ def publish_app_profile(
     *,
     name: Name,
     file: File = None,
+    new: New = False,
     description: Annotated[str | None, typer.Option(help="What the profile is for.", show_default="")] = None,
     fabric: Annotated[
         list[str] | None,
@@ -226,7 +237,13 @@ def publish_app_profile(
     """
     given = {"description": description, "fabrics": fabric or None}
     _publish(
-        context, output, catalogue.APP_PROFILES, pages.app_profile, name=name, content=_content(file, given)
+        context,
+        output,
+        catalogue.APP_PROFILES,
+        pages.app_profile,
+        name=name,
+        content=_content(file, given),
+        new=new,
     )
 
 
@@ -238,9 +255,15 @@ def _publish(
     *,
     name: str,
     content: dict[str, Any],
+    new: bool,
 ) -> None:
-    """Publish a further version of an entry, or create the entry if it does not exist."""
+    """Publish a further version of an entry, or create the entry if it does not exist. An entry that is required to be
+    `new` is only created.
+    """
     with session(context, output) as current:
+        if new:
+            current.screen.one(current.send(entries.create(name, content)), one)
+            return
         try:
             reply = current.send(entries.publish(name, content))
         except UnknownName:

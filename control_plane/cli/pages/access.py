@@ -114,7 +114,8 @@ def _limits(limits: ProjectLimits | PrincipalLimits, used: ProjectUse | Principa
     """Yield a row for each limit, with its use if it limits an amount; the use of the past is not known."""
     for name in limits.__struct_fields__:
         limit, use = getattr(limits, name), f"{getattr(used, name)} " if hasattr(used, name) else ""
-        most = "no limit" if limit is None else f"limit {limit}"
+        unlimited = "default limit" if name == "waiting_requests" else "no limit"
+        most = unlimited if limit is None else f"limit {limit}"
         yield _AMOUNTS.get(name, name), f"{use}({most})" if use else most
 
 

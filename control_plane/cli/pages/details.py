@@ -36,6 +36,8 @@ from control_plane.client.answers import (
 
 Row = tuple[str, RenderableType]
 _ENDED: Final = frozenset({"failed", "released"})
+_WITHOUT_LEASE: Final = _ENDED | {"releasing"}
+"""States in which the lease of an allocation is over."""
 
 
 def page(rows: Iterator[Row]) -> Table:
@@ -113,7 +115,7 @@ def _allocation(item: Allocation, simulated: Collection[str], now: datetime | No
             f"{', '.join(item.replaced.vacated)}, where its bring-up failed: {item.replaced.reason.message}"
         )
         yield "former", Text.assemble(reason, (f"  [{item.replaced.reason.code}]", "dim"))
-    if item.lease and item.state not in _ENDED:
+    if item.lease and item.state not in _WITHOUT_LEASE:
         yield (
             "lease",
             f"until {words.clock(item.lease.expires_at)} ({words.until(item.lease.expires_at, now)})",

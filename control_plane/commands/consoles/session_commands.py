@@ -30,6 +30,8 @@ from events.consoles.facts import (
 )
 from events.facts import Reason
 from events.ledger.append import Change
+from events.ledger.connection import ledger_connection
+from events.ledger.store import read_first
 from events.slot_states import Claimed
 from events.values import (
     AllocationId,
@@ -401,5 +403,8 @@ async def _appended(
     transaction: Transaction, row: ConsoleRow, fact: ConsoleFact, origin: Origin, answer: str
 ) -> Decision:
     await consoles.change(transaction.conn, row.console_id, version=row.version + 1)
-    change = Change(stream_of_console(row.console_id), row.version, (fact,))
-    return Decision((change,), origin.at(transaction.now), answer)
+    stream = stream_of_console(row.console_id)
+    # All events of a session have the project and the correlation id of its allocation, as its first one has.
+    requested = await read_first(await ledger_connection(transaction.conn), stream)
+    change = Change(stream, row.version, (fact,))
+    return Decision((change,), origin.within(requested.cause).at(transaction.now), answer)

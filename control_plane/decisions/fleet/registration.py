@@ -97,15 +97,16 @@ def configure(
     if wanted == present:
         return ()
     moved = (wanted.bridge, wanted.l2_domain) != (present.bridge, present.l2_domain)
-    refuse_if(_against_moving(node, approved) if moved else [])
+    refuse_if(_against_moving(node, approved, present) if moved else [])
     return (NodeNetworkChanged(node, wanted),)
 
 
-def _against_moving(node: NodeId, approved: Collection[SlotId]) -> list[Objection]:
+def _against_moving(node: NodeId, approved: Collection[SlotId], present: NodeNetwork) -> list[Objection]:
     if not approved:
         return []
     reason = (
         f"slots of node {node} have addresses already: {', '.join(sorted(approved))}; the bridge and the L2 domain"
-        " can be set only before the first slot is approved; for others, register the host under another node name"
+        f" can be set only before the first slot is approved; use bridge {present.bridge} and L2 domain"
+        f" {present.l2_domain}, or register the host under another node name"
     )
     return [Objection("slots_approved", reason)]

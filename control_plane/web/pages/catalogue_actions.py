@@ -228,7 +228,7 @@ def _gib(size: int) -> str:
 
 SKUS: Final = Kind(
     "sku", "SKU", "skus", "lab.small", _FIELDS_OF_SKU, _content_of_sku, _initial_of_sku, _facts_of_sku,
-    "A slot is offered under the SKU when its approval names the SKU.",
+    "A slot is offered under the SKU when its approval names or chooses the SKU.",
 )  # fmt: skip
 IMAGES: Final = Kind(
     "image", "image", "images", "debian", _FIELDS_OF_IMAGE, _content_of_image, _initial_of_image, _facts_of_image,
@@ -274,7 +274,7 @@ def _creating(kind: Kind) -> Mapping[str, Action]:
             f"Publish {kind.word}", action,
             f"The {kind.word} gets its version 1, and new allocations can name it from now on. {kind.on_creation}",
             lambda form: Call("POST", (), {"name": form.text("name"), **kind.content(form)}),
-            lambda _name, form: _publish_words(kind, (form.text("name"),), form),
+            lambda _name, form: (*_publish_words(kind, (form.text("name"),), form), "--new"),
             fields=(name, *kind.fields),
             made=lambda answer: f"/{kind.path}/{in_path(answer['name'])}",
         ),
@@ -290,7 +290,7 @@ def _changing(kind: Kind) -> Mapping[str, Action]:
             "Publish a new version", "publish",
             f"New allocations of the {kind.word} use the new version from now on, also if the {kind.word} was retired."
             " Existing allocations keep their version. Nothing changes if the newest version is offered and has these"
-            " values already. A field that is empty gets its default, not its value in the newest version.",
+            " values already. A field that is empty does not keep its value in the newest version.",
             lambda form: Call("PUT", (), kind.content(form)),
             lambda name, form: _publish_words(kind, name, form),
             fields=kind.fields, initial=kind.initial, preposition="of",

@@ -292,6 +292,15 @@ def test_waiting_request_over_its_quota_continues_to_wait_and_does_not_delay_oth
     until(placed(plane, over), "the request is placed within the quota")
 
 
+def test_each_wrong_value_of_a_wait_is_one_reason_of_the_refusal(plane: RunningPlane, node: Node) -> None:
+    refused = allocate(plane, wait_for_capacity={"wait_seconds": 0, "priority": 101})
+    assert [(each["field"], each["code"]) for each in refused.json()["reasons"]] == [
+        ("/wait_for_capacity/wait_seconds", "out_of_range"),
+        ("/wait_for_capacity/priority", "out_of_range"),
+    ]
+    assert codes(allocate(plane, wait_for_capacity=5)) == ["wrong_type"]
+
+
 def test_only_an_admin_may_request_a_priority_above_zero(plane: RunningPlane, node: Node) -> None:
     accepted_allocation(plane, slot_count=2)
     with client_of(plane, issue(plane, "ci", projects=["default"])) as caller:

@@ -226,6 +226,12 @@ def test_api_on_a_database_that_does_not_exist_names_the_database(database: Data
     )
 
 
+def test_issue_key_with_the_role_of_the_sealer_names_the_required_role(database: Database) -> None:
+    url = sqlalchemy_url(database.sealer_dsn).render_as_string(hide_password=False)
+    run = run_program("issue-key", "admin", **{**UNREACHABLE_SERVERS, "SLICEPLANE_DATABASE_URL": url})
+    assert_one_error_line(run, "sliceplane_sealer:***@", "needs a user with the role sliceplane_app")
+
+
 @pytest.fixture
 def empty_database(postgres_server: PostgresServer) -> Iterator[Database]:
     """A database without a schema, on a server that has the application's role."""

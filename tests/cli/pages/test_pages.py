@@ -345,6 +345,7 @@ def test_overdue_release_is_shown_with_its_deadline_and_the_reason_of_each_slot(
     plane.script("GET /v1/allocations", page(found, allocation("releasing")))
     shown = " ".join(sliceplane("allocations", "show", ALLOCATION).out.split())
     assert "state releasing, overdue" in shown
+    assert "lease until" not in shown
     assert "release not complete by its deadline 2026-01-02" in shown
     assert f"remaining lab-a/0: {reason['message']} [removal_refused]" in shown
     _, first, second = sliceplane("allocations", "list").out.splitlines()
