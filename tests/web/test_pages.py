@@ -151,7 +151,8 @@ def test_overview_names_a_sku_without_history_and_shows_its_numbers_in_a_table(
     assert "Table of lab.small" in page.text
     assert "All allocations" in page.text
     assert "All events" in page.text
-    assert "Allocations active 1" in re.sub("[●] ", "", page.text)
+    # A search of another test leaves an ended allocation.
+    assert re.search(r"Allocations (\w+ \d+ )*active 1 ", re.sub("[●○▲■✕] ", "", page.text))
     assert "Table of lab.small" not in logged_in(running.plane, keys["owner"].secret).open("/").text
 
 
@@ -662,9 +663,10 @@ def test_search_reads_a_time_after_at_or_plus_and_explains_the_forms_if_it_canno
 
 
 def test_form_creates_an_allocation_once_and_a_refusal_keeps_what_was_entered(
-    running: RunningAllocation, admin: Browser
+    emptied_plane: RunningPlane,
 ) -> None:
-    plane = running.plane
+    plane, admin = emptied_plane, logged_in(emptied_plane)
+    RunningAllocation(plane, admit(plane, "n1"))
     admit(plane, "n2", slots=2)
     fields: dict[str, Any] = {
         "sku": "lab.small", "image": "lab-guest", "network_mode": "private-nat", "slot_count": "1", "hours": "0.5",
@@ -729,8 +731,9 @@ def test_form_of_an_allocation_begins_with_a_project_that_the_caller_may_use(
     assert project(admin) == ""
 
 
-def test_node_is_cordoned_and_opened_with_a_reason(running: RunningAllocation, admin: Browser) -> None:
-    admit(running.plane, "n3")
+def test_node_is_cordoned_and_opened_with_a_reason(emptied_plane: RunningPlane) -> None:
+    admin = logged_in(emptied_plane)
+    admit(emptied_plane, "n3")
     assert admin.submit("/nodes/n3/cordon", reason="").status == 422
     assert "fan is loud" in admin.submit("/nodes/n3/cordon", reason="fan is loud").text
     assert "not_cordoned" not in admin.open("/nodes/n3").text

@@ -21,15 +21,18 @@ from tests.servers.plane import RunningPlane
 from tests.web.browsing import Browser, logged_in
 
 
+def running_in(plane: RunningPlane) -> RunningAllocation:
+    """Create an active allocation of the project red with the label team=a."""
+    create_project(plane, "red")
+    create_project(plane, "blue")
+    found = RunningAllocation(plane, admit(plane, "n1"), project="red", labels={"team": "a"})
+    until_known(plane)
+    return found
+
+
 @pytest.fixture(scope="module")
 def running(shared_plane: RunningPlane) -> RunningAllocation:
-    """An active allocation of the project red with the label team=a."""
-    create_project(shared_plane, "red")
-    create_project(shared_plane, "blue")
-    node = admit(shared_plane, "n1")
-    found = RunningAllocation(shared_plane, node, project="red", labels={"team": "a"})
-    until_known(shared_plane)
-    return found
+    return running_in(shared_plane)
 
 
 def shown_time(stamp: str) -> str:
@@ -101,9 +104,8 @@ def test_usage_is_downloaded_as_csv_and_focus_and_a_refused_download_is_a_page(
     )
 
 
-def test_closed_period_is_listed_with_the_event_that_closed_it(
-    running: RunningAllocation, admin: Browser
-) -> None:
+def test_closed_period_is_listed_with_the_event_that_closed_it(emptied_plane: RunningPlane) -> None:
+    running, admin = running_in(emptied_plane), logged_in(emptied_plane)
     begin = granted_at(running) - timedelta(seconds=1)
     end = begin + timedelta(seconds=1) + MILLISECOND
     form = admin.open("/usage/periods/open/close")
@@ -205,7 +207,8 @@ def test_form_that_closes_a_period_shows_the_total_of_the_bill_after_closing(
     assert bill["total"]["price"] == proposed[1]
 
 
-def test_budget_is_shown_as_spent_committed_and_remaining(running: RunningAllocation, admin: Browser) -> None:
+def test_budget_is_shown_as_spent_committed_and_remaining(emptied_plane: RunningPlane) -> None:
+    running, admin = running_in(emptied_plane), logged_in(emptied_plane)
     amounts = {"memory_gib": "1.5", "max_lease_hours": "720"}
     limited = admin.submit("/projects/red/limits", budget_per_month="100.00", slots="5", **amounts)
     assert "The limits were recorded." in limited.text
@@ -266,10 +269,9 @@ def test_slot_hours_have_two_decimals_and_their_title_has_the_exact_slot_seconds
     assert slot_hours(seconds) == shown
 
 
-def test_reservation_is_set_changed_and_removed_by_an_admin_only(
-    running: RunningAllocation, admin: Browser
-) -> None:
-    plane = running.plane
+def test_reservation_is_set_changed_and_removed_by_an_admin_only(emptied_plane: RunningPlane) -> None:
+    plane = emptied_plane
+    admin = logged_in(running_in(plane).plane)
 
     def reserved() -> list[dict[str, Any]]:
         return list(get(plane, "/reservations")["items"])

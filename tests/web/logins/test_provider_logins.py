@@ -58,7 +58,7 @@ def test_user_logs_in_at_the_provider_and_returns_to_the_requested_page(plane: R
     assert (page.status, page.path) == (200, "/ui/allocations")
     assert "user:corp/alice" in page.text
     with plane.client() as admin:
-        [session] = [
+        [session, *_] = [
             each for each in admin.get("/sessions").json()["items"] if each["actor"] == "user:corp/alice"
         ]
     assert (session["credential_kind"], session["projects"]) == ("token", ["vision"])
