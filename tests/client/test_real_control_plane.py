@@ -65,7 +65,7 @@ def _released(client: AnyClient) -> str:
     """Create an allocation, which waits if no slot is free, and release it."""
     body = bodies.CreateAllocation(sku="lab.small", ssh_authorized_keys=[KEY], wait_for_capacity=True)
     made = client.run(calls.create_allocation(body))
-    return client.run(calls.release_allocation(made.id)).id
+    return str(client.run(calls.release_allocation(made.id)).id)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
