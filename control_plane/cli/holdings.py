@@ -13,6 +13,7 @@ from control_plane.client.history_answers import History, Holders, Kind
 SHOWN: Final = 10
 """Maximum number of allocations of a slot that are shown: the newest up to the chosen time."""
 _CLAIMED: Final = "slot.claimed"
+_REQUESTED: Final = "allocation.requested"
 _TYPES: Final = (_CLAIMED, "slot.released", "slot.force_released")
 
 
@@ -76,8 +77,27 @@ def _holdings(current: Session, slot: str, since: int, at: str | None) -> Holdin
     # The release of the allocation that held the slot at the chosen time is the first event after it.
     later = [each.value for each in current.listing(calls.events(filters, since=at), 1)] if at else []
     paired = [*_paired(newest, later)]
-    shown = (each._replace(allocation=_readable_allocation(current, each.name)) for each in paired[:SHOWN])
+    requesters = _requesters(current, paired[:SHOWN])
+    shown = (
+        each._replace(
+            allocation=_readable_allocation(current, each.name),
+            requested_by=requesters.get(each.name, each.requested_by),
+        )
+        for each in paired[:SHOWN]
+    )
     return Holdings(slot, tuple(shown), has_more=len(paired) > SHOWN)
+
+
+def _requesters(current: Session, found: Iterable[Holding]) -> dict[object, str]:
+    """Return the actor that requested each allocation. The claim of a slot can have another actor: a node if its report
+    caused a replacement, or the program that places requests that waited.
+    """
+    streams = [f"allocation-{each.name}" for each in found]
+    if not streams:
+        return {}
+    requests = calls.events(calls.event_filters(streams=streams, types=(_REQUESTED,)))
+    read = (each.value for each in current.listing(requests, len(streams)))
+    return {each.data.get("allocation_id"): each.actor for each in read}
 
 
 def _paired(newest: Iterable[Event], later: Iterable[Event]) -> Iterator[Holding]:

@@ -14,11 +14,15 @@ from control_plane.cli.pages.fields import name
 from control_plane.cli.pages.words import clock
 from control_plane.cli.times import time_or_position
 from deploy.embedded.postgres import PostgresServer
+from tests.api.broken_nodes import accepted_allocation
 from tests.api.lifecycle import Lifecycle, record_lifecycle
+from tests.api.node import admit
+from tests.api.reporting import RunningAllocation
 from tests.cli.control_plane import ScriptedPlane, document, page, problem
 from tests.cli.examples import ALLOCATION, NODE, allocation, event
 from tests.cli.outcome import Outcome
-from tests.servers.plane import ADMIN_KEY, running
+from tests.servers.plane import ADMIN_KEY, RunningPlane, running
+from tests.waiting import until
 
 Run = Callable[..., Outcome]
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -196,6 +200,27 @@ def test_history_show_of_a_slot_or_its_address_prints_the_allocations_that_had_i
         assert begin <= end
     before = history("show", "slot", "n1/0", "--at", f"position:{first.position - 1}").out
     assert "no allocation had the slot at that time" in before
+
+
+def test_history_show_of_a_slot_names_the_caller_of_a_request_that_waited(
+    emptied_plane: RunningPlane, unconfigured: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim of the slot has another actor: the dispatcher placed the request."""
+    monkeypatch.setenv("SLICEPLANE_URL", emptied_plane.url)
+    monkeypatch.setenv("SLICEPLANE_API_KEY", ADMIN_KEY)
+    first = RunningAllocation(emptied_plane, admit(emptied_plane, "n1", slots=1))
+    waiting = accepted_allocation(emptied_plane, wait_for_capacity=True)["id"]
+    with emptied_plane.client() as client:
+        requester = client.get("/whoami").json()["actor"]
+        assert client.delete(f"/allocations/{first.id}").is_success
+        first.report("slice.removed", absent=["port", "lease"])
+        until(lambda: client.get(f"/allocations/{waiting}").json()["state"] == "placed", "it is placed")
+    rows = [
+        line
+        for line in unconfigured("history", "show", "slot", "n1/0").out.splitlines()
+        if line.startswith("alc-")
+    ]
+    assert [requester in row for row in rows] == [True, True]
 
 
 def test_history_show_of_a_slot_reports_that_it_had_more_allocations_than_are_shown(

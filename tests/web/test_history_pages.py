@@ -8,9 +8,11 @@ from uuid import UUID
 import pytest
 
 from control_plane.web.rendering import STATIC, field_name, gist, moment, prose, readable, unnamed
+from tests.api.broken_nodes import accepted_allocation
 from tests.api.node import admit, register_node
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
+from tests.waiting import until
 from tests.web.browsing import Browser, Page, logged_in
 from tests.web.test_event_pages import position_of
 
@@ -308,6 +310,22 @@ def test_history_of_an_address_and_its_slot_names_the_allocation_of_that_time_an
         now = _allocations(admin.open(page))
         assert f"{second.id[-6:]} has it now" in now
         assert f"{first.id[-6:]} default" in now
+
+
+def test_history_of_a_slot_names_the_caller_of_a_request_that_waited(emptied_plane: RunningPlane) -> None:
+    """The claim of the slot has another actor: the dispatcher placed the request."""
+    first = RunningAllocation(emptied_plane, admit(emptied_plane, "n1", slots=1))
+    waiting = accepted_allocation(emptied_plane, wait_for_capacity=True)["id"]
+    with emptied_plane.client() as client:
+        requester = client.get("/whoami").json()["actor"]
+        assert client.delete(f"/allocations/{first.id}").is_success
+        first.report("slice.removed", absent=["port", "lease"])
+        until(lambda: client.get(f"/allocations/{waiting}").json()["state"] == "placed", "it is placed")
+        claims = {"stream": "slot-n1/0", "type": "slot.claimed"}
+        *_, claim = client.get("/events", params=claims).json()["items"]
+    assert claim["actor"] != requester
+    listed = _allocations(logged_in(emptied_plane).open("/history?kind=slot&name=n1/0"))
+    assert listed.count(f"default {requester}") == 2
 
 
 def test_history_of_an_address_with_more_allocations_than_it_shows_links_to_all_claims(

@@ -10,6 +10,7 @@ from control_plane.web.visits import Visit, both, nothing
 _SHOWN: Final = 5
 """Number of allocations that are shown: the newest up to the chosen time."""
 _CLAIMED: Final = "slot.claimed"
+_REQUESTED: Final = "allocation.requested"
 _TYPES: Final = (_CLAIMED, "slot.released", "slot.force_released")
 
 
@@ -61,9 +62,25 @@ async def holdings(
     later = following["items"] if following else []
     paired = [*_paired([*until["items"]], later, since)]
     found = paired[:_SHOWN]
-    views = await both(*(visit.try_get("allocations", each.name) for each in found))
-    newest = [each._replace(allocation=view) for each, view in zip(found, views, strict=True)]
+    requesters, *views = await both(
+        _requesters(visit, found), *(visit.try_get("allocations", each.name) for each in found)
+    )
+    newest = [
+        each._replace(allocation=view, requested_by=requesters.get(each.name, each.requested_by))
+        for each, view in zip(found, views, strict=True)
+    ]
     return Holdings(slot, newest, _all_claims(slot, since, at) if len(paired) > _SHOWN else None)
+
+
+async def _requesters(visit: Visit, found: Sequence[Holding]) -> dict[str, str]:
+    """Return the actor that requested each allocation. The claim of a slot can have another actor: a node if its report
+    caused a replacement, or the program that places requests that waited.
+    """
+    if not found:
+        return {}
+    streams = [f"allocation-{each.name}" for each in found]
+    requests = await visit.get("events", stream=streams, type=_REQUESTED, limit=len(streams))
+    return {each["data"]["allocation_id"]: each["actor"] for each in requests["items"]}
 
 
 def _all_claims(slot: str, since: int, at: str | None) -> str:
