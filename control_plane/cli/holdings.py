@@ -18,8 +18,9 @@ _TYPES: Final = (_CLAIMED, "slot.released", "slot.force_released")
 
 
 class Holding(NamedTuple):
-    """The time in which an allocation held a slot. `allocation` is its present view, None if it may not be read.
-    `is_current`: whether it held the slot at the chosen time.
+    """The time in which an allocation held a slot. `allocation` is its present view, None if it may not be read, and
+    `why` the reason for which it gave up the slot, empty if it did not. `is_current`: whether it held the slot at the
+    chosen time.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Holding(NamedTuple):
     end: datetime | None
     is_current: bool
     allocation: Allocation | None = None
+    why: str = ""
 
 
 class Holdings(NamedTuple):
@@ -80,12 +82,21 @@ def _holdings(current: Session, slot: str, since: int, at: str | None) -> Holdin
     requesters = _requesters(current, paired[:SHOWN])
     shown = (
         each._replace(
-            allocation=_readable_allocation(current, each.name),
+            allocation=allocation,
             requested_by=requesters.get(each.name, each.requested_by),
+            why="" if allocation is None else _why(allocation, slot),
         )
         for each in paired[:SHOWN]
+        for allocation in [_readable_allocation(current, each.name)]
     )
     return Holdings(slot, tuple(shown), has_more=len(paired) > SHOWN)
+
+
+def _why(allocation: Allocation, slot: str) -> str:
+    """Return the reason for which an allocation gave up a slot: that of its move to another node, or of its end."""
+    if allocation.replaced is not None and slot in allocation.replaced.vacated:
+        return f"moved to another node: {allocation.replaced.reason.message}"
+    return "" if allocation.reason is None else allocation.reason.message
 
 
 def _requesters(current: Session, found: Iterable[Holding]) -> dict[object, str]:

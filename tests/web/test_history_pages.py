@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from control_plane.web.rendering import STATIC, field_name, gist, moment, prose, readable, unnamed
-from tests.api.broken_nodes import accepted_allocation
+from tests.api.broken_nodes import Node, accepted_allocation
 from tests.api.node import admit, register_node
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -326,6 +326,23 @@ def test_history_of_a_slot_names_the_caller_of_a_request_that_waited(emptied_pla
     assert claim["actor"] != requester
     listed = _allocations(logged_in(emptied_plane).open("/history?kind=slot&name=n1/0"))
     assert listed.count(f"default {requester}") == 2
+
+
+def test_history_of_a_slot_that_an_allocation_left_for_another_node_names_the_reason_of_the_move(
+    emptied_plane: RunningPlane,
+) -> None:
+    first = Node(emptied_plane, "n1", slots=1)
+    moved = accepted_allocation(emptied_plane)
+    Node(emptied_plane, "n2", slots=1)
+    first.report_failed(moved)
+    first.report_removed(moved)
+    with emptied_plane.client() as client:
+        view = client.get(f"/allocations/{moved['id']}").json()
+    assert [each["slot_id"] for each in view["slots"]] == ["n2/0"]
+    admin = logged_in(emptied_plane)
+    left = _allocations(admin.open("/history?kind=slot&name=n1/0"))
+    assert f"moved to another node: {view['replaced']['reason']['message']}" in left
+    assert "moved" not in _allocations(admin.open("/history?kind=slot&name=n2/0"))
 
 
 def test_history_of_an_address_with_more_allocations_than_it_shows_links_to_all_claims(

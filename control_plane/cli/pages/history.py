@@ -54,7 +54,7 @@ def _held(item: Holdings, now: datetime | None) -> RenderableType:
             words.clock(each.begin),
             words.clock(each.end) if each.end else "-",
             words.allocation_state(its) if its else "-",
-            its.reason.message if its and its.reason else "",
+            each.why,
         )
     none = "no allocation has the slot now" if now is None else "no allocation had the slot at that time"
     parts: list[RenderableType] = [*([] if item.is_held else [Text(none)]), *([rows] if item.newest else [])]

@@ -15,8 +15,9 @@ _TYPES: Final = (_CLAIMED, "slot.released", "slot.force_released")
 
 
 class Holding(NamedTuple):
-    """The time in which an allocation held a slot. `allocation` is its present view, None if it may not be read.
-    `is_current`: whether it held the slot at the chosen time.
+    """The time in which an allocation held a slot. `allocation` is its present view, None if it may not be read, and
+    `why` the reason for which it gave up the slot, None if it did not. `is_current`: whether it held the slot at the
+    chosen time.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Holding(NamedTuple):
     end: str | None
     is_current: bool
     allocation: Mapping[str, Any] | None = None
+    why: str | None = None
 
 
 class Holdings(NamedTuple):
@@ -66,10 +68,22 @@ async def holdings(
         _requesters(visit, found), *(visit.try_get("allocations", each.name) for each in found)
     )
     newest = [
-        each._replace(allocation=view, requested_by=requesters.get(each.name, each.requested_by))
+        each._replace(
+            allocation=view,
+            requested_by=requesters.get(each.name, each.requested_by),
+            why=None if view is None else _why(view, slot),
+        )
         for each, view in zip(found, views, strict=True)
     ]
     return Holdings(slot, newest, _all_claims(slot, since, at) if len(paired) > _SHOWN else None)
+
+
+def _why(allocation: Mapping[str, Any], slot: str) -> str | None:
+    """Return the reason for which an allocation gave up a slot: that of its move to another node, or of its end."""
+    replaced, reason = allocation["replaced"], allocation["reason"]
+    if replaced is not None and slot in replaced["vacated"]:
+        return f"moved to another node: {replaced['reason']['message']}"
+    return None if reason is None else str(reason["message"])
 
 
 async def _requesters(visit: Visit, found: Sequence[Holding]) -> dict[str, str]:
