@@ -19,6 +19,7 @@ from events.values import NodeId
 from tests.cli.control_plane import ScriptedPlane, document, page, problem, stream
 from tests.cli.examples import ALLOCATION, BRING_UP, NODE, allocation
 from tests.cli.outcome import Outcome
+from tests.cli.pages.test_pages import SLOT
 from tests.cli.terminal import run_on_terminal, without_escapes
 
 Run = Callable[..., Outcome]
@@ -198,8 +199,10 @@ def test_table_that_is_wider_than_the_terminal_becomes_a_block_for_each_row(
 
 
 def test_table_in_a_pipe_has_complete_ids_beside_a_long_text(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.script("GET /v1/allocations", page(allocation(labels={"job": "long " * 60})))
-    assert ALLOCATION in sliceplane("allocations", "list").out
+    reason = {"code": "no_lease", "message": "the slice got no address " * 20}
+    plane.script("GET /v1/slots", page({**SLOT, "allocation_id": ALLOCATION, "reason": reason}))
+    out = sliceplane("slots", "list").out
+    assert (SLOT["id"] in out, ALLOCATION in out) == (True, True)
 
 
 def test_shell_completion_works_without_a_control_plane(home: Path) -> None:
