@@ -94,3 +94,15 @@ def recorded_events(plane: RunningPlane, *types: str) -> list[tuple[str, str]]:
         "select stream_id, type from ledger.event where type = any(%(types)s) order by position",
         types=[*types],
     )
+
+
+def moved_allocation(plane: RunningPlane) -> dict[str, Any]:
+    """Create an allocation that moved from slot n1/0, which is free again, to slot n2/0 because its start failed.
+    Return it as it was created.
+    """
+    first = Node(plane, "n1", slots=1)
+    moved = accepted_allocation(plane)
+    Node(plane, "n2", slots=1)
+    first.report_failed(moved)
+    first.report_removed(moved)
+    return moved

@@ -14,7 +14,7 @@ from control_plane.cli.pages.fields import name
 from control_plane.cli.pages.words import clock
 from control_plane.cli.times import time_or_position
 from deploy.embedded.postgres import PostgresServer
-from tests.api.broken_nodes import Node, accepted_allocation
+from tests.api.broken_nodes import accepted_allocation, moved_allocation
 from tests.api.lifecycle import Lifecycle, record_lifecycle
 from tests.api.node import admit
 from tests.api.reporting import RunningAllocation
@@ -228,11 +228,7 @@ def test_history_show_of_a_slot_that_an_allocation_left_for_another_node_prints_
 ) -> None:
     monkeypatch.setenv("SLICEPLANE_URL", emptied_plane.url)
     monkeypatch.setenv("SLICEPLANE_API_KEY", ADMIN_KEY)
-    first = Node(emptied_plane, "n1", slots=1)
-    moved = accepted_allocation(emptied_plane)
-    Node(emptied_plane, "n2", slots=1)
-    first.report_failed(moved)
-    first.report_removed(moved)
+    moved = moved_allocation(emptied_plane)
     [left] = [
         row
         for row in unconfigured("history", "show", "slot", "n1/0").out.splitlines()

@@ -202,7 +202,7 @@ def test_table_in_a_pipe_has_complete_ids_beside_a_long_text(plane: ScriptedPlan
     reason = {"code": "no_lease", "message": "the slice got no address " * 20}
     plane.script("GET /v1/slots", page({**SLOT, "allocation_id": ALLOCATION, "reason": reason}))
     out = sliceplane("slots", "list").out
-    assert (SLOT["id"] in out, ALLOCATION in out) == (True, True)
+    assert (str(SLOT["id"]) in out, ALLOCATION in out) == (True, True)
 
 
 def test_shell_completion_works_without_a_control_plane(home: Path) -> None:

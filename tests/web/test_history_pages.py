@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from control_plane.web.rendering import STATIC, field_name, gist, moment, prose, readable, unnamed
-from tests.api.broken_nodes import Node, accepted_allocation
+from tests.api.broken_nodes import accepted_allocation, moved_allocation
 from tests.api.node import admit, register_node
 from tests.api.reporting import RunningAllocation
 from tests.servers.plane import RunningPlane
@@ -331,11 +331,7 @@ def test_history_of_a_slot_names_the_caller_of_a_request_that_waited(emptied_pla
 def test_history_of_a_slot_that_an_allocation_left_for_another_node_names_the_reason_of_the_move(
     emptied_plane: RunningPlane,
 ) -> None:
-    first = Node(emptied_plane, "n1", slots=1)
-    moved = accepted_allocation(emptied_plane)
-    Node(emptied_plane, "n2", slots=1)
-    first.report_failed(moved)
-    first.report_removed(moved)
+    moved = moved_allocation(emptied_plane)
     with emptied_plane.client() as client:
         view = client.get(f"/allocations/{moved['id']}").json()
     assert [each["slot_id"] for each in view["slots"]] == ["n2/0"]
