@@ -90,8 +90,7 @@ def consoles_in(context: BrowserContext, site: Site) -> Consoles:
     visitor = Visitor(context, context.new_page(), site.plane.url)
     visitor.watch()
     visitor.open(f"/allocations/{allocation}")
-    visitor.page.keyboard.type(ADMIN_KEY)
-    visitor.page.keyboard.press("Enter")
+    visitor.log_in(ADMIN_KEY)
     visitor.page.get_by_role("heading", name=allocation).wait_for()
     return Consoles(site, visitor, allocation)
 

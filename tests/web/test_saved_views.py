@@ -70,9 +70,7 @@ def test_views_are_kept_for_each_caller_apart_and_an_address_outside_of_the_cons
     other = issue(running_plane, "other", "auditor")
     page.locator(".account summary").click()
     page.get_by_role("button", name="Log out").click()
-    page.locator("#key:focus").wait_for()
-    page.keyboard.type(other.secret)
-    page.keyboard.press("Enter")
+    visitor.log_in(other.secret)
     page.get_by_role("heading", name="Overview").wait_for()
     views.locator("summary").click()
     assert views.get_by_role("link").count() == 0

@@ -137,9 +137,7 @@ def consoles(lab: Lab, allocation: str, chromium: Browser) -> Iterator[GuestCons
     with chromium.new_context(viewport={"width": 1280, "height": 900}, ignore_https_errors=True) as context:
         visitor = Visitor(context, context.new_page(), url)
         visitor.open(f"/allocations/{allocation}")
-        visitor.page.locator("#key:focus").wait_for()
-        visitor.page.keyboard.type(lab.key)
-        visitor.page.keyboard.press("Enter")
+        visitor.log_in(lab.key)
         visitor.page.get_by_role("heading", name=allocation).wait_for()
         visitor.watch()
         yield GuestConsoles(lab, visitor, allocation)
