@@ -12,12 +12,19 @@ create index project_key_by_age on keys.project_key (created_at) where secret is
 
 -- Refuses unless all these keys exist and were not destroyed: the caller has cached them, and must read them again. The project's row,
 -- which a request and an erasure lock, keeps a key from being destroyed between this check and the end of the transaction.
+-- One statement for each key: PostgreSQL makes a new plan of a statement with `= any(wanted)` in each call, which takes a sixth of
+-- the time of an append.
 create function keys.refuse_destroyed(wanted text[]) returns boolean language plpgsql stable
 set search_path = pg_catalog, pg_temp as $$
+declare
+  each text collate "C";
 begin
-  if (select count(*) from keys.project_key k where k.key_id = any(wanted) and k.secret is not null) <> cardinality(wanted) then
-    raise exception 'a key of a project was destroyed' using errcode = 'SP008', detail = '{}';
-  end if;
+  foreach each in array wanted loop
+    perform from keys.project_key k where k.key_id = each and k.secret is not null;
+    if not found then
+      raise exception 'a key of a project was destroyed' using errcode = 'SP008', detail = '{}';
+    end if;
+  end loop;
   return true;
 end $$;
 revoke all on function keys.refuse_destroyed from public;
