@@ -10,7 +10,7 @@ whether the ledger is final up to a position.
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -51,18 +51,37 @@ async def replay(
     """
     if batch < 1:
         raise ValueError(f"the batch size {batch} is invalid; use at least 1 event per batch")
-    rows: list[Row] = []
-    streamed = conn.cursor().stream(_RANGE, [after, upto, list(without)], binary=True, size=batch)
-    assert isinstance(streamed, AsyncGenerator)
+    cursor = _ChunkCursor(conn)
     # Close the generator explicitly: until it is closed or collected, it holds the connection's lock.
-    async with _in_index_order(conn), aclosing(streamed):
-        async for row in streamed:
-            rows.append(row)
-            if len(rows) == batch:
-                yield _typed(rows)
-                rows.clear()
-    if rows:
-        yield _typed(rows)
+    async with _in_index_order(conn), aclosing(cursor.chunks([after, upto, list(without)], batch)) as chunks:
+        async for rows in chunks:
+            yield _typed(rows)
+
+
+class _ChunkCursor(psycopg.AsyncCursor[Row]):
+    """A cursor that returns the streamed rows in lists. `AsyncCursor.stream` returns each row by itself, which takes an
+    eighth of the time of reading typed events.
+    """
+
+    async def chunks(self, parameters: Sequence[object], size: int) -> AsyncGenerator[list[Row], None]:
+        """Yield the rows of the range in lists of `size`; the last list may be shorter."""
+        wait = self.connection.wait
+        async with self.connection.lock:
+            try:
+                await wait(self._stream_send_gen(_RANGE, parameters, binary=True, size=size))
+                is_first = True
+                while found := await wait(self._stream_fetchone_gen(is_first)):
+                    yield self._tx.load_rows(0, found.ntuples, self._make_row)
+                    is_first = False
+            finally:
+                if self.connection.info.transaction_status == TransactionStatus.ACTIVE:
+                    await self.connection.cancel_safe()
+                    # First the rows that have arrived and the error of the cancellation, then the end of the results.
+                    with suppress(psycopg.Error):
+                        while await wait(self._stream_fetchone_gen(first=False)):
+                            pass
+                    with suppress(psycopg.Error):
+                        await wait(self._stream_fetchone_gen(first=False))
 
 
 @asynccontextmanager
