@@ -165,15 +165,15 @@ begin
       'actual', coalesce((select h.version from ledger.head h where h.stream_id = stream_id), 0));
   end if;
 
-  -- In this order: the fence, the position, the time. The epoch is read by a later statement than the one that calls nextval.
+  -- In this order: the fence, the position, the time and the epoch.
   position := case when pg_advisory_xact_lock_shared(21328, 1) is not null then nextval('ledger.position_seq') end;
   recorded_at := clock_timestamp();
+  epoch := ledger.current_epoch();
   insert into ledger.event values (
     position, event_id, stream_id, version, type, schema_version, project, actor, reason, correlation_id, causation_id, trace_context,
-    observed_at, recorded_at, ledger.current_epoch(), data, sha256('\x000101'::bytea || record_send(row(
+    observed_at, recorded_at, epoch, data, sha256('\x000101'::bytea || record_send(row(
       position, event_id, stream_id, version, type, schema_version, project, actor, reason, correlation_id, causation_id, trace_context,
-      observed_at, recorded_at, ledger.current_epoch(), data, null)::ledger.event)))
-    returning event.epoch into epoch;
+      observed_at, recorded_at, epoch, data, null)::ledger.event)));
 end $$;
 
 -- The same for many events of one transaction, of one or of several commands: one statement for all rows of a table takes a third of
