@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+import uvloop
 
 from bench.access import access
 from bench.allocate import allocate, console, listing
@@ -66,7 +67,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(bench: Bench, kept: KeptRounds, options: argparse.Namespace) -> int:
     try:
-        found = asyncio.run(_measure(bench, kept, resume=options.resume))
+        # The event loop of the programs of the control plane.
+        found = uvloop.run(_measure(bench, kept, resume=options.resume))
     except KeyboardInterrupt:
         return _interrupted(bench, kept, signal.SIGINT)
     except asyncio.CancelledError:
