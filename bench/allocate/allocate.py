@@ -37,7 +37,7 @@ from bench.harness.measure import (
     ratio,
     rounded,
 )
-from bench.harness.servers import bench_folder, migrated_postgres, sqlalchemy_url
+from bench.harness.servers import NO_REQUEST_LIMITS, bench_folder, migrated_postgres, sqlalchemy_url
 from bench.ledger.workload import full_command
 from bench.placement.fleet import IMAGE, PLAIN, Fleet
 from control_plane.commands.catalogue import create_entry
@@ -82,7 +82,6 @@ CREATIONS: Final = 100
 """Number of creations that a round measures in the small fleet, and in the large fleet."""
 _ORIGIN_REASON: Final = "bench"
 _LIMITS: Final = {"slots": 1_000_000, "vcpus": 100_000_000, "price_per_hour": "1000000"}
-_NO_LIMIT: Final = {"SLICEPLANE_REQUESTS_PER_MINUTE": "0", "SLICEPLANE_PROJECT_REQUESTS_PER_MINUTE": "0"}
 
 
 def _origin() -> Origin:
@@ -192,7 +191,7 @@ async def _creations(folder: Path) -> AsyncIterator[_Creations]:
         opened.enter_context(_projector(site))
         own = folder / "api"
         own.mkdir()
-        settings = {**_NO_LIMIT, "SLICEPLANE_API_WORKERS": str(API_PROCESSES)}
+        settings = {**NO_REQUEST_LIMITS, "SLICEPLANE_API_WORKERS": str(API_PROCESSES)}
         port = opened.enter_context(api(site.server, site.redis, own, settings))
         keys = await _keys(port, admin)
         callers = await opened.enter_async_context(bench_process("bench.allocate.callers"))

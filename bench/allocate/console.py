@@ -31,7 +31,7 @@ from bench.harness.measure import (
     percentile,
     pooled_median,
 )
-from bench.harness.servers import bench_folder, migrated_postgres, sqlalchemy_url
+from bench.harness.servers import NO_REQUEST_LIMITS, bench_folder, migrated_postgres, sqlalchemy_url
 from bench.placement.fleet import IMAGE, PLAIN, SLOTS_PER_NODE, Fleet
 from control_plane.programs import SERVER, Program
 from control_plane.settings import Settings
@@ -46,7 +46,6 @@ NODES: Final = 5000
 FULL: Final = 0.7
 """Share of the slots that allocations hold, from 0 to 1."""
 _TABLES: Final = ("allocations", "capacity", "project_events", "usage")
-_NO_LIMIT: Final = {"SLICEPLANE_REQUESTS_PER_MINUTE": "0", "SLICEPLANE_PROJECT_REQUESTS_PER_MINUTE": "0"}
 _PAGES: Final = (
     "/ui/",
     "/ui/allocations",
@@ -172,7 +171,7 @@ async def _running() -> AsyncIterator[TakeRound]:
         opened.callback(projector.stop)
         own = folder / "api"
         own.mkdir()
-        port = opened.enter_context(api(server, redis, own, _NO_LIMIT))
+        port = opened.enter_context(api(server, redis, own, NO_REQUEST_LIMITS))
         address = f"http://127.0.0.1:{port}"
         client = await opened.enter_async_context(httpx.AsyncClient(base_url=address, timeout=60))
         browser = _Browser(client)

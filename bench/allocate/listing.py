@@ -29,7 +29,7 @@ from bench.harness.measure import (
     pooled_median,
     show,
 )
-from bench.harness.servers import bench_folder, migrated_postgres, sqlalchemy_url
+from bench.harness.servers import NO_REQUEST_LIMITS, bench_folder, migrated_postgres, sqlalchemy_url
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Allocation, evolve
 from control_plane.programs import SERVER, Program
@@ -89,7 +89,6 @@ _MAC: Final = MacAddress("02:00:5e:00:00:01")
 SSH_KEY: Final = SshPublicKey(
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBzPzYEEuKx0pWzqOq5eqUJYVtNHpb5lWPxYDBPzYxAP bench"
 )
-_NO_LIMIT: Final = {"SLICEPLANE_REQUESTS_PER_MINUTE": "0", "SLICEPLANE_PROJECT_REQUESTS_PER_MINUTE": "0"}
 
 
 def _life() -> tuple[AllocationFact, ...]:
@@ -241,7 +240,7 @@ async def _running() -> AsyncIterator[TakeRound]:
         await project(server, redis.url, folder, recorded.last)
         own = folder / "api"
         own.mkdir()
-        port = opened.enter_context(api(server, redis, own, _NO_LIMIT))
+        port = opened.enter_context(api(server, redis, own, NO_REQUEST_LIMITS))
         client = await opened.enter_async_context(
             httpx.AsyncClient(
                 base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {key}"}, timeout=60

@@ -21,7 +21,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from bench.harness.processes import Usage, cpu, usage_of
-from bench.harness.servers import migrated_postgres, signing_key, sqlalchemy_url
+from bench.harness.servers import NO_REQUEST_LIMITS, migrated_postgres, signing_key, sqlalchemy_url
 from control_plane.commands.access import issue_first_key
 from control_plane.programs import SERVER, Program
 from control_plane.settings import Settings
@@ -120,7 +120,7 @@ async def site(folder: Path, settings: Mapping[str, str]) -> AsyncIterator[Fleet
             "SLICEPLANE_SIGNING_KEY_FILE": str(signing_key(folder)[0]),
             "SLICEPLANE_PLACE_ON_SIMULATED_NODES": "true",
             # One key stands for all callers of the fleet.
-            "SLICEPLANE_REQUESTS_PER_MINUTE": "0",
+            **NO_REQUEST_LIMITS,
             **settings,
         }
         sealer_url = url_of_dsn(postgres.sealer_dsn).render_as_string(hide_password=False)

@@ -24,6 +24,12 @@ from tasks.signing import Signer
 _ON_DISK: Final = Path("/var/tmp")  # noqa: S108 (kept across reboots, so never in memory; mkdtemp is private)
 _IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 (mkdtemp is private)
 
+NO_REQUEST_LIMITS: Final = {
+    "SLICEPLANE_REQUESTS_PER_MINUTE": "0",
+    "SLICEPLANE_PROJECT_REQUESTS_PER_MINUTE": "0",
+}
+"""Settings of an API without limits of requests, for benchmarks in which one caller sends those of many."""
+
 
 @contextmanager
 def bench_folder() -> Iterator[Path]:

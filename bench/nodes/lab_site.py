@@ -1,13 +1,14 @@
 """A complete Sliceplane on real nodes for a benchmark, and slices on it."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from bench.harness.own_thread import in_own_thread
-from bench.harness.servers import bench_folder
+from bench.harness.servers import NO_REQUEST_LIMITS, bench_folder
 from deploy.embedded.layout import default_state
 from deploy.embedded.site import LabSite, running_site
 from deploy.embedded.ssh_key import ensure_key_pair
@@ -39,6 +40,7 @@ class ActiveSlice:
 @asynccontextmanager
 async def lab_site() -> AsyncIterator[LabSite]:
     """Run a complete Sliceplane on lab nodes, with the guest image that `./dev up` keeps."""
+    os.environ.update(NO_REQUEST_LIMITS)  # the programs of the site inherit them
     with bench_folder() as folder:
         async with in_own_thread(running_site(folder, default_state() / "images", replicas=REPLICAS)) as site:
             yield site
