@@ -19,16 +19,18 @@ from events.values import Ipv4Address
 
 BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
 _TUNSETIFF: Final = 0x400454CA
-_SIOCGIFHWADDR: Final = 0x8927
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCGIFHWADDR = 0x8913, 0x8914, 0x8927
 _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
+_IFF_UP: Final = 0x0001
 
 
 class Wire:
-    """Tap device, opened as QEMU opens it for a guest. Its carrier is up while a process holds it open."""
+    """Tap device, opened as for a guest: libvirt sets it up, and QEMU holds it open, so that its carrier is up."""
 
     def __init__(self, tap: str) -> None:
         self._file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(self._file, _TUNSETIFF, struct.pack("16sH22x", tap.encode(), _IFF_TAP | _IFF_NO_PI))
+        _set_up(tap)
 
     def __enter__(self) -> Self:
         return self
@@ -112,6 +114,14 @@ class Capture:
         while not last(frame := Ether(self._socket.recv(65536))):
             before.append(frame)
         return before
+
+
+def _set_up(tap: str) -> None:
+    """Set the device up. It is down if a virtual machine that used it has ended."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        found = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16sH22x", tap.encode(), 0))
+        name, flags = struct.unpack("16sH22x", found)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", name, flags | _IFF_UP))
 
 
 def hardware_address(link: str) -> str:
