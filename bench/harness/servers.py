@@ -28,7 +28,9 @@ NO_REQUEST_LIMITS: Final = {
     "SLICEPLANE_REQUESTS_PER_MINUTE": "0",
     "SLICEPLANE_PROJECT_REQUESTS_PER_MINUTE": "0",
 }
-"""Settings of an API without limits of requests, for benchmarks in which one caller sends those of many."""
+"""Settings with which the API accepts any number of requests per minute: in a benchmark, one caller sends as many
+requests as many callers together.
+"""
 
 
 @contextmanager

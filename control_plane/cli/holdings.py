@@ -93,7 +93,7 @@ def _holdings(current: Session, slot: str, since: int, at: str | None) -> Holdin
 
 
 def _why(allocation: Allocation, slot: str) -> str:
-    """Return the reason for which an allocation gave up a slot: that of its move to another node, or of its end."""
+    """Return why an allocation left a slot: the reason of its move to another node, or else the reason of its end."""
     if allocation.replaced is not None and slot in allocation.replaced.vacated:
         return f"moved to another node: {allocation.replaced.reason.message}"
     return "" if allocation.reason is None else allocation.reason.message

@@ -79,7 +79,7 @@ async def holdings(
 
 
 def _why(allocation: Mapping[str, Any], slot: str) -> str | None:
-    """Return the reason for which an allocation gave up a slot: that of its move to another node, or of its end."""
+    """Return why an allocation left a slot: the reason of its move to another node, or else the reason of its end."""
     replaced, reason = allocation["replaced"], allocation["reason"]
     if replaced is not None and slot in replaced["vacated"]:
         return f"moved to another node: {replaced['reason']['message']}"

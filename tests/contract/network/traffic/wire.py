@@ -25,7 +25,9 @@ _IFF_UP: Final = 0x0001
 
 
 class Wire:
-    """Tap device, opened as for a guest: libvirt sets it up, and QEMU holds it open, so that its carrier is up."""
+    """Tap device, opened as it is for a guest: libvirt sets the device up, and QEMU keeps it open. The device has a
+    carrier while a process keeps it open.
+    """
 
     def __init__(self, tap: str) -> None:
         self._file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
