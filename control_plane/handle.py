@@ -18,7 +18,7 @@ Commands of one kind can share a transaction (`run_together`), which then follow
 in such a transaction: a command that it cannot carry out runs again in a transaction of its own.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -29,6 +29,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane.decisions.refusals import Conflict, Objection, PreconditionFailed, Refused
+from events.derived.quotas import QuotaUse
 from events.envelope import Cause
 from events.facts import Fact
 from events.ledger.append import (
@@ -36,7 +37,7 @@ from events.ledger.append import (
     CommandKey,
     LedgerCommand,
     StoredAnswer,
-    append_together,
+    encode_together,
     free_keys,
     take_key,
     take_new_keys,
@@ -44,8 +45,9 @@ from events.ledger.append import (
 from events.ledger.connection import fetch_value, ledger_connection
 from events.ledger.errors import AnswerErased, ClaimHeld, KeyDestroyed, LedgerRefusal, VersionConflict
 from events.values import StreamId
-from read_models import inline
-from read_models.compiled import Query, Rows, send
+from read_models import inline, quota_use
+from read_models.compiled import Query, Rows, SentQueries, send
+from read_models.rows import send_statements
 from tasks.failpoints import failpoint
 
 log = structlog.get_logger()
@@ -55,21 +57,42 @@ AGAIN: Final = "again"
 _VERSION: Final = "select version from ledger.head where stream_id = %s"
 
 
-LastCheck = Callable[[AsyncConnection], Awaitable[None]]
-"""Check of a decision with its changes in the inline read models. Raises the refusal of the command."""
+UseByHolder = Mapping[StreamId, QuotaUse]
 
 
-def in_turn(*checks: LastCheck | None) -> LastCheck | None:
-    """Return one check that makes these checks in their order; None if all of them are None."""
+class LastCheck(NamedTuple):
+    """Check of a decision with its changes in the inline read models. It locks the use of quotas by `holders` until the
+    transaction ends; then `judge` gets their use, and raises the refusal of the command.
+    """
+
+    holders: frozenset[StreamId]
+    judge: Callable[[AsyncConnection, UseByHolder], Awaitable[None]]
+
+    async def __call__(self, conn: AsyncConnection) -> None:
+        """Lock the use of the holders, and make the check."""
+        await self.judge(conn, await self.used(await self.send(await ledger_connection(conn))))
+
+    async def send(self, driver: psycopg.AsyncConnection) -> SentQueries:
+        """Send the query that locks the use of the holders, which may be in a pipeline of the caller."""
+        return await send(driver, [(quota_use.HELD, {"holders": sorted(self.holders)})])
+
+    async def used(self, sent: SentQueries) -> UseByHolder:
+        """Return the use of each holder, from the query that was sent."""
+        [rows] = await sent.rows()
+        return quota_use.by_holder(rows, self.holders)
+
+
+def all_of(*checks: LastCheck | None) -> LastCheck | None:
+    """Return one check that takes the locks of all these checks and makes them in their order; None if all are None."""
     given = [each for each in checks if each is not None]
-    if not given:
-        return None
+    if len(given) < 2:  # noqa: PLR2004 (one check needs no other)
+        return given[0] if given else None
 
-    async def check(conn: AsyncConnection) -> None:
+    async def judge(conn: AsyncConnection, used: UseByHolder) -> None:
         for each in given:
-            await each(conn)
+            await each.judge(conn, used)
 
-    return check
+    return LastCheck(frozenset().union(*(each.holders for each in given)), judge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,18 +319,29 @@ class Handle:
         decisions: Sequence[tuple[Decision, CommandKey | None]],
         last_check: LastCheck | None,
     ) -> None:
-        """Record decisions, each with its idempotency key, and commit the transaction."""
+        """Record decisions, each with its idempotency key, and commit the transaction.
+
+        The rows that requests of a project share are locked by the first round trip and released by the second one,
+        so that other requests wait for as little work of this process as possible.
+        """
         if decisions:
+            ledger = await ledger_connection(conn)
             changes = [change for decision, _ in decisions for change in decision.changes]
-            await inline.apply(conn, _numbered(changes))
-            if last_check is not None:
-                await last_check(conn)
-            failpoint("handle.before_append")
-            await append_together(
-                await ledger_connection(conn),
-                [LedgerCommand(each.changes, each.cause, key, each.answer) for each, key in decisions],
+            appending = await encode_together(
+                ledger, [LedgerCommand(each.changes, each.cause, key, each.answer) for each, key in decisions]
             )
-        failpoint("handle.before_commit")
+            async with ledger.pipeline():
+                written = await send_statements(ledger, inline.statements(conn, _numbered(changes)))
+                held = None if last_check is None else await last_check.send(ledger)
+            written.check()
+            if last_check is not None and held is not None:
+                await last_check.judge(conn, await last_check.used(held))
+            with appending.typed_errors(ledger):
+                async with ledger.pipeline():
+                    failpoint("handle.before_append")
+                    await appending.send(ledger)
+                    failpoint("handle.before_commit")
+                    await ledger.commit()
         await conn.commit()
         failpoint("handle.committed")
 

@@ -34,7 +34,7 @@ from read_models import (
     slots,
     waiting,
 )
-from read_models.rows import Patched, Summed, patch_statements, sum_statements, write_together
+from read_models.rows import Patched, Statement, Summed, patch_statements, sum_statements
 from read_models.usage import periods
 
 NODES: Final = Patched(nodes.node, (*get_args(NodeFact), *get_args(OrderFact)), nodes.patch)
@@ -52,8 +52,10 @@ WAITING: Final = Patched(waiting.waiting, (AllocationQueued, AllocationDequeued)
 QUOTA_USE: Final = Summed(quota_use.quota_use, COUNTED, quota_use.amounts)
 
 
-async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
-    """Apply facts to the rows of every inline read model. Each fact is paired with its version in its stream."""
+def statements(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> list[Statement]:
+    """Return the statements that apply facts to the rows of every inline read model, in their order. Each fact is
+    paired with its version in its stream.
+    """
     numbered = list(facts)
     tables = (
         NODES,
@@ -67,11 +69,10 @@ async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> Non
         BILLING,
         WAITING,
     )
-    statements = [
+    patches = [
         statement
         for each in tables
         for statement in patch_statements(conn, each.table, each.patches(numbered))
     ]
     # Last, because these rows are the only ones that requests of the same project share.
-    statements += sum_statements(conn, QUOTA_USE.table, QUOTA_USE.amounts_of(numbered))
-    await write_together(conn, statements)
+    return patches + sum_statements(conn, QUOTA_USE.table, QUOTA_USE.amounts_of(numbered))

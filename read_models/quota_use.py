@@ -60,19 +60,14 @@ USED: Final = CompiledQuery(
 """Query for the use of quotas by the holders in the parameter `holders`; `by_holder` reads its rows."""
 
 
-async def held_use(conn: AsyncConnection, holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:
-    """Lock the use of quotas by these holders until the transaction ends, after other transactions with such a lock
-    have ended. Return the use of each holder, with the changes of this transaction.
-    """
-    # One call: between its return and the commit, other requests of the holder wait.
-    return by_holder(await _HELD.rows(conn, {"holders": sorted(holders)}), holders)
-
-
-_HELD: Final = CompiledQuery(
+HELD: Final = CompiledQuery(
     sa.select(sa.text("*")).select_from(
         sa.func.work.hold_quotas(sa.bindparam("holders", type_=ARRAY(sa.Text)))
     )
 )
+"""Query that locks the use of quotas by the holders in the parameter `holders`, which must be sorted, until the
+transaction ends, and returns their use with the changes of this transaction; `by_holder` reads its rows.
+"""
 
 
 def by_holder(rows: Iterable[Mapping[Any, Any]], holders: Collection[StreamId]) -> dict[StreamId, QuotaUse]:

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
+import psycopg
 import sqlalchemy as sa
 from psycopg import sql
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -290,16 +291,22 @@ class Statement(NamedTuple):
             raise RowMissing(self.table, self.keys)
 
 
-async def write_together(conn: AsyncConnection, statements: Sequence[Statement]) -> None:
-    """Run statements in their order, in one round trip. Raises `RowMissing`, and errors of the tables' constraints."""
-    if len(statements) < 2:  # noqa: PLR2004 (a pipeline of one statement takes more round trips)
-        await _run(conn, statements)
-        return
-    ledger = await ledger_connection(conn)
-    async with ledger.pipeline():
-        cursors = [await ledger.execute(each.text, each.values, prepare=True) for each in statements]
-    for each, cursor in zip(statements, cursors, strict=True):
-        each.check(cursor.rowcount)
+class SentStatements(NamedTuple):
+    """Statements that were sent in a pipeline, with the cursors of their results."""
+
+    sent: Sequence[tuple[Statement, psycopg.AsyncCursor[Any]]]
+
+    def check(self) -> None:
+        """Check, after the end of the pipeline, that each statement wrote its rows. Raises `RowMissing`."""
+        for statement, cursor in self.sent:
+            statement.check(cursor.rowcount)
+
+
+async def send_statements(driver: psycopg.AsyncConnection, statements: Iterable[Statement]) -> SentStatements:
+    """Send statements in the pipeline of the caller, in their order."""
+    return SentStatements(
+        [(each, await driver.execute(each.text, each.values, prepare=True)) for each in statements]
+    )
 
 
 async def _run(conn: AsyncConnection, statements: Iterable[Statement]) -> None:

@@ -65,11 +65,12 @@ SECONDS: Final = 60
 CLOSED: Final = 3000
 """Number of creations in the closed loop, in which callers create allocations as fast as they can."""
 PROJECTS: Final = 50
-CONNECTIONS: Final = 128
-API_PROCESSES: Final = 1
-"""Number of worker processes of the API. On two cores, which Postgres shares, a second one is slower: each process
-then forms smaller groups of creations, which need more processor time per creation.
+CONNECTIONS: Final = 384
+"""Number of connections of the callers: enough for the closed loop that a full group of creations waits in each API
+process while another group is being recorded. With fewer callers, groups are smaller and creations per second fewer.
 """
+API_PROCESSES: Final = 2
+"""Number of worker processes of the API: one for each core, as `./dev up` starts."""
 NODES: Final = 1000
 FULL: Final = 0.5
 """Share of the slots that other allocations hold during the whole run."""
@@ -80,6 +81,9 @@ APPENDS: Final = 250
 SMALL_FLEET, LARGE_FLEET = 100, 10_000
 CREATIONS: Final = 100
 """Number of creations that a round measures in the small fleet, and in the large fleet."""
+SETTLED_SECONDS: Final = 60
+POLL_SECONDS: Final = 0.1
+_IS_BEHIND: Final = "select min(position) < (select max(position) from ledger.event) from read.checkpoint"
 _ORIGIN_REASON: Final = "bench"
 _LIMITS: Final = {"slots": 1_000_000, "vcpus": 100_000_000, "price_per_hour": "1000000"}
 
@@ -163,7 +167,12 @@ class _Creations:
         return created
 
     async def append(self) -> float:
-        """Append commands of the size of a creation directly to the ledger. Return their number per second."""
+        """Append commands of the size of a creation directly to the ledger, after the projector has finished the work
+        of the creations before. Return their number per second.
+        """
+        async with asyncio.timeout(SETTLED_SECONDS):
+            while (await (await self._appending[0].execute(_IS_BEHIND)).fetchone()) != (False,):
+                await asyncio.sleep(POLL_SECONDS)
         first, self._appended = self._appended, self._appended + APPENDS
         commands = [
             [full_command(number, index) for index in range(first, first + APPENDS)]

@@ -150,7 +150,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys, log: AccessLog) -> Fas
     app.state.hub = progress.Hub(plane.redis)
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
     app.state.verifier = Verifier(plane.settings.oidc)
-    app.state.creations = Creations(plane.handle)
+    app.state.creations = Creations(plane.handle, plane.settings.api_workers)
     app.state.report_gate = ReportGate()
     app.state.rate_limits = RateLimits(plane.settings, plane.redis)
     app.state.travel = TimeTravel(plane.engine, feed)

@@ -4,7 +4,7 @@ not limited by the cost of one transaction.
 A creation that arrives while no other is being recorded or is waiting is recorded immediately, so that sharing delays
 no request at a low rate. Other creations wait `WAIT_SECONDS`, or until `ENOUGH` are waiting, and are then recorded
 together. They wait even if the current group ends earlier, because the transaction itself is most of the cost of a
-small group. They wait longer while `AT_ONCE` groups are being recorded.
+small group. They wait longer while a process is recording as many groups as it may (`GROUPS`).
 """
 
 import asyncio
@@ -16,12 +16,14 @@ from control_plane.commands.placing import create_allocation
 from control_plane.handle import Handle, Outcome
 from events.ledger.append import CommandKey
 
-MOST_TOGETHER: Final = 64
-"""Maximum number of creations in one transaction. More creations would delay each other more than they save."""
-AT_ONCE: Final = 2
-"""Maximum number of groups that are recorded at the same time: one is decided while the other waits for the disk."""
-ENOUGH: Final = 40
-"""Number of waiting creations that form a group before `WAIT_SECONDS` have passed."""
+ENOUGH: Final = 64
+"""Number of creations that form a group before `WAIT_SECONDS` have passed, and maximum number of creations in one
+transaction. More creations would delay each other more than they save.
+"""
+GROUPS: Final = 2
+"""Number of groups that all workers of an API program record at the same time: one is decided while the other waits for
+the database. Each worker records at least one. With more, groups would be smaller, and compete for the same slots.
+"""
 WAIT_SECONDS: Final = 0.05
 """Time that a creation waits for others to share its transaction, unless no other is being recorded or is waiting.
 Callers do not notice it. Without it, groups at 150 creations per second would contain only one or two creations.
@@ -37,10 +39,10 @@ class _Waiting(NamedTuple):
 
 
 class Creations:
-    """Creations of allocations in one API process. Not thread-safe: used by one event loop."""
+    """Creations of allocations in one of `workers` API processes. Not thread-safe: used by one event loop."""
 
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
+    def __init__(self, handle: Handle, workers: int) -> None:
+        self._handle, self._at_once = handle, max(1, GROUPS // workers)
         self._waiting: list[_Waiting] = []
         self._running: set[asyncio.Task[None]] = set()
         self._at_work = 0
@@ -66,11 +68,11 @@ class Creations:
 
     def _begin_if_due(self) -> None:
         """Begin to record the waiting creations if they have waited long enough or are enough; else set the timer."""
-        if not self._waiting or self._at_work >= AT_ONCE:
+        if not self._waiting or self._at_work >= self._at_once:
             return  # the end of a group calls this again
         loop, due = asyncio.get_running_loop(), self._waiting[0].due
         if len(self._waiting) >= ENOUGH or loop.time() >= due:
-            group, self._waiting = self._waiting[:MOST_TOGETHER], self._waiting[MOST_TOGETHER:]
+            group, self._waiting = self._waiting[:ENOUGH], self._waiting[ENOUGH:]
             self._at_work += 1
             task = asyncio.create_task(self._record(group))
             self._running.add(task)

@@ -28,7 +28,7 @@ from control_plane.commands.catalogue import entries_of
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
 from control_plane.commands.placing import Option, RenderNew, option_of
 from control_plane.commands.searching import (
-    HOSTS,
+    MOST_TRIED,
     FoundSlots,
     first_hosts,
     free_slots_of,
@@ -175,20 +175,24 @@ async def find_slots_for_many(
     `wanted` states how many slots each request needs. Rows that other transactions have locked are skipped. Slots in
     `taken` are left out: this transaction has found them before, and their rows do not show it yet.
     """
-    found = list[FoundSlots]()
+    found, taken_before = list[FoundSlots](), taken
     for level in sorted({*suitable.values()}):
         keys = [key for key, suited in suitable.items() if suited <= level]
         tried = list[NodeId]()
         for _ in range(ROUNDS):
             if (left := count - len(found)) == 0:
                 return found
-            # More nodes than are needed: those that others have just filled are counted as free for a moment.
-            hosts = await first_hosts(conn, wanted, keys, tried, 2 * (left + len(taken)) + HOSTS)
+            # More nodes than are needed: others may have locked or just filled the first ones.
+            hosts = await first_hosts(conn, wanted, keys, tried, 4 * (left + len(taken)) + MOST_TRIED)
             if not hosts:
                 break
             # With several slots on one node, it is not known how many rows are left over on each node. Spreading, and
-            # slots taken before, change the order of nodes, so the rows of all of them are needed.
-            is_cut = wanted.request.slot_count == 1 and wanted.demand.sku.placement != "spread" and not taken
+            # slots taken by an earlier search, change the order of nodes, so the rows of all of them are needed.
+            is_cut = (
+                wanted.request.slot_count == 1
+                and wanted.demand.sku.placement != "spread"
+                and not taken_before
+            )
             most = left if is_cut else None
             rows = await free_slots_of(conn, wanted, keys, hosts, most)
             rows = {slot: row for slot, row in rows.items() if slot not in taken}

@@ -8,9 +8,10 @@ All checks and locks are in the SQL functions of `alembic/sql/0001_baseline/appe
 arguments, derives the claims that the facts take and free, and types the result.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, LiteralString, NamedTuple
 
 import psycopg
 from psycopg.rows import args_row, scalar_row
@@ -41,10 +42,11 @@ from events.values import Epoch, Position, ProjectId
 __all__ = [
     "Change",
     "CommandKey",
+    "EncodedAppend",
     "LedgerCommand",
     "StoredAnswer",
     "append",
-    "append_together",
+    "encode_together",
     "free_keys",
     "take_key",
     "take_new_keys",
@@ -185,11 +187,32 @@ def _stamp_of_one(position: Position, recorded_at: datetime, epoch: Epoch) -> St
     return Stamp([position], recorded_at, epoch)
 
 
-async def append_together(conn: psycopg.AsyncConnection, commands: Sequence[LedgerCommand]) -> None:
-    """Record the facts of several commands in their order, with one call to the server. Raises the same errors as
-    `append`; then none of them is recorded.
+class EncodedAppend(NamedTuple):
+    """The append of several commands as one statement, with its parameters and the personal keys of the projects."""
 
-    The transaction must have taken the idempotency keys of the commands.
+    statement: LiteralString
+    parameters: Sequence[object]
+    keys: Mapping[ProjectId, ProjectKey]
+
+    async def send(self, conn: psycopg.AsyncConnection) -> None:
+        """Record the facts of the commands in their order, or those of none. In a pipeline, the caller must have
+        `typed_errors` around it.
+        """
+        with self.typed_errors(conn):
+            await conn.execute(self.statement, self.parameters, prepare=True)
+
+    @contextmanager
+    def typed_errors(self, conn: psycopg.AsyncConnection) -> Iterator[None]:
+        """Raise the errors that `append` raises in place of those of the server."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise _failure(conn, error, self.keys) from error
+
+
+async def encode_together(conn: psycopg.AsyncConnection, commands: Sequence[LedgerCommand]) -> EncodedAppend:
+    """Encode the append of several commands, so that it takes one call to the server. The transaction must have taken
+    the idempotency keys of the commands.
     """
     keys = await _keys(conn, commands)
     each_wire = [wire_command(each, keys) for each in commands]
@@ -201,10 +224,7 @@ async def append_together(conn: psycopg.AsyncConnection, commands: Sequence[Ledg
         statement, arguments = _APPEND_MANY, [None if each is None else encoded(each) for each in parts]
     if keys:
         statement, arguments = statement + _KEYS_EXIST, [*arguments, [each.key_id for each in keys.values()]]
-    try:
-        await conn.execute(statement, arguments, prepare=True)
-    except psycopg.Error as error:
-        raise _failure(conn, error, keys) from error
+    return EncodedAppend(statement, arguments, keys)
 
 
 async def _keys(

@@ -94,7 +94,7 @@ def transactions(function: Function) -> list[Effect]:
 
 
 def commits(function: Function) -> list[Effect]:
-    appends = [call.lineno for call in calls(function) if called(call) in {"append", "append_together"}]
+    appends = [call.lineno for call in calls(function) if called(call) in {"append", "appending.send"}]
     ending = [call for call in calls(function) if called(call).endswith(".commit")]
     return [call for call in ending if appends and call.lineno > min(appends)]
 

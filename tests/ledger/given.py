@@ -1,5 +1,6 @@
 """Builders for the ledger's tests: events with and without claims, changes of streams, and the cause of a change."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -8,7 +9,7 @@ import psycopg
 from events.allocations import AllocationActivated
 from events.envelope import Cause, Recorded
 from events.facts import Fact
-from events.ledger.append import Change, append
+from events.ledger.append import Change, LedgerCommand, append, encode_together
 from events.slots import SlotClaimed, SlotReleased
 from events.values import AllocationId, ProjectId, SlotId, StreamId, new_uuid
 
@@ -47,6 +48,11 @@ def on(stream: str, expected_version: int, *facts: Fact) -> Change:
     without claims.
     """
     return Change(StreamId(stream), expected_version, facts or (plain(),))
+
+
+async def append_together(conn: psycopg.AsyncConnection, commands: Sequence[LedgerCommand]) -> None:
+    """Append several commands by one call to the server."""
+    await (await encode_together(conn, commands)).send(conn)
 
 
 async def committed(conn: psycopg.AsyncConnection, *changes: Change) -> tuple[Recorded[Fact], ...]:

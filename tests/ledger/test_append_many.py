@@ -1,5 +1,5 @@
-"""Tests of `append_together`, which appends several commands by one call: the result is the same as that of one append
-for each command.
+"""Tests of `encode_together`, with which one call appends several commands: the result is the same as that of one
+append for each command.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,6 @@ from events.ledger.append import (
     LedgerCommand,
     StoredAnswer,
     append,
-    append_together,
     take_key,
     take_new_keys,
 )
@@ -26,7 +25,7 @@ from events.ledger.append_wire import MANY
 from events.ledger.errors import ClaimHeld, ClaimNotHeld, MalformedAppend, VersionConflict
 from events.ledger.merkle import EventRow, leaf_of
 from events.values import ProjectId, new_uuid
-from tests.ledger.given import ALLOCATION, because, committed, frees, on, plain, takes
+from tests.ledger.given import ALLOCATION, append_together, because, committed, frees, on, plain, takes
 from tests.servers.postgres import Database
 
 KEY = CommandKey("caller:alice", "POST /v1/allocations", "k-1", b"body one")

@@ -7,7 +7,6 @@ from events.ledger.append import (
     CommandKey,
     StoredAnswer,
     append,
-    append_together,
     free_keys,
     take_key,
     take_new_keys,
@@ -16,7 +15,7 @@ from events.ledger.append_wire import LedgerCommand
 from events.ledger.errors import KeyBusy, KeyReused, KeyTaken, VersionConflict
 from events.ledger.store import read_stream
 from events.values import StreamId
-from tests.ledger.given import because, on
+from tests.ledger.given import append_together, because, on
 from tests.servers.postgres import Connect
 
 KEY = CommandKey("caller:alice", "POST /v1/allocations", "k-1", b"body one")

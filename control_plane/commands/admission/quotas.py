@@ -30,7 +30,7 @@ from control_plane.decisions.quotas import (
     over_quota,
 )
 from control_plane.decisions.refusals import Objection
-from control_plane.handle import LastCheck, RetryWithoutLocks
+from control_plane.handle import LastCheck, RetryWithoutLocks, UseByHolder
 from events.allocations import AllocationRequested
 from events.derived.quotas import NOTHING_USED, QuotaUse
 from events.ledger.tables import event
@@ -158,8 +158,7 @@ def last_check(
     if not limited and not costs:
         return None
 
-    async def check(conn: AsyncConnection) -> None:
-        used = await quota_use.held_use(conn, {*limited, *costs})
+    async def judge(conn: AsyncConnection, used: UseByHolder) -> None:
         exceeded = [
             limit
             for stream, (quota, requested) in limited.items()
@@ -171,7 +170,7 @@ def last_check(
         if exceeded:
             raise RetryWithoutLocks if may_retry else over_quota(exceeded)
 
-    return check
+    return LastCheck(frozenset({*limited, *costs}), judge)
 
 
 def _exceeded(quota: Quota, used: QuotaUse, requested: QuotaUse) -> list[ExceededLimit]:

@@ -23,13 +23,13 @@ from control_plane.commands.searching import FoundSlots, on_fit_node, suitable_c
 from control_plane.decisions.placing.suitability import Demand
 from control_plane.decisions.refusals import Conflict
 from control_plane.decisions.reservations import Reservation, Supply, against_taking, permits
-from control_plane.handle import LastCheck, RetryWithoutLocks, Transaction
+from control_plane.handle import LastCheck, RetryWithoutLocks, Transaction, UseByHolder
 from control_plane.work import placeable
 from events.allocations import AllocationRequested
 from events.entries import SkuContent
 from events.slot_states import Free, slot_state_name
 from events.values import AllocationId, ImageName, ProjectId, SkuName, StreamId, stream_of_entry
-from read_models import catalogue, quota_use, slots
+from read_models import catalogue, slots
 
 Reserved = Mapping[ProjectId, Mapping[SkuName, int]]
 """The reservations of each project: numbers of slots by SKU."""
@@ -78,8 +78,7 @@ class Claimable:
         if not touched:
             return None
 
-        async def check(conn: AsyncConnection) -> None:
-            await quota_use.held_use(conn, [lock_of(name) for name in touched])
+        async def judge(conn: AsyncConnection, _used: UseByHolder) -> None:
             supplies = [await _supply(conn, each) for each in touched.values()]
             taken = 0 if claimed else len(found.slots)
             if lacking := [each for each in supplies if not permits(each, self.project, taken)]:
@@ -89,7 +88,7 @@ class Claimable:
                     against_taking(lacking, self.project, wanted.request.slot_count, wanted.demand)
                 )
 
-        return check
+        return LastCheck(frozenset(map(lock_of, touched)), judge)
 
 
 def lock_of(sku: SkuName) -> StreamId:
