@@ -171,7 +171,7 @@ class _Creations:
         of the creations before. Return their number per second.
         """
         async with asyncio.timeout(SETTLED_SECONDS):
-            while (await (await self._appending[0].execute(_IS_BEHIND)).fetchone()) != (False,):
+            while (await (await self._appending[0].execute(_IS_BEHIND)).fetchone()) != (False,):  # noqa: ASYNC110 (the database reports no event)
                 await asyncio.sleep(POLL_SECONDS)
         first, self._appended = self._appended, self._appended + APPENDS
         commands = [

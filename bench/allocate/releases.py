@@ -39,8 +39,8 @@ _CREATED: Final = 3
 """Version of an allocation's stream after its creation: requested, specified, placed."""
 _ABSENT: Final = ("port", "lease", "flow", "translation", "firewall", "domain", "disk")
 _ALL: Final = sa.text("select count(*) from read.slot")
-# The projector counts the slots of each node for placement. These numbers may be a moment old, and cost less than a count of
-# all free slots.
+# The projector counts the slots of each node for placement. These numbers may be a moment old, and cost less than a
+# count of all free slots.
 _FREE: Final = sa.text("select sum(free)::integer from work.slot_counts")
 _OLDEST: Final = sa.text(
     "select slot_id, allocation_id from read.slot where state = 'claimed' and allocation_id <> :holder"
