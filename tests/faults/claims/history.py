@@ -67,7 +67,8 @@ def objections(
 
 
 def _certainly_free(holds: Iterable[Grant]) -> tuple[Span, ...]:
-    ordered = sorted(holds, key=lambda each: each.granted.begin)
+    # Grants do not overlap, so this is their order: a request that was sent earlier can be granted later.
+    ordered = sorted(holds, key=lambda each: each.granted.end)
     ends = (float("-inf"), *(each.released.end for each in ordered))
     begins = (*(each.granted.begin for each in ordered), float("inf"))
     return tuple(Span(end, begin) for end, begin in zip(ends, begins, strict=True) if end < begin)

@@ -28,6 +28,15 @@ def test_claims_check_accepts_a_possible_history_of_consecutive_and_overlapping_
     assert objections(SLOTS, grants, [refusal(3.5, 4.5), refusal(0.5, 3)]) == ()
 
 
+def test_claims_check_accepts_a_refusal_while_a_request_that_waited_for_its_answer_holds_the_slot() -> None:
+    grants = [
+        grant(0, (2, 3), (4, 5)),
+        grant(0, (1, 6), (8, 9)),  # sent first, and granted after the release of the other one
+        grant(1, (0, 1), (8, 9)),
+    ]
+    assert objections(SLOTS, grants, [refusal(5.5, 7)]) == ()
+
+
 @pytest.mark.parametrize(
     ("grants", "refusals", "reason"),
     [
@@ -51,8 +60,13 @@ def test_claims_check_accepts_a_possible_history_of_consecutive_and_overlapping_
             [refusal(4, 6.5)],
             "a request was refused from 4.000000 to 6.500000, while slot a/1 was free all the time",
         ),
+        (
+            [grant(0, (2, 3), (4, 5)), grant(0, (1, 6), (8, 9)), grant(1, (0, 1), (12, 13))],
+            [refusal(10, 11)],
+            "a request was refused from 10.000000 to 11.000000, while slot a/0 was free all the time",
+        ),
     ],
-    ids=["slot", "port", "never-used", "between-two-grants"],
+    ids=["slot", "port", "never-used", "between-two-grants", "after-two-grants"],
 )
 def test_claims_check_rejects_an_impossible_history_with_the_contradiction(
     grants: list[Grant], refusals: list[Refusal], reason: str
