@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.database import engine_of
+from control_plane.database import LONG_PAUSES, engine_of
 from deploy.embedded.stack import sqlalchemy_url
 from events.allocations import LeaseEnded, LeaseGranted, LeaseRenewed
 from events.billing.periods import PeriodClosed
@@ -169,6 +169,7 @@ def test_bills_of_any_history_equal_a_computation_by_hand_and_together_the_usage
 
         async def found() -> tuple[list[list[Any]], list[Decimal], list[Decimal]]:
             async with engine.connect() as conn:
+                await conn.exec_driver_sql(LONG_PAUSES)
                 await project(conn, recorded)
                 bills = await bills_of(conn)
                 rows = [await rows_of(conn, bill) for bill in bills]
